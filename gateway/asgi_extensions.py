@@ -7,5 +7,8 @@ WATCH_DISCONNECT = "portico.watch_disconnect"
 `http.disconnect` without having begun its response: otherwise a client may be gone without notice until then."""
 CLOSE_AT_EOF = "portico.close_at_eof"
 """The key in `scope["extensions"]` that an application sets if a client that has closed its side of the connection is gone."""
+WEBSOCKET_TEXTS = "portico.websocket_texts"
+"""The key in `scope["extensions"]` of a WebSocket whose server writes several text frames at once. They are the member of this
+name of a `websocket.send` event, as a list of bytes."""
 EVENT_STREAM = "portico.event_stream"
 """The key in `scope["extensions"]` that an application sets if its response is an event stream."""

@@ -55,10 +55,12 @@ class ServerSettings(_Table):
     port: int = Field(default=7700, ge=0, le=65535, strict=True)
     hosts: tuple[Annotated[str, AfterValidator(_host)], ...] = ()
     origins: tuple[Annotated[str, AfterValidator(_origin)], ...] = ()
+    folders: Literal["any", "listed"] = "any"
     data_dir: Path = Field(default_factory=lambda: user_data_path("portico", appauthor=False))
     keep_alive: float = Field(default=15.0, gt=0, strict=True)
     max_body: int = Field(default=64 * 1024 * 1024, ge=1024, strict=True)
     on_disconnect: Literal["continue", "cancel"] = "continue"
+    errors_as_text: bool = Field(default=True, strict=True)
     log_level: str = Field(default="info", pattern="^(debug|info|warning|error)$")
     log_format: Literal["text", "json"] = "text"
     open_metrics: bool = Field(default=False, strict=True)
@@ -136,6 +138,8 @@ class AgentSettings(_Table):
     title: str | None = None
     description: str | None = None
     policy: tuple[Rule, ...] = ()
+    allow_bypass: bool = Field(default=False, strict=True)
+    on_rate_limit: Literal["fail", "wait"] = "fail"
 
     @model_validator(mode="after")
     def _list_is_used(self) -> Self:
@@ -158,6 +162,11 @@ class Settings(_Table):
     def __eq__(self, other: object) -> bool:
         # Whichever file they are from.
         return isinstance(other, Settings) and self.__dict__ == other.__dict__
+
+    @property
+    def file(self) -> Path | None:
+        """The file that they were read from; None without one."""
+        return self._file
 
     @property
     def data_dir(self) -> Path:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from drivers.contract.agent_specs import Limits
 from drivers.runtime.process import Spawner
@@ -22,13 +23,14 @@ from gateway.observability.transcripts import Transcripts
 from gateway.private_files import private_data_directory
 from gateway.runs.admission_and_eviction import AdmissionControl
 from gateway.runs.cancellation import all_ended
+from gateway.runs.earlier_acp_stores import import_earlier_acp_stores
 from gateway.runs.idempotency import Idempotency
 from gateway.runs.one_shot_tasks import TaskRunner, remove_task_folders
 from gateway.runs.recovery import close_open_runs, end_left_behind
 from gateway.runs.retention import Retention
 from gateway.runs.run import RunState
 from gateway.security.api_keys import NamedKeys
-from gateway.security.authentication import Authenticator
+from gateway.security.authentication import Authenticator, Caller, caller_of_request
 from gateway.security.encryption import SecretEncryption
 from gateway.security.quotas import KeyQuotas, UnauthenticatedBodies
 from gateway.security.redaction import Redactor
@@ -56,12 +58,19 @@ class Gateway:
     idempotency: Idempotency
     sessions: Sessions
     tasks: TaskRunner
-    discovery: Discovery
 
-    def __init__(self, settings: Settings, keys: tuple[str, ...], redactor: Redactor, agents: Agents | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        keys: tuple[str, ...],
+        redactor: Redactor,
+        agents: Agents | None = None,
+        discovery: Discovery | None = None,
+    ) -> None:
         self.settings = settings
         self.auth = Authenticator(keys, NamedKeys(settings.data_dir), share_sessions=settings.auth.share_sessions)
         self.agents = agents or Agents(settings)
+        self.discovery = discovery or Discovery(self.agents, settings.data_dir, redactor)
         self.keep_alive = settings.server.keep_alive
         self.redactor = redactor
         redactor.register(keys)
@@ -94,18 +103,27 @@ class Gateway:
             raise
         for change in corrected:
             log.warning("%s", change)
+        self._retention.start()
         self._opened = True
+
+    async def opened(self) -> Gateway:
+        """Return itself. The caller has awaited `open`."""
+        return self
 
     async def _open(self, settings: Settings, data_dir: Path) -> None:
         self._readiness = ReadinessCheck(self.store, {data_dir, self.store.folder or data_dir})
         instance = _instance(data_dir)
+        if (data_dir / "acp").is_dir() and not settings.store.url:
+            # Before the recovery, which ends runs that were under way in them.
+            imported = await import_earlier_acp_stores(self.store, data_dir)
+            if imported:
+                log.warning("%d sessions of portico acp of an earlier release are imported", imported)
         await end_left_behind(self.store, instance)
         closed = await close_open_runs(self.store, self._seeds)
         if closed:
             log.warning("%d runs were under way when the gateway was stopped; they ended with an error", closed)
         transcripts = Transcripts(data_dir / "transcripts", self.redactor)
         self._retention = Retention(self.store, transcripts, settings.store)
-        await self._retention.start()
         self.idempotency = Idempotency(self.store)
         spawner = Spawner(instance, self.store.processes)
         chosen = settings.limits
@@ -130,12 +148,16 @@ class Gateway:
         admission = AdmissionControl(chosen)
         self.sessions = Sessions(self.agents, shared, admission, chosen.sleep_after)
         self.tasks = TaskRunner(self.agents, shared, admission, self.idempotency)
-        self.discovery = Discovery(self.agents, spawner, data_dir / "discovery.json", self.redactor)
+        self.discovery.spawner = spawner
         self.discovery.start()
 
     def _seeds(self, name: str) -> bool:
         agent = self.agents.find(name)
         return agent is not None and agent.info.seeds
+
+    def authenticate(self, scope: Mapping[str, Any], authorization: str | None, token: str | None = None) -> Caller:
+        """Return the caller of a request (its ASGI scope), by its Authorization header or a token. Raises Unauthorized."""
+        return caller_of_request(self.auth.check(authorization, token), scope, self.settings.server.host)
 
     async def problems(self) -> list[str]:
         """Why requests cannot be served at this moment; empty if they can."""

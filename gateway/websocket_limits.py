@@ -5,11 +5,19 @@ It depends on undocumented parts of uvicorn, as gateway/connection_limits.py doe
 * `uvicorn.protocols.websockets.websockets_sansio_impl.WebSocketsSansIOProtocol`, the base class of `WebSocketLimitProtocol`:
   after a ping without a pong uvicorn closes the transport, which waits until the client has read everything. Overridden:
   `keepalive_timeout`. Read: `loop`, `transport`.
+* Its `run_asgi` and `send`: each frame is written by itself, which costs more than all else that an update of a session costs.
+  Overridden for the extension WEBSOCKET_TEXTS. Read: `scope`, `writable`, `disconnected`, `conn`.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
+from typing import Any
+
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.exceptions import InvalidState
+
+from gateway.asgi_extensions import WEBSOCKET_TEXTS
 
 WEBSOCKET_ABORT_DELAY = 5.0
 """Seconds between the close frame after a missing pong and the abort of the connection."""
@@ -17,6 +25,22 @@ WEBSOCKET_ABORT_DELAY = 5.0
 
 class WebSocketLimitProtocol(WebSocketsSansIOProtocol):
     """A WebSocket whose connection is aborted when a ping gets no pong, even if the client has stopped reading."""
+
+    async def run_asgi(self) -> None:
+        self.scope["extensions"][WEBSOCKET_TEXTS] = {}
+        await super().run_asgi()
+
+    async def send(self, message: Any) -> None:
+        texts = message.get(WEBSOCKET_TEXTS)
+        if texts is not None:
+            await self.writable.wait()
+            if not self.disconnected:
+                with suppress(InvalidState):
+                    for text in texts[:-1]:
+                        self.conn.send_text(text)
+            # It writes the frames before, too.
+            message = {"type": "websocket.send", "text": texts[-1].decode()}
+        await super().send(message)
 
     def keepalive_timeout(self) -> None:
         super().keepalive_timeout()

@@ -82,12 +82,12 @@ async def serve_gateway(gateway: Gateway) -> AsyncIterator[RunningGateway]:
             await task
 
 
-_NO_CERTIFICATES = httpx.create_ssl_context(verify=False)
+NO_CERTIFICATES = httpx.create_ssl_context(verify=False)
 
 
 def http_client(url: str) -> httpx.AsyncClient:
     """Return a client that sends the API key. It loads no certificates, because that takes longer than many tests."""
-    return httpx.AsyncClient(base_url=url, headers={"Authorization": f"Bearer {KEY}"}, timeout=60, verify=_NO_CERTIFICATES)
+    return httpx.AsyncClient(base_url=url, headers={"Authorization": f"Bearer {KEY}"}, timeout=60, verify=NO_CERTIFICATES)
 
 
 class _FastExitServer(EmbeddedServer):

@@ -45,6 +45,7 @@ WRITES = (
     "messages.set_numbers",
     "processes.ended",
     "processes.started",
+    "release_space",
     "runs.delete_executions",
     "runs.discard_execution",
     "runs.end",

@@ -31,18 +31,25 @@ from drivers.acp.permissions import (
     RUN_CANCELLED,
     Grants,
     PendingApproval,
+    choices_of,
     permission_request,
     permission_response,
     service_output,
 )
 from drivers.acp.tool_calls import ToolCalls, ToolCallState
-from drivers.acp.updates import IGNORED_UPDATES, SESSION_UPDATES, RunUpdates, SessionUpdates
+from drivers.acp.updates import IGNORED_UPDATES, SESSION_UPDATES, RunUpdates, SessionCost, SessionUpdates
 from drivers.codecs.deduplication import Deduplicator
 from drivers.codecs.held_events import HeldEvents
 from drivers.codecs.json_lines import JsonLineCodec
 from drivers.codecs.json_rpc import JsonRpcPeer, RpcError, is_response
 from drivers.contract.agent import PermissionReply, Prompt, Reply
-from drivers.contract.capabilities import SupportsClientRequests, SupportsClosing, SupportsDebounce, SupportsMcpTools
+from drivers.contract.capabilities import (
+    SupportsClientRequests,
+    SupportsClosing,
+    SupportsDebounce,
+    SupportsMcpTools,
+    SupportsModes,
+)
 from drivers.contract.client_services import (
     INVALID_PARAMS,
     METHOD_NOT_FOUND,
@@ -54,7 +61,19 @@ from drivers.contract.client_services import (
     ClientResponse,
 )
 from drivers.contract.errors import DriverError
-from drivers.contract.events import AwaitedCall, Awaiting, Error, NativeSession, OutputEvent, SessionEnd, Usage
+from drivers.contract.events import (
+    AgentToken,
+    AwaitedCall,
+    Awaiting,
+    Error,
+    ModeChanged,
+    NativeSession,
+    OutputEvent,
+    PermissionChoice,
+    SessionEnd,
+    Thinking,
+    Usage,
+)
 from drivers.contract.messages import text_of
 from drivers.contract.tool_server import ToolRequest, ToolResponse
 
@@ -73,7 +92,7 @@ RUN_RESULTS = {
 """The run's result by the protocol's stop reason."""
 
 
-class AcpCodec(JsonLineCodec, SupportsDebounce, SupportsClientRequests, SupportsMcpTools, SupportsClosing):
+class AcpCodec(JsonLineCodec, SupportsDebounce, SupportsClientRequests, SupportsMcpTools, SupportsModes, SupportsClosing):
     """Translates one session.
 
     Parameters:
@@ -81,12 +100,20 @@ class AcpCodec(JsonLineCodec, SupportsDebounce, SupportsClientRequests, Supports
         grants: The tools of the session.
         profile: What is known about the agent; by default nothing.
         task: A prompt to send as soon as the session is open. The codec then runs this task only.
+        changes_modes: Whether the agent's mode, `request.mode` at first, can be changed, and a change by itself is reported.
     """
 
     def __init__(
-        self, request: SessionRequest, grants: Grants, profile: AgentProfile | None = None, task: Prompt | None = None
+        self,
+        request: SessionRequest,
+        grants: Grants,
+        profile: AgentProfile | None = None,
+        task: Prompt | None = None,
+        *,
+        changes_modes: bool = False,
     ) -> None:
         super().__init__()
+        self._changes_modes, self._mode = changes_modes, request.mode
         self._profile = profile or AgentProfile()
         self.title = self._profile.title
         self._grants, self._task = grants, task
@@ -110,7 +137,10 @@ class AcpCodec(JsonLineCodec, SupportsDebounce, SupportsClientRequests, Supports
         self._rpc = JsonRpcPeer(self.outbox)
         handshake = Handshake(self._rpc, request, self._session_ready, self._session_failed)
         self.session, self.drain = handshake.session, handshake.drain
+        self._cost = SessionCost(resumed=request.resume is not None)
         self._session_updates = SessionUpdates(self.session, report_commands=self._profile.slash_commands)
+
+    delta_text = dict.fromkeys((AgentToken, Thinking), ("params", "update", "content", "text"))
 
     # -- from the gateway ---------------------------------------------------------------------------------------------
 
@@ -137,7 +167,8 @@ class AcpCodec(JsonLineCodec, SupportsDebounce, SupportsClientRequests, Supports
         if self._approvals and self._approvals[0].call.id == reply.call_id:
             granted = isinstance(reply, PermissionReply) and reply.granted
             reason = reply.reason if isinstance(reply, PermissionReply) else text_of(reply.content)
-            self.pending += self._answered(self._approvals.pop(0), granted, reason or DENIED)
+            choice = reply.choice if isinstance(reply, PermissionReply) else None
+            self.pending += self._answered(replace(self._approvals.pop(0), choice=choice), granted, reason or DENIED)
         else:
             self.pending += self._app_calls.reply(reply)
         if not self._awaited:
@@ -160,6 +191,27 @@ class AcpCodec(JsonLineCodec, SupportsDebounce, SupportsClientRequests, Supports
 
     def tool_cancelled(self, request_id: str) -> None:
         self.pending += self.deliver(self._app_calls.request_cancelled(request_id))
+
+    def set_mode(self, mode: str) -> bool:
+        if not self._changes_modes or mode not in self.session.modes or self.phase == "starting":
+            return False
+        before, self._mode = self._mode, mode
+        params = {"sessionId": self.native_id or "", "modeId": mode}
+        self._rpc.request("session/set_mode", params, lambda _, error: self._mode_set(before, error))
+        return True
+
+    def _mode_set(self, before: str, error: RpcError | None) -> list[OutputEvent]:
+        if error is None:
+            return []
+        self._mode = before
+        return [ModeChanged(mode=before)]
+
+    def _mode_reported(self, mode: str) -> list[OutputEvent]:
+        """The agent has changed its mode by itself, such as by an answer that allows all edits."""
+        if not self._changes_modes or mode == self._mode or mode not in self.session.modes:
+            return []
+        self._mode = mode
+        return [ModeChanged(mode=mode)]
 
     def debounce_seconds(self) -> float | None:
         if self.phase != "running" or self._interrupted:
@@ -263,12 +315,15 @@ class AcpCodec(JsonLineCodec, SupportsDebounce, SupportsClientRequests, Supports
             # Before the session is open these updates replay a loaded session.
             if kind == "config_option_update":
                 self.session.update(update)
-            return []
+            return self._mode_reported(str(update["currentModeId"])) if kind == "current_mode_update" and not starting else []
         if self.phase == "ready" and kind != "usage_update":
             return None
+        if len(params) == 2 and (events := self._run_updates.read_text(update)) is not None:
+            return events
         parsed = SessionNotification.model_validate(params).update
         if isinstance(parsed, ToolCallStart | ToolCallProgress):
             return self._tool_call(parsed)
+        self._cost.report(parsed)
         return self._run_updates.read(parsed)
 
     def _tool_call(self, update: ToolCallStart | ToolCallProgress) -> list[OutputEvent]:
@@ -321,7 +376,7 @@ class AcpCodec(JsonLineCodec, SupportsDebounce, SupportsClientRequests, Supports
         if error is not None:
             return [*events, *self._failure(f"{self.title}: {error.describe()}")]
         response = result or {}
-        events += _usage(response)
+        events += _with_cost(_usage(response), self._cost.take())
         reason = str(response.get("stopReason"))
         if (run_result := RUN_RESULTS.get(reason)) is not None:
             return [*events, run_result]
@@ -416,8 +471,16 @@ class AcpCodec(JsonLineCodec, SupportsDebounce, SupportsClientRequests, Supports
 
     def _is_permitted(self, call: ToolCallState) -> bool:
         """Whether the client has granted the call, or the agent's own policy allows it. Other agents' reports permit nothing."""
-        allowed = self._grants.agent_asks and call.sent is not None and self._grants.verdict(call.sent.name) == "allow"
-        return call.granted or allowed
+        if call.granted or not self._grants.agent_asks or call.sent is None:
+            return call.granted
+        name = call.sent.name
+        asked = any(approval.call is call for approval in self._approvals)
+        return self._grants.verdict(name) == "allow" or (self._grants.left_to_agent(name) and not asked)
+
+    def _choices(self, approval: PendingApproval) -> tuple[PermissionChoice, ...]:
+        """The agent's own options about a call whose tool is left to it."""
+        own = approval.service is None and self._grants.left_to_agent(self._calls.name(approval.call))
+        return choices_of(approval.options) if own else ()
 
     def _authorize(self, approval: PendingApproval, *, always_ask: bool = False) -> list[OutputEvent]:
         """Allow or deny a call by the grants, or ask the client; one approval at a time. `always_ask`: instead of a denial."""
@@ -440,7 +503,7 @@ class AcpCodec(JsonLineCodec, SupportsDebounce, SupportsClientRequests, Supports
             granted = not approval.call.finished
             if granted and self._calls.is_changed(approval.call):
                 call, events = self._calls.supersede(approval.call)
-                return [*events, *self._authorize(replace(approval, call=call))]
+                return [*events, *self._authorize(replace(approval, call=call, choice=None))]
         return self._resolve(approval, granted=granted, reason=reason)
 
     def _await_client(self) -> list[OutputEvent]:
@@ -448,7 +511,8 @@ class AcpCodec(JsonLineCodec, SupportsDebounce, SupportsClientRequests, Supports
         self.phase = "waiting"
         approvals = [approval.call for approval in self._approvals[:1]]
         started, results = self._app_calls.announce()
-        calls = (*(AwaitedCall(id=call.id, wants="permission") for call in approvals),
+        calls = (*(AwaitedCall(id=approval.call.id, wants="permission", choices=self._choices(approval))
+                   for approval in self._approvals[:1]),
                  *(AwaitedCall(id=call_id, wants="result") for call_id in results))  # fmt: skip
         self._awaited = {call.id for call in calls}
         return [*(event for call in approvals for event in self._calls.start(call)), *started, Awaiting(calls=calls)]
@@ -462,7 +526,8 @@ class AcpCodec(JsonLineCodec, SupportsDebounce, SupportsClientRequests, Supports
                 # The agent runs what was not granted, and there is no request to reject.
                 self._rpc.notify("session/cancel", {"sessionId": self.native_id or ""})
         elif approval.service is None:
-            self._rpc.respond(approval.request_id, permission_response(approval.options, granted=granted))
+            response = permission_response(approval.options, granted=granted, choice=approval.choice)
+            self._rpc.respond(approval.request_id, response)
         elif granted:
             self._approved_services[approval.request_id] = approval.call
             self.client_requests.append(approval.service)
@@ -504,7 +569,13 @@ def _has_terminal(call: ToolCallState) -> bool:
     return any(isinstance(item, TerminalToolCallContent) for item in call.content)
 
 
-def _usage(result: dict[str, Any]) -> list[OutputEvent]:
+def _with_cost(usage: Sequence[Usage], cost: float | None) -> list[OutputEvent]:
+    if cost is None:
+        return [*usage]
+    return [(usage[0] if usage else Usage()).model_copy(update={"cost_usd": round(cost, 9)})]
+
+
+def _usage(result: dict[str, Any]) -> list[Usage]:
     """The run's tokens: from `usage`, or from `_meta.quota.token_count`, where gemini 0.61.0 reports them."""
     try:
         # Whatever the stop reason is.
@@ -519,6 +590,7 @@ def _usage(result: dict[str, Any]) -> list[OutputEvent]:
                 output_tokens=usage.output_tokens,
                 cache_read=usage.cached_read_tokens or 0,
                 cache_write=usage.cached_write_tokens or 0,
+                reasoning_tokens=usage.thought_tokens or 0,
             )
         ]
     quota = (response.field_meta or {}).get("quota")

@@ -5,7 +5,7 @@ Of an arbitrary agent's own tools a client knows the kinds only, so tools are gr
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -19,8 +19,10 @@ from acp.schema import (
 )
 
 from drivers.acp.tool_calls import ToolCallState
+from drivers.contract.agent_specs import no_rules as nothing_left
 from drivers.contract.client_services import ClientRequest, ClientResponse
 from drivers.contract.driver_info import ToolGrant
+from drivers.contract.events import PermissionChoice
 
 Verdict = Literal["allow", "ask", "deny"]
 
@@ -42,12 +44,16 @@ CANCELLED_OUTCOME: dict[str, Any] = {"outcome": {"outcome": "cancelled"}}
 @dataclass(frozen=True, slots=True)
 class PendingApproval:
     """A call that waits for the client's approval: of a permission request (`options`), of a client method (`service`), or of a
-    change of a granted call, for which the agent has made no request (`request_id` is None)."""
+    change of a granted call, for which the agent has made no request (`request_id` is None).
+
+    `choice` is the option that the client has chosen, if it was one of the agent's own.
+    """
 
     call: ToolCallState
     request_id: int | str | None
     options: tuple[PermissionOption, ...] = ()
     service: ClientRequest | None = None
+    choice: str | None = None
 
 
 class Grants:
@@ -58,6 +64,8 @@ class Grants:
     ask_prefixes: tools whose names begin so are not listed one by one, and ask.
     agent_asks: the agent has a policy by these grants, and requests permission by it. It reads files before that, so reading
         needs no further permission.
+    left_to_agent: whether the agent itself decides about calls of a tool that is not trusted, and so does not ask about some. The
+        client gets the agent's own options with the question.
     """
 
     def __init__(
@@ -67,7 +75,9 @@ class Grants:
         allow_all: bool = False,
         ask_prefixes: tuple[str, ...] = (),
         agent_asks: bool = False,
+        left_to_agent: Callable[[str], bool] = nothing_left,
     ) -> None:
+        self._left_to_agent = left_to_agent
         self._trust = {grant.name: grant.trust for grant in grants}
         self._allow_all, self._ask_prefixes = allow_all, ask_prefixes
         self.agent_asks = agent_asks
@@ -77,6 +87,10 @@ class Grants:
         if self._allow_all or self._trust.get(name):
             return "allow"
         return "ask" if name in self._trust or name.startswith(self._ask_prefixes) else "deny"
+
+    def left_to_agent(self, name: str) -> bool:
+        """Whether the agent decides about the calls of a listed tool."""
+        return name in self._trust and self._left_to_agent(name)
 
     def lists_any(self, names: Iterable[str]) -> bool:
         """Whether one of these tools is listed, trusted or not."""
@@ -92,10 +106,20 @@ def permission_request(params: Mapping[str, Any]) -> RequestPermissionRequest:
     return RequestPermissionRequest.model_validate(params)
 
 
-def permission_response(options: Sequence[PermissionOption], *, granted: bool) -> RequestPermissionResponse:
-    """Allows or rejects once. Without an option for that: rejects always, and `cancelled` where no option is narrow enough."""
+def choices_of(options: Iterable[PermissionOption]) -> tuple[PermissionChoice, ...]:
+    """The agent's options as choices of the client. Empty where there is no rejection among them."""
+    found = tuple(PermissionChoice(id=option.option_id, name=option.name, kind=option.kind) for option in options)
+    return found if any(choice.kind.startswith("reject") for choice in found) else ()
+
+
+def permission_response(
+    options: Sequence[PermissionOption], *, granted: bool, choice: str | None = None
+) -> RequestPermissionResponse:
+    """Allows or rejects once, or as in the option `choice`. Without an option for that: rejects always, and `cancelled` where no
+    option is narrow enough."""
     kinds = ("allow_once",) if granted else ("reject_once", "reject_always")
-    chosen = next((option for kind in kinds for option in options if option.kind == kind), None)
+    named = (o for o in options if o.option_id == choice and o.kind.startswith("allow" if granted else "reject"))
+    chosen = next(named, None) or next((option for kind in kinds for option in options if option.kind == kind), None)
     if chosen is None:
         return RequestPermissionResponse(outcome=DeniedOutcome(outcome="cancelled"))
     return RequestPermissionResponse(outcome=AllowedOutcome(outcome="selected", option_id=chosen.option_id))

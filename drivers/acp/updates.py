@@ -35,6 +35,9 @@ IGNORED_UPDATES = frozenset({"user_message_chunk", "current_mode_update", "confi
 SESSION_UPDATES = frozenset({"available_commands_update", "session_info_update"})
 """Updates about the session, which may come at any time."""
 
+_CHUNKS: dict[Any, type[AgentToken] | type[Thinking]] = {"agent_message_chunk": AgentToken, "agent_thought_chunk": Thinking}
+_TEXT_BLOCK = {"type", "text"}
+
 
 class RunUpdates:
     """The text, plan and context usage of one run."""
@@ -53,15 +56,51 @@ class RunUpdates:
                 return [_plan(update)]
         return None
 
+    def read_text(self, update: Mapping[str, Any]) -> list[OutputEvent] | None:
+        """The events of a chunk that has a text and nothing else; None for all others. To validate a model takes 2 us."""
+        kind, content = _CHUNKS.get(update["sessionUpdate"]), update.get("content")
+        if kind is None or len(update) != 2 or not isinstance(content, dict) or content.keys() != _TEXT_BLOCK:
+            return None
+        text = content["text"]
+        return self._text(kind, text, None) if content["type"] == "text" and isinstance(text, str) else None
+
     def _chunk(self, update: AgentMessageChunk | AgentThoughtChunk) -> list[OutputEvent]:
-        text = text_of_block(update.content)
+        kind = AgentToken if isinstance(update, AgentMessageChunk) else Thinking
+        return self._text(kind, text_of_block(update.content), update.message_id)
+
+    def _text(self, kind: type[AgentToken] | type[Thinking], text: str, message_id: str | None) -> list[OutputEvent]:
         if not text:
             return []
         end: list[OutputEvent] = []
-        if update.message_id != self._message_id:
+        if message_id != self._message_id:
             end = [MessageEnd()] if self._message_id is not None else []
-            self._message_id = update.message_id
-        return [*end, AgentToken(text=text) if isinstance(update, AgentMessageChunk) else Thinking(text=text)]
+            self._message_id = message_id
+        return [*end, kind(text=text)]
+
+
+class SessionCost:
+    """What the runs of a session cost, by the agent's reports of what the session has cost so far.
+
+    `resumed`: the session may have cost something already, so that the first report counts for no run.
+    """
+
+    def __init__(self, *, resumed: bool) -> None:
+        self._before: float | None = None if resumed else 0.0
+        self._now: float | None = None
+
+    def report(self, update: Any) -> None:
+        """Read a parsed update. Amounts in other currencies than US dollars are ignored."""
+        cost = update.cost if isinstance(update, UsageUpdate) else None
+        if cost is not None and cost.currency == "USD":
+            self._now = cost.amount
+            self._before = cost.amount if self._before is None else self._before
+
+    def take(self) -> float | None:
+        """The cost since the last call, in US dollars; None if the agent has reported none."""
+        if self._now is None or self._before is None:
+            return None
+        cost, self._before, self._now = max(0.0, self._now - self._before), self._now, None
+        return cost
 
 
 class SessionUpdates:

@@ -5,29 +5,44 @@ The members of its lines come in any order, and any release adds types: a type w
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, MutableMapping, Sequence
+from typing import Any, Literal
 
 from pydantic_core import to_json
 
 from drivers.claude.compaction import Compaction
 from drivers.claude.control_messages import HOOKS, denial_answer, failure, mcp_answer, success
 from drivers.claude.message_stream import MessageStream
+from drivers.claude.permissions import IDS, NATIVE, suggestions_of
 from drivers.claude.session_metadata import METADATA, SessionMetadata
 from drivers.claude.stdin_lines import UserMessages
 from drivers.claude.tool_calls import CallRequest, TurnCalls
 from drivers.claude.tools import PREFIX, Toolset
 from drivers.codecs.held_events import HeldEvents
 from drivers.codecs.json_lines import JsonLineCodec
+from drivers.codecs.rate_limits import limit_error
 from drivers.contract.agent import PermissionReply, Prompt, Reply
-from drivers.contract.capabilities import SupportsDebounce, SupportsSteering
+from drivers.contract.capabilities import SupportsDebounce, SupportsModes, SupportsSteering
 from drivers.contract.codec import IN_RUN
 from drivers.contract.errors import AgentUnavailable, ResumeFailed
-from drivers.contract.events import Awaiting, ContextUse, Error, Hook, NativeSession, OutputEvent, SessionEnd, Usage
+from drivers.contract.events import (
+    AgentToken,
+    Awaiting,
+    ContextUse,
+    Error,
+    Hook,
+    ModeChanged,
+    NativeSession,
+    OutputEvent,
+    RateLimit,
+    SessionEnd,
+    Thinking,
+    Usage,
+)
 
 REDUNDANT = frozenset(
     {
-        "status", "thinking_tokens", "api_retry", "informational", "ui_invalidate", "permission_denied",
+        "thinking_tokens", "api_retry", "informational", "ui_invalidate", "permission_denied",
         "task_started", "task_progress", "task_updated", "task_notification", "background_tasks_changed",
         "model_refusal_no_fallback", "session_state_changed", "files_persisted",
     }
@@ -42,10 +57,15 @@ INITIALIZE, PING = "init", "ping"
 """Ids of control requests."""
 PING_SECONDS = 2.0
 """Seconds of silence after which a ping without an answer counts as answered. A ping takes about half a millisecond."""
+LIMIT_STATUS: Mapping[str, Literal["allowed", "warning", "rejected"]] = {
+    "allowed": "allowed",
+    "allowed_warning": "warning",
+    "rejected": "rejected",
+}
 NO_RUN = "no run is active, the client cannot be asked"
 
 
-class ClaudeCodec(JsonLineCodec, SupportsSteering, SupportsDebounce):
+class ClaudeCodec(JsonLineCodec, SupportsSteering, SupportsDebounce, SupportsModes):
     """One process.
 
     A line belongs to the turn that the CLI is in, which may be another one than that of the last prompt: a turn of its own about
@@ -58,9 +78,17 @@ class ClaudeCodec(JsonLineCodec, SupportsSteering, SupportsDebounce):
         tools: The tools of the session.
         once: The one-shot form, whose run ends with the process. Else a session, one run a prompt.
         verbatim: Whether a prompt is never a slash command.
+        mode: The CLI's own mode of the session; None where the gateway asks about each call of an untrusted tool.
+        modes: The modes that the session may have.
+        folder: The working folder of the session, as a real path.
+        sources: Which of the CLI's settings files a choice of the client may change, as values of `--setting-sources`.
+        context_sizes: The sizes of the context windows of models, by name. The CLI reports that of a model at the end of a turn
+            only; the codec adds it, for the next turns of all sessions that share the mapping.
     """
 
     title = "claude"
+    delta_text = {AgentToken: ("event", "delta", "text"), Thinking: ("event", "delta", "thinking")}
+    delta_unread = ("uuid",)
 
     def __init__(
         self,
@@ -69,9 +97,18 @@ class ClaudeCodec(JsonLineCodec, SupportsSteering, SupportsDebounce):
         tools: Toolset | None = None,
         once: bool = False,
         verbatim: bool = True,
+        mode: str | None = None,
+        modes: frozenset[str] = frozenset(),
+        folder: str = "",
+        sources: Sequence[str] = (),
+        context_sizes: MutableMapping[str, int] | None = None,
     ) -> None:
         super().__init__()
+        self._context_sizes = {} if context_sizes is None else context_sizes
+        self._mode, self._modes, self._folder, self._sources = mode, modes, folder, sources
+        self._mode_requests: dict[str, str] = {}
         self._once = once
+        self._limit: RateLimit | None = None
         self._tools = tools or Toolset()
         self._session: NativeSession | None = None
         self._compaction = Compaction()
@@ -87,7 +124,7 @@ class ClaudeCodec(JsonLineCodec, SupportsSteering, SupportsDebounce):
             self._control(INITIALIZE, {"subtype": "initialize", "hooks": HOOKS, **(initialize or {})})
 
     def _begin_turn(self) -> None:
-        self._calls = TurnCalls(self._tools, self._write, self._send_ping)
+        self._calls = TurnCalls(self._tools, self._folder, self._write, self._send_ping)
         self._stream = MessageStream(self._calls)
         self._awaited: set[str] = set()
         self._held = HeldEvents()
@@ -124,6 +161,14 @@ class ClaudeCodec(JsonLineCodec, SupportsSteering, SupportsDebounce):
         # An interrupt before the turn's `system/init` is answered with success and ignored (5 of 5 at 0 ms, none at 20).
         if self._turn_started:
             self._send_interrupt()
+        return True
+
+    def set_mode(self, mode: str) -> bool:
+        if self._mode is None or mode not in IDS.values():
+            return False
+        request_id = f"mode-{len(self._mode_requests) + 1}"
+        self._mode_requests[request_id], self._mode = self._mode, mode
+        self._control(request_id, {"subtype": "set_permission_mode", "mode": NATIVE.get(mode, mode)})
         return True
 
     def debounce_seconds(self) -> float | None:
@@ -204,6 +249,8 @@ class ClaudeCodec(JsonLineCodec, SupportsSteering, SupportsDebounce):
             return []
         if subtype in METADATA:
             return self._metadata.read(message)
+        if subtype == "status":
+            return self._mode_reported(message.get("permissionMode"))
         return [] if subtype in REDUNDANT else None
 
     def _init(self, message: dict[str, Any]) -> list[OutputEvent]:
@@ -218,6 +265,19 @@ class ClaudeCodec(JsonLineCodec, SupportsSteering, SupportsDebounce):
         self._session = session
         return [session]
 
+    def _mode_reported(self, native: Any) -> list[OutputEvent]:
+        """The CLI reports its mode when that has changed, by request or by itself (EnterPlanMode, an approved plan)."""
+        mode = IDS.get(str(native))
+        if self._mode is None or mode is None or mode == self._mode:
+            return []
+        self._mode = mode
+        return [ModeChanged(mode=mode)]
+
+    def _mode_refused(self, before: str) -> list[OutputEvent]:
+        """The CLI does not change the mode, such as to `auto` with a model that does not support it."""
+        self._mode = before
+        return [ModeChanged(mode=before)]
+
     def _hook(self, message: dict[str, Any]) -> list[OutputEvent]:
         if message.get("hook_event") in LIFECYCLE_HOOKS or self.phase != "running":
             return []
@@ -227,7 +287,19 @@ class ClaudeCodec(JsonLineCodec, SupportsSteering, SupportsDebounce):
         return [Hook(id=message["hook_id"], name=message["hook_name"], status=status)]
 
     def _stream_event(self, message: dict[str, Any]) -> list[OutputEvent] | None:
-        return self._stream.read(message) if self.phase in IN_RUN else []
+        if self.phase not in IN_RUN:
+            return []
+        before = self._stream.context
+        events = self._stream.read(message)
+        if self._stream.context == before or events is None:
+            return events
+        return [*events, *self._context_use()]
+
+    def _context_use(self) -> list[OutputEvent]:
+        """How full the context is after a message of the model, where the size is known from an earlier turn."""
+        size = self._context_sizes.get((self._session.model if self._session else None) or "")
+        used = self._stream.context
+        return [ContextUse(used=used, size=size)] if used and size else []
 
     def _message(self, message: dict[str, Any]) -> list[OutputEvent] | None:
         if message.get("isReplay"):
@@ -248,8 +320,13 @@ class ClaudeCodec(JsonLineCodec, SupportsSteering, SupportsDebounce):
         if self.phase not in IN_RUN or not self._ends_turn(message):
             return []
         events = [*self._stream.end(), *self._compaction.end(), *usage_of(message)]
-        events += context_of(message, self._stream.context, self._session.model if self._session else None)
-        last, end = run_end(message, self._stream.stop_reason, interrupted=self._interrupted)
+        model = self._session.model if self._session else None
+        size = context_size(message, model)
+        if size is not None and self._context_sizes.get(model or "") != size:
+            # Until now it was not known, so that no message of the turn was followed by the event.
+            self._context_sizes[model or ""] = size
+            events += self._context_use()
+        last, end = run_end(message, self._stream.stop_reason, interrupted=self._interrupted, limit=self._limit)
         if self._once:
             self.run_result = end
             return [*events, *last]
@@ -270,6 +347,9 @@ class ClaudeCodec(JsonLineCodec, SupportsSteering, SupportsDebounce):
         response = message["response"]
         if response["request_id"] == PING:
             self._calls.ping_answered()
+        elif response["request_id"] in self._mode_requests:
+            if response.get("subtype") == "error":
+                return self._mode_refused(self._mode_requests[response["request_id"]])
         elif self.phase == "starting":
             if response["request_id"] != INITIALIZE:
                 raise ValueError(f"no request has the id {response['request_id']!r}")
@@ -283,7 +363,7 @@ class ClaudeCodec(JsonLineCodec, SupportsSteering, SupportsDebounce):
     def _control_request(self, message: dict[str, Any]) -> list[OutputEvent]:
         request_id, request = message["request_id"], message["request"]
         try:
-            self._receive_request(request_id, request)
+            return self._receive_request(request_id, request)
         except (KeyError, TypeError, AttributeError) as error:
             # The CLI would wait for ever without a response, and a call that is not understood is not permitted.
             text = f"not understood: {error!r}"
@@ -291,41 +371,59 @@ class ClaudeCodec(JsonLineCodec, SupportsSteering, SupportsDebounce):
             self._write(failure(request_id, text) if denial is None else success(request_id, denial))
         return []
 
-    def _receive_request(self, request_id: str, request: dict[str, Any]) -> None:
+    def _receive_request(self, request_id: str, request: dict[str, Any]) -> list[OutputEvent]:
         subtype = request.get("subtype")
         if subtype == "hook_callback":
             call = request["input"]
             hook = CallRequest("hook", request_id, None)
-            self._call_requested(call["tool_use_id"], call["tool_name"], call["tool_input"], hook, inner="agent_id" in call)
-        elif subtype == "can_use_tool":
+            return self._call_requested(
+                call["tool_use_id"], call["tool_name"], call["tool_input"], hook, inner="agent_id" in call
+            )
+        if subtype == "can_use_tool":
             call_id, name, given = request["tool_use_id"], request["tool_name"], request["input"]
-            permission = CallRequest("permission", request_id, given)
-            self._call_requested(call_id, name, given, permission, inner=bool(request.get("agent_id")))
-        elif subtype == "mcp_message":
-            self._receive_mcp(request_id, request["message"])
-        else:
-            self._write(failure(request_id, f"not supported: {subtype}"))
+            suggestions = suggestions_of(request, self._modes, self._sources) if self._mode is not None else ()
+            permission = CallRequest("permission", request_id, given, suggestions)
+            return self._call_requested(call_id, name, given, permission, inner=bool(request.get("agent_id")))
+        if subtype == "mcp_message":
+            return self._receive_mcp(request_id, request["message"])
+        self._write(failure(request_id, f"not supported: {subtype}"))
+        return []
 
-    def _call_requested(self, call_id: str, name: str, given: Any, request: CallRequest, *, inner: bool = False) -> None:
-        self._calls.requested(call_id, name, given, request, inner=inner)
-        if self._tools.wants(name) is not None and (self.phase not in IN_RUN or not self._begun):
+    def _call_requested(
+        self, call_id: str, name: str, given: Any, request: CallRequest, *, inner: bool = False
+    ) -> list[OutputEvent]:
+        events = self._calls.requested(call_id, name, given, request, inner=inner)
+        if self._calls.needs_client(call_id) and (self.phase not in IN_RUN or not self._begun):
             # Of a turn of the CLI's own, or of a background task.
             self._calls.reply(PermissionReply(call_id, False, NO_RUN))
+            return []
+        return events
 
-    def _receive_mcp(self, request_id: str, message: dict[str, Any]) -> None:
+    def _receive_mcp(self, request_id: str, message: dict[str, Any]) -> list[OutputEvent]:
         if message.get("method") == "tools/call":
             params = message["params"]
             call_id, name = params["_meta"]["claudecode/toolUseId"], PREFIX + params["name"]
             call = CallRequest("mcp", request_id, message["id"])
-            self._call_requested(call_id, name, params.get("arguments") or {}, call)
-            return
+            return self._call_requested(call_id, name, params.get("arguments") or {}, call)
         if message.get("method") == "notifications/cancelled":
             self._calls.mcp_call_cancelled(message["params"]["requestId"])
         self._write(success(request_id, mcp_answer(message, self._tools)))
+        return []
 
     def _request_cancelled(self, message: dict[str, Any]) -> list[OutputEvent]:
         self._calls.request_cancelled(message["request_id"])
         return []
+
+    def _rate_limit(self, message: dict[str, Any]) -> list[OutputEvent]:
+        """The CLI reports the limits of a subscription when they change."""
+        info = message["rate_limit_info"]
+        self._limit = RateLimit(
+            status=LIMIT_STATUS[info["status"]],
+            limit=info.get("rateLimitType"),
+            utilization=info.get("utilization"),
+            resets_at=info.get("resetsAt"),
+        )
+        return [self._limit]
 
     def _ignore(self, message: dict[str, Any]) -> list[OutputEvent]:
         return []
@@ -342,7 +440,7 @@ class ClaudeCodec(JsonLineCodec, SupportsSteering, SupportsDebounce):
         "tool_progress": _ignore,
         "command_lifecycle": _lifecycle,
         "keep_alive": _ignore,
-        "rate_limit_event": _ignore,
+        "rate_limit_event": _rate_limit,
     }
 
 
@@ -359,6 +457,8 @@ def usage_of(result: dict[str, Any]) -> list[OutputEvent]:
                 output_tokens=_sum(models, "outputTokens"),
                 cache_read=_sum(models, "cacheReadInputTokens"),
                 cache_write=_sum(models, "cacheCreationInputTokens"),
+                reasoning_tokens=_sum(models, "thinkingTokens"),
+                cost_usd=_cost(models),
             )
         ]
     usage = result.get("usage")
@@ -374,17 +474,19 @@ def usage_of(result: dict[str, Any]) -> list[OutputEvent]:
     ]
 
 
-def context_of(result: dict[str, Any], used: int | None, model: str | None) -> list[OutputEvent]:
-    """How full the model's context window is. Its size is with the model's own figures, by its name with or without the date."""
+def context_size(result: dict[str, Any], model: str | None) -> int | None:
+    """The size of the model's context window. It is with the model's own figures, by its name with or without the date."""
     models = result.get("modelUsage")
-    if not isinstance(models, dict) or not used:
-        return []
+    if not isinstance(models, dict):
+        return None
     known = {name: figures.get("contextWindow") for name, figures in models.items() if isinstance(figures, dict)}
     size = known.get(model or "") or next((size for size in known.values() if len(known) == 1), None)
-    return [ContextUse(used=used, size=size)] if isinstance(size, int) and size > 0 else []
+    return size if isinstance(size, int) and size > 0 else None
 
 
-def run_end(result: dict[str, Any], model_stop: str | None, *, interrupted: bool) -> tuple[list[OutputEvent], SessionEnd]:
+def run_end(
+    result: dict[str, Any], model_stop: str | None, *, interrupted: bool, limit: RateLimit | None = None
+) -> tuple[list[OutputEvent], SessionEnd]:
     """The last events of a turn, and its end. `subtype` is `success` even after errors, `is_error` is not."""
     if not result.get("is_error"):
         return [], SessionEnd(exit_code=0, stop_reason="refusal" if result.get("stop_reason") == "refusal" else "end_turn")
@@ -392,11 +494,20 @@ def run_end(result: dict[str, Any], model_stop: str | None, *, interrupted: bool
         return [], SessionEnd(exit_code=130, stop_reason="cancelled")
     text = str(result.get("result") or "; ".join(map(str, result.get("errors") or [])) or result.get("terminal_reason"))
     last: list[OutputEvent] = [Error(message=f"claude: {text}")]
+    if result.get("api_error_status") == 429 and limit is not None and limit.status == "rejected":
+        last = [limit_error(f"claude: {text}", limit)]
     if result.get("stop_reason") == "refusal":
         return last, SessionEnd(exit_code=1, stop_reason="refusal")
     if result.get("api_error") == "max_output_tokens" or (model_stop == "max_tokens" and result.get("api_error_status") is None):
         return last, SessionEnd(exit_code=1, stop_reason="max_tokens")
     return last, SessionEnd(exit_code=1, stop_reason="error")
+
+
+def _cost(models: dict[str, Any]) -> float | None:
+    costs = [model.get("costUSD") for model in models.values() if isinstance(model, dict)]
+    known = [cost for cost in costs if isinstance(cost, int | float)]
+    # Sums of floating-point numbers have digits that are noise; a token costs more than 1e-9 dollars.
+    return round(sum(known), 9) if known else None
 
 
 def _sum(models: dict[str, Any], key: str) -> int:

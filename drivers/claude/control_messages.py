@@ -5,6 +5,7 @@ Shapes as of claude 2.1.329.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from drivers.claude.content import native_content
@@ -29,6 +30,10 @@ def failure(request_id: str, error: str) -> dict[str, Any]:
     return {"type": "control_response", "response": {"subtype": "error", "request_id": request_id, "error": error}}
 
 
+NO_DECISION: dict[str, Any] = {}
+"""The response to a hook that leaves the decision to the CLI."""
+
+
 def hook_answer(denial: str | None) -> dict[str, Any]:
     """The response to a hook: a call may run, or is denied with this text."""
     decision = {"permissionDecision": "allow"}
@@ -37,9 +42,14 @@ def hook_answer(denial: str | None) -> dict[str, Any]:
     return {"hookSpecificOutput": {"hookEventName": "PreToolUse", **decision}}
 
 
-def permission_answer(denial: str | None, given: Any) -> dict[str, Any]:
-    """The response to a permission request: a call may run with the input `given`, or is denied with this text."""
-    return {"behavior": "allow", "updatedInput": given} if denial is None else {"behavior": "deny", "message": denial}
+def permission_answer(denial: str | None, given: Any, updates: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
+    """The response to a permission request: a call may run with the input `given`, or is denied with this text.
+
+    `updates` change what the CLI permits from now on.
+    """
+    if denial is not None:
+        return {"behavior": "deny", "message": denial}
+    return {"behavior": "allow", "updatedInput": given, **({"updatedPermissions": list(updates)} if updates else {})}
 
 
 def denial_answer(subtype: Any, denial: str) -> dict[str, Any] | None:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import uuid
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from drivers.claude.codec import ClaudeCodec
 from drivers.claude.content import native_messages
-from drivers.claude.probe import commands, greeting, logged_in, models
+from drivers.claude.permissions import BYPASS, MODES, QUESTION_TOOL
+from drivers.claude.probe import commands, efforts, greeting, logged_in, model_names, models
 from drivers.claude.session_file import project_folder, session_file
 from drivers.claude.stdin_lines import escape_command
-from drivers.claude.tools import FORMER_TOOLS, MCP_PREFIX, OWN_TOOLS, PLAN_TOOLS, Toolset
+from drivers.claude.tools import MCP_PREFIX, OTHER_TOOLS, OWN_TOOLS, PLAN_TOOLS, Toolset
 from drivers.contract.agent_specs import AgentSpec, SessionSpec, TaskSpec
 from drivers.contract.codec import Command, Launch
-from drivers.contract.driver_info import DriverInfo, Option, Probe
+from drivers.contract.driver_info import ASK_MODE, MODE_OPTION, DriverInfo, Login, Option, PermissionMode, Probe
 from drivers.contract.errors import DriverError
 from drivers.runtime.cli_driver import CliDriver, run_to_end
 from drivers.runtime.process import Spawner
@@ -28,6 +31,8 @@ ENVIRONMENT = {
     # Else a sub-agent goes on after the turn's end, and a turn has two results.
     "CLAUDE_CODE_DISABLE_BACKGROUND_TASKS": "1",
     # Else `@/any/path` in a prompt puts that file into the request, tools or no tools.
+    "CLAUDE_CODE_DISABLE_FILE_MENTIONS": "1",
+    # The same in older versions, and no texts of the CLI beside the user's.
     "CLAUDE_CODE_DISABLE_ATTACHMENTS": "1",
     # Else the application's tools are hidden behind a search tool.
     "ENABLE_TOOL_SEARCH": "false",
@@ -38,9 +43,16 @@ ENVIRONMENT = {
     "MAX_MCP_OUTPUT_TOKENS": "100000000",
 }
 """Variables of the CLI. The agent's own `env` overrides them."""
+NOT_IN_OWN_MODES = frozenset({"CLAUDE_CODE_DISABLE_ATTACHMENTS"})
+"""Variables that are not set in the CLI's own modes: the instructions of plan mode are such a text."""
 
+LOGINS = (
+    Login("claude-login", "Claude subscription", ("auth", "login", "--claudeai")),
+    Login("console-login", "Anthropic Console", ("auth", "login", "--console")),
+)
 OPTIONS = (
     Option("model", "Model", "An alias such as sonnet or opus, or a model's full name; empty is the CLI's own default."),
+    Option("effort", "Effort", "How hard the model thinks, such as low or high; empty is the CLI's own default."),
     Option("api_key", "API key", "An Anthropic API key for this session; empty uses the CLI's own login.", secret=True),
     Option(
         "system_prompt", "System prompt", "Whether a system message is added to the CLI's own prompt or replaces it.",
@@ -54,6 +66,10 @@ OPTIONS = (
         "slash_commands", "Slash commands", "Whether a prompt that begins with / is a command of the CLI, or just text.",
         default="off", choices=("off", "on"),
     ),
+    Option(
+        MODE_OPTION, "Mode", "ask: each call of an untrusted tool asks. Else a mode of the CLI, which decides by its own rules.",
+        default=ASK_MODE, choices=(ASK_MODE, *(mode.id for mode in MODES)),
+    ),
 )  # fmt: skip
 
 
@@ -61,6 +77,9 @@ class ClaudeDriver(CliDriver):
     """Anthropic's claude CLI: one process a session, warm between turns."""
 
     name = "claude"
+
+    def __init__(self) -> None:
+        self._context_sizes: dict[str, int] = {}
 
     def info(self) -> DriverInfo:
         return DriverInfo(
@@ -79,11 +98,20 @@ class ClaudeDriver(CliDriver):
             steers=True,
             additional_directories=True,
             slash_option="slash_commands",
-            tool_kinds=FORMER_TOOLS,
+            logins=LOGINS,
+            tool_kinds=OTHER_TOOLS,
             path_fields=("file_path", "path", "notebook_path"),
             plan_tools=PLAN_TOOLS,
+            error_prefixes=("<tool_use_error>",),
+            modes=MODES,
+            question_tools=frozenset({QUESTION_TOOL}),
             mcp_tool_prefix=MCP_PREFIX,
         )
+
+    def permitted_modes(self, env: Mapping[str, str], *, confined: bool) -> tuple[PermissionMode, ...]:
+        # The CLI does not start as root with permission to bypass, outside of a sandbox.
+        root = hasattr(os, "geteuid") and os.geteuid() == 0 and not confined and not env.get("IS_SANDBOX")
+        return tuple(mode for mode in MODES if not (root and mode.unrestricted))
 
     async def probe(self, spec: AgentSpec, spawner: Spawner) -> Probe:
         """The version, the login, and the models and commands that the CLI lists when a session is opened (no request is made).
@@ -102,7 +130,15 @@ class ClaudeDriver(CliDriver):
         except (DriverError, TimeoutError) as error:
             return Probe(found.version, f"{spec.program} does not answer: {error or 'time is over'}")
         answer = greeting(output.splitlines())
-        return Probe(found.version, None, logged_in(code, status), models(answer), commands=commands(answer))
+        return Probe(
+            found.version,
+            None,
+            logged_in(code, status),
+            models(answer),
+            commands=commands(answer),
+            model_names=model_names(answer),
+            efforts=efforts(answer),
+        )
 
     async def _ask(self, spec: AgentSpec, spawner: Spawner, *arguments: str, stdin: bytes = b"") -> tuple[int, str]:
         command = Command((spec.program, *arguments), spec.cwd, _environment(spec), stdin=stdin)
@@ -117,11 +153,15 @@ class ClaudeDriver(CliDriver):
     def task(self, spec: TaskSpec) -> Launch:
         model = spec.model or spec.options.get("model")
         argv = [spec.program, *spec.args, "--print", *STREAM, "--include-hook-events", *([f"--model={model}"] if model else [])]
+        argv += _effort(spec)
         command = Command(tuple(argv), spec.cwd, _environment(spec), stdin=_literal(spec, spec.task).encode())
         return Launch(command, ClaudeCodec(once=True))
 
     def session(self, spec: SessionSpec) -> Launch:
-        fresh, tools = str(uuid.uuid4()), Toolset(spec.tools, spec.app_tools, spec.mcp_servers)
+        mode = spec.options.get(MODE_OPTION, ASK_MODE)
+        own_mode = None if mode == ASK_MODE else mode
+        tools = Toolset(spec.tools, spec.app_tools, spec.mcp_servers, mode=own_mode, ruled=spec.ruled)
+        fresh = str(uuid.uuid4())
         files: dict[Path, bytes] = {}
         if spec.resume is not None:
             identity = ("--resume", spec.resume)
@@ -136,13 +176,22 @@ class ClaudeDriver(CliDriver):
             files[server_file] = servers
         argv = (*_session_arguments(spec, tools, server_file), *identity)
         command = Command(argv, spec.cwd, _environment(spec), files=files, state=spec.state)
-        codec = ClaudeCodec(_initialize(spec), tools=tools, verbatim=spec.options.get("slash_commands") != "on")
+        codec = ClaudeCodec(
+            _initialize(spec),
+            tools=tools,
+            verbatim=spec.options.get("slash_commands") != "on",
+            mode=own_mode,
+            modes=spec.modes,
+            folder=str(spec.cwd),
+            sources=_sources(spec).split(",") if spec.lasting_choices else (),
+            context_sizes=self._context_sizes,
+        )
         codec.native_id = identity[1]
         return Launch(command, codec)
 
 
 def _session_arguments(spec: SessionSpec, tools: Toolset, server_file: Path | None) -> tuple[str, ...]:
-    model, settings = spec.options.get("model"), spec.options.get("settings", "user,project,local")
+    model = spec.options.get("model")
     return (
         spec.program,
         *spec.args,
@@ -160,8 +209,11 @@ def _session_arguments(spec: SessionSpec, tools: Toolset, server_file: Path | No
         # No tool runs that the session does not list: none of the CLI's own, none of an MCP server in its settings.
         *tools.arguments(server_file),
         "--setting-sources",
-        "" if settings == "none" else settings,
+        _sources(spec),
+        # The CLI refuses it to root outside of a sandbox, and the mode itself without it.
+        *(("--allow-dangerously-skip-permissions",) if BYPASS in spec.modes else ()),
         *((f"--model={model}",) if model else ()),
+        *_effort(spec),
     )
 
 
@@ -173,9 +225,26 @@ def _initialize(spec: SessionSpec) -> dict[str, Any]:
     return {"systemPrompt" if replaces else "appendSystemPrompt": spec.system}
 
 
+def _effort(spec: AgentSpec) -> tuple[str, ...]:
+    effort = spec.options.get("effort")
+    return (f"--effort={effort}",) if effort else ()
+
+
+def _sources(spec: SessionSpec) -> str:
+    settings = spec.options.get("settings", "user,project,local")
+    return "" if settings == "none" else settings
+
+
 def _environment(spec: AgentSpec) -> dict[str, str]:
     key = spec.options.get("api_key")
-    return {**ENVIRONMENT, **spec.env, **({"ANTHROPIC_API_KEY": key} if key else {})}
+    own_mode = spec.options.get(MODE_OPTION, ASK_MODE) != ASK_MODE
+    return {
+        **{name: value for name, value in ENVIRONMENT.items() if not (own_mode and name in NOT_IN_OWN_MODES)},
+        # By which the CLI permits its mode bypassPermissions to root.
+        **({"IS_SANDBOX": "1"} if spec.confined else {}),
+        **spec.env,
+        **({"ANTHROPIC_API_KEY": key} if key else {}),
+    }
 
 
 def _literal(spec: TaskSpec, task: str) -> str:

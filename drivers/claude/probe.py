@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from drivers.claude.session_metadata import commands_of
+from drivers.contract.driver_info import ModelName
 from drivers.contract.events import SlashCommand
 from drivers.contract.line_splitter import parse_object
 
@@ -36,6 +37,23 @@ def models(answer: Mapping[str, Any]) -> tuple[str, ...]:
     if not isinstance(listed, list):
         return ()
     return tuple(str(model["value"]) for model in listed if isinstance(model, dict) and model.get("value"))
+
+
+def model_names(answer: Mapping[str, Any]) -> tuple[ModelName, ...]:
+    """The names and descriptions of the models."""
+    listed = [model for model in answer.get("models") or () if isinstance(model, dict) and model.get("value")]
+    return tuple(
+        ModelName(str(model["value"]), str(model["displayName"]), str(model.get("description") or ""))
+        for model in listed
+        if model.get("displayName")
+    )
+
+
+def efforts(answer: Mapping[str, Any]) -> tuple[str, ...]:
+    """The levels of effort that any of the models has."""
+    listed = [model for model in answer.get("models") or () if isinstance(model, dict)]
+    levels = [level for model in listed for level in model.get("supportedEffortLevels") or ()]
+    return tuple(dict.fromkeys(map(str, levels)))
 
 
 def commands(answer: Mapping[str, Any]) -> tuple[SlashCommand, ...]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from drivers.claude.content import native_content
 from drivers.codecs.slash_commands import escape
-from drivers.contract.agent import Prompt
+from drivers.contract.agent import AFTER_LIMIT, Prompt
 
 CONTINUE = (
     "<system-reminder>The session was started anew while tool calls were open. What became of them stands above; the reply "
@@ -46,6 +46,8 @@ class UserMessages:
         """The line that begins a turn."""
         self._unread.clear()
         self.ids.clear()
+        if prompt == AFTER_LIMIT:
+            return self._line(f"<system-reminder>{prompt.text} The user has sent nothing new.</system-reminder>", steers=False)
         return self._line(CONTINUE if prompt.go_on else native_content(prompt.content), steers=False)
 
     def steer(self, prompt: Prompt) -> dict[str, Any]:

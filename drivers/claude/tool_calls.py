@@ -7,16 +7,25 @@ collected from the message, and the client's replies are kept until the CLI requ
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from drivers.claude.content import output_of
-from drivers.claude.control_messages import call_result, hook_answer, mcp_result, permission_answer, success
+from drivers.claude.control_messages import (
+    NO_DECISION,
+    call_result,
+    hook_answer,
+    mcp_result,
+    permission_answer,
+    success,
+)
+from drivers.claude.permissions import KEEP_PLANNING, PLAN_TOOL, Suggestion, answered_input, is_same_input, updates_of
+from drivers.claude.tool_results import changes_of, exit_code_of
 from drivers.claude.tools import Toolset, Wants
 from drivers.codecs.tool_calls import Call
 from drivers.contract.agent import PermissionReply, Reply, ToolReply
-from drivers.contract.events import AwaitedCall, Awaiting, OutputEvent, Subagent
+from drivers.contract.events import AwaitedCall, Awaiting, OutputEvent, Subagent, ToolInput
 from drivers.contract.messages import text_of
 from drivers.contract.tool_denials import NO_RESULT, NOT_ENABLED, denied
 
@@ -26,16 +35,26 @@ IDLE_PINGS = 50
 """Pings that the CLI answers, without a line about calls, after which the calls that it has not begun wait for others. A call
 that begins does so a few milliseconds after its line, a ping takes about half of one; a call that begins later does no harm."""
 
+CHANGED = "The input of this call was changed before it ran, such as by a hook of the settings. It continues as another call."
+"""The result, for the client, of a call whose input is another one when the CLI asks about it."""
+
+STILL_PLANNING = "the user wants to keep planning"
+"""Why a plan is not approved."""
+
 Channel = Literal["hook", "permission", "mcp"]
 
 
 @dataclass(frozen=True, slots=True)
 class CallRequest:
-    """A control request of the CLI about a call. The response repeats `subject`: the input, or the JSON-RPC id."""
+    """A control request of the CLI about a call. The response repeats `subject`: the input, or the JSON-RPC id.
+
+    `suggestions` are the choices of a permission request.
+    """
 
     channel: Channel
     request_id: str
     subject: Any
+    suggestions: Sequence[Suggestion] = ()
 
 
 @dataclass(slots=True)
@@ -50,6 +69,9 @@ class TurnCall:
         begun: Whether the CLI has begun with it, by a request.
         requests: The requests of the CLI that have no response yet.
         reply: The client's reply.
+        by_rules: Whether only a rule of the gateway keeps the call from the CLI's own decision.
+        suggestions: The choices of the CLI's permission request.
+        changes: How often its input has changed. The client has each as a call of its own.
     """
 
     id: str
@@ -61,6 +83,14 @@ class TurnCall:
     begun: bool = False
     requests: list[CallRequest] = field(default_factory=list)
     reply: Reply | None = None
+    by_rules: bool = False
+    suggestions: Sequence[Suggestion] = ()
+    changes: int = 0
+
+    @property
+    def client_id(self) -> str:
+        """The id of the call for the client."""
+        return f"{self.id}-{self.changes + 1}" if self.changes else self.id
 
     @property
     def needs_client(self) -> bool:
@@ -70,8 +100,8 @@ class TurnCall:
     def denial(self) -> str | None:
         """The result of the call if the client's reply keeps the CLI from running it."""
         if isinstance(self.reply, PermissionReply) and not self.reply.granted:
-            return denied(self.reply.reason)
-        if isinstance(self.reply, ToolReply) and self.wants != "result":
+            return denied(self.reply.reason or (STILL_PLANNING if self.reply.choice == KEEP_PLANNING else None))
+        if isinstance(self.reply, ToolReply) and self.wants == "permission":
             # The client has run the tool itself.
             return text_of(self.reply.content) or denied()
         return None
@@ -82,6 +112,7 @@ class TurnCalls:
 
     Parameters:
         tools: The tools of the session.
+        folder: The working folder of the session, as a real path.
         write: Writes a line to the CLI.
         ping: Sends the CLI a request that it answers at once; `ping_answered` is called then, or else `ping_unanswered`.
 
@@ -92,10 +123,11 @@ class TurnCalls:
     def __init__(
         self,
         tools: Toolset | None = None,
+        folder: str = "",
         write: Callable[[dict[str, Any]], None] = lambda line: None,
         ping: Callable[[], None] = lambda: None,
     ) -> None:
-        self._tools = tools or Toolset()
+        self._tools, self._folder = tools or Toolset(), folder
         self._write, self._ping = write, ping
         self._calls: dict[str, TurnCall] = {}
         self._cancelled = False
@@ -107,7 +139,7 @@ class TurnCalls:
     def start(self, block: dict[str, Any], parent: str | None) -> list[OutputEvent]:
         """The events of a `tool_use` block."""
         call = self._known(block["id"], block["name"], block["input"], parent)
-        if call.started or (parent is not None and call.wants):
+        if call.started or (parent is not None and call.wants) or self._starts_when_asked(call):
             # A sub-agent's call that needs the client starts when the client is asked, as a call of its own.
             return []
         call.started = True
@@ -116,8 +148,15 @@ class TurnCalls:
             events.append(Subagent(id=call.id, status="started", label=_label(call.input)))
         return events
 
-    def end(self, block: dict[str, Any], parent: str | None) -> list[OutputEvent]:
-        """The events of a `tool_result` block."""
+    def written(self, call_id: str, name: str, given: dict[str, Any]) -> list[OutputEvent]:
+        """The event of a call that the model is writing, with the members of its input that are complete."""
+        if name == PLAN_TOOL and self._tools.cli_decides(name):
+            # It starts when its message is over.
+            return []
+        return [ToolInput(id=call_id, name=self._tools.client_name(name), input=given)]
+
+    def end(self, block: dict[str, Any], parent: str | None, report: Any = None) -> list[OutputEvent]:
+        """The events of a `tool_result` block. `report` is the `tool_use_result` of its line, if it is about this call only."""
         call = self._calls.pop(block["tool_use_id"], None) or TurnCall(block["tool_use_id"], "", None, parent, None, started=True)
         self._idle_pings = 0
         failed = bool(block.get("is_error"))
@@ -128,7 +167,10 @@ class TurnCalls:
             parent = None
         event_call = self._event_call(call, parent)
         if not self._client_has_result(call):
-            events.append(event_call.result(call.denial or output_of(block.get("content", "")), failed=failed))
+            output = output_of(block.get("content", ""))
+            code = exit_code_of(output, report, failed=failed) if call.name == "Bash" else None
+            changes = () if failed else changes_of(report)
+            events.append(event_call.result(call.denial or output, failed=failed, changes=changes, exit_code=code))
         events.append(event_call.finished(failed=failed))
         if call.name in AGENT_TOOLS and parent is None:
             events.append(Subagent(id=call.id, status="failed" if failed else "completed", label=_label(call.input)))
@@ -140,13 +182,50 @@ class TurnCalls:
 
     # -- requests of the CLI --------------------------------------------------------------------------------------------
 
-    def requested(self, call_id: str, name: str, given: Any, request: CallRequest, *, inner: bool = False) -> None:
-        """The CLI requests a decision on a call, or its result. `inner`: it is a sub-agent's call."""
+    def requested(self, call_id: str, name: str, given: Any, request: CallRequest, *, inner: bool = False) -> list[OutputEvent]:
+        """The CLI requests a decision on a call, or its result. `inner`: it is a sub-agent's call.
+
+        Returns the events of a call that starts with this, or continues as another.
+        """
         call = self._calls.get(call_id) or self._known(call_id, name, given, "" if inner else None)
         call.begun = True
         call.requests.append(request)
         self._idle_pings = 0
+        events = self._cli_asks(call, request) if request.channel == "permission" and self._tools.cli_decides(name) else []
         self._respond(call)
+        return events
+
+    def _cli_asks(self, call: TurnCall, request: CallRequest) -> list[OutputEvent]:
+        """The CLI asks about a call that its own rules do not permit."""
+        if isinstance(call.reply, PermissionReply) and call.reply.by_cli:
+            call.reply = None
+        call.wants, call.by_rules = call.wants or "permission", False
+        call.suggestions = request.suggestions
+        before, call.input = call.input, request.subject
+        if self._starts_when_asked(call) and not call.started:
+            call.started = True
+            # The CLI adds the plan, which is in a file of its own, to the input; else the model's input may have it.
+            call.input = {**(before if isinstance(before, dict) else {}), **request.subject}
+            return [self._event_call(call, None).started()]
+        if not call.started or is_same_input(before, call.input, self._folder):
+            call.input = call.input if not call.started else before
+            return []
+        if call.denial is not None:
+            return []
+        # A question about another input than the client has displayed is one about another call, which needs its own reply.
+        call.reply = None
+        last = Call(call.client_id, self._tools.client_name(call.name), before).ended(CHANGED, failed=True)
+        call.changes += 1
+        return [*last, self._event_call(call, None).started()]
+
+    def _starts_when_asked(self, call: TurnCall) -> bool:
+        """Whether the client gets the call only with the CLI's question, which has the complete input: a plan to approve."""
+        return call.name == PLAN_TOOL and self._tools.cli_decides(call.name) and not call.by_rules and call.parent is None
+
+    def needs_client(self, call_id: str) -> bool:
+        """Whether a call waits for the client."""
+        call = self._calls.get(call_id)
+        return call is not None and call.needs_client
 
     def request_cancelled(self, request_id: str) -> None:
         """The CLI has cancelled a control request."""
@@ -171,7 +250,7 @@ class TurnCalls:
 
     def reply(self, reply: Reply) -> None:
         """The client's reply: passed on at once if the CLI has requested it, else kept."""
-        call = self._calls.get(reply.call_id)
+        call = next((call for call in self._calls.values() if call.client_id == reply.call_id), None)
         if call is not None and call.reply is None:
             call.reply = reply
             self._respond(call)
@@ -191,11 +270,13 @@ class TurnCalls:
         if not any(call.needs_client for call in own):
             return self._awaiting_inner()
         free = [call for call in own if call.wants is None]
-        if any(call.begun and not self._is_blocked(call) for call in free):
+        running = [call for call in free if call.begun and not self._is_blocked(call)]
+        # Where the CLI decides, a call that it has not asked about may still be asked about; and one may run for long.
+        if any(not (self._tools.cli_decides(call.name) and self._is_idle()) for call in running):
             return []
         if not all(call.begun for call in free) and not self._is_idle():
             return []
-        return [_awaiting([call for call in own if call.reply is None])]
+        return [_awaiting([call for call in own if call.reply is None and call not in running])]
 
     def _awaiting_inner(self) -> list[OutputEvent]:
         """The client is asked about sub-agents' calls apart from the model's own."""
@@ -204,6 +285,7 @@ class TurnCalls:
             return []
         for call in pending:
             call.started = True
+        # Also one that has started already: the client gets it as a call of its own.
         return [*(self._event_call(call, None).started() for call in pending), _awaiting(pending)]
 
     def _is_blocked(self, call: TurnCall) -> bool:
@@ -225,14 +307,15 @@ class TurnCalls:
         """The call of this id, which is new if its id is."""
         call = self._calls.get(call_id)
         if call is None:
-            call = self._calls[call_id] = TurnCall(call_id, name, given, parent, self._tools.wants(name))
+            wants = self._tools.wants(name)
+            by_rules = wants == "permission" and self._tools.cli_decides(name)
+            call = self._calls[call_id] = TurnCall(call_id, name, given, parent, wants, by_rules=by_rules)
             self._idle_pings = 0
         return call
 
     def _event_call(self, call: TurnCall, parent: str | None) -> Call:
         given = call.input
-        detail = given.get("description") or given.get("command") or given.get("file_path") if isinstance(given, dict) else None
-        return Call(call.id, self._tools.client_name(call.name), given, detail, parent)
+        return Call(call.client_id, self._tools.client_name(call.name), given, _detail(given), parent)
 
     def _respond(self, call: TurnCall) -> None:
         """Respond to the requests about a call whose response is known now."""
@@ -249,11 +332,20 @@ class TurnCalls:
         denial = None
         if not self._tools.listed(call.name):
             denial = denied(NOT_ENABLED)
+        elif request.channel == "hook" and (
+            call.wants == "answer" or (call.wants is None and self._tools.cli_decides(call.name))
+        ):
+            return NO_DECISION
         elif call.wants != "result":
             if call.needs_client:
                 return None
             denial = call.denial
-        return hook_answer(denial) if request.channel == "hook" else permission_answer(denial, request.subject)
+        if request.channel == "hook":
+            by_cli = isinstance(call.reply, PermissionReply) and call.reply.by_cli
+            return NO_DECISION if by_cli and denial is None else hook_answer(denial)
+        if denial is None and call.wants == "answer" and call.reply is not None:
+            return permission_answer(None, answered_input(request.subject, call.reply))
+        return permission_answer(denial, request.subject, updates_of(request.suggestions, call.reply))
 
     def _mcp(self, call: TurnCall, request: CallRequest) -> dict[str, Any] | None:
         if call.reply is None:
@@ -264,7 +356,28 @@ class TurnCalls:
 
 
 def _awaiting(calls: list[TurnCall]) -> Awaiting:
-    return Awaiting(calls=tuple(AwaitedCall(id=c.id, wants=c.wants or "permission", optional=c.wants is None) for c in calls))
+    return Awaiting(
+        calls=tuple(
+            AwaitedCall(
+                id=call.client_id,
+                wants=call.wants or "permission",
+                optional=call.wants is None,
+                cli_decides=call.by_rules,
+                choices=tuple(suggestion.choice for suggestion in call.suggestions),
+            )
+            for call in calls
+        )
+    )
+
+
+DETAIL_FIELDS = ("command", "pattern", "file_path", "notebook_path", "url", "query", "description")
+"""Fields of an input in the order that states best what the call does; the model's description is the last."""
+
+
+def _detail(given: Any) -> str | None:
+    if not isinstance(given, dict):
+        return None
+    return next((text for field in DETAIL_FIELDS if isinstance(text := given.get(field), str) and text), None)
 
 
 def _label(given: Any) -> str:

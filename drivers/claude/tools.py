@@ -7,19 +7,25 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from drivers.claude.permissions import NATIVE, QUESTION_TOOL
+from drivers.contract.agent_specs import no_rules
 from drivers.contract.driver_info import PlanChange, ToolGrant, ToolKind, ToolSpec
 from drivers.contract.mcp_servers import McpServer, by_safe_name
 from drivers.contract.messages import AssistantMessage, Message, ToolUseBlock
 
-Wants = Literal["result", "permission"]
+Wants = Literal["result", "permission", "answer"]
 
 OWN_TOOLS = tuple(ToolSpec(**tool) for tool in json.loads((Path(__file__).parent / "tools.json").read_text()))
-FORMER_TOOLS: dict[str, ToolKind] = {"MultiEdit": "edit", "Task": "think", "TodoWrite": "think"}
-"""Tools of earlier versions of the CLI, which stored histories name."""
+OTHER_TOOLS: dict[str, ToolKind] = {
+    "MultiEdit": "edit", "Task": "think", "TodoWrite": "think",
+    "BashOutput": "execute", "KillShell": "execute", "TaskOutput": "execute", "TaskStop": "execute",
+}  # fmt: skip
+"""Tools that sessions cannot list: of earlier versions of the CLI, which stored histories name, and those for commands in the
+background, which the CLI has where the agent's `env` allows these."""
 PLAN_TOOLS: dict[str, PlanChange] = {"TodoWrite": "replace", "TaskCreate": "add", "TaskUpdate": "update"}
 MCP_PREFIX = "mcp__"
 SERVER = "app"
@@ -31,11 +37,24 @@ LARGEST_RESULT = 500_000
 
 
 class Toolset:
-    """The tools of one session. Native names are those that the CLI and the model use."""
+    """The tools of one session. Native names are those that the CLI and the model use.
+
+    Parameters:
+        mode: The CLI's own mode of the session, in which the CLI decides about calls of untrusted tools; None where the gateway
+            asks about each.
+        ruled: Whether a rule of the gateway may deny a call of a tool or ask about it.
+    """
 
     def __init__(
-        self, grants: Iterable[ToolGrant] = (), app_tools: Sequence[ToolSpec] = (), servers: Sequence[McpServer] = ()
+        self,
+        grants: Iterable[ToolGrant] = (),
+        app_tools: Sequence[ToolSpec] = (),
+        servers: Sequence[McpServer] = (),
+        *,
+        mode: str | None = None,
+        ruled: Callable[[str], bool] = no_rules,
     ) -> None:
+        self._mode, self._ruled = mode, ruled
         self._trust = {grant.name: grant.trust for grant in grants}
         self._servers = by_safe_name(servers, taken=(SERVER,))
         self._app = {PREFIX + name: tool for name, tool in zip(_safe_names(app_tools), app_tools, strict=True)}
@@ -45,8 +64,16 @@ class Toolset:
         """What a call of this tool needs from the client; None if it runs, or is denied, without it."""
         if native in self._app:
             return "result"
+        if native == QUESTION_TOOL and native in self._trust:
+            return "answer"
+        if self.cli_decides(native):
+            return "permission" if self._ruled(native) else None
         trust = self._trust.get(native, False if self._of_server(native) else None)
         return "permission" if trust is False else None
+
+    def cli_decides(self, native: str) -> bool:
+        """Whether the CLI decides about the calls of a tool, unless a rule of the gateway does."""
+        return self._mode is not None and self.listed(native) and native not in self._app and not self._trust.get(native)
 
     def listed(self, native: str) -> bool:
         """Whether the session has the tool."""
@@ -71,13 +98,27 @@ class Toolset:
         """The CLI's arguments that make these, and nothing else, its tools."""
         asking = [name for name, trust in self._trust.items() if not trust] + [f"{MCP_PREFIX}{name}" for name in self._servers]
         own = [name for name in self._trust if not name.startswith(MCP_PREFIX)]
-        arguments = ["--tools", ",".join(own), "--strict-mcp-config", "--permission-mode", "default"]
-        if asking:
+        native_mode = NATIVE.get(self._mode, self._mode) if self._mode else "default"
+        arguments = ["--tools", ",".join(own), "--strict-mcp-config", "--permission-mode", native_mode]
+        if self._mode is not None:
+            arguments += ["--settings", json.dumps(self._settings_for_hooks())]
+        elif asking:
             # Beside the codec's hook, which comes first. No rule, mode or hook of the user's settings overrides it.
             arguments += ["--settings", json.dumps({"permissions": {"ask": asking}})]
         configs = [json.dumps({"mcpServers": {SERVER: {"type": "sdk", "name": SERVER}}})] if self._app else []
         configs += [str(server_file)] if server_file else []
         return [*arguments, *(["--mcp-config", *configs] if configs else [])]
+
+    def _settings_for_hooks(self) -> dict[str, Any]:
+        """Settings without which the codec's hook, and with it the rules of the gateway, would not apply to all calls.
+
+        With CLAUDE_CODE_SIMPLE, which a project's settings can set, the CLI calls no hooks (2.1.329). For commands inside a skill
+        it never does.
+        """
+        settings: dict[str, Any] = {"env": {"CLAUDE_CODE_SIMPLE": ""}}
+        if self._ruled("Bash"):
+            settings["disableSkillShellExecution"] = True
+        return settings
 
     def mcp_list(self) -> list[dict[str, Any]]:
         """The application's tools as MCP lists them."""

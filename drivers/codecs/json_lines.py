@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
+from drivers.codecs.repeated_lines import MAX_MISSES, MIN_LINES, Path, RepeatedDelta
 from drivers.contract.codec import Codec
-from drivers.contract.events import OutputEvent, Stdout
+from drivers.contract.events import AgentToken, OutputEvent, Stdout, Thinking
 from drivers.contract.line_splitter import excerpt, parse_object, text_line
 
 Events = list[OutputEvent] | None
@@ -30,9 +31,34 @@ class JsonLineCodec(Codec, ABC):
 
     Attributes:
         handlers: The handlers of `dispatch`, by the member `type` of a message.
+        delta_text: Where a message that is one delta has its text, by the kind of its event. Such a message must not change the
+            codec if the one before was the same but for its text, and must give the event of its text whatever that is.
+        delta_unread: Where such a message has a string that is another one in each, and that the codec does not read.
     """
 
     handlers: ClassVar[Mapping[str, Handler]] = {}
+    delta_text: ClassVar[Mapping[type[OutputEvent], Path]] = {}
+    delta_unread: ClassVar[Path | None] = None
+
+    def receive_lines(self, lines: Sequence[bytes]) -> list[OutputEvent]:
+        if len(lines) < MIN_LINES or not self.delta_text:
+            return super().receive_lines(lines)
+        events: list[OutputEvent] = []
+        position = misses = 0
+        while position < len(lines):
+            line = lines[position]
+            received = self.receive(line)
+            events += received
+            position += 1
+            if self.protocol_error is not None:
+                break
+            if len(received) == 1 and isinstance(event := received[0], AgentToken | Thinking) and misses < MAX_MISSES:
+                repeated = RepeatedDelta.of(line, event, self.delta_text[type(event)], self.delta_unread)
+                more = repeated.read(lines, position) if repeated is not None else []
+                events += more
+                position += len(more)
+                misses += not more
+        return events
 
     def receive(self, line: bytes) -> list[OutputEvent]:
         message = parse_object(line)

@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from drivers.contract.events import OutputEvent, ToolCall, ToolResult
+from drivers.contract.events import FileChange, OutputEvent, ToolCall, ToolOutput, ToolResult
+
+MAX_STREAMED_OUTPUT = 256 * 1024
+"""Characters of a call's output that are reported while it runs; its result has all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,17 +39,26 @@ class Call:
             id=self.id, name=self.name, status="started", input=self.input, detail=self.detail, parent_id=self.parent_id
         )
 
-    def result(self, output: Any, *, failed: bool) -> ToolResult:
+    def result(
+        self, output: Any, *, failed: bool, changes: tuple[FileChange, ...] = (), exit_code: int | None = None
+    ) -> ToolResult:
         """The event of its result."""
-        return ToolResult(tool_call_id=self.id, output=output, is_error=failed, parent_id=self.parent_id)
+        return ToolResult(
+            tool_call_id=self.id,
+            output=output,
+            is_error=failed,
+            parent_id=self.parent_id,
+            changes=changes,
+            exit_code=exit_code,
+        )
 
     def finished(self, *, failed: bool) -> ToolCall:
         """The event of its end."""
         return ToolCall(id=self.id, name=self.name, status="failed" if failed else "completed", parent_id=self.parent_id)
 
-    def ended(self, output: Any, *, failed: bool) -> list[OutputEvent]:
+    def ended(self, output: Any, *, failed: bool, exit_code: int | None = None) -> list[OutputEvent]:
         """The events of its result and its end."""
-        return [self.result(output, failed=failed), self.finished(failed=failed)]
+        return [self.result(output, failed=failed, exit_code=exit_code), self.finished(failed=failed)]
 
 
 class CallTracker:
@@ -54,6 +66,7 @@ class CallTracker:
 
     def __init__(self) -> None:
         self.running: dict[str, Call] = {}
+        self._streamed: dict[str, int] = {}
 
     def __contains__(self, call_id: str) -> bool:
         return call_id in self.running
@@ -65,9 +78,18 @@ class CallTracker:
         self.running[call.id] = call
         return [call.started()]
 
-    def end(self, call_id: str, output: Any, *, failed: bool) -> list[OutputEvent]:
+    def output(self, call_id: str, text: str) -> list[OutputEvent]:
+        """The event of a part of the output of a call; nothing if it is not running, or has put out MAX_STREAMED_OUTPUT."""
+        before = self._streamed.get(call_id, 0)
+        text = text[: MAX_STREAMED_OUTPUT - before]
+        if not text or call_id not in self.running:
+            return []
+        self._streamed[call_id] = before + len(text)
+        return [ToolOutput(tool_call_id=call_id, text=text)]
+
+    def end(self, call_id: str, output: Any, *, failed: bool, exit_code: int | None = None) -> list[OutputEvent]:
         """The events of the result and the end of a running call. Raises KeyError if there is none with this id."""
-        return self.running.pop(call_id).ended(output, failed=failed)
+        return self.running.pop(call_id).ended(output, failed=failed, exit_code=exit_code)
 
     def finish(self, call_id: str, *, failed: bool) -> list[OutputEvent]:
         """The event of the end of a running call whose result the client has. Raises KeyError if there is none with this id."""

@@ -10,19 +10,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from drivers.codecs.deduplication import Deduplicator
 from drivers.codecs.held_events import HeldEvents
 from drivers.codecs.json_lines import JsonLineCodec
 from drivers.codecs.json_rpc import JsonRpcPeer, RpcError, is_response
+from drivers.codex.commands import COMPACT, CommandPrompt, command_of, commands_of
 from drivers.codex.content import user_input
 from drivers.codex.grants import NOT_CONFINED
 from drivers.codex.handshake import Handshake, SessionRequest
+from drivers.codex.modes import PLAN, collaboration_mode
 from drivers.codex.turn import TurnRequests, TurnStream, decline
-from drivers.codex.turn_result import NO_TOKENS, context_of, failure, tokens, usage_of
+from drivers.codex.turn_result import NO_TOKENS, RateLimits, context_of, failure, tokens, usage_of
 from drivers.contract.agent import Prompt, Reply
 from drivers.contract.capabilities import SupportsClientRequests, SupportsDebounce, SupportsSteering
 from drivers.contract.client_services import ClientRequest, ClientResponse
 from drivers.contract.codec import IN_RUN
-from drivers.contract.events import Error, NativeSession, OutputEvent, SessionEnd, Title
+from drivers.contract.events import Commands, Error, NativeSession, OutputEvent, SessionEnd, Title
+from drivers.contract.messages import Content, TextBlock, blocks
 
 DEBOUNCE = 0.2
 """Seconds: requests of one message came up to 20 ms apart (measured, 2 cores), a sandboxed command beside them up to 150 ms."""
@@ -32,10 +36,10 @@ the CLI leaves a command to the background."""
 UNAUTHORIZED = frozenset({401, 403})
 REDUNDANT = frozenset(
     {
-        "account/rateLimits/updated", "account/updated", "configWarning", "item/commandExecution/terminalInteraction",
+        "account/updated", "configWarning", "item/commandExecution/terminalInteraction",
         "item/fileChange/outputDelta", "item/fileChange/patchUpdated", "item/mcpToolCall/progress",
         "mcpServer/startupStatus/updated",
-        "remoteControl/status/changed", "serverRequest/resolved", "skills/changed", "thread/compacted", "thread/goal/cleared",
+        "remoteControl/status/changed", "serverRequest/resolved", "thread/compacted", "thread/goal/cleared",
         "thread/readState/changed", "thread/settings/updated", "thread/started", "thread/status/changed",
         "turn/diff/updated",
     }
@@ -53,7 +57,13 @@ class CodexAppCodec(JsonLineCodec, SupportsSteering, SupportsDebounce, SupportsC
         self._grants, self._app_tools = session.grants, frozenset(tool.name for tool in session.app_tools)
         self._rpc = JsonRpcPeer(self.outbox, version=None)
         self._thread = Handshake(self._rpc, session)
+        self._slash_commands, self._cwd = session.slash_commands, session.thread["cwd"]
+        self._effort = session.effort
+        # Only where it is in plan mode, or may have been: the parameter replaces instructions of the thread.
+        self._sets_mode = session.grants.mode == PLAN or (session.resume is not None and session.grants.mode is not None)
+        self._reported_commands = Deduplicator()
         self._session_reported = False
+        self._rate_limits = RateLimits()
         self._new_turn()
         self._held = HeldEvents()
         self._used = NO_TOKENS if session.resume is None else None
@@ -74,6 +84,14 @@ class CodexAppCodec(JsonLineCodec, SupportsSteering, SupportsDebounce, SupportsC
         self.start_error = self._thread.error
         if self._thread.ready and self.phase == "starting":
             self.native_id, self.phase = self._thread.native_id, "ready"
+            self._list_commands()
+
+    def _list_commands(self) -> None:
+        if self._slash_commands:
+            self._rpc.request("skills/list", {"cwds": [self._cwd]}, self._skills_listed)
+
+    def _skills_listed(self, result: dict[str, Any] | None, error: RpcError | None) -> list[OutputEvent]:
+        return self._reported_commands.changed(Commands(commands=commands_of(result)))
 
     # -- to the CLI -----------------------------------------------------------------------------------------------------
 
@@ -81,11 +99,29 @@ class CodexAppCodec(JsonLineCodec, SupportsSteering, SupportsDebounce, SupportsC
         self.phase = "running"
         self._new_turn()
         self._used_before = self._used
+        command = command_of(prompt.content) if self._slash_commands and not prompt.go_on else None
+        if command is not None:
+            return self._run_command(command, prompt.content)
         # An empty input asks the model again, without a message of the user in between.
         self._start_turn([] if prompt.go_on else user_input(prompt.content))
 
+    def _run_command(self, command: CommandPrompt, content: Content) -> None:
+        thread = {"threadId": self._thread.thread_id}
+        if (missing := command.needs_argument) is not None:
+            message = f"codex: /{command.name} needs a {missing}: /{command.name} {missing.upper()}"
+            self.pending += self._finish([Error(message=message)], SessionEnd(exit_code=1, stop_reason="error"))
+        elif (text := command.text) is not None:
+            self._start_turn(user_input((TextBlock(text=text), *tuple(blocks(content))[1:])))
+        elif command.name == COMPACT.name:
+            self._rpc.request("thread/compact/start", thread, self._compaction_accepted)
+        else:
+            title = command.rest
+            self._rpc.request("thread/name/set", {**thread, "name": title}, lambda _, error: self._renamed(title, error))
+
     def _start_turn(self, content: list[dict[str, Any]]) -> None:
-        self._rpc.request("turn/start", {"threadId": self._thread.thread_id, "input": content}, self._turn_accepted)
+        mode = collaboration_mode(self._grants.mode, self._thread.model, self._effort) if self._sets_mode else {}
+        params = {"threadId": self._thread.thread_id, "input": content, **mode}
+        self._rpc.request("turn/start", params, self._turn_accepted)
 
     def steer(self, prompt: Prompt) -> bool:
         if not self._turn_started or self._completed or self._interrupted:
@@ -98,6 +134,8 @@ class CodexAppCodec(JsonLineCodec, SupportsSteering, SupportsDebounce, SupportsC
 
     def reply(self, reply: Reply) -> None:
         self._requests.reply(reply, self._thread.thread_id)
+        events, self._requests.events = self._requests.events, []
+        self.pending += self.deliver(events)
         if self.phase == "waiting" and not self._requests.announced:
             self.phase = "running"
 
@@ -191,6 +229,16 @@ class CodexAppCodec(JsonLineCodec, SupportsSteering, SupportsDebounce, SupportsC
         self._turn.turn_id = (result or {})["turn"]["id"]
         return []
 
+    def _compaction_accepted(self, result: dict[str, Any] | None, error: RpcError | None) -> list[OutputEvent]:
+        # The response has no turn: `turn/started` has the id.
+        return self._turn_accepted(None, error) if error is not None else []
+
+    def _renamed(self, title: str, error: RpcError | None) -> list[OutputEvent]:
+        if error is not None:
+            return self._turn_accepted(None, error)
+        # The CLI reports the name of a thread without a turn only with its first turn (0.169.0).
+        return self._finish([Title(text=title)], SessionEnd(exit_code=0))
+
     def _steered(self, content: list[dict[str, Any]], error: RpcError | None) -> list[OutputEvent]:
         self._steers_unanswered -= 1
         if error is not None:
@@ -230,7 +278,7 @@ class CodexAppCodec(JsonLineCodec, SupportsSteering, SupportsDebounce, SupportsC
             self._completed = True
             return [] if self._steers_unanswered else self._turn_over()
         if status == "failed":
-            return self._finish(*failure(turn.get("error")))
+            return self._finish(*self._rate_limits.failure(turn.get("error")))
         if status != "interrupted":
             message = f"codex: the turn ended with the status {status!r}, which is not known"
             return self._finish([Error(message=message)], SessionEnd(exit_code=1, stop_reason="error"))
@@ -271,8 +319,16 @@ class CodexAppCodec(JsonLineCodec, SupportsSteering, SupportsDebounce, SupportsC
         context = context_of(usage) if self.phase in IN_RUN else []
         return [*(self._turn.response_over() if over else []), *context]
 
+    def _on_rate_limits(self, params: dict[str, Any]) -> list[OutputEvent]:
+        return self._rate_limits.read(params["rateLimits"])
+
     def _on_name(self, params: dict[str, Any]) -> list[OutputEvent]:
         return [Title(text=params.get("threadName"))] if params["threadId"] == self._thread.thread_id else []
+
+    def _on_skills_changed(self, params: dict[str, Any]) -> list[OutputEvent]:
+        if self._thread.ready:
+            self._list_commands()
+        return []
 
     def _on_error(self, params: dict[str, Any]) -> list[OutputEvent]:
         if params["threadId"] != self._thread.thread_id or self.phase not in IN_RUN or not params.get("willRetry"):
@@ -291,6 +347,8 @@ class CodexAppCodec(JsonLineCodec, SupportsSteering, SupportsDebounce, SupportsC
         "turn/completed": _on_turn_completed,
         "thread/tokenUsage/updated": _on_token_usage,
         "thread/name/updated": _on_name,
+        "account/rateLimits/updated": _on_rate_limits,
+        "skills/changed": _on_skills_changed,
         "error": _on_error,
     }
 

@@ -17,10 +17,11 @@ from drivers.codex.app_server import CodexAppCodec
 from drivers.codex.exec import CodexExecCodec
 from drivers.codex.grants import TOOLS, cli_sandbox
 from drivers.codex.handshake import SessionRequest
+from drivers.codex.modes import MODES, QUESTION_TOOL
 from drivers.codex.probe import CodexProbe
 from drivers.contract.agent_specs import AgentSpec, Limits, SessionSpec, TaskSpec
 from drivers.contract.codec import Command, Launch
-from drivers.contract.driver_info import DriverInfo, Option, Probe
+from drivers.contract.driver_info import ASK_MODE, MODE_OPTION, DriverInfo, Login, Option, Probe
 from drivers.contract.errors import AgentUnavailable, DriverError
 from drivers.runtime.cli_agent import CliAgent
 from drivers.runtime.cli_driver import CliDriver
@@ -49,6 +50,14 @@ OPTIONS = (
         "permission for its shell where there are such files, or let them apply.",
         default="refuse", choices=("refuse", "apply"),
     ),
+    Option(
+        "slash_commands", "Slash commands", "Whether a prompt of a session that begins with / can be a command, or is just text.",
+        default="off", choices=("off", "on"),
+    ),
+    Option(
+        MODE_OPTION, "Mode", "ask: each call of an untrusted tool asks. Else a mode of the CLI, which asks about what leaves its "
+        "sandbox.", default=ASK_MODE, choices=(ASK_MODE, *(mode.id for mode in MODES)),
+    ),
 )  # fmt: skip
 
 
@@ -70,19 +79,23 @@ class CodexDriver(CliDriver):
             app_tools=True,
             mcp=frozenset({"stdio", "http"}),
             steers=True,
+            slash_option="slash_commands",
+            logins=(Login("codex-login", "ChatGPT", ("login",)),),
             additional_directories=True,
             tool_kinds={"update_plan": "think"},
             plan_tools={"update_plan": "replace"},
             mcp_tool_prefix="mcp__",
+            modes=MODES,
+            question_tools=frozenset({QUESTION_TOOL}),
         )
 
     async def probe(self, spec: AgentSpec, spawner: Spawner) -> Probe:
-        """Its version, whether it is logged in, and the models of its catalogue."""
+        """Its version, whether it is logged in, the models of its catalogue, and its slash commands."""
         spec = replace(spec, program=native_program(spec.program))
         probe = await super().probe(spec, spawner)
         if probe.problem is not None:
             return probe
-        codec, limits = CodexProbe(), Limits(start=PROBE_SECONDS)
+        codec, limits = CodexProbe(spec.cwd), Limits(start=PROBE_SECONDS)
         command = Command((spec.program, *spec.args, "app-server", *SETTINGS), spec.cwd, spec.env)
         try:
             agent = await CliAgent.start(Launch(command, codec), spawner, limits)
@@ -90,7 +103,15 @@ class CodexDriver(CliDriver):
         except DriverError as error:
             return Probe(probe.version, f"{spec.program} does not answer: {error}")
         has_key = bool(_api_key(spec))
-        return Probe(probe.version, None, True if has_key else codec.logged_in, codec.models)
+        return Probe(
+            probe.version,
+            None,
+            True if has_key else codec.logged_in,
+            codec.models,
+            commands=codec.commands,
+            model_names=codec.model_names,
+            efforts=codec.efforts,
+        )
 
     def home_folders(self, spec: AgentSpec) -> tuple[Path, ...]:
         return (_home(spec),)
@@ -109,7 +130,9 @@ class CodexDriver(CliDriver):
 
     def session(self, spec: SessionSpec) -> Launch:
         session = SessionRequest.of(spec, _api_key(spec))
-        if spec.options.get("rules") != "apply" and session.grants.needs_permission("shell"):
+        # In a mode of its own the CLI decides by its rules too.
+        asks = session.grants.needs_permission("shell") and session.grants.mode is None
+        if spec.options.get("rules") != "apply" and asks:
             _refuse_rules(spec)
         login = EPHEMERAL_LOGIN if session.api_key else ()
         argv = (native_program(spec.program), *spec.args, "app-server", *SETTINGS, *login)

@@ -7,7 +7,7 @@ from typing import Any
 
 from drivers.codecs.json_lines import JsonLineCodec
 from drivers.codecs.tool_calls import CallTracker
-from drivers.codex.items import call_of, outcome_of, snake
+from drivers.codex.items import call_of, exit_code_of, outcome_of, snake
 from drivers.codex.turn_result import failure, tokens, usage_of
 from drivers.contract.events import AgentToken, MessageEnd, NativeSession, OutputEvent, SessionEnd, Thinking
 
@@ -58,7 +58,7 @@ class CodexExecCodec(JsonLineCodec):
         events = self._calls.start(call)
         if done:
             output, failed = outcome_of(item)
-            events += self._calls.end(call.id, output, failed=failed)
+            events += self._calls.end(call.id, output, failed=failed, exit_code=exit_code_of(item))
         return events
 
     def _text(self, kind: str, text: str) -> list[OutputEvent]:

@@ -9,10 +9,12 @@ round. An accepted patch follows a link that replaces a folder after the approva
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from drivers.codex.modes import FULL_ACCESS, QUESTION_TOOL
+from drivers.contract.agent_specs import no_rules
 from drivers.contract.driver_info import ToolGrant, ToolSpec
 
 _TEXT = {"type": "string"}
@@ -70,6 +72,12 @@ TOOLS = (
         "Web search",
         kind="fetch",
     ),
+    ToolSpec(
+        QUESTION_TOOL,
+        "Asks the user questions with options, in the mode plan; the answers are the result of the call.",
+        {"type": "object", "properties": {"questions": {"type": "array"}}, "required": ["questions"]},
+        "Questions",
+    ),
 )
 
 CLOSED_FEATURES = (
@@ -95,18 +103,40 @@ class Grants:
     Attributes:
         sandbox: The option `sandbox`, without `default`.
         confined: Whether all processes of the CLI are in the gateway's sandbox.
+        mode: The CLI's own mode of the session, in which the CLI decides what it asks about; None where the gateway asks about
+            each call of an untrusted tool.
+        ruled: The tools that a rule of the gateway may deny or ask about.
+        lasting_choices: Whether the client's choices may add rules to the CLI's files.
     """
 
     trust: Mapping[str, bool]
     sandbox: str
     folders: Sequence[str]
     confined: bool = False
+    mode: str | None = None
+    ruled: frozenset[str] = frozenset()
+    lasting_choices: bool = True
 
     @classmethod
-    def of(cls, tools: Sequence[ToolGrant], sandbox: str, folders: Sequence[str], *, confined: bool = False) -> Grants:
-        """The grants of a session with the option `sandbox`; its working folder is the first of `folders`."""
+    def of(
+        cls,
+        tools: Sequence[ToolGrant],
+        sandbox: str,
+        folders: Sequence[str],
+        *,
+        confined: bool = False,
+        mode: str | None = None,
+        ruled: Callable[[str], bool] = no_rules,
+        lasting_choices: bool = True,
+    ) -> Grants:
+        """The grants of a session with the option `sandbox`; its working folder is the first of `folders`.
+
+        With rules about commands or patches, the mode is none of the CLI's: it would not ask before it runs what they deny.
+        """
         sandbox = "workspace-write" if sandbox in ("", "default") else sandbox
-        return cls({tool.name: tool.trust for tool in tools}, sandbox, folders, confined)
+        found = frozenset(tool.name for tool in tools if ruled(tool.name))
+        own_mode = None if found & {"shell", "apply_patch"} else mode
+        return cls({tool.name: tool.trust for tool in tools}, sandbox, folders, confined, own_mode, found, lasting_choices)
 
     def trusts(self, name: str) -> bool:
         return self.trust.get(name, False)
@@ -118,6 +148,8 @@ class Grants:
     @property
     def policy(self) -> Policy:
         """The CLI's approval policy."""
+        if self.mode is not None:
+            return "never" if self.mode == FULL_ACCESS else "on-request"
         if "shell" not in self.trust and self.trusts("apply_patch") and self._own_sandbox == "workspace-write":
             # The CLI applies patches in its sandbox, and requests approval of those that the sandbox forbids.
             return "on-request"
@@ -130,6 +162,8 @@ class Grants:
     @property
     def sandbox_mode(self) -> str:
         """The CLI's sandbox."""
+        if self.mode is not None:
+            return self._own_sandbox
         # The CLI requests approval of patches only where the sandbox forbids them: then a trusted shell can only read.
         return "read-only" if self.policy == "on-request" and self.trusts("shell") else self._own_sandbox
 
@@ -146,18 +180,18 @@ class Grants:
     @property
     def asks_despite_trust(self) -> bool:
         """Whether the client is asked about every patch although the tool is trusted, for lack of a sandbox."""
-        asks = self.trusts("apply_patch") and self.client_decides_patches and self.policy == "untrusted"
+        asks = self.mode is None and self.trusts("apply_patch") and self.client_decides_patches and self.policy == "untrusted"
         # With `read-only` that option is why, not the lack of a sandbox.
         return asks and self.sandbox == "workspace-write"
 
     def config(self) -> dict[str, Any]:
         """Settings of the CLI that remove every tool that is not granted."""
         features = dict.fromkeys(CLOSED_FEATURES, False)
-        features |= {"shell_tool": "shell" in self.trust, "view_image": self.trusts("view_image")}
+        features |= {"shell_tool": "shell" in self.trust, "view_image": self._has("view_image")}
         config: dict[str, Any] = {"features": features}
-        if not self.trusts("web_search"):
+        if not self._has("web_search"):
             config["web_search"] = "disabled"
-        if self.policy == "on-request" and not self.trusts("shell"):
+        if self.mode is None and self.policy == "on-request" and not self.trusts("shell"):
             # Patches only, and those outside of the session's folders need permission.
             config["sandbox_workspace_write"] = {"exclude_slash_tmp": True, "exclude_tmpdir_env_var": True}
         return config
@@ -168,8 +202,9 @@ class Grants:
             return "decline"
         if params.get("kind", "command") != "command":
             # More input for a running terminal: part of a trusted shell, but of no call that a client could permit.
-            return "accept" if self.policy == "untrusted" and self.trusts("shell") else "decline"
-        if not self.trusts(name):
+            trusted = self.mode is None and self.policy == "untrusted" and self.trusts("shell")
+            return "accept" if trusted else "decline"
+        if not self.trusts(name) or self.mode is not None:
             return "ask"
         if name == "apply_patch":
             if self.sandbox == "danger-full-access":
@@ -178,6 +213,10 @@ class Grants:
             return "check" if self._inside(changes) and self.policy != "never" else "ask"
         # With `on-request` the CLI requests approval only of what must leave the sandbox.
         return "accept" if self.policy == "untrusted" else "decline"
+
+    def _has(self, name: str) -> bool:
+        """Whether a tool about which the CLI cannot ask is available: trusted, or left to the CLI."""
+        return self.trusts(name) or (self.mode is not None and name in self.trust and name not in self.ruled)
 
     def _inside(self, changes: Sequence[Mapping[str, Any]]) -> bool:
         paths = [posixpath.normpath(posixpath.join(self.folders[0], path)) for path in paths_of(changes)]

@@ -13,8 +13,9 @@ from drivers.codecs.json_rpc import JsonRpcPeer, RpcError
 from drivers.codex.content import seed_items
 from drivers.codex.grants import Grants
 from drivers.codex.mcp_servers import GRANULAR_POLICY, settings
+from drivers.codex.modes import sandbox_of
 from drivers.contract.agent_specs import SessionSpec
-from drivers.contract.driver_info import ToolSpec
+from drivers.contract.driver_info import ASK_MODE, MODE_OPTION, ToolSpec
 from drivers.contract.errors import AgentUnavailable, DriverError, ResumeFailed
 from drivers.contract.events import OutputEvent
 from drivers.contract.mcp_servers import McpServer
@@ -40,6 +41,8 @@ class SessionRequest:
         api_key: The key to log in with; None for the CLI's own login.
         servers: The client's MCP servers.
         directories: Folders to work in besides the working folder.
+        slash_commands: Whether a prompt that begins with a `/` can be a command.
+        effort: The option `effort`.
     """
 
     grants: Grants
@@ -50,13 +53,24 @@ class SessionRequest:
     api_key: str | None = field(default=None, repr=False)
     servers: tuple[McpServer, ...] = ()
     directories: tuple[str, ...] = ()
+    slash_commands: bool = False
+    effort: str | None = None
 
     @classmethod
     def of(cls, spec: SessionSpec, api_key: str | None = None) -> SessionRequest:
         """The request of a session."""
         options = spec.options
         directories = tuple(map(str, spec.additional_directories))
-        grants = Grants.of(spec.tools, options.get("sandbox", ""), (str(spec.cwd), *directories), confined=spec.confined)
+        mode = options.get(MODE_OPTION, ASK_MODE)
+        grants = Grants.of(
+            spec.tools,
+            sandbox_of(mode, options.get("sandbox", "")),
+            (str(spec.cwd), *directories),
+            confined=spec.confined,
+            mode=None if mode == ASK_MODE else mode,
+            ruled=spec.ruled,
+            lasting_choices=spec.lasting_choices,
+        )
         policy = GRANULAR_POLICY if spec.mcp_servers and grants.policy == "never" else grants.policy
         thread: dict[str, Any] = {"cwd": str(spec.cwd), "approvalPolicy": policy, "sandbox": grants.sandbox_mode}
         # The CLI's own settings may name a model as the reviewer.
@@ -70,7 +84,9 @@ class SessionRequest:
         if options.get("effort"):
             thread["config"]["model_reasoning_effort"] = options["effort"]
         seed = seed_items(spec.history)
-        return cls(grants, thread, spec.app_tools, spec.resume, seed, api_key, spec.mcp_servers, directories)
+        commands = options.get("slash_commands") == "on"
+        effort = options.get("effort") or None
+        return cls(grants, thread, spec.app_tools, spec.resume, seed, api_key, spec.mcp_servers, directories, commands, effort)
 
     @property
     def tools_digest(self) -> str:

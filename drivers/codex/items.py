@@ -44,6 +44,12 @@ def outcome_of(item: dict[str, Any], denial: str | None = None) -> tuple[Any, bo
     return (read(item) if read else ""), failed
 
 
+def exit_code_of(item: dict[str, Any]) -> int | None:
+    """The exit code of a completed command."""
+    code = item.get("exit_code")
+    return code if isinstance(code, int) else None
+
+
 def plain_command(command: str) -> str:
     """The command that the model gave, without the shell that the CLI runs it in."""
     if not isinstance(command, str):

@@ -1,30 +1,40 @@
-"""What `codex app-server` reports of itself: whether it is logged in, and which models it has."""
+"""What `codex app-server` reports of itself: whether it is logged in, which models it has, and its skills."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from drivers.codecs.json_lines import JsonLineCodec
 from drivers.codecs.json_rpc import JsonRpcPeer, RpcError
+from drivers.codex.commands import commands_of
 from drivers.codex.handshake import CLIENT
+from drivers.contract.driver_info import ModelName
 from drivers.contract.errors import AgentUnavailable
-from drivers.contract.events import OutputEvent
+from drivers.contract.events import OutputEvent, SlashCommand
 
 
 class CodexProbe(JsonLineCodec):
-    """Requests both, and is `ready` when it has the answers. The CLI ends at the end of its input without answering.
+    """Requests all three, and is `ready` when it has the answers. The CLI ends at the end of its input without answering.
 
     Attributes:
         logged_in: Also True for a provider of the user's own that needs no login, which `codex login status` does not know.
         models: The models that the CLI lists.
+        model_names: Their names and descriptions.
+        efforts: The levels of effort that any of them has.
+        commands: The slash commands of a session in the folder `cwd`.
     """
 
     title = "codex"
 
-    def __init__(self) -> None:
+    def __init__(self, cwd: Path) -> None:
         super().__init__()
+        self._cwd = str(cwd)
         self.logged_in: bool | None = None
         self.models: tuple[str, ...] = ()
+        self.model_names: tuple[ModelName, ...] = ()
+        self.efforts: tuple[str, ...] = ()
+        self.commands: tuple[SlashCommand, ...] = ()
         self._rpc = JsonRpcPeer(self.outbox, version=None)
         self._rpc.request("initialize", CLIENT, self._initialized)
 
@@ -56,6 +66,19 @@ class CodexProbe(JsonLineCodec):
 
     def _models_listed(self, result: dict[str, Any] | None, error: RpcError | None) -> list[OutputEvent]:
         if result is not None:
-            self.models = tuple(str(model["model"]) for model in result["data"] if not model.get("hidden"))
+            listed = [model for model in result["data"] if not model.get("hidden")]
+            self.models = tuple(str(model["model"]) for model in listed)
+            self.model_names = tuple(
+                ModelName(str(model["model"]), str(model["displayName"]), str(model.get("description") or ""))
+                for model in listed
+                if model.get("displayName")
+            )
+            levels = [level["reasoningEffort"] for model in listed for level in model.get("supportedReasoningEfforts") or ()]
+            self.efforts = tuple(dict.fromkeys(map(str, levels)))
+        self._rpc.request("skills/list", {"cwds": [self._cwd]}, self._skills_listed)
+        return []
+
+    def _skills_listed(self, result: dict[str, Any] | None, error: RpcError | None) -> list[OutputEvent]:
+        self.commands = commands_of(result)
         self.phase = "ready"
         return []

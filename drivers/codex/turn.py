@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from drivers.codecs.json_lines import MALFORMED
@@ -11,11 +11,24 @@ from drivers.codecs.json_rpc import JsonRpcPeer
 from drivers.codecs.tool_calls import Call, CallTracker
 from drivers.codex.content import tool_output
 from drivers.codex.grants import Grants, paths_of
-from drivers.codex.items import call_of, outcome_of, plain_command, snake
+from drivers.codex.items import call_of, exit_code_of, outcome_of, plain_command, snake
 from drivers.codex.mcp_servers import ELICITATION, call_of_elicitation
-from drivers.contract.agent import PermissionReply, Reply
+from drivers.codex.modes import QUESTION_TOOL, answers_of, choices_of, questions_of
+from drivers.contract.agent import PermissionReply, Reply, ToolReply
 from drivers.contract.client_services import CHECK_PATHS, METHOD_NOT_FOUND, ClientRequest
-from drivers.contract.events import AgentToken, AwaitedCall, Awaiting, Compacted, Hook, MessageEnd, OutputEvent, Thinking
+from drivers.contract.events import (
+    AgentToken,
+    AwaitedCall,
+    Awaiting,
+    Compacted,
+    Hook,
+    MessageEnd,
+    OutputEvent,
+    PermissionChoice,
+    Plan,
+    PlanEntry,
+    Thinking,
+)
 from drivers.contract.tool_denials import NOT_ENABLED, denied
 
 TokenKind = type[AgentToken] | type[Thinking]
@@ -24,12 +37,13 @@ PATHS_CHANGED = "a path of the patch has led out of the folders of the session s
 STILL_RUNNING = "[still running in the background]"
 SILENT = frozenset(
     {
-        "user_message", "hook_prompt", "plan", "context_compaction", "sub_agent_activity", "entered_review_mode",
+        "user_message", "hook_prompt", "context_compaction", "sub_agent_activity", "entered_review_mode",
         "exited_review_mode", "sleep", "function_call_output", "agent_message", "reasoning",
     }
 )  # fmt: skip
 """Types of items that are no calls and have no event."""
 
+ASKS_USER = "item/tool/requestUserInput"
 APPROVALS = {"item/commandExecution/requestApproval": "shell", "item/fileChange/requestApproval": "apply_patch"}
 """The tool of each request for an approval."""
 DECLINED: Mapping[str, dict[str, Any]] = {
@@ -37,7 +51,7 @@ DECLINED: Mapping[str, dict[str, Any]] = {
     "item/fileChange/requestApproval": {"decision": "decline"},
     ELICITATION: {"action": "decline", "content": None},
     "item/permissions/requestApproval": {"permissions": {}},
-    "item/tool/requestUserInput": {"answers": {}},
+    ASKS_USER: {"answers": {}},
     "execCommandApproval": {"decision": "denied"},
     "applyPatchApproval": {"decision": "denied"},
 }
@@ -123,7 +137,7 @@ class TurnStream:
 
     def _item_started(self, params: dict[str, Any]) -> list[OutputEvent] | None:
         item = snake(params["item"])
-        if item["type"] in ("agent_message", "reasoning"):
+        if item["type"] in ("agent_message", "reasoning", "plan"):
             return self._message_end() if self._has_text and self._in_thread(params) else []
         return self._begin(item)
 
@@ -147,7 +161,7 @@ class TurnStream:
 
     def _item_completed(self, params: dict[str, Any]) -> list[OutputEvent] | None:
         item = snake(params["item"])
-        if item["type"] == "agent_message":
+        if item["type"] in ("agent_message", "plan"):
             return self._whole(params, AgentToken, item["id"], item["text"])
         if item["type"] == "reasoning":
             return self._whole(params, Thinking, item["id"], "\n\n".join(item.get("summary") or item.get("content") or []))
@@ -167,7 +181,7 @@ class TurnStream:
             # The client has given the result itself.
             return [*events, *self.calls.finish(call.id, failed=outcome_of(item)[1])]
         output, failed = outcome_of(item, self.denials.get(call.id))
-        return [*events, *self.calls.end(call.id, output, failed=failed)]
+        return [*events, *self.calls.end(call.id, output, failed=failed, exit_code=exit_code_of(item))]
 
     def _whole(self, params: dict[str, Any], kind: TokenKind, item_id: str, text: str) -> list[OutputEvent]:
         if item_id in self._streamed or not text or not self._in_thread(params):
@@ -190,7 +204,13 @@ class TurnStream:
         return self._token(Thinking, params["itemId"], "\n\n") if params.get("summaryIndex") and self._in_thread(params) else []
 
     def _output_delta(self, params: dict[str, Any]) -> list[OutputEvent]:
-        return self.start_call(params["itemId"])
+        call_id = params["itemId"]
+        return [*self.start_call(call_id), *self.calls.output(call_id, params["delta"])]
+
+    def _plan(self, params: dict[str, Any]) -> list[OutputEvent]:
+        if not self._in_thread(params):
+            return []
+        return [Plan(entries=tuple(PlanEntry(content=step["step"], status=_status(step["status"])) for step in params["plan"]))]
 
     def _hook(self, params: dict[str, Any]) -> list[OutputEvent]:
         run = params["run"]
@@ -206,14 +226,21 @@ class TurnStream:
         return [MessageEnd()]
 
 
+def _status(native: str) -> Literal["pending", "in_progress", "completed"]:
+    """The status of a step of a plan. A step whose status is not known is not done."""
+    return "in_progress" if native == "inProgress" else "completed" if native == "completed" else "pending"
+
+
 _NOTIFICATIONS: dict[str, Callable[[TurnStream, dict[str, Any]], list[OutputEvent] | None]] = {
     "item/started": TurnStream._item_started,
     "item/completed": TurnStream._item_completed,
     "item/agentMessage/delta": TurnStream._message_delta,
+    "item/plan/delta": TurnStream._message_delta,
     "item/reasoning/summaryTextDelta": TurnStream._summary_delta,
     "item/reasoning/textDelta": TurnStream._summary_delta,
     "item/reasoning/summaryPartAdded": TurnStream._summary_part,
     "item/commandExecution/outputDelta": TurnStream._output_delta,
+    "turn/plan/updated": TurnStream._plan,
     "hook/started": TurnStream._hook,
     "hook/completed": TurnStream._hook,
 }
@@ -227,17 +254,23 @@ class PendingRequest:
         announced: The client knows of it.
         client_decides: Neither trust nor a rule permits it.
         inside: The paths of a patch that led into the session's folders when the client was asked.
+        choices: The answers that the CLI suggests, with its decision for each.
+        questions: The parameters of a request for answers.
     """
 
     request_id: Any
-    wants: Literal["result", "permission"]
+    wants: Literal["result", "permission", "answer"]
     elicitation: bool = False
     announced: bool = False
     client_decides: bool = False
     inside: Sequence[str] = ()
+    choices: Mapping[str, tuple[PermissionChoice, Any]] = field(default_factory=dict)
+    questions: Mapping[str, Any] = field(default_factory=dict)
 
-    def decision(self, *, granted: bool) -> dict[str, Any]:
+    def decision(self, *, granted: bool, choice: str | None = None) -> dict[str, Any]:
         """The result of a request for permission."""
+        if choice is not None and choice in self.choices:
+            return {"decision": self.choices[choice][1]}
         if self.elicitation:
             return {"action": "accept", "content": {}} if granted else {"action": "decline", "content": None}
         return {"decision": "accept" if granted else "decline"}
@@ -248,6 +281,7 @@ class TurnRequests:
 
     Attributes:
         pending: The requests that wait for the client, by the ids of their calls.
+        events: The events of calls that end with the client's reply: the CLI has no item for them.
     """
 
     def __init__(
@@ -264,6 +298,7 @@ class TurnRequests:
         self._checked: dict[int | str, tuple[Any, str | None, bool]] = {}
         self._early: dict[str, tuple[Any, str, dict[str, Any]]] = {}
         self._elicited: set[str] = set()
+        self.events: list[OutputEvent] = []
 
     @property
     def unanswered(self) -> bool:
@@ -309,7 +344,12 @@ class TurnRequests:
         for request in self.pending.values():
             request.announced = True
         calls = (
-            AwaitedCall(id=call_id, wants=request.wants, client_decides=request.client_decides)
+            AwaitedCall(
+                id=call_id,
+                wants=request.wants,
+                client_decides=request.client_decides,
+                choices=tuple(choice for choice, _ in request.choices.values()),
+            )
             for call_id, request in self.pending.items()
         )
         return Awaiting(calls=tuple(calls))
@@ -321,6 +361,8 @@ class TurnRequests:
             return
         if request.wants == "permission":
             self._permit(request, reply, thread_id)
+        elif request.wants == "answer":
+            self._answer(request, reply)
         elif isinstance(reply, PermissionReply):
             self._rpc.respond(request.request_id, {"contentItems": tool_output(denied(reply.reason)), "success": False})
         else:
@@ -354,6 +396,10 @@ class TurnRequests:
             return self._approval(request_id, APPROVALS[method], params)
         if method == ELICITATION:
             return self._elicitation(request_id, params)
+        if method == ASKS_USER and self._grants.trust.get(QUESTION_TOOL) is not None:
+            call = Call(params["itemId"], QUESTION_TOOL, {"questions": questions_of(params)})
+            self.pending[call.id] = PendingRequest(request_id, "answer", questions=params)
+            return self._turn.start_requested(call)
         if method == "item/tool/call" and params["tool"] in self._app_tools:
             arguments = params.get("arguments")
             call = Call(params["callId"], params["tool"], arguments if isinstance(arguments, dict) else {})
@@ -372,7 +418,9 @@ class TurnRequests:
         verdict = self._grants.verdict(tool, params, call.input.get("changes", []) if call else [])
         if verdict == "ask" and call is not None:
             decides = tool == "apply_patch" and self._grants.client_decides_patches
-            self.pending[call_id] = PendingRequest(request_id, "permission", client_decides=decides)
+            lasting = self._grants.lasting_choices
+            choices = choices_of(tool, params, lasting=lasting) if self._grants.mode is not None else {}
+            self.pending[call_id] = PendingRequest(request_id, "permission", client_decides=decides, choices=choices)
         elif verdict == "check" and call is not None:
             self._check(request_id, call_id, paths_of(call.input["changes"]), granted=False)
         elif verdict == "accept":
@@ -401,11 +449,19 @@ class TurnRequests:
             self.pending[call.id] = request
         return []
 
+    def _answer(self, request: PendingRequest, reply: Reply) -> None:
+        if isinstance(reply, ToolReply):
+            self._rpc.respond(request.request_id, answers_of(request.questions, reply.content))
+            self.events += self._turn.calls.finish(reply.call_id, failed=False)
+        else:
+            self._rpc.respond(request.request_id, DECLINED[ASKS_USER])
+            self.events += self._turn.calls.end(reply.call_id, denied(reply.reason), failed=True)
+
     def _permit(self, request: PendingRequest, reply: Reply, thread_id: str | None) -> None:
         if isinstance(reply, PermissionReply) and reply.granted:
             if request.inside:
                 return self._check(request.request_id, reply.call_id, request.inside, granted=True)
-            return self._rpc.respond(request.request_id, request.decision(granted=True))
+            return self._rpc.respond(request.request_id, request.decision(granted=True, choice=reply.choice))
         reason = reply.reason if isinstance(reply, PermissionReply) else None
         self._turn.denials[reply.call_id] = denied(reason)
         call = self._turn.calls.running.get(reply.call_id)

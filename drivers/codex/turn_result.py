@@ -7,11 +7,13 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from drivers.contract.events import ContextUse, Error, OutputEvent, SessionEnd, StopReason, Usage
+from drivers.codecs.rate_limits import limit_error
+from drivers.contract.events import ContextUse, Error, OutputEvent, RateLimit, SessionEnd, StopReason, Usage
 
 Tokens = Mapping[str, int]
-COUNTERS = ("input", "cached_input", "cache_write_input", "output")
+COUNTERS = ("input", "cached_input", "cache_write_input", "output", "reasoning_output")
 NO_TOKENS: Tokens = dict.fromkeys(COUNTERS, 0)
+LIMIT_ERRORS = ("usageLimitExceeded", "rateLimitExceeded")
 REFUSALS = frozenset({"cyberPolicy", "misalignmentPolicyViolation"})
 
 
@@ -35,6 +37,7 @@ def usage_of(now: Tokens, before: Tokens | None = None) -> Usage:
         output_tokens=used["output"],
         cache_read=cached,
         cache_write=written,
+        reasoning_tokens=used["reasoning_output"],
     )
 
 
@@ -45,6 +48,49 @@ def context_of(native: Any) -> list[OutputEvent]:
     if not isinstance(size, int) or not isinstance(used, int) or size <= 0 or used < 0:
         return []
     return [ContextUse(used=used, size=size)]
+
+
+class RateLimits:
+    """The usage limits of the account, by the CLI's reports, each of which may omit what has not changed."""
+
+    def __init__(self) -> None:
+        self._windows: dict[str, Mapping[str, Any]] = {}
+        self._reached = False
+        self._reported: RateLimit | None = None
+
+    def read(self, snapshot: Mapping[str, Any]) -> list[OutputEvent]:
+        """The event of `account/rateLimits/updated`, if anything has changed."""
+        for name in ("primary", "secondary"):
+            if isinstance(snapshot.get(name), dict):
+                self._windows[name] = snapshot[name]
+        self._reached = snapshot.get("rateLimitReachedType") is not None
+        limit = self._fullest()
+        if limit is None or limit == self._reported:
+            return []
+        self._reported = limit
+        return [limit]
+
+    def failure(self, error: Any) -> tuple[list[OutputEvent], SessionEnd]:
+        """The last events of a turn that has failed with this native error, with the time at which a limit resets."""
+        last, end = failure(error)
+        info = error.get("codexErrorInfo") if isinstance(error, dict) else None
+        if info not in LIMIT_ERRORS or self._reported is None:
+            return last, end
+        return [limit_error(event.message, self._reported) if isinstance(event, Error) else event for event in last], end
+
+    def _fullest(self) -> RateLimit | None:
+        """The window of which the most is used, and of two full ones that which resets last."""
+        used = {name: window["usedPercent"] for name, window in self._windows.items()}
+        if not used:
+            return None
+        name = max(used, key=lambda name: (min(used[name], 100), self._windows[name].get("resetsAt") or 0))
+        rejected = self._reached or used[name] >= 100
+        return RateLimit(
+            status="rejected" if rejected else "allowed",
+            limit=name,
+            utilization=used[name] / 100,
+            resets_at=self._windows[name].get("resetsAt"),
+        )
 
 
 def failure(error: Any) -> tuple[list[OutputEvent], SessionEnd]:

@@ -27,15 +27,23 @@ class Prompt:
 
 
 GO_ON = Prompt("Continue from where you left off.", go_on=True)
+AFTER_LIMIT = Prompt("The usage limit that stopped this task has been reset. Go on with it.", go_on=True)
+"""Continues a session whose last run has ended because of a usage limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class PermissionReply:
-    """The client's decision on one of the agent's own calls."""
+    """The client's decision on one of the agent's own calls.
+
+    `choice` is the id of the `PermissionChoice` that was chosen, if it was one of the CLI's. With `by_cli` the gateway has no
+    objection, and the CLI decides by its own rules: only for a call that was announced with `cli_decides`.
+    """
 
     call_id: str
     granted: bool
     reason: str | None = None
+    choice: str | None = None
+    by_cli: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +84,10 @@ class Agent(ABC):
 
         Raises InputFull while the agent has not read earlier messages.
         """
+        return False
+
+    async def set_mode(self, mode: str) -> bool:
+        """Change the mode of the native session, also during a run. False if that needs a new process."""
         return False
 
     @abstractmethod

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,6 +11,11 @@ from drivers.contract.driver_info import ToolGrant, ToolSpec
 from drivers.contract.mcp_servers import McpServer
 from drivers.contract.messages import Message
 from drivers.contract.tool_server import ToolHost, ToolServer
+
+
+def no_rules(tool: str) -> bool:
+    """For sessions without rules about tools."""
+    return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +42,11 @@ class SessionSpec(AgentSpec):
 
     A driver whose CLI takes `app_tools` by MCP opens a `tool_server` for them, by `tool_host`. `additional_directories` are all
     the folders that it may work in besides `cwd`, absolute and real; a native session that is resumed has these and no others.
-    `services` handles requests of the CLI to its client, for files and terminals.
+    `services` handles requests of the CLI to its client, for files and terminals. `modes` are the ids of the CLI's own modes that
+    the session may have. In such a mode the CLI decides about calls of tools that are not trusted, but not before the gateway
+    has been asked where `ruled` is True for the tool: a rule of the gateway may deny such a call, or ask about it. With
+    `ruled_servers` a rule may do so for some tool of the client's MCP servers, whose names are not known before they start.
+    With `lasting_choices` the choices of a permission request may change files of the CLI, which apply to other sessions too.
     """
 
     system: str | None = None
@@ -50,6 +59,10 @@ class SessionSpec(AgentSpec):
     tool_server: ToolServer | None = None
     additional_directories: tuple[Path, ...] = ()
     services: ClientServices | None = None
+    modes: frozenset[str] = frozenset()
+    ruled: Callable[[str], bool] = no_rules
+    ruled_servers: bool = False
+    lasting_choices: bool = True
 
 
 @dataclass(frozen=True, slots=True)

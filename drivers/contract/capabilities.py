@@ -69,6 +69,17 @@ class SupportsMcpTools(ABC):
         """The CLI has cancelled a call: its response is not needed any more."""
 
 
+class SupportsModes(ABC):
+    """The mode of an open session can be changed."""
+
+    @abstractmethod
+    def set_mode(self, mode: str) -> bool:
+        """Change the mode, also during a run. False if that needs a new process.
+
+        A CLI that refuses it later reports the mode that it is in by a `mode` event.
+        """
+
+
 class SupportsClosing(ABC):
     """The CLI takes a message before its session is ended."""
 

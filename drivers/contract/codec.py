@@ -74,6 +74,15 @@ class Codec(ABC):
     def receive(self, line: bytes) -> list[OutputEvent]:
         """The events of one line of output, given without its newline. Unknown lines become `stdout`; nothing raises."""
 
+    def receive_lines(self, lines: Sequence[bytes]) -> list[OutputEvent]:
+        """The events of the lines that were read at once, until one sets `protocol_error`: what `receive` returns for each."""
+        events: list[OutputEvent] = []
+        for line in lines:
+            events += self.receive(line)
+            if self.protocol_error is not None:
+                break
+        return events
+
     def prompt(self, prompt: Prompt) -> None:
         """Start a run. Called in the phase `ready` only."""
         raise NotImplementedError(f"{type(self).__name__} runs one task only")

@@ -34,6 +34,27 @@ class Option:
     sets_others: bool = False
 
 
+EFFORT_OPTION = "effort"
+"""The option with the reasoning effort, of drivers that have one."""
+MODE_OPTION = "mode"
+"""The option with the mode of a session, of drivers with `modes`."""
+ASK_MODE = "ask"
+"""The value of the option for which the gateway asks about each call of a tool that is not trusted."""
+
+
+@dataclass(frozen=True, slots=True)
+class PermissionMode:
+    """A mode of the CLI itself, in which it decides by its own rules what it asks about.
+
+    `unrestricted`: it asks about nothing. Only an agent whose configuration allows it has such a mode.
+    """
+
+    id: str
+    name: str
+    description: str
+    unrestricted: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class ToolSpec:
     """A tool: its name, what it does, the JSON schema of its input, and the kind under which clients show its calls."""
@@ -54,12 +75,22 @@ class ToolGrant:
 
 
 @dataclass(frozen=True, slots=True)
+class Login:
+    """A login with the agent's program in a terminal: it is started with these arguments, and asks the user for the rest."""
+
+    id: str
+    name: str
+    arguments: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class DriverInfo:
     """What a driver can do.
 
     `env` are patterns of variables (as in fnmatch) that its CLI needs from the gateway's own environment, such as the vendor's
-    keys. `program` is the CLI's usual name on PATH; None for a driver that brings its own. `seeds`: a fresh native session
-    takes a history; `system`: it takes a system prompt. `mcp` are the transports of MCP servers that a client may configure.
+    keys. `program` is the CLI's usual name on PATH; None for a driver that brings its own. `logins` are the ways to log in with
+    it, the usual one first. `seeds`: a fresh native session takes a history; `system`: it takes a system prompt. `mcp` are the
+    transports of MCP servers that a client may configure.
     `compaction`: when its CLI compacts the conversation, a `compacted` event has what is left of it. `steers`: it takes
     messages while it works. `slash_option` is the option that has to be `on` for a `/` at the beginning of a prompt to be a
     command; None if it always may be one. `additional_directories`: a session takes folders to work in besides its working
@@ -67,16 +98,21 @@ class DriverInfo:
     files and terminals the session's client supports, so that it is restarted for a client that supports others.
 
     How clients display the tool calls of this driver: `tool_kinds` has the kinds of tools that are not in `tools`, such as those
-    of older versions. A call's title has the first field of its input that is `command`, one of `path_fields` (which name
-    files), or one of `title_fields`. `plan_tools` are the tools whose calls change the agent's plan. `mcp_tool_prefix` begins the
-    names of tools of the client's MCP servers; None if they have other names. `mcp_call_id_keys` are the keys
-    in the `_meta` of an MCP `tools/call` request under which the CLI sends its own id of the call.
+    of older versions. A call's title has the `command` of its input, its `pattern`, one of `path_fields` (which name files), or
+    one of `title_fields`. `error_prefixes` begin the stored results of calls that have failed. `plan_tools` are the tools whose
+    calls change the agent's plan. `mcp_tool_prefix` begins the names of tools of the client's MCP servers; None if they have
+    other names. `mcp_call_id_keys` are the keys in the `_meta` of an MCP `tools/call` request under which the CLI sends its own
+    id of the call.
+
+    `modes` are the modes of the CLI itself, which the option `mode` sets; the first one has the CLI's own rules and asks about
+    the rest. `question_tools` are the tools whose calls are questions to the user; the answer is their result.
     """
 
     title: str
     description: str
     program: str | None = None
     install: str = ""
+    logins: tuple[Login, ...] = ()
     version: str = "0.0.0"
     tools: tuple[ToolSpec, ...] = ()
     options: tuple[Option, ...] = ()
@@ -94,10 +130,13 @@ class DriverInfo:
     asks_client: bool = False
     tool_kinds: Mapping[str, ToolKind] = field(default_factory=dict)
     path_fields: tuple[str, ...] = ("file_path", "path", "notebook_path", "dir_path", "absolute_path")
-    title_fields: tuple[str, ...] = ("pattern", "query", "url", "description", "prompt", "subject", "title")
+    title_fields: tuple[str, ...] = ("query", "url", "subject", "description", "prompt", "title", "skill")
+    error_prefixes: tuple[str, ...] = ()
     plan_tools: Mapping[str, PlanChange] = field(default_factory=dict)
     mcp_tool_prefix: str | None = None
     mcp_call_id_keys: tuple[str, ...] = ()
+    modes: tuple[PermissionMode, ...] = ()
+    question_tools: frozenset[str] = frozenset()
 
     def tool_kind(self, name: str) -> ToolKind:
         """The kind of the tool of that name. A tool whose name is a kind has that kind; one that is not known is `other`."""
@@ -108,6 +147,15 @@ class DriverInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class ModelName:
+    """What the CLI displays for a value of the option `model`."""
+
+    value: str
+    name: str
+    description: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Probe:
     """What was found of an agent's program: its version, or the problem and what to do about it.
 
@@ -115,7 +163,8 @@ class Probe:
     them. `images` is False where the program takes none, whatever the driver's info has. `commands` are the slash commands that
     it has in every folder, where it lists them without a prompt. `additional_directories` is whether it takes folders besides
     the working folder, None where it does not report it. `options` are settings of the program itself, each with its choices.
-    They override the driver's options of the same names.
+    They override the driver's options of the same names. `model_names` are the names of those models that have one, `efforts` the
+    values of the option `effort`, of all models together.
     """
 
     version: str | None = None
@@ -126,3 +175,5 @@ class Probe:
     commands: tuple[SlashCommand, ...] = ()
     additional_directories: bool | None = None
     options: tuple[Option, ...] = ()
+    model_names: tuple[ModelName, ...] = ()
+    efforts: tuple[str, ...] = ()

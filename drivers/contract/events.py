@@ -1,22 +1,34 @@
 """OutputEvent: what an agent does, whichever CLI it runs in.
 
-Eleven kinds follow the OutputEvent gateway's event table field by field; nine more (`native_session`, `message_end`,
-`awaiting`, `compacted`, `context_use`, `plan`, `commands`, `title`, `terminal`) and two fields (`parent_id`, `stop_reason`)
-are the gateway's own (see `gateway/protocols/execute.py`).
+Eleven kinds follow the OutputEvent gateway's event table field by field; eleven more (`native_session`, `message_end`,
+`rate_limit`, `awaiting`, `compacted`, `context_use`, `plan`, `commands`, `title`, `terminal`, `mode`) and some fields
+(`parent_id`, `stop_reason`, `resets_at` and others) are the gateway's own (see `gateway/protocols/execute.py`).
 This module defines the events only.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic_core import to_json
 
+YEAR_10000 = 253_402_300_800
+"""Times, in seconds since the epoch, are before that year."""
 StopReason = Literal["end_turn", "max_tokens", "refusal", "cancelled", "error"]
 
 
 def _absent(value: object) -> bool:
     return value is None
+
+
+def _is_empty(value: object) -> bool:
+    return value == ()
+
+
+def _is_zero(value: object) -> bool:
+    return value == 0
 
 
 def _is_false(value: object) -> bool:
@@ -62,14 +74,54 @@ class ToolCall(Event):
     parent_id: str | None = Field(default=None, exclude_if=_absent)
 
 
+class ToolInput(Event):
+    """The model is writing a call that has not started. `input` has the members that are complete.
+
+    It may come several times for a call, with more members each time, or never. Only `started` makes it a call: nothing is
+    decided by this event, and a call that the model does not complete never starts.
+    """
+
+    kind: Literal["tool_input"] = "tool_input"
+    id: str
+    name: str
+    input: dict[str, Any] = Field(default_factory=dict)
+
+
+class ToolOutput(Event):
+    """A part of the output of a started call, while it runs. The result has the whole output again."""
+
+    kind: Literal["tool_output"] = "tool_output"
+    tool_call_id: str
+    text: str
+
+
+class FileChange(BaseModel):
+    """A part of a file before and after an edit, with lines around it where they are known.
+
+    `old_text` is None in a new file. `line` is the number of the first line of `new_text` in the changed file.
+    """
+
+    model_config = ConfigDict(frozen=True)
+    path: str
+    old_text: str | None = Field(default=None, exclude_if=_absent)
+    new_text: str
+    line: int | None = Field(default=None, exclude_if=_absent)
+
+
 class ToolResult(Event):
-    """What a started tool call gave: text, or a list of content blocks, or any JSON value."""
+    """What a started tool call gave: text, or a list of content blocks, or any JSON value.
+
+    `changes` are the hunks that an edit has changed, where the CLI reports them. `exit_code` is that of a command, where it is
+    known.
+    """
 
     kind: Literal["tool_result"] = "tool_result"
     tool_call_id: str
     output: Any
     is_error: bool = False
     parent_id: str | None = Field(default=None, exclude_if=_absent)
+    changes: tuple[FileChange, ...] = Field(default=(), exclude_if=_is_empty)
+    exit_code: int | None = Field(default=None, exclude_if=_absent)
 
 
 class DeniedResult(ToolResult):
@@ -99,13 +151,34 @@ class Hook(Event):
 
 
 class Usage(Event):
-    """Tokens of this turn (not of the session), counted once: `input_tokens` excludes what the cache served."""
+    """Tokens of this turn (not of the session), counted once: `input_tokens` excludes what the cache served.
+
+    `reasoning_tokens` is the part of `output_tokens` that the model has used to think. `cost_usd` is the price in US dollars, by
+    the CLI's own price list. Both are left out where the CLI does not report them.
+    """
 
     kind: Literal["usage"] = "usage"
     input_tokens: int = 0
     output_tokens: int = 0
     cache_read: int = 0
     cache_write: int = 0
+    reasoning_tokens: int = Field(default=0, exclude_if=_is_zero)
+    cost_usd: float | None = Field(default=None, exclude_if=_absent)
+
+
+class RateLimit(Event):
+    """The state of a usage limit of the user's account, when the CLI reports it.
+
+    `limit` is the CLI's own name of it, such as `five_hour`, `utilization` the fraction that is used, and `resets_at` when it
+    resets, in seconds since the epoch. With `waiting` the gateway continues the run at that time.
+    """
+
+    kind: Literal["rate_limit"] = "rate_limit"
+    status: Literal["allowed", "warning", "rejected"]
+    limit: str | None = Field(default=None, exclude_if=_absent)
+    utilization: float | None = Field(default=None, exclude_if=_absent)
+    resets_at: float | None = Field(default=None, ge=0, lt=YEAR_10000, exclude_if=_absent)
+    waiting: bool = Field(default=False, exclude_if=_is_false)
 
 
 class Stdout(Event):
@@ -132,10 +205,14 @@ class SessionEnd(Event):
 
 
 class Error(Event):
-    """Why a run fails, for people; a `session_end` with a non-zero exit code follows."""
+    """Why a run fails, for people; a `session_end` with a non-zero exit code follows.
+
+    `resets_at` is set if a usage limit is the reason and the CLI reports when it resets: in seconds since the epoch.
+    """
 
     kind: Literal["error"] = "error"
     message: str
+    resets_at: float | None = Field(default=None, ge=0, lt=YEAR_10000, exclude_if=_absent)
 
 
 class NativeSession(Event):
@@ -156,18 +233,35 @@ class MessageEnd(Event):
     discarded: bool = False
 
 
-class AwaitedCall(BaseModel):
-    """A started call that waits for the client: for its `result`, or for the `permission` to run.
+class PermissionChoice(BaseModel):
+    """An answer of the CLI's own to a request for permission, such as a rule for this command, beside "once".
 
-    An `optional` one needs no answer: it is trusted, but runs only after the others. It can still be refused. With
-    `client_decides` neither trust nor a rule permits it, since no sandbox confines it: the client is asked.
+    `kind` is that of the Agent Client Protocol (page "Tool Calls"). The CLI applies what it means.
     """
 
     model_config = ConfigDict(frozen=True)
     id: str
-    wants: Literal["result", "permission"]
+    name: str
+    kind: Literal["allow_once", "allow_always", "reject_once", "reject_always"]
+
+
+class AwaitedCall(BaseModel):
+    """A started call that waits for the client: for its `result`, for the `permission` to run, or for the user's `answer` to the
+    questions in its input.
+
+    An `optional` one needs no answer: it is trusted, but runs only after the others. It can still be refused. With
+    `client_decides` neither trust nor a rule permits it, since no sandbox confines it: the client is asked. With `cli_decides`
+    the CLI decides about it, unless a rule of the gateway does: the gateway answers with `by_cli`. `choices` are answers
+    of the CLI's own; where one of them is a rejection, there are no other answers.
+    """
+
+    model_config = ConfigDict(frozen=True)
+    id: str
+    wants: Literal["result", "permission", "answer"]
     optional: bool = Field(default=False, exclude_if=_is_false)
     client_decides: bool = Field(default=False, exclude_if=_is_false)
+    cli_decides: bool = Field(default=False, exclude_if=_is_false)
+    choices: tuple[PermissionChoice, ...] = Field(default=(), exclude_if=_is_empty)
 
 
 class Awaiting(Event):
@@ -246,14 +340,24 @@ class Title(Event):
     text: str | None = None
 
 
+class ModeChanged(Event):
+    """The CLI has changed the session's mode by itself, such as by the approval of a plan."""
+
+    kind: Literal["mode"] = "mode"
+    mode: str
+
+
 OutputEvent = Annotated[
     AgentToken
     | Thinking
     | ToolCall
     | ToolResult
+    | ToolInput
+    | ToolOutput
     | Subagent
     | Hook
     | Usage
+    | RateLimit
     | Stdout
     | Stderr
     | SessionEnd
@@ -266,17 +370,35 @@ OutputEvent = Annotated[
     | Terminal
     | Plan
     | Commands
-    | Title,
+    | Title
+    | ModeChanged,
     Field(discriminator="kind"),
 ]
 
 EVENT: TypeAdapter[OutputEvent] = TypeAdapter(OutputEvent)
 
+DELTAS: frozenset[type[Event]] = frozenset((AgentToken, Thinking))
+"""Events that come by the thousand: many of a kind are processed at once where that is quicker."""
+DELTA_PREFIX: dict[type[Event], bytes] = {
+    AgentToken: b'{"kind":"agent_token","text":',
+    Thinking: b'{"kind":"thinking","text":',
+}
+"""What a delta begins with as JSON. Its text and a closing brace follow."""
+
+
+def encode_deltas(events: Sequence[AgentToken | Thinking]) -> list[bytes]:
+    """What `encode()` returns for each of these events, which are of one kind."""
+    joined = to_json([event.text for event in events])
+    # Where nothing is escaped, no text has the separator in it.
+    texts = joined[2:-2].split(b'","') if b"\\" not in joined else [to_json(event.text)[1:-1] for event in events]
+    return [b'%b"%b"}' % (DELTA_PREFIX[type(events[0])], text) for text in texts]
+
+
 KINDS: frozenset[str] = frozenset(
     {
         "agent_token", "thinking", "tool_call", "tool_result", "subagent", "hook", "usage", "stdout", "stderr",
         "session_end", "error", "native_session", "message_end", "awaiting", "compacted",
-        "context_use", "plan", "commands", "title", "terminal",
+        "context_use", "rate_limit", "plan", "commands", "title", "terminal", "mode", "tool_input", "tool_output",
     }
 )  # fmt: skip
 

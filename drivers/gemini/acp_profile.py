@@ -54,7 +54,9 @@ def _tool_input(call: ToolCallState) -> dict[str, Any]:
     if name == SHELL:
         return {"command": call.title}
     if edit is not None and name == "write_file":
-        return {"file_path": edit.path, "content": edit.new_text}
+        # Of a file that exists the client displays the change.
+        change = {"diff": unified_diff(edit.path, edit.old_text, edit.new_text)} if edit.old_text else {}
+        return {"file_path": edit.path, "content": edit.new_text, **change}
     if edit is not None:
         return {"file_path": edit.path, "diff": unified_diff(edit.path, edit.old_text or "", edit.new_text)}
     if name.startswith("mcp__") and call.status not in ("completed", "failed"):

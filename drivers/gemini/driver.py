@@ -18,7 +18,7 @@ from drivers.contract.agent import Agent
 from drivers.contract.agent_specs import AgentSpec, Limits, SessionSpec, TaskSpec
 from drivers.contract.client_services import READ, WRITE
 from drivers.contract.codec import Command, Launch
-from drivers.contract.driver_info import DriverInfo, Option, Probe
+from drivers.contract.driver_info import ASK_MODE, MODE_OPTION, DriverInfo, Login, Option, Probe
 from drivers.contract.errors import AgentUnavailable
 from drivers.gemini.history import chat_file, chat_file_name
 from drivers.gemini.home import (
@@ -33,6 +33,7 @@ from drivers.gemini.home import (
     temporary_state,
     user_folder,
 )
+from drivers.gemini.modes import MODES, own_mode, user_policies
 from drivers.gemini.one_shot_codec import LOGIN_HINT, GeminiTaskCodec
 from drivers.gemini.policy import policy_file
 from drivers.gemini.tools import NAMES, SERVER, TOOLS, app_tool_name, rename_servers, server_prefixes
@@ -57,6 +58,10 @@ OPTIONS = (
         "slash_commands", "Slash commands", "Whether a prompt that begins with / is a command of the CLI, or just text.",
         default="off", choices=("off", "on"),
     ),
+    Option(
+        MODE_OPTION, "Mode", "ask: each call of an untrusted tool asks. Else a mode of the CLI, which decides by its own rules.",
+        default=ASK_MODE, choices=(ASK_MODE, *(mode.id for mode in MODES)),
+    ),
 )  # fmt: skip
 
 
@@ -72,6 +77,8 @@ class GeminiDriver(CliDriver):
             description="Google's coding agent, by its gemini CLI.",
             program="gemini",
             install="npm install -g @google/gemini-cli",
+            # It asks at its start.
+            logins=(Login("gemini-login", "Google"),),
             tools=TOOLS,
             options=OPTIONS,
             env=("GEMINI_*", "GOOGLE_*"),
@@ -84,6 +91,7 @@ class GeminiDriver(CliDriver):
             path_fields=("file_path", "path", "dir_path", "absolute_path"),
             plan_tools={"write_todos": "replace"},
             mcp_tool_prefix="mcp__",
+            modes=MODES,
         )
 
     async def probe(self, spec: AgentSpec, spawner: Spawner) -> Probe:
@@ -146,8 +154,10 @@ class GeminiDriver(CliDriver):
         argv = (spec.program, *spec.args, "--acp", *servers, *_model_argument(model))
         # For files in its working folder the CLI uses the client's methods, if declared, after it has asked by its own policy.
         methods = spec.services.supported_methods() if spec.services else frozenset()
+        mode = own_mode(spec)
         request = SessionRequest(
             cwd=folder,
+            mode=mode or "",
             resume=resume,
             login_hint=f"{LOGIN_HINT}, or the option api_key",
             read_files=READ in methods,
@@ -157,10 +167,15 @@ class GeminiDriver(CliDriver):
         )
         # The CLI requests permission only for MCP tools that its policy does not allow.
         tools = [grant for grant in spec.tools if grant.name in NAMES]
-        grants = Grants(tools, ask_prefixes=server_prefixes(spec.mcp_servers), agent_asks=True)
+        grants = Grants(
+            tools,
+            ask_prefixes=server_prefixes(spec.mcp_servers),
+            agent_asks=True,
+            left_to_agent=lambda name: mode is not None and name in NAMES,
+        )
         profile = agent_profile(verbatim=spec.options.get("slash_commands") != "on", app_tools=spec.app_tools)
         command = Command(argv, spec.cwd, env, files=files, state=state)
-        return Launch(command, AcpCodec(request, grants, profile), spec.tool_server)
+        return Launch(command, AcpCodec(request, grants, profile, changes_modes=mode is not None), spec.tool_server)
 
 
 def _model_argument(model: str | None) -> tuple[str, ...]:
@@ -178,7 +193,11 @@ def _session_files(spec: SessionSpec, state: Path, folder: str) -> dict[Path, by
     user, own = user_folder(spec), state / ".gemini"
     tools = [grant.name for grant in spec.tools if grant.name in NAMES]
     files = {**home_files(state, session_settings(spec, user, tools)), **project_files(state, folder)}
-    files[own / "policies" / "portico.toml"] = policy_file(spec.tools, spec.app_tools, spec.mcp_servers).encode()
+    mode = own_mode(spec)
+    policy = policy_file(spec.tools, spec.app_tools, spec.mcp_servers, own_modes=mode is not None)
+    files[own / "policies" / "portico.toml"] = policy.encode()
+    if mode is not None and spec.options.get("settings") != "none":
+        files |= {own / "policies" / name: content for name, content in user_policies(user, tools).items()}
     context = [] if spec.options.get("settings") == "none" else _read(user / "GEMINI.md")
     if spec.system is not None and spec.options.get("system_prompt") != "replace":
         context.append(spec.system)

@@ -18,6 +18,7 @@ from typing import Any
 from drivers.contract.agent_specs import AgentSpec, SessionSpec
 from drivers.contract.errors import AgentUnavailable
 from drivers.gemini.history import OLD_TIME
+from drivers.gemini.modes import USER_POLICY, own_mode, project_permits, user_rules
 from drivers.gemini.tools import SERVER
 from drivers.runtime.confined_files import ConfinedFolders, NotRegularFile, OutsideFolders, regular_file
 
@@ -72,6 +73,9 @@ def prepare_home(user: Path, state: Path, *, link_all: bool) -> None:
     if (own / ".env").exists() and not (state / ".env").exists():
         # The CLI reads only this one if the working folder is not trusted.
         (state / ".env").symlink_to(own / ".env")
+    for path in (own / "policies").glob(f"{USER_POLICY}*.toml"):
+        # Of a former process, which may have had another mode.
+        path.unlink()
     rename_chats(chats)
 
 
@@ -133,8 +137,11 @@ def session_settings(spec: SessionSpec, user: Path, tools: list[str]) -> dict[st
     kept = {name: value for name, value in given.items() if name not in TOOL_SETTINGS}
     return _merged(
         kept,
+        user_rules(given, tools) if own_mode(spec) is not None else {},
         _required(spec, user, given),
-        {"tools": {"core": tools, "shell": {"enableInteractiveShell": False}}, "mcpServers": servers},
+        # The CLI allows what is listed here without asking: in its own modes the policy file alone removes tools.
+        {} if own_mode(spec) is not None else {"tools": {"core": tools}},
+        {"tools": {"shell": {"enableInteractiveShell": False}}, "mcpServers": servers},
         _directories(spec, given),
     )
 
@@ -196,6 +203,8 @@ def environment(spec: AgentSpec, state: Path) -> dict[str, str]:
     key = spec.options.get("api_key")
     preload = f"--require {json.dumps(str(state / 'blocking-output.cjs'))}"
     trusted = spec.options.get("settings", "user,project") == "user,project"
+    if trusted and isinstance(spec, SessionSpec) and own_mode(spec) is not None:
+        trusted = not project_permits(spec.cwd)
     return {
         # Without it the CLI starts a second node process, which survives the first.
         "GEMINI_CLI_NO_RELAUNCH": "true",

@@ -8,28 +8,52 @@ from drivers.contract.driver_info import ToolGrant, ToolSpec
 from drivers.contract.mcp_servers import McpServer
 from drivers.gemini.tools import NAMES, SHELL, app_tool_name, native_tool_name
 
+READING = frozenset({"glob", "grep_search", "list_directory", "read_file", "google_web_search"})
+"""Tools that the CLI's default policy allows in every mode."""
+IN_YOLO = 'modes = ["yolo"]'
 
-def policy_file(grants: Iterable[ToolGrant], app_tools: Iterable[ToolSpec] = (), servers: Sequence[McpServer] = ()) -> str:
+
+def policy_file(
+    grants: Iterable[ToolGrant],
+    app_tools: Iterable[ToolSpec] = (),
+    servers: Sequence[McpServer] = (),
+    *,
+    own_modes: bool = False,
+) -> str:
     """The TOML text. A tool without a rule is denied, which removes it from the model's request.
 
     grants: trusted tools are allowed, others ask. Tools of `servers` ask by one rule; a trusted one has its own.
     app_tools: application-side tools are allowed, since the client runs them. Each has a rule by its full name: the CLI lists a
         server's tools under `portico`, but looks up the rule of a call under `mcp_portico`.
     servers: the client's MCP servers.
+    own_modes: whether the CLI decides about the calls of tools that are not trusted. They have the rules of the CLI's default
+        policy then, with the same priorities: those of the user's policy files go before them as they do in the CLI.
 
     The shell's rule has a pattern that matches every command. Without one the CLI runs commands that it considers safe (`ls`,
     `cat`) without asking (measured with 0.61.0).
     """
-    rules = [_rule("*", "deny", 900)]
+    rules = [_rule("*", "deny", 1 if own_modes else 900)]
     for grant in grants:
-        if grant.name in NAMES:
+        if own_modes and grant.name in NAMES and not grant.trust:
+            rules += _default_rules(grant.name)
+        elif grant.name in NAMES:
             extra = ('argsPattern = "."', "allowRedirection = true") if grant.name == SHELL else ()
             rules.append(_rule(grant.name, "allow" if grant.trust else "ask_user", 999, *extra))
         elif grant.trust and (native := native_tool_name(grant.name, servers)):
             rules.append(_rule(native, "allow", 999))
     rules += [_rule(app_tool_name(tool.name), "allow", 999) for tool in app_tools]
     rules += [_rule("mcp_*", "ask_user", 950)] if servers else []
+    rules += [_rule("mcp_*", "allow", 998, IN_YOLO)] if servers and own_modes else []
     return "\n".join(rules)
+
+
+def _default_rules(name: str) -> list[str]:
+    """The rules of the CLI's default policy for a tool (its files policies/*.toml, 0.61.0)."""
+    if name in READING:
+        return [_rule(name, "allow", 50)]
+    redirection = ("allowRedirection = true",) if name == SHELL else ()
+    rules = [_rule(name, "ask_user", 10), _rule(name, "allow", 998, IN_YOLO, *redirection)]
+    return rules if name == SHELL else [*rules, _rule(name, "allow", 15, 'modes = ["autoEdit"]')]
 
 
 def _rule(name: str, decision: str, priority: int, *extra: str) -> str:

@@ -15,12 +15,24 @@ from drivers.contract.capabilities import (
     SupportsClosing,
     SupportsDebounce,
     SupportsMcpTools,
+    SupportsModes,
     SupportsSteering,
 )
 from drivers.contract.client_services import ClientRequest, ClientResponse, ClientServices
 from drivers.contract.codec import Codec, Launch
 from drivers.contract.errors import AgentGone, AgentUnavailable, InputFull
-from drivers.contract.events import Commands, ContextUse, Error, NativeSession, OutputEvent, SessionEnd, Stdout, Title
+from drivers.contract.events import (
+    Commands,
+    ContextUse,
+    Error,
+    ModeChanged,
+    NativeSession,
+    OutputEvent,
+    RateLimit,
+    SessionEnd,
+    Stdout,
+    Title,
+)
 from drivers.contract.tool_server import ToolRequest, ToolServer
 from drivers.runtime.local_client_services import ClientRequests
 from drivers.runtime.pipes import INPUT_HIGH_WATER
@@ -36,6 +48,7 @@ UNREPORTED_BYTES = 64 * 1024
 """Bytes of raw lines between two runs that are kept; older lines are dropped."""
 
 
+_ENDS: frozenset[type[OutputEvent]] = frozenset((SessionEnd,))
 MAX_BETWEEN_RUNS = 64 * 1024 * 1024
 """Bytes that a process may write between two runs. More is a fault: it is ended, and the next run has a fresh one."""
 
@@ -54,7 +67,7 @@ class EventsBetweenRuns:
     def add(self, events: Iterable[OutputEvent]) -> None:
         """Keep raw lines, and the last event of each kind about the session."""
         for event in events:
-            if isinstance(event, NativeSession | Commands | Title | ContextUse):
+            if isinstance(event, NativeSession | Commands | Title | ContextUse | RateLimit | ModeChanged):
                 self._state[type(event)] = event
             elif isinstance(event, Stdout):
                 self._lines.append(event)
@@ -173,6 +186,13 @@ class CliAgent(Agent):
         self._codec.reply(reply)
         self._update()
 
+    async def set_mode(self, mode: str) -> bool:
+        if not isinstance(self._codec, SupportsModes) or not self.alive:
+            return False
+        changed = self._codec.set_mode(mode)
+        self._update()
+        return changed
+
     async def steer(self, prompt: Prompt) -> bool:
         if (
             self._steering is None
@@ -249,8 +269,8 @@ class CliAgent(Agent):
         reading, self._reading = self._reading, None
         if reading is None:
             return
+        # Not awaited, which takes three iterations of the event loop: a cancelled task takes no more lines.
         reading.cancel()
-        await asyncio.wait([reading])
         if self._exit is None and (lines := self._process.available_lines()):
             self._read(lines)
         if self._exit is not None:
@@ -275,10 +295,7 @@ class CliAgent(Agent):
 
     def _read(self, lines: list[bytes]) -> None:
         self._limits.output()
-        for line in lines:
-            self._take(self._codec.receive(line))
-            if self._codec.protocol_error is not None:
-                break
+        self._take(self._codec.receive_lines(lines))
         self._take_pending()
         self._limits.track(self._codec.phase)
         self._flush()
@@ -340,6 +357,9 @@ class CliAgent(Agent):
         self._gone = True
 
     def _take(self, events: list[OutputEvent]) -> None:
+        if not self._run_over and _ENDS.isdisjoint(map(type, events)):
+            self._ready += events
+            return
         for event in events:
             if self._run_over:
                 # After its session_end a run has no more events.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
@@ -13,7 +13,7 @@ from typing import ClassVar
 from drivers.contract.agent import Agent
 from drivers.contract.agent_specs import AgentSpec, Limits, SessionSpec, TaskSpec
 from drivers.contract.codec import Command, Launch
-from drivers.contract.driver_info import DriverInfo, Probe
+from drivers.contract.driver_info import DriverInfo, PermissionMode, Probe
 from drivers.contract.errors import AgentUnavailable, DriverError
 from drivers.contract.line_splitter import text_line
 from drivers.runtime.cli_agent import CliAgent
@@ -31,6 +31,10 @@ class Driver(ABC):
     @abstractmethod
     def info(self) -> DriverInfo:
         """What the driver can do. The result is constant and does not depend on the machine."""
+
+    def permitted_modes(self, env: Mapping[str, str], *, confined: bool) -> tuple[PermissionMode, ...]:
+        """The modes of the CLI that it permits with this environment, in the gateway's sandbox (`confined`) or without it."""
+        return self.info().modes
 
     async def probe(self, spec: AgentSpec, spawner: Spawner) -> Probe:
         """Find the program and its version: by default the first version number that `--version` prints."""

@@ -16,6 +16,7 @@ from drivers.contract.events import (
     OutputEvent,
     SessionEnd,
     ToolCall,
+    ToolOutput,
     ToolResult,
     decode,
 )
@@ -95,6 +96,8 @@ def refuse_broken(events: Sequence[OutputEvent]) -> None:
             raise Failed(f"tool call {event.id!r} is {event.status} and was never started")
         elif isinstance(event, ToolResult) and event.tool_call_id not in started:
             raise Failed(f"there is a result of tool call {event.tool_call_id!r}, which was never started")
+        elif isinstance(event, ToolOutput) and event.tool_call_id not in started:
+            raise Failed(f"there is output of tool call {event.tool_call_id!r}, which was never started")
 
 
 async def _answer_calls(agent: Agent, events: Sequence[OutputEvent], answer: Answer) -> None:

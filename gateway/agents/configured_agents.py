@@ -5,18 +5,21 @@ from __future__ import annotations
 import copy
 import logging
 import os
+import shlex
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 
 import drivers.driver_registry as driver_registry
 from drivers.contract.agent_specs import AgentSpec, SessionSpec
-from drivers.contract.driver_info import DriverInfo, Option, Probe
+from drivers.contract.driver_info import ASK_MODE, MODE_OPTION, DriverInfo, ModelName, Option, PermissionMode, Probe
 from drivers.runtime.cli_driver import Driver
 from drivers.runtime.process import Spawner
 from drivers.runtime.sandbox import Sandbox, unavailable
 from gateway.agents.environment import process_environment, secret_values
+from gateway.agents.user_folders import problem_of_folder
 from gateway.config import AgentSettings, Settings
 from gateway.errors import AgentProblem, BadRequest, ConfigError, Forbidden
 from gateway.policy.rules import Policy, glob
@@ -24,11 +27,13 @@ from gateway.private_files import private_directory
 
 log = logging.getLogger(__name__)
 
-CWD = Option("cwd", "Working folder", "The folder to work in; at or below the agent's own.")
+CWD = Option("cwd", "Working folder", "The folder to work in; by default the agent's own.")
 MAX_ADDITIONAL_DIRECTORIES = 100
 """Limit for one session: some CLIs take them as arguments, and each is resolved in the file system."""
 DEFAULT_AGENTS = ("echo", "claude", "codex", "gemini")
 """The drivers that are agents of the same name without an entry in the configuration, if their program is found."""
+TEST_DRIVERS = frozenset({"echo", "script"})
+"""Drivers of agents for tests. They come last: clients take the first agent unless the user chooses one."""
 
 
 class ConfiguredAgent:
@@ -44,22 +49,27 @@ class ConfiguredAgent:
         any_directory: bool,
         key_workspaces: Path | None = None,
         secret_paths: Sequence[Path] = (),
+        folders_of_user: bool = False,
     ) -> None:
         self.name, self.settings, self.driver = name, settings, driver
         self.info: DriverInfo = driver.info()
         self.policy = Policy(settings.policy)
         self._cwd = settings.cwd.expanduser().absolute() if settings.cwd else workspace
-        self._has_own_cwd = settings.cwd is not None
+        self.has_own_cwd = settings.cwd is not None
+        """Whether the configuration has a working directory for it."""
         self._key_workspaces = None if settings.cwd else key_workspaces
         self._secret_paths = tuple(secret_paths)
         self._any_directory = any_directory and settings.cwd is None
+        self._folders_of_user = folders_of_user and settings.cwd is None
         self._environ = environ
         general = {option.name for option in self.info.options if option.sets_others}
         self.locked = frozenset((*settings.locked, *(general if set(settings.locked) - {CWD.name} else ())))
         """The options that sessions and tasks may not set."""
+        self._probe = Probe()
 
     def apply_probe(self, probe: Probe) -> None:
         """Replace the driver's general information by what the probe of the installed program reports."""
+        self._probe = probe
         if probe.images is False:
             self.info = replace(self.info, image_http=False, image_data=False)
         if probe.additional_directories is not None and self.driver.info().additional_directories is None:
@@ -69,10 +79,68 @@ class ConfiguredAgent:
             self.info = replace(self.info, options=tuple({**own, **{o.name: o for o in probe.options}}.values()))
 
     @property
+    def title(self) -> str:
+        """The title for clients: that of the configuration, or the agent's name; for the agent that is named as its driver, the
+        driver's."""
+        return self.settings.title or (self.info.title if self.name == self.settings.driver else self.name)
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The values of the option `model` that the program lists. Empty until it is probed, and where it lists none."""
+        return self._probe.models
+
+    @property
+    def model_names(self) -> Mapping[str, ModelName]:
+        """The names of models, by their values, where the program lists them."""
+        return {model.value: model for model in self._probe.model_names}
+
+    @property
+    def efforts(self) -> tuple[str, ...]:
+        """The values of the option `effort` that the program lists."""
+        return self._probe.efforts
+
+    @property
+    def usable(self) -> bool:
+        """Whether its program is found, and reported no problem and no missing login when it was probed last."""
+        return self.problem() is None and self._probe.problem is None and self._probe.logged_in is not False
+
+    @property
     def options(self) -> tuple[Option, ...]:
         """The driver's options and the option `cwd`, with the defaults of the configuration."""
         defaults = self.settings.options
-        return tuple(replace(option, default=defaults.get(option.name, option.default)) for option in (*self.info.options, CWD))
+        options = (replace(option, default=defaults.get(option.name, option.default)) for option in (*self.info.options, CWD))
+        if not self.modes:
+            return tuple(options)
+        permitted = (ASK_MODE, *(mode.id for mode in self.modes))
+        return tuple(replace(option, choices=permitted) if option.name == MODE_OPTION else option for option in options)
+
+    @cached_property
+    def _permitted_modes(self) -> tuple[PermissionMode, ...]:
+        """The modes that the CLI permits here. To build the environment for it takes 0.1 ms."""
+        if not self.info.modes:
+            return ()
+        return self.driver.permitted_modes(self.environment, confined=self.settings.sandbox != "off")
+
+    @property
+    def modes(self) -> tuple[PermissionMode, ...]:
+        """The CLI's own modes that a session may have: only the configured one where the option `mode` is locked."""
+        found = self._permitted_modes
+        locked = self.settings.options.get(MODE_OPTION, ASK_MODE) if MODE_OPTION in self.locked else None
+        return tuple(
+            mode for mode in found if (self.settings.allow_bypass or not mode.unrestricted) and locked in (None, mode.id)
+        )
+
+    def mode(self, options: Mapping[str, str]) -> str:
+        """Return the mode of a session with these options: the mode `ask` where it has none, or one that is not permitted."""
+        given = {**self.settings.options, **self.without_locked(options)}.get(MODE_OPTION, ASK_MODE)
+        return given if any(mode.id == given for mode in self.modes) else ASK_MODE
+
+    @property
+    def editor_mode(self) -> str:
+        """The mode of new sessions of editors: the CLI's own rules, unless the configuration has another."""
+        if MODE_OPTION in self.settings.options or MODE_OPTION in self.locked:
+            return self.mode({})
+        return self.modes[0].id if self.modes else ASK_MODE
 
     @property
     def settable_options(self) -> tuple[Option, ...]:
@@ -112,14 +180,22 @@ class ConfiguredAgent:
             )
         return os.path.abspath(found)
 
+    def login_command(self) -> str | None:
+        """Return the command with which a person logs the agent's program in; None if the driver names none."""
+        logins = self.info.logins
+        return shlex.join([self.settings.program or self.info.program or "", *logins[0].arguments]) if logins else None
+
     def check_one_shot(self) -> None:
         """Raise Forbidden if a rule asks or denies: in a one-shot task the CLI decides, and rules have no effect."""
         if self.policy.restricts:
             rules = f"agent {self.name!r} has rules that ask or deny (agents.{self.name}.policy)"
             raise Forbidden(f"{rules}, which a one-shot task cannot enforce; use a session, or an agent without such rules")
 
-    def check_options(self, given: Mapping[str, str], workspace_key: str | None = None) -> None:
-        """Raise BadRequest if an option is unknown or has a value that is not allowed, and Forbidden if it is locked."""
+    def check_options(self, given: Mapping[str, str], workspace_key: str | None = None, *, any_folder: bool = False) -> None:
+        """Raise BadRequest if an option is unknown or has a value that is not allowed, and Forbidden if it is locked.
+
+        `any_folder` is as in `working_directory`.
+        """
         self.check_locked(given, workspace_key)
         known = {option.name: option for option in self.options}
         for name, value in given.items():
@@ -129,7 +205,7 @@ class ConfiguredAgent:
             if choices and value not in choices:
                 known_ones = ", ".join(choice or "empty" for choice in choices)
                 raise BadRequest(f"option {name!r} of agent {self.name!r} cannot be {value!r}; choose one of {known_ones}")
-        self.working_directory(given.get("cwd"), workspace_key)
+        self.working_directory(given.get("cwd"), workspace_key, any_folder=any_folder)
 
     def check_locked(self, given: Mapping[str, str], workspace_key: str | None = None) -> None:
         """Raise Forbidden if a locked option is given with another value than that of the configuration."""
@@ -153,21 +229,31 @@ class ConfiguredAgent:
         """
         return key_name if self._key_workspaces is not None else None
 
-    def working_directory(self, chosen: str | None, workspace_key: str | None = None) -> Path:
+    def working_directory(self, chosen: str | None, workspace_key: str | None = None, *, any_folder: bool = False) -> Path:
         """Return the working directory of a session, as a real path.
 
         `chosen` is the session's option `cwd`, absolute or relative to the agent's directory, which is that of the key
-        `workspace_key` if it is not None. Raises BadRequest.
+        `workspace_key` if it is not None. With `any_folder`, the right of the caller who chooses it, it may be any folder of the
+        gateway's user, if the configuration has `server.folders = "any"` and the agent no `cwd`. Raises BadRequest.
         """
         chosen = chosen or self.settings.options.get("cwd")
         base = self._base(workspace_key)
         try:
             # Of a path that cannot be resolved, such as a link to itself, the start of the agent reports the error.
-            return self._below(base, chosen) if chosen else Path(os.path.realpath(base))
+            return self._below(base, chosen, any_folder and workspace_key is None) if chosen else Path(os.path.realpath(base))
         except BadRequest as error:
             raise BadRequest(f"option 'cwd': {error}") from error
 
-    def additional_directories(self, given: Sequence[str], workspace_key: str | None = None) -> tuple[Path, ...]:
+    def stored_directory(self, chosen: str | None, workspace_key: str | None) -> Path:
+        """Return the working directory of a stored session, whose option `cwd` was checked when its client chose it.
+
+        Raises BadRequest if the session may not use it any more.
+        """
+        return self.working_directory(chosen, workspace_key, any_folder=True)
+
+    def additional_directories(
+        self, given: Sequence[str], workspace_key: str | None = None, *, any_folder: bool = False
+    ) -> tuple[Path, ...]:
         """Return the directories of a session besides its working directory, without duplicates.
 
         Paths must be absolute; otherwise the rules of `working_directory` hold. With a locked `cwd` they are in the configured
@@ -181,12 +267,12 @@ class ConfiguredAgent:
             )
         base, found = self._base(workspace_key), dict[Path, None]()
         if given and CWD.name in self.locked:
-            base = self.working_directory(None, workspace_key)
+            base, any_folder = self.working_directory(None, workspace_key), False
         for n, path in enumerate(given):
             try:
                 if not os.path.isabs(path):
                     raise BadRequest(f"{path[:200]!r} is not an absolute path")
-                found[self._below(base, path)] = None
+                found[self._below(base, path, any_folder and workspace_key is None)] = None
             except BadRequest as error:
                 raise BadRequest(f"additionalDirectories[{n}]: {error}") from error
         return tuple(found)
@@ -197,7 +283,7 @@ class ConfiguredAgent:
             base = self._key_workspaces / workspace_key / self.name
         else:
             base = self._cwd
-        if not self._has_own_cwd and not base.is_dir():
+        if not self.has_own_cwd and not base.is_dir():
             private_directory(base)
         return base
 
@@ -214,7 +300,7 @@ class ConfiguredAgent:
         if self.settings.sandbox == "off":
             return
         spec = AgentSpec("", self._cwd, self.environment)
-        folders = (*((self._cwd,) if self._has_own_cwd else ()), *self._shared_writable(spec))
+        folders = (*((self._cwd,) if self.has_own_cwd else ()), *self._shared_writable(spec))
         if problem := unavailable() or self._sandbox_problem(folders):
             raise ConfigError(f"agents.{self.name}.sandbox: {problem}")
 
@@ -233,36 +319,69 @@ class ConfiguredAgent:
                     return f"agents could write in {folder}, which is in {secret}"
         return Sandbox(tuple(folders), self._secret_paths).conflict()
 
-    def _below(self, base: Path, chosen: str) -> Path:
+    def _below(self, base: Path, chosen: str, any_folder: bool) -> Path:
         """Return the resolved path. Raises BadRequest unless it is an existing directory that the session may use."""
+        may_leave = self._any_directory or (any_folder and self._folders_of_user)
         try:
+            given = base / Path(chosen).expanduser()
             # Resolved, so that neither `..` nor a symbolic link leads out of the base. The process runtime does not follow a link
             # that has been created in the path since.
-            path = (base / Path(chosen).expanduser()).resolve()
+            path = given.resolve()
             exists = path.is_dir()
         except (OSError, ValueError, RuntimeError) as error:
+            if not may_leave and (chosen.startswith("~") or not _is_named_below(base, base / chosen)):
+                # The reason would contain whether the path, or the user, exists.
+                raise BadRequest(
+                    f"{chosen[:200]!r} is not below the folder of agent {self.name!r}; {self._allowed(base)}"
+                ) from error
             raise BadRequest(f"{chosen[:200]!r} cannot be a folder: {error}") from error
-        if not self._any_directory and not path.is_relative_to(base.resolve()):
-            raise BadRequest(f"{chosen!r} is not below the folder of agent {self.name!r}; choose {base} or one below it")
+        elsewhere = not self._any_directory and not path.is_relative_to(base.resolve())
+        # An agent can replace a folder below its own by a link. A client that may name any folder names the link's target.
+        if elsewhere and (not may_leave or _is_named_below(base, given)):
+            raise BadRequest(f"{chosen!r} is not below the folder of agent {self.name!r}; {self._allowed(base)}")
         if not exists:
             where = "" if os.path.isabs(chosen) else f" in {base}"
             raise BadRequest(f"there is no folder {chosen!r}{where}; create it first")
+        if elsewhere:
+            self._require_own(chosen, given, path)
         if self.settings.sandbox != "off" and (problem := self._sandbox_problem([path])):
             raise BadRequest(f"{chosen!r} cannot be used in a sandbox: {problem}")
         return path
+
+    def _allowed(self, base: Path) -> str:
+        """Return what a client may choose, and the setting that allows more."""
+        local = (
+            "a program on this machine with a default key may name any folder of its user; others "
+            if self._folders_of_user
+            else ""
+        )
+        return f"{local}choose {base} or one below it. agents.{self.name}.cwd sets another folder for all"
+
+    def _require_own(self, chosen: str, given: Path, path: Path) -> None:
+        """Raise BadRequest unless a folder outside of the agent's own is one of the gateway's user."""
+        try:
+            problem = problem_of_folder(given, path, next(iter(self._secret_paths), None))
+        except OSError as error:
+            problem = str(error)
+        if problem:
+            raise BadRequest(f"{chosen!r} cannot be the folder of a session: {problem}; set agents.{self.name}.cwd to use it")
 
     def spec(self, options: Mapping[str, str], workspace_key: str | None = None) -> AgentSpec:
         """Return the spec for the driver, with a session's options over the defaults. Raises BadRequest, AgentProblem."""
         defaults = {option.name: option.default for option in self.options if option.name != CWD.name}
         merged = defaults | self.without_locked(options)
         chosen = merged.pop("cwd", None)
-        folder = self.working_directory(chosen, workspace_key)
+        if self.info.modes:
+            merged[MODE_OPTION] = self.mode(options)
+        folder = self.stored_directory(chosen, workspace_key)
         confined = self.settings.sandbox != "off"
         return AgentSpec(self.program(), folder, self.environment, self.settings.args, merged, confined=confined)
 
 
 class Agents:
     """All agents by name: those of the configuration, and by default `echo` and every CLI that Portico has a driver for.
+
+    They are in the order of `/meta`: those with an entry, as in the configuration, then the others, and last those for tests.
 
     `workspace` is the working directory of agents without a `cwd`. By default each has one of its own in the data directory for
     the default keys, and one for each named key. With `any_directory` a session of such an agent may choose any directory.
@@ -276,7 +395,10 @@ class Agents:
         any_directory: bool = False,
     ) -> None:
         self.drivers = drivers = driver_registry.load()
-        entries = {name: AgentSettings(driver=name) for name in DEFAULT_AGENTS if name in drivers} | settings.agents
+        defaults = {
+            name: AgentSettings(driver=name) for name in DEFAULT_AGENTS if name in drivers and name not in settings.agents
+        }
+        entries = dict(sorted((settings.agents | defaults).items(), key=lambda entry: entry[1].driver in TEST_DRIVERS))
         self._agents: dict[str, ConfiguredAgent] = {}
         for name, entry in entries.items():
             if entry.driver not in drivers:
@@ -284,7 +406,15 @@ class Agents:
             folder = workspace or settings.data_dir / "workspaces" / name
             by_key = None if workspace else settings.data_dir / "key-workspaces"
             agent = ConfiguredAgent(
-                name, entry, drivers[entry.driver], folder, environ, any_directory, by_key, settings.secret_paths
+                name,
+                entry,
+                drivers[entry.driver],
+                folder,
+                environ,
+                any_directory,
+                by_key,
+                settings.secret_paths,
+                settings.server.folders == "any",
             )
             _check_locked_names(agent)
             _check_defaults(agent)
@@ -296,9 +426,10 @@ class Agents:
         return iter(self._agents.values())
 
     def get(self, name: str) -> ConfiguredAgent:
-        """Return the agent with this name. Raises BadRequest that lists the known names."""
+        """Return the agent with this name. Raises BadRequest that lists the names of those that can be used."""
         if name not in self._agents:
-            raise BadRequest(f"there is no agent {name!r} here; there are {', '.join(sorted(self._agents))}")
+            known = ", ".join(agent.name for agent in self if agent.usable)
+            raise BadRequest(f"there is no agent {name!r} here; " + (f"there are {known}" if known else "none can be used now"))
         return self._agents[name]
 
     def only(self, name: str) -> Agents:
@@ -309,6 +440,12 @@ class Agents:
 
     def find(self, name: str) -> ConfiguredAgent | None:
         return self._agents.get(name)
+
+
+def _is_named_below(base: Path, path: Path) -> bool:
+    """Whether a path is in a folder by its text, with links as they are."""
+    named = Path(os.path.normpath(path))
+    return named.is_relative_to(os.path.normpath(base)) or named.is_relative_to(os.path.realpath(base))
 
 
 def _warn_about_unmatched_rules(agent: ConfiguredAgent) -> None:

@@ -16,10 +16,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from drivers.contract.driver_info import Option, Probe
+from drivers.contract.driver_info import ModelName, Option, Probe
 from drivers.contract.events import SlashCommand
 from drivers.runtime.process import Spawner
 from gateway.agents.configured_agents import Agents, ConfiguredAgent
+from gateway.agents.installed_version import installed_version
 from gateway.errors import GatewayError
 from gateway.private_files import private_file
 from gateway.security.redaction import Redactor
@@ -43,24 +44,35 @@ class DiscoveredAgent:
     problem: str | None
 
     @property
-    def version(self) -> str:
-        return self.probe.version or "0.0.0"
+    def version(self) -> str | None:
+        """The version that the program has reported. Before it has: that of the driver's own program, or of the files."""
+        if self.probe.version or self.problem:
+            return self.probe.version
+        return installed_version(self.program) if self.program else self.agent.info.version
 
 
 class Discovery:
-    """Probes all agents, caches the results, and refreshes them."""
+    """Probes all agents, caches the results, and refreshes them.
 
-    def __init__(self, agents: Agents, spawner: Spawner, file: Path, redactor: Redactor) -> None:
-        self._agents, self._spawner, self._file, self._redactor = agents, spawner, file, redactor
-        self._results: dict[str, Probe] = _read_cache(file)
+    The results of an earlier start are applied to the agents immediately. `spawner` starts the programs: nothing is probed while
+    it is None. Without `probes_at_start` a program is probed when its agent is used.
+    """
+
+    def __init__(self, agents: Agents, data_dir: Path, redactor: Redactor, *, probes_at_start: bool = True) -> None:
+        self._probes_at_start = probes_at_start
+        self.spawner: Spawner | None = None
+        self._agents, self._file, self._redactor = agents, data_dir / "discovery.json", redactor
+        self._results: dict[str, Probe] = _read_cache(self._file)
         self._probed_at: dict[str, float] = {}
         self._probes: dict[str, asyncio.Task[None]] = {}
+        for agent in agents if self._results else ():
+            if agent.problem() is None:
+                agent.apply_probe(self._results.get(self._key(agent), Probe()))
 
     def start(self) -> None:
         """Probe every program in the background."""
-        for agent in self._agents:
+        for agent in self._agents if self._probes_at_start else ():
             if agent.problem() is None:
-                agent.apply_probe(self._results.get(self._key(agent), Probe()))
                 self._start_probe(agent)
 
     async def available(self) -> list[DiscoveredAgent]:
@@ -93,6 +105,11 @@ class Discovery:
                 await asyncio.wait([probing], timeout=PROBE_TIMEOUT)
         return self._discovered(agent)
 
+    def refresh(self, agent: ConfiguredAgent) -> None:
+        """Probe the agent's program in the background, unless that was done recently."""
+        if agent.problem() is None:
+            self._refresh(agent)
+
     async def wait_for_probe(self, agent: ConfiguredAgent) -> DiscoveredAgent | None:
         """Wait for a probe that takes longer than PROBE_TIMEOUT, and return its result. None if there is a result already."""
         probing = self._probes.get(agent.name)
@@ -123,16 +140,16 @@ class Discovery:
             self._start_probe(agent)
 
     def _start_probe(self, agent: ConfiguredAgent) -> None:
-        if agent.name in self._probes and not self._probes[agent.name].done():
+        if self.spawner is None or (agent.name in self._probes and not self._probes[agent.name].done()):
             return
         self._probed_at[agent.name] = time.monotonic()
-        self._probes[agent.name] = asyncio.create_task(self._probe(agent), name=f"probe {agent.name}")
+        self._probes[agent.name] = asyncio.create_task(self._probe(agent, self.spawner), name=f"probe {agent.name}")
 
-    async def _probe(self, agent: ConfiguredAgent) -> None:
+    async def _probe(self, agent: ConfiguredAgent, spawner: Spawner) -> None:
         key = self._key(agent)
         try:
             spec = agent.spec({})
-            probe = await agent.driver.probe(spec, agent.sandboxed(self._spawner, spec))
+            probe = await agent.driver.probe(spec, agent.sandboxed(spawner, spec))
         except GatewayError as error:
             probe = Probe(problem=str(error))
         except Exception as error:
@@ -156,7 +173,9 @@ def _log_in(agent: ConfiguredAgent) -> str:
     table = f"agents.{agent.name}"
     keys = [f"in {table}.options.{option.name}" for option in agent.info.options if option.secret and option.name == "api_key"]
     where = " or ".join([*keys, f"in {table}.env"])
-    return f"agent {agent.name!r} is not logged in: log in with its CLI, or put its API key {where}"
+    command = agent.login_command()
+    how = "log in with its CLI" if command is None else f"run `{command}` in a terminal on this machine"
+    return f"agent {agent.name!r} is not logged in: {how}, or put its API key {where}"
 
 
 def _read_cache(file: Path) -> dict[str, Probe]:
@@ -169,7 +188,8 @@ def _read_cache(file: Path) -> dict[str, Probe]:
 def _probe_of(value: dict[str, Any]) -> Probe:
     commands = tuple(SlashCommand.model_validate(command) for command in value.get("commands", ()))
     options = tuple(Option(**{**option, "choices": tuple(option["choices"])}) for option in value.get("options", ()))
-    rest = value.get("images"), commands, value.get("additional_directories"), options
+    names = tuple(ModelName(**name) for name in value.get("model_names", ()))
+    rest = value.get("images"), commands, value.get("additional_directories"), options, names, tuple(value.get("efforts", ()))
     return Probe(value["version"], value["problem"], value["logged_in"], tuple(value["models"]), *rest)
 
 

@@ -1,11 +1,13 @@
 """`portico acp`: an agent over the Agent Client Protocol on standard input and output, for editors that start an agent.
 
-Runs a gateway in this process, or with --connect forwards messages to a running daemon.
+Connects to the process that serves the data directory, which the first one starts, or with --connect to a daemon by its address.
 """
 
 from __future__ import annotations
 
+import gc
 import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,31 +28,64 @@ if TYPE_CHECKING:
 @DATA_DIR
 @click.option("--connect", metavar="URL", help="Forward messages to the daemon at this address, such as http://127.0.0.1:7700.")
 @click.option("--key-file", type=click.Path(path_type=Path), help="A file with the daemon's key; or set PORTICO_API_KEY.")
+@click.option(
+    "--slash-commands",
+    type=click.Choice(["on", "off"]),
+    help="Whether a prompt of a new session that begins with / is a command of the agent's program. By default it is.",
+)
+@click.option(
+    "--login",
+    is_flag=False,
+    flag_value="",
+    metavar="[METHOD]",
+    help="Log in with the agent's program in this terminal, and serve nothing. Editors add it to start a login.",
+)
 @click.argument("agent")
-def acp(config: Path | None, data_dir: Path | None, connect: str | None, key_file: Path | None, agent: str) -> None:
+def acp(
+    config: Path | None,
+    data_dir: Path | None,
+    connect: str | None,
+    key_file: Path | None,
+    slash_commands: str | None,
+    login: str | None,
+    agent: str,
+) -> None:
     """Serve AGENT over the Agent Client Protocol on standard input and output, for editors that start an agent."""
     with config_errors():
         deny_process_inspection()
-        if connect is None:
-            with starting():
-                from gateway.cli.standalone_acp import run_standalone
+        if login is not None:
+            from gateway.cli.login import run_login
 
-                settings = load_settings(config, data_dir)
-            run_standalone(settings, agent)
+            run_login(load_settings(config, data_dir), agent, login, connect)
+        elif connect is None:
+            # As in `starting`. The process that serves the data directory enables it again.
+            gc.disable()
+            from gateway.cli.shared_gateway import EditorRequest, SharedGateway
+
+            settings = load_settings(config, data_dir)
+            request = EditorRequest(agent, slash_commands)
+            sys.exit(SharedGateway(settings.data_dir, lambda: load_settings(config, data_dir), request).serve_editor())
         else:
-            _run_connected(load_settings(config, data_dir), agent, connect, key_file)
+            _run_connected(load_settings(config, data_dir), agent, connect, key_file, slash_commands)
 
 
 def _run_connected(
-    settings: Settings, name: str, url: str, key_file: Path | None, environ: Mapping[str, str] = os.environ
+    settings: Settings,
+    name: str,
+    url: str,
+    key_file: Path | None,
+    slash_commands: str | None = None,
+    environ: Mapping[str, str] = os.environ,
 ) -> None:
     """Forward messages between an editor and a daemon. Raises ConfigError if the daemon cannot be reached."""
     with starting():
         import asyncio
 
         from gateway.protocols.acp.transport.bridge import bridge, endpoint
+        from gateway.security.loopback import is_loopback
 
-    asyncio.run(bridge(endpoint(url, name), _key(settings, url, key_file, environ)))
+    address = endpoint(url, name, slash_commands, terminal_login=is_loopback(host_of(url)))
+    asyncio.run(bridge(address, _key(settings, url, key_file, environ)))
 
 
 def _key(settings: Settings, url: str, key_file: Path | None, environ: Mapping[str, str]) -> str | None:
@@ -65,9 +100,12 @@ def _key(settings: Settings, url: str, key_file: Path | None, environ: Mapping[s
     if given := environ.get("PORTICO_API_KEY", "").strip():
         return given
     # The key of this machine's gateway is not sent to another machine.
-    host = urlsplit(url if "://" in url else f"http://{url}").hostname or ""
-    if not is_loopback(host):
+    if not is_loopback(host_of(url)):
         return None
     generated = settings.data_dir / "api-key"
     known = [*settings.auth.keys, *([generated.read_text().strip()] if generated.exists() else [])]
     return known[0] if known else None
+
+
+def host_of(url: str) -> str:
+    return urlsplit(url if "://" in url else f"http://{url}").hostname or ""

@@ -7,6 +7,7 @@ import click
 from gateway import __version__
 from gateway.cli.acp import acp
 from gateway.cli.audit import audit
+from gateway.cli.editor import editor
 from gateway.cli.key import key
 from gateway.cli.run import run
 from gateway.cli.serve import serve
@@ -18,5 +19,5 @@ def main() -> None:
     """A local gateway that serves agent CLIs as protocol agents."""
 
 
-for command in (serve, key, run, acp, audit):
+for command in (serve, key, run, acp, editor, audit):
     main.add_command(command)

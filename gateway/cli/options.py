@@ -56,4 +56,6 @@ def starting() -> Iterator[None]:
         yield
     finally:
         gc.freeze()
+        # As in the daemon (gateway/server/daemon.py), which this does not import: it takes long.
+        gc.set_threshold(10_000)
         gc.enable()

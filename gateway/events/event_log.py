@@ -13,17 +13,18 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any, NamedTuple
+from itertools import count, groupby, islice
+from typing import Any, NamedTuple, cast
 
-from drivers.contract.events import Awaiting, SessionEnd
+from drivers.contract.events import DELTAS, AgentToken, Awaiting, SessionEnd, Thinking, encode_deltas
 from gateway.errors import NotFound, StoreAbandoned, StoreUnavailable
 from gateway.events.log_entries import LogEvent, Steered, decode
-from gateway.store import EventRow, IntegrityError, MessageRow, Store
+from gateway.store import EventRow, FailureRecord, IntegrityError, MessageRow, Store, UsageRecord
 
 log = logging.getLogger(__name__)
 
-OVERHEAD = 600
-"""Bytes that an event takes in memory besides its JSON, about; counted in both limits below."""
+OVERHEAD, ENCODED_OVERHEAD = 600, 60
+"""Bytes that an event takes in memory besides its JSON, and one that is kept as JSON only, about; counted in the limits below."""
 KEPT_BYTES = 2 * 1024 * 1024
 """How many bytes of the newest events, as JSON, stay in memory once they are stored."""
 UNWRITTEN_BYTES = 16 * 1024 * 1024
@@ -74,6 +75,9 @@ class EventLog:
         self.log_id, self._stored_first, self._all_written = log_id, stored_first, all_written
         self._store = store
         self._recent: deque[Entry] = deque()
+        # Of what comes before `_recent` only the JSON is kept: each event has three objects that every garbage collection visits.
+        self._encoded: deque[bytes] = deque()
+        self._first_encoded = 0
         self._kept = 0
         self._unwritten: list[Entry] = []
         self._unwritten_messages: deque[MessageRow] = deque()
@@ -98,10 +102,16 @@ class EventLog:
             self._held.append((list(events), messages))
             return
         self._add_messages(messages)
-        for event in events:
-            entry = Entry(self.last + 1, event, event.encode())
-            self._hold(entry)
-            self._add(entry)
+        events = list(events)
+        entries = [*map(_entry, zip(count(self.last + 1), events, _encode(events)))]
+        size = sum([len(entry.data) for entry in entries]) + OVERHEAD * len(entries)
+        self._recent += entries
+        self._kept += size
+        self.last += len(entries)
+        self._unwritten += entries
+        self._unwritten_bytes += size
+        if self._writer is None and entries:
+            self._writer = asyncio.create_task(self._write())
         if not self._stored_first:
             self._wake()
 
@@ -145,10 +155,14 @@ class EventLog:
         now: float,
         messages: Sequence[str] = (),
         *,
+        failure: FailureRecord | None = None,
+        usage: UsageRecord | None = None,
         ended: Callable[[], None],
         stop: asyncio.Event | None = None,
     ) -> None:
         """Store the last event of a turn, the messages that it completes, and that the run waits (since `now`) or has ended.
+
+        `failure` is why it failed, `usage` what its agent has used in the turn.
 
         Then, without an await in between, call `ended` and publish the event. A store that fails for STORE_TIMEOUT, or for
         STOP_TIMEOUT once `stop` is set, does not prevent that: the event is written as soon as the store works again, and with
@@ -158,7 +172,7 @@ class EventLog:
             async with self._reservation:
                 entry = Entry(self.last + 1, event, event.encode())
                 self._add_messages((0, message) for message in messages)
-                self._ends[entry.seq] = _end_of_turn(self._store, run_id, event, now)
+                self._ends[entry.seq] = _end_of_turn(self._store, run_id, event, now, failure, usage)
                 self._add(entry)
                 try:
                     if not await self._wait_stored(entry.seq, STORE_TIMEOUT, stop):
@@ -180,7 +194,7 @@ class EventLog:
 
     def row(self, entries: Sequence[Entry]) -> EventRow:
         """The row of consecutive entries."""
-        return EventRow(self.log_id, entries[0].seq, entries[-1].seq, b"\n".join(entry.data for entry in entries))
+        return EventRow(self.log_id, entries[0].seq, entries[-1].seq, b"\n".join([entry.data for entry in entries]))
 
     def _hold(self, entry: Entry) -> None:
         self.last = entry.seq
@@ -274,6 +288,8 @@ class EventLog:
                 self._waiters.discard(waiter)
         if self._recent and self._recent[0].seq <= after + 1:
             return self._from_memory(after)
+        if self._encoded and self._first_encoded <= after + 1:
+            return self._from_encoded(after)
         return await self._from_store(after)
 
     async def find_steered(self, key: str, first: int) -> int | None:
@@ -299,10 +315,21 @@ class EventLog:
         newest, last = self._recent[-1].seq, self._readable
         if newest - after <= READ_EVENTS:
             # The common case: a reader that keeps up reads the last few, and a deque is quick from its ends only.
-            return [self._recent[-n] for n in range(newest - after, newest - last, -1)]
+            read = [*islice(reversed(self._recent), newest - last, newest - after)]
+            read.reverse()
+            return read
         skip = max(after + 1 - self._recent[0].seq, 0)
         end = min(skip + READ_EVENTS, len(self._recent) - (newest - last))
         return [entry for n, entry in enumerate(self._recent) if skip <= n < end]
+
+    def _from_encoded(self, after: int) -> list[Entry]:
+        skip = max(after + 1 - self._first_encoded, 0)
+        first = self._first_encoded + skip
+        encoded = islice(self._encoded, skip, skip + READ_EVENTS)
+        found = [Entry(seq, decode(data), data) for seq, data in enumerate(encoded, first)]
+        if self._recent and len(found) < READ_EVENTS:
+            found += self._from_memory(found[-1].seq)[: READ_EVENTS - len(found)]
+        return found
 
     async def _from_store(self, after: int) -> list[Entry]:
         rows = await self._store.events.read(self.log_id, after)
@@ -312,8 +339,12 @@ class EventLog:
             for seq, line in enumerate(body.split(b"\n"), first)
             if seq > after
         ]
-        # Nothing is found where the log was deleted meanwhile.
-        return found or (self._from_memory(after) if self._recent else [])
+        if found:
+            return found
+        # The log was deleted meanwhile.
+        if self._encoded:
+            return self._from_encoded(after)
+        return self._from_memory(after) if self._recent else []
 
     def close(self) -> None:
         """Nothing more comes: readers that have everything get an empty list."""
@@ -337,8 +368,10 @@ class EventLog:
             batch = self._next_batch()
             messages = self._messages_through(batch[-1].seq)
             await self._store_batch(batch, messages)
+            # Not the events of this batch: with `stored_first` readers get them now.
+            self._drop_objects(self._stored)
             self._stored = batch[-1].seq
-            self._unwritten_bytes -= sum(len(entry.data) + OVERHEAD for entry in batch)
+            self._unwritten_bytes -= sum([len(entry.data) for entry in batch]) + OVERHEAD * len(batch)
             self._unwritten_bytes -= sum(len(message.body) for message in messages)
             self._trim()
             self._stalled = False
@@ -396,6 +429,10 @@ class EventLog:
         return found
 
     def _next_batch(self) -> list[Entry]:
+        size = self._unwritten_bytes - OVERHEAD * len(self._unwritten)
+        if size <= ROW_BYTES and self._ends.keys() <= {self._unwritten[-1].seq}:
+            batch, self._unwritten = self._unwritten, []
+            return batch
         size = 0
         for n, entry in enumerate(self._unwritten):
             size += len(entry.data)
@@ -405,9 +442,29 @@ class EventLog:
         batch, self._unwritten = self._unwritten, []
         return batch
 
+    def _drop_objects(self, last: int) -> None:
+        """Keep only the JSON of the events up to a number, which are stored."""
+        recent = self._recent
+        if not recent or recent[0].seq > last:
+            return
+        if not self._encoded:
+            self._first_encoded = recent[0].seq
+        # Their numbers follow each other.
+        stored = min(last - recent[0].seq + 1, len(recent))
+        self._encoded += [entry.data for entry in islice(recent, stored)]
+        for _ in range(stored):
+            recent.popleft()
+        self._kept -= stored * (OVERHEAD - ENCODED_OVERHEAD)
+
     def _trim(self) -> None:
-        while self._kept > KEPT_BYTES and self._recent and self._recent[0].seq <= self._stored:
-            self._kept -= len(self._recent.popleft().data) + OVERHEAD
+        kept, encoded, recent, stored = self._kept, self._encoded, self._recent, self._stored
+        before = len(encoded)
+        while kept > KEPT_BYTES and encoded:
+            kept -= len(encoded.popleft()) + ENCODED_OVERHEAD
+        self._first_encoded += before - len(encoded)
+        while kept > KEPT_BYTES and recent and recent[0].seq <= stored:
+            kept -= len(recent.popleft().data) + OVERHEAD
+        self._kept = kept
 
     def _wake(self) -> None:
         for waiter in self._waiters:
@@ -415,11 +472,32 @@ class EventLog:
                 waiter.set_result(None)
 
 
+_entry: Callable[[tuple[int, LogEvent, bytes]], Entry] = partial(tuple.__new__, Entry)
+"""An entry of a tuple, without the call of a Python function for each event that the constructor is."""
+
+
+def _encode(events: Sequence[LogEvent]) -> list[bytes]:
+    encoded: list[bytes] = []
+    for kind, group in groupby(events, type):
+        if kind in DELTAS:
+            encoded += encode_deltas(cast("list[AgentToken | Thinking]", list(group)))
+        else:
+            encoded += [event.encode() for event in group]
+    return encoded
+
+
 def _has_key(event: LogEvent, key: str) -> bool:
     return isinstance(event, Steered) and event.key == key
 
 
-def _end_of_turn(store: Store, run_id: str, event: Awaiting | SessionEnd, now: float) -> EndOfTurn:
+def _end_of_turn(
+    store: Store,
+    run_id: str,
+    event: Awaiting | SessionEnd,
+    now: float,
+    failure: FailureRecord | None,
+    usage: UsageRecord | None,
+) -> EndOfTurn:
     if isinstance(event, SessionEnd):
-        return partial(store.runs.stop, run_id, "ended", event.stop_reason)
-    return partial(store.runs.stop, run_id, "waiting", None, waiting_since=now)
+        return partial(store.runs.stop, run_id, "ended", event.stop_reason, failure=failure, usage=usage)
+    return partial(store.runs.stop, run_id, "waiting", None, waiting_since=now, usage=usage)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from math import inf
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_json
 
-from drivers.contract.events import AgentToken, Awaiting, MessageEnd, SessionEnd, Thinking, ToolCall, ToolResult
+from drivers.contract.events import AgentToken, Awaiting, Error, MessageEnd, SessionEnd, Thinking, ToolCall, ToolResult
 from drivers.contract.messages import (
     AssistantMessage,
     Content,
@@ -22,9 +22,12 @@ from drivers.contract.messages import (
     UserMessage,
     blocks,
 )
-from gateway.events.log_entries import LogEvent, Steered
+from gateway.events.log_entries import LogEvent, Steered, TurnStart
 
 CANCELLED = "Tool call cancelled"
+NO_REASON = "The turn failed. The agent gave no reason."
+EXTENSIONS = "x-portico"
+"""The field of messages, events and responses of AAP that has what the protocol does not have."""
 MAX_TEXT = 1024 * 1024
 """Characters after which a text block is complete. An assistant message of that size is complete too.
 
@@ -35,6 +38,19 @@ MAX_WITH_CALLS = 16 * MAX_TEXT
 BLOCK_SIZE = 1024
 """What a block counts besides its text, about as much as it takes in memory."""
 _CONTENT: TypeAdapter[Content] = TypeAdapter(Content)
+
+
+_FAILURE = {"error": True}
+
+
+def failure_message(reason: str) -> AssistantMessage:
+    """Why a turn without text failed, as a message for clients that display only messages. It is not part of the conversation."""
+    return AssistantMessage.model_validate({"content": reason, EXTENSIONS: _FAILURE})
+
+
+def is_failure_message(message: Message) -> bool:
+    """Whether this is a message of `failure_message`, as a client may send one back in the history of a new session."""
+    return isinstance(message, AssistantMessage) and (message.model_extra or {}).get(EXTENSIONS) == _FAILURE
 
 
 class Fold:
@@ -56,6 +72,8 @@ class Fold:
         self._text_kind: type[AgentToken] | type[Thinking] = AgentToken
         self._open: dict[str, None] = dict.fromkeys(calls)
         self._steered: list[UserMessage] = []
+        self._has_text = self._has_complete_text = False
+        self._error: str | None = None
 
     def feed(self, event: LogEvent) -> list[Message]:
         """The messages that this event completes."""
@@ -64,14 +82,29 @@ class Fold:
         if (kind is AgentToken or kind is Thinking) and isinstance(event, AgentToken | Thinking):
             done = [] if kind is self._text_kind else self._change_kind(type(event))
             text = event.text
+            if text and kind is AgentToken:
+                self._has_text = True
             self._text.append(text)
             self._text_size += len(text)
             return done if self._text_size < self._max_text else done + self._end_text()
         if isinstance(event, Steered):
+            self._has_text = self._has_complete_text = False
             self._steered.append(event.message)
             return self._take_steered()
         done = self._complete(event)
         return done + self._take_steered() if self._steered else done
+
+    def feed_deltas(self, events: Sequence[AgentToken | Thinking]) -> bool:
+        """Feed events of the same kind as the one before. False, and nothing is fed, if they complete a message."""
+        texts = [event.text for event in events]
+        size = self._text_size + sum(map(len, texts))
+        if type(events[0]) is not self._text_kind or size >= self._max_text:
+            return False
+        if size > self._text_size and self._text_kind is AgentToken:
+            self._has_text = True
+        self._text += texts
+        self._text_size = size
+        return True
 
     def _change_kind(self, kind: type[AgentToken] | type[Thinking]) -> list[Message]:
         self._close_block()
@@ -93,11 +126,33 @@ class Fold:
             return self._result(event)
         if isinstance(event, MessageEnd) and event.discarded:
             self.discard()
-        elif isinstance(event, MessageEnd | Awaiting):
+        elif isinstance(event, Awaiting):
+            done = self.flush()
+            self._begin_turn()
+            return done
+        elif isinstance(event, MessageEnd):
             return self.flush()
+        elif isinstance(event, TurnStart):
+            self._begin_turn()
+        elif isinstance(event, Error):
+            self._error = event.message
         if isinstance(event, SessionEnd):
             return self.flush() + self.cancel_open()
         return []
+
+    def _begin_turn(self) -> None:
+        self._has_text = self._has_complete_text = False
+        self._error = None
+
+    @property
+    def error(self) -> str | None:
+        """The reason that the agent or the gateway has given for the failure of this turn, if any."""
+        return self._error
+
+    @property
+    def has_text(self) -> bool:
+        """Whether the turn has text of the agent, after the last message that the user sent in it."""
+        return self._has_text
 
     def _take_steered(self) -> list[Message]:
         """The messages that the user sent meanwhile: they stand between messages, never between a call and its result."""
@@ -153,6 +208,7 @@ class Fold:
                 self._open.pop(block.tool_call_id, None)
         self._blocks.clear()
         self._text.clear()
+        self._has_text = self._has_complete_text
         self._begin()
 
     def _begin(self) -> None:
@@ -163,6 +219,7 @@ class Fold:
         """The assistant message so far, if there is anything in it."""
         self._close_block()
         found, self._blocks = self._blocks, []
+        self._has_complete_text = self._has_text
         self._begin()
         if not found:
             return []

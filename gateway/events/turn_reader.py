@@ -26,9 +26,9 @@ class Turn:
             entries = await self._log.read(after)
             if not entries:
                 return
-            for n, entry in enumerate(entries):
-                if type(entry.event) in self._last:
-                    yield entries[: n + 1]
-                    return
+            if not self._last.isdisjoint([type(entry[1]) for entry in entries]):
+                end = next(n for n, entry in enumerate(entries, 1) if type(entry.event) in self._last)
+                yield entries[:end]
+                return
             after = entries[-1].seq
             yield entries

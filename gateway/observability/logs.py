@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+from contextlib import suppress
 from contextvars import ContextVar
 from datetime import UTC, datetime
+from io import TextIOWrapper
+from pathlib import Path
 from typing import Any
 
+from gateway.private_files import private_file
 from gateway.security.redaction import Redactor, current_redactor, redact_patterns, redactor_of_session
+
+MAX_LOG_FILE = 8 * 1024 * 1024
+"""Bytes of a log file at which the next one begins."""
 
 request_id: ContextVar[str | None] = ContextVar("request_id", default=None)
 session_id: ContextVar[str | None] = ContextVar("session_id", default=None)
@@ -74,11 +82,36 @@ class JsonFormatter(LogFormatter):
         return json.dumps(line)
 
 
-def set_up_logging(level: str, form: str, redactor: Redactor) -> None:
-    """Log to standard error. `level` is a name such as `info`, `form` is `text` or `json`."""
-    handler = logging.StreamHandler()
-    handler.setFormatter((JsonFormatter if form == "json" else TextFormatter)(redactor))
-    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+class _LogFile(logging.FileHandler):
+    """A file of mode 0600. When it has MAX_LOG_FILE bytes it is renamed to NAME.1, which replaces the previous one."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        super().emit(record)
+        # `emit` is called under the handler's lock.
+        if self.stream is not None and self.stream.tell() >= MAX_LOG_FILE:
+            self.close()
+            with suppress(OSError):
+                os.replace(self.baseFilename, f"{self.baseFilename}.1")
+
+    def _open(self) -> TextIOWrapper:
+        return open(private_file(Path(self.baseFilename), os.O_WRONLY | os.O_APPEND), "a", encoding="utf-8", errors="replace")
+
+
+def set_up_logging(level: str, form: str, redactor: Redactor, file: Path | None = None) -> logging.Handler:
+    """Log to standard error, or to a file, and what is a warning or worse to standard error too.
+
+    `level` is a name such as `info`, `form` is `text` or `json`. Returns the handler of standard error. Raises OSError if the
+    file cannot be opened.
+    """
+    errors = logging.StreamHandler()
+    handlers: list[logging.Handler] = [errors]
+    if file is not None:
+        handlers.append(_LogFile(file))
+        errors.setLevel(logging.WARNING)
+    for handler in handlers:
+        handler.setFormatter((JsonFormatter if form == "json" else TextFormatter)(redactor))
+    logging.basicConfig(level=level.upper(), handlers=handlers, force=True)
     logging.captureWarnings(True)
     for chatty in ("sse_starlette", "asyncio", "uvicorn.error"):
         logging.getLogger(chatty).setLevel(max(logging.WARNING, logging.getLevelName(level.upper())))
+    return errors

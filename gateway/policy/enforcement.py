@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from drivers.contract.agent import PermissionReply, Reply
 from drivers.contract.driver_info import ToolGrant
 from drivers.contract.events import AwaitedCall, Awaiting, DeniedResult, Event, OutputEvent, ToolCall, ToolResult
 from drivers.contract.messages import ToolUseBlock
-from gateway.policy.decision_record import CLIENT, TIME_LIMIT, Decision, Outcome, denial
+from gateway.policy.decision_record import CLI, CLIENT, TIME_LIMIT, Decision, Outcome, denial
 from gateway.policy.rules import NO_RULE, Evaluation, Policy, Resolve
 
 RELEVANT: frozenset[type[Event]] = frozenset((ToolCall, ToolResult, DeniedResult, Awaiting))
 """The kinds of events that enforcement reads or changes; batches without them need not pass through it."""
+LEFT = Evaluation(None)
+"""The ruling about a call that the CLI decides about."""
 NOT_CONFINED = "no sandbox confines it to the folders of the session"
 """Why the client is asked about a call that trust or a rule permits."""
 
@@ -41,15 +43,27 @@ class EarlierGrants:
         return True
 
 
+def _nothing(tool: str) -> bool:
+    return False
+
+
 class PolicyEnforcer:
     """The enforcement for one run. `decisions` collects what was decided; the run writes it to the audit and empties the list.
+
+    `left_to_cli`: whether the CLI decides about the calls of a tool that no rule decides and that is not trusted.
 
     Where all calls of a stop are decided here, the client does not see the stop. Where the client is asked about others, its
     answers and the `held` replies go to the agent together: a denied call has its result at once, an allowed one runs then.
     """
 
-    def __init__(self, policy: Policy | None = None, grants: Iterable[ToolGrant] = (), resolve: Resolve | None = None) -> None:
-        self._policy, self._resolve = policy or Policy(), resolve
+    def __init__(
+        self,
+        policy: Policy | None = None,
+        grants: Iterable[ToolGrant] = (),
+        resolve: Resolve | None = None,
+        left_to_cli: Callable[[str], bool] = _nothing,
+    ) -> None:
+        self._policy, self._resolve, self._left_to_cli = policy or Policy(), resolve, left_to_cli
         self._evaluated: dict[str, tuple[ToolUseBlock, Evaluation]] = {}
         self.begin(grants)
         self._calls: dict[str, ToolUseBlock] = {}
@@ -160,41 +174,48 @@ class PolicyEnforcer:
                 self._reported.discard(event.id)
                 return
         else:
-            call = self._calls[event.id] = _call_block(event)
+            known, call = event.id in self._calls, _call_block(event)
+            self._calls[event.id] = call
             if event.name in self._inline:
                 by_rule = self._evaluation(call)
                 self._record_ruling(event.id, by_rule if by_rule.rule is not None else NO_RULE)
+            elif not known and self._left_to_cli(event.name) and not self._policy.restricts_tool(event.name):
+                self._record(event.id, "left", CLI, None)
         enforced.events.append(event)
 
     def _awaiting(self, event: Awaiting, enforced: Enforced) -> None:
         rulings = {call.id: self._ruling(call) for call in event.calls if not call.optional}
         self._client_decides |= {call.id for call in event.calls if call.client_decides}
         decided = {call_id: reply for call_id, ruling in rulings.items() if (reply := _reply(call_id, ruling)) is not None}
+        left = [call.id for call in event.calls if call.cli_decides and rulings.get(call.id) is LEFT]
+        decided |= {call_id: PermissionReply(call_id, granted=True, by_cli=True) for call_id in left}
         for call_id, ruling in rulings.items():
             self._record_ruling(call_id, ruling)
         if rulings and len(decided) == len(rulings):
             enforced.replies += decided.values()
             return
         self.held |= decided
-        left: list[AwaitedCall] = []
+        remaining: list[AwaitedCall] = []
         for call in event.calls:
             reply = decided.get(call.id)
             if reply is None or reply.granted:
-                left.append(call if reply is None else call.model_copy(update={"optional": True}))
+                remaining.append(call if reply is None else call.model_copy(update={"optional": True}))
             else:
                 enforced.events += self._denied(call.id, reply)
-        enforced.events.append(event.model_copy(update={"calls": tuple(left)}))
+        enforced.events.append(event.model_copy(update={"calls": tuple(remaining)}))
 
     def _ruling(self, awaited: AwaitedCall) -> Evaluation:
         call = self._calls.get(awaited.id)
         if call is None:
             return Evaluation("ask")
         ruling = self._evaluation(call)
-        if ruling.verdict == "deny" or awaited.wants == "result":
-            # Unless a rule denies it, an application-side tool is run by the client.
+        if ruling.verdict == "deny" or awaited.wants != "permission":
+            # Unless a rule denies it, an application-side tool is run by the client, and a question answered by the user.
             return ruling if ruling.verdict == "deny" else Evaluation("ask")
         if self._granted.take(call):
             return Evaluation("allow", reason="granted before")
+        if ruling.verdict is None and awaited.cli_decides:
+            return LEFT
         if ruling.verdict is None:
             # An agent that was to run it at once and asks all the same needs more (codex: a patch outside of its folder).
             ruling = Evaluation("allow" if self._trust.get(call.name) and call.name not in self._inline else "ask")
@@ -210,6 +231,8 @@ class PolicyEnforcer:
         return [result, ToolCall(id=call_id, name=name, status="failed")]
 
     def _record_ruling(self, call_id: str, ruling: Evaluation) -> None:
+        if ruling is LEFT:
+            return self._record(call_id, "left", CLI, None)
         by = "trust" if ruling.rule is None else f"policy[{ruling.rule}]"
         if ruling.verdict == "ask":
             return self._record(call_id, "asked", by if ruling.rule is not None else "default", ruling.reason)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Awaitable
 from contextlib import suppress
 from functools import partial
 from itertools import islice
@@ -16,7 +17,7 @@ from fastapi import Depends, Request, Response
 from fastapi.routing import APIRoute
 from pydantic_core import from_json
 from starlette.exceptions import HTTPException
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.errors import TooMany, Unauthorized
 from gateway.gateway import Gateway
@@ -52,31 +53,46 @@ def authenticated_route(gateway: Gateway, body_field: str | None = None) -> type
             async def authenticated(request: Request) -> Response:
                 header, token = request.headers.get("authorization"), None
                 try:
-                    caller = gateway.auth.check(header)
+                    caller = gateway.authenticate(request.scope, header)
                 except Unauthorized:
                     if body_field is None:
                         raise
                     body = await _unauthenticated_body(gateway, request)
                     _require_candidate(gateway, header, body, body_field)
                     token = _field(body, body_field)
-                    caller = gateway.auth.check(header, token)
+                    caller = gateway.authenticate(request.scope, header, token)
                     request = Request(request.scope, _with_body(body, request.receive))
                 quotas = RequestQuotas(gateway.quotas, caller.name)
                 request.state.caller, request.state.quotas = caller, quotas
-                try:
-                    response = await handler(request)
-                except BaseException:
-                    quotas.release()
-                    raise
-                if caller.name is not None:
-                    # Only named keys can be revoked while the daemon runs.
-                    response = until_unauthorized(response, partial(gateway.auth.check, header, token))
                 # FastAPI only calls it.
-                return _Counted(response, quotas)  # type: ignore[return-value]
+                return await counted_response(gateway, caller, quotas, handler(request), header, token)  # type: ignore[return-value]
 
             return authenticated
 
     return AuthenticatedRoute
+
+
+async def counted_response(
+    gateway: Gateway,
+    caller: Caller,
+    quotas: RequestQuotas,
+    responding: Awaitable[Response],
+    header: str | None,
+    token: str | None = None,
+) -> ASGIApp:
+    """Return the response to a caller, who was authenticated by the Authorization `header` or by a token in the body.
+
+    It releases the quotas when it is sent, or if there is none. A stream ends once the key is revoked.
+    """
+    try:
+        response = await responding
+    except BaseException:
+        quotas.release()
+        raise
+    if caller.name is not None:
+        # Only named keys can be revoked while the daemon runs.
+        response = until_unauthorized(response, partial(gateway.auth.check, header, token))
+    return _Counted(response, quotas)
 
 
 class _Counted:

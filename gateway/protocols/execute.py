@@ -6,15 +6,18 @@ Frames are `data: {"kind": …}` without an `event:` line, as on the manual's pa
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
+from typing import Annotated
 
 from fastapi import APIRouter, Header, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic_core import to_json
 
 from drivers.contract.events import (
     AgentToken,
     Error,
     Event,
     Hook,
+    RateLimit,
     SessionEnd,
     Stderr,
     Stdout,
@@ -28,18 +31,27 @@ from gateway.events.event_log import Entry
 from gateway.events.turn_reader import Turn
 from gateway.gateway import Gateway
 from gateway.protocols.authenticated_routes import CurrentCaller, CurrentQuotas, authenticated_route
+from gateway.protocols.direct_routes import DirectRequest, DirectRoute
 from gateway.protocols.route_metadata import EventStreamMetadata, openapi_extra
 from gateway.protocols.sse import event_stream
 from gateway.runs.idempotency import IdempotencyKey
 from gateway.runs.one_shot_tasks import Task
 from gateway.security.authentication import Caller
+from gateway.security.quotas import RequestQuotas
 
 VISIBLE: frozenset[type[Event]] = frozenset(
     (AgentToken, Thinking, ToolCall, ToolResult, Subagent, Hook, Usage, Stdout, Stderr, SessionEnd, Error)
 )
 """The events of the endpoint's table. Other kinds are the gateway's own and are not sent."""
-OMITTED_FIELDS: Mapping[type[Event], set[str]] = {ToolCall: {"parent_id"}, ToolResult: {"parent_id"}, SessionEnd: {"stop_reason"}}
+OMITTED_FIELDS: Mapping[type[Event], set[str]] = {
+    ToolCall: {"parent_id"},
+    ToolResult: {"parent_id", "changes", "exit_code"},
+    SessionEnd: {"stop_reason"},
+    Error: {"resets_at"},
+}
 """Fields that the endpoint's table lacks."""
+RATE_LIMIT = "x-portico.rate_limit"
+"""The kind of the event `rate_limit`, which the endpoint's table lacks: clients ignore unknown kinds."""
 KINDS = [
     "agent_token", "thinking", "tool_call", "tool_result", "subagent", "hook", "usage",
     "stdout", "stderr", "session_end", "error",
@@ -67,6 +79,9 @@ data: {"kind":"session_end","exit_code":0,"duration_ms":26}
 )
 
 
+AfterHeader = Annotated[int | None, Header(ge=0, description="Number the frames, and begin after this one.")]
+
+
 class ExecuteRequest(BaseModel):
     """One task. `driver` is the name of an agent here. The API key is `auth_token` or in the Authorization header."""
 
@@ -85,22 +100,36 @@ def router(gateway: Gateway) -> APIRouter:
 
     @routes.post("/v1/execute", response_class=Response, openapi_extra=EXAMPLES)
     async def execute(
-        request: ExecuteRequest,
-        caller: CurrentCaller,
-        quotas: CurrentQuotas,
-        last_event_id: int | None = Header(default=None, ge=0, description="Number the frames, and begin after this one."),
+        request: ExecuteRequest, caller: CurrentCaller, quotas: CurrentQuotas, last_event_id: AfterHeader = None
     ) -> Response:
         """Run a task and stream its events until `session_end`. The run goes on if the client disconnects."""
-        quotas.take_stream()
-        task = Task(request.driver, request.task, request.model, caller.name)
-        turn = await gateway.tasks.execute(task, _idempotency_key(request, caller))
-        return event_stream(_frames(turn, last_event_id), gateway.keep_alive)
+        return await _execute(gateway, request, caller, quotas, last_event_id)
 
     return routes
 
 
+def direct_route(gateway: Gateway, routes: APIRouter) -> DirectRoute:
+    """Return the direct route for the route of `router`."""
+
+    async def respond(request: DirectRequest) -> Response:
+        return await _execute(gateway, request.body, request.caller, request.quotas, request.headers["last-event-id"])
+
+    return DirectRoute(routes, "execute", {"last-event-id": TypeAdapter(AfterHeader)}, respond)
+
+
+async def _execute(
+    gateway: Gateway, request: ExecuteRequest, caller: Caller, quotas: RequestQuotas, after: int | None
+) -> Response:
+    quotas.take_stream()
+    task = Task(request.driver, request.task, request.model, caller.name)
+    turn = await gateway.tasks.execute(task, _idempotency_key(request, caller))
+    return event_stream(_frames(turn, after), gateway.keep_alive)
+
+
 def event_json(event: Event, encoded: bytes) -> bytes | None:
     """Return the JSON that clients get of an event, given `event.encode()`; None for an event that is not sent."""
+    if isinstance(event, RateLimit):
+        return to_json({**event.model_dump(), "kind": RATE_LIMIT})
     omitted = OMITTED_FIELDS.get(type(event))
     if omitted is not None:
         return event.__pydantic_serializer__.to_json(event, exclude=omitted)

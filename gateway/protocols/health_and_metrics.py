@@ -42,8 +42,9 @@ class NotReady(BaseModel):
 
 def router(gateway: Gateway) -> APIRouter:
     """Return the routes of a gateway."""
-    public = APIRouter()
-    metrics_routes = public if gateway.settings.server.open_metrics else APIRouter(route_class=authenticated_route(gateway))
+    public = APIRouter(tags=["operations"])
+    authenticated = APIRouter(tags=["operations"], route_class=authenticated_route(gateway))
+    metrics_routes = public if gateway.settings.server.open_metrics else authenticated
 
     @public.get("/healthz", openapi_extra=openapi_extra(responses={200: {"status": "ok", "version": __version__}}))
     async def health() -> Health:
@@ -72,8 +73,5 @@ def router(gateway: Gateway) -> APIRouter:
         text = gateway.metrics.text(await gateway.metrics_snapshot())
         return Response(text, headers={"Content-Type": gateway.metrics.registry.content_type})
 
-    routes = APIRouter(tags=["operations"])
-    routes.include_router(public)
-    if metrics_routes is not public:
-        routes.include_router(metrics_routes)
-    return routes
+    public.routes += authenticated.routes
+    return public

@@ -25,7 +25,7 @@ class StrictJsonRoute(APIRoute):
         handler = super().get_route_handler()
 
         async def strict(request: Request) -> Response:
-            if _has_body(request.headers) and not _is_json(request.headers.get("content-type", "")):
+            if _has_body(request.headers) and not is_json(request.headers.get("content-type", "")):
                 raise HTTPException(415, "the body must be a JSON object, sent with Content-Type: application/json")
             return await handler(_StrictRequest(request.scope, request.receive))
 
@@ -44,6 +44,7 @@ def _has_body(headers: Headers) -> bool:
     return headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
 
 
-def _is_json(content_type: str) -> bool:
+def is_json(content_type: str) -> bool:
+    """Whether a Content-Type is that of JSON."""
     kind = content_type.partition(";")[0].strip().lower()
     return kind == "application/json" or (kind.startswith("application/") and kind.endswith("+json"))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Callable
 from contextlib import aclosing, suppress
+from functools import cache
 from typing import Any
 
 from fastapi import Response
@@ -25,34 +26,42 @@ AppStatus.disable_automatic_graceful_drain()  # type: ignore[no-untyped-call]
 KEEP_ALIVE = b": keep-alive\n\n"
 
 
-def event_stream(chunks: AsyncIterator[bytes], keep_alive: float, *, close_at_eof: bool = False) -> EventSourceResponse:
+def event_stream(chunks: AsyncIterator[bytes], keep_alive: float, *, close_at_eof: bool = False) -> Response:
     """Return a response that streams encoded frames. Every `keep_alive` seconds it sends a comment, which keeps it open.
 
     With `close_at_eof` it ends when the client closes its side of the connection, for chunks that are sent only once.
     """
-    response = _EventStream(
-        chunks,
-        ping=keep_alive,
-        sep="\n",
-        # Proxies must not cache, compress or buffer the stream; sse-starlette adds X-Accel-Buffering: no.
-        headers={"Cache-Control": "no-cache, no-transform"},
-    )
-    response.close_at_eof = close_at_eof
-    return response
+    return _EventStream(chunks, keep_alive, close_at_eof)
 
 
-class _EventStream(EventSourceResponse):
+def _response_of_package(chunks: AsyncIterable[bytes], keep_alive: float) -> EventSourceResponse:
+    # Proxies must not cache, compress or buffer the stream; sse-starlette adds X-Accel-Buffering: no.
+    return EventSourceResponse(chunks, ping=keep_alive, sep="\n", headers={"Cache-Control": "no-cache, no-transform"})
+
+
+@cache
+def _raw_headers() -> tuple[tuple[bytes, bytes], ...]:
+    return tuple(_response_of_package(_nothing(), 1.0).raw_headers)
+
+
+async def _nothing() -> AsyncIterator[bytes]:
+    return
+    yield
+
+
+class _EventStream(Response):
     """Sends the frames and the keep-alive comments, until the last frame or until the client disconnects.
 
-    `EventSourceResponse` runs four tasks for each response, in a task group of anyio. That is a tenth of the time in which a
-    turn of the echo agent is answered (sse-starlette 3.7.0). Its headers and its responses to HEAD are used.
+    `EventSourceResponse` runs four tasks for each response, in a task group of anyio, and makes its headers anew. That is a tenth
+    of the time in which a turn of the echo agent is answered (sse-starlette 3.7.0). Its headers and its responses to HEAD are
+    used.
     """
 
-    close_at_eof = False
-    _complete = False
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(self, chunks: AsyncIterable[bytes], keep_alive: float, close_at_eof: bool) -> None:
+        # Not by the base class, which makes the headers of a body.
+        self.status_code, self.background, self.raw_headers = 200, None, list(_raw_headers())
+        self.body_iterator, self.ping_interval, self.close_at_eof = chunks, keep_alive, close_at_eof
+        self._complete = False
         self._writing = asyncio.Lock()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -61,7 +70,9 @@ class _EventStream(EventSourceResponse):
         if self.close_at_eof:
             extensions[CLOSE_AT_EOF] = {}
         if scope["type"] != "http" or scope["method"] == "HEAD":
-            return await super().__call__(scope, receive, send)
+            response = _response_of_package(self.body_iterator, self.ping_interval)
+            response.raw_headers = self.raw_headers
+            return await response(scope, receive, send)
         sending = asyncio.create_task(self._send_all(send))
         tasks = [sending, asyncio.create_task(_cancel_on_disconnect(sending, receive))]
         try:
@@ -110,7 +121,7 @@ async def _cancel_on_disconnect(sending: asyncio.Task[None], receive: Receive) -
 
 def until_unauthorized(response: Response, check: Callable[[], object]) -> Response:
     """Return the response. A stream ends before its next chunk once `check` raises Unauthorized."""
-    if isinstance(response, EventSourceResponse):
+    if isinstance(response, _EventStream):
         response.body_iterator = _until_unauthorized(response.body_iterator, check)
     return response
 

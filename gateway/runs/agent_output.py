@@ -3,20 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 
-from drivers.contract.events import Awaiting, Commands, Compacted, Error, Event, OutputEvent, SessionEnd, Stderr, Stdout, Title
+from drivers.contract.events import (
+    AgentToken,
+    Awaiting,
+    Commands,
+    Compacted,
+    Error,
+    Event,
+    OutputEvent,
+    SessionEnd,
+    Stderr,
+    Stdout,
+    Thinking,
+    Title,
+    Usage,
+)
 from drivers.contract.messages import Message, ToolUseBlock, UserMessage
 from gateway.events.event_log import REQUEST_TIMEOUT, EventLog
 from gateway.events.log_entries import LogEvent, Steered
-from gateway.events.messages import Fold
+from gateway.events.messages import NO_REASON, Fold
 from gateway.observability.metrics import RunMetrics
 from gateway.runs.compaction import store_compaction
 from gateway.runs.session_metadata import METADATA_EVENTS, store_metadata
 from gateway.runs.store_retries import retried
 from gateway.security.redaction import Redactor
-from gateway.store import Store
+from gateway.store import FailureRecord, Store, UsageRecord
 
 # isinstance costs 0.7 us where it fails, through pydantic's metaclass; a look-up in a set 0.03 us.
 _RAW: frozenset[type[Event]] = frozenset((Error, Stderr, Stdout))
@@ -45,6 +59,7 @@ class RunOutput:
         self._fold = Fold()
         self._taken: list[OutputEvent] = []
         self._completed: list[tuple[int, str]] = []
+        self._usage: UsageRecord | None = None
 
     @property
     def unanswered(self) -> list[str]:
@@ -72,8 +87,21 @@ class RunOutput:
         """Takes an event in the middle of a turn."""
         if type(event) in _RAW:
             event = self._redactor.clean_event(event)
+        elif type(event) is Usage:
+            self._usage = _sum(self._usage, event)
         self._feed(event)
         self._taken.append(event)
+
+    def take_deltas(self, events: Sequence[AgentToken | Thinking]) -> None:
+        """Takes events of one kind in the middle of a turn."""
+        # The first may be of another kind than the event before.
+        self.take(events[0])
+        others = events[1:]
+        if others and self._fold.feed_deltas(others):
+            self._taken += others
+        else:
+            for event in others:
+                self.take(event)
 
     async def store_first(self, event: OutputEvent) -> None:
         """Takes one of STORED_FIRST. Metadata that is stored already is not sent to the client again."""
@@ -96,6 +124,15 @@ class RunOutput:
         self.flush()
         self._feed(event)
         return [body for _, body in self._take_completed()]
+
+    def failure(self, event: Awaiting | SessionEnd) -> FailureRecord | None:
+        """Returns why the run failed if this event, which was taken last, ends it so. None for a task."""
+        return failure_of(self._fold, event) if self._has_history else None
+
+    def take_usage(self) -> UsageRecord | None:
+        """Returns what the agent has used since the last call. None for a task, and if nothing was reported."""
+        usage, self._usage = self._usage, None
+        return usage if self._has_history else None
 
     async def steered(self, message: UserMessage, key: str | None = None) -> int:
         """Appends a message to the agent at work to the log, behind what was taken; returns the number of its event."""
@@ -122,3 +159,22 @@ class RunOutput:
     def _take_completed(self) -> list[tuple[int, str]]:
         completed, self._completed = self._completed, []
         return completed
+
+
+def failure_of(fold: Fold, event: Event) -> FailureRecord | None:
+    """Returns why a run failed, whose events a fold has got up to this one. None if this event is not the end of a failed run."""
+    if not isinstance(event, SessionEnd) or event.stop_reason != "error":
+        return None
+    return FailureRecord(fold.error or NO_REASON, not fold.has_text)
+
+
+def _sum(before: UsageRecord | None, event: Usage) -> UsageRecord:
+    known = before or UsageRecord()
+    return UsageRecord(
+        known.input_tokens + event.input_tokens,
+        known.output_tokens + event.output_tokens,
+        known.cache_read + event.cache_read,
+        known.cache_write + event.cache_write,
+        known.reasoning_tokens + event.reasoning_tokens,
+        known.cost_usd + (event.cost_usd or 0),
+    )

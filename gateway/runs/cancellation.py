@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Coroutine, Iterable
-from contextlib import suppress
 from typing import Any, TypeVar
 
 log = logging.getLogger(__name__)
@@ -19,14 +18,28 @@ async def completed(work: Coroutine[Any, Any, Result]) -> Result:
     A write to the store is completed in any case. The state in memory must follow it: with an event that is stored and not in
     the log, its number would be given to a second event.
     """
-    task = asyncio.create_task(work)
+    ended: _Uncancellable[Result] = _Uncancellable()
+    ended.by = asyncio.create_task(_run(work, ended))
+    return await ended
+
+
+class _Uncancellable(asyncio.Future[Result]):
+    """A future that is not cancelled with the task that awaits it: the task is cancelled when the future is done.
+
+    `by` is the task that completes it, which the event loop does not keep from being collected.
+    """
+
+    by: asyncio.Task[None] | None = None
+
+    def cancel(self, msg: Any = None) -> bool:
+        return False
+
+
+async def _run(work: Coroutine[Any, Any, Result], ended: asyncio.Future[Result]) -> None:
     try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        while not task.done():
-            with suppress(asyncio.CancelledError):
-                await asyncio.wait([task])
-        raise
+        ended.set_result(await work)
+    except BaseException as error:
+        ended.set_exception(error)
 
 
 async def all_ended(works: Iterable[Awaitable[Any]]) -> None:

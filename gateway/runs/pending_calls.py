@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from drivers.contract.agent import PermissionReply, Reply, ToolReply
@@ -28,7 +28,7 @@ APPROVED = "Tool call approved, but the agent was started anew before it ran. Ma
 INTERRUPTED = "Tool call interrupted: the agent was started anew. Whether it took effect is not known."
 NO_RESULT = "Tool call allowed, but the application gave no result."
 
-_MISSING = {"permission": "answer", "result": "result from the application"}
+_MISSING = {"permission": "answer", "answer": "answer", "result": "result from the application"}
 
 
 class PendingCalls:
@@ -65,6 +65,11 @@ class PendingCalls:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+    @property
+    def awaits_results(self) -> bool:
+        """Whether a call waits for its result from the application."""
+        return any(call.wants == "result" for call in self.calls.values())
 
     @property
     def overdue(self) -> bool:
@@ -154,18 +159,27 @@ def client_results(replies: Iterable[Reply]) -> list[ToolMessage]:
 
 
 def pending_in(
-    history: Iterable[Message], runs_at_once: Callable[[ToolUseBlock], bool], app_tools: Iterable[ToolSpec] | None
+    history: Iterable[Message],
+    runs_at_once: Callable[[ToolUseBlock], bool],
+    app_tools: Iterable[ToolSpec] | None,
+    question_tools: Collection[str] = (),
 ) -> list[AwaitedCall]:
     """The calls that a history ends in, as they wait for the client.
 
-    Those that `runs_at_once` without the client's permission are optional, unless there are no others.
+    Calls of `question_tools` wait for the user's answer. Those that `runs_at_once` without the client's permission are optional,
+    unless there are no others.
     """
     app = {tool.name for tool in app_tools or ()}
     found = pending_tool_calls(history)
-    blocked = {call_id for call_id, call in found.items() if call.name not in app and runs_at_once(call)}
+    asking = app | {*question_tools}
+    blocked = {call_id for call_id, call in found.items() if call.name not in asking and runs_at_once(call)}
     optional = blocked if len(blocked) < len(found) else set()
     return [
-        AwaitedCall(id=call_id, wants="result" if call.name in app else "permission", optional=call_id in optional)
+        AwaitedCall(
+            id=call_id,
+            wants="result" if call.name in app else "answer" if call.name in question_tools else "permission",
+            optional=call_id in optional,
+        )
         for call_id, call in found.items()
     ]
 

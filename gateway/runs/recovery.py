@@ -15,9 +15,10 @@ from drivers.contract.messages import MESSAGE, Message, ToolMessage, pending_too
 from drivers.runtime.process_tree import described, end_family, process_of
 from gateway.events.log_entries import LogEvent, decode
 from gateway.events.messages import Fold
+from gateway.runs.agent_output import failure_of
 from gateway.runs.store_version_4_recovery import number_messages
 from gateway.runs.stored_history import StoredHistory
-from gateway.store import EventRow, MessageRow, RunRecord, Store
+from gateway.store import EventRow, FailureRecord, MessageRow, RunRecord, Store
 
 log = logging.getLogger(__name__)
 
@@ -83,13 +84,13 @@ async def _close(store: Store, run: RunRecord, *, has_history: bool) -> None:
         return await store.runs.end(run, "error")
     end = await _own_end(store, run)
     if end is not None:
-        missing = await _missing_messages(store, run, []) if has_history else []
-        return await store.runs.end(run, end.stop_reason, messages=missing)
+        missing, failure = await _missing_messages(store, run, []) if has_history else ([], None)
+        return await store.runs.end(run, end.stop_reason, messages=missing, failure=failure)
     first = await store.events.last_seq(run.log_id) + UNSEEN + 1
     ends: list[OutputEvent] = [Error(message=WHY), SessionEnd(exit_code=1, stop_reason="error")]
-    missing = await _missing_messages(store, run, list(enumerate(ends, first))) if has_history else []
+    missing, failure = await _missing_messages(store, run, list(enumerate(ends, first))) if has_history else ([], None)
     row = EventRow(run.log_id, first, first + len(ends) - 1, b"\n".join(event.encode() for event in ends))
-    await store.runs.end(run, "error", row, missing)
+    await store.runs.end(run, "error", row, missing, failure)
 
 
 async def _own_end(store: Store, run: RunRecord) -> SessionEnd | None:
@@ -100,8 +101,10 @@ async def _own_end(store: Store, run: RunRecord) -> SessionEnd | None:
     return None
 
 
-async def _missing_messages(store: Store, run: RunRecord, end: Sequence[tuple[int, OutputEvent]]) -> list[MessageRow]:
-    """Returns what the events of a run, and the events that now end it, complete beyond its stored messages.
+async def _missing_messages(
+    store: Store, run: RunRecord, end: Sequence[tuple[int, OutputEvent]]
+) -> tuple[list[MessageRow], FailureRecord | None]:
+    """Returns what the events of a run, and the events that now end it, complete beyond its stored messages, and why it failed.
 
     Messages are stored in the order of their numbers, so that those before the greatest stored number are there.
     """
@@ -113,6 +116,7 @@ async def _missing_messages(store: Store, run: RunRecord, end: Sequence[tuple[in
         if isinstance(message, ToolMessage):
             results[seq].append(message.tool_call_id)
     fold, last, missing = Fold(), 0, list[tuple[int, Message]]()
+    failure: FailureRecord | None = None
     async for seq, event in _events(store, run):
         completed = fold.feed(event)
         if seq >= greatest:
@@ -120,13 +124,15 @@ async def _missing_messages(store: Store, run: RunRecord, end: Sequence[tuple[in
         # Results that the client or the gateway has given to calls are stored with the number of the turn's first event.
         for call_id in results.pop(seq, ()):
             fold.answer(call_id)
+        failure = failure_of(fold, event)
         last = seq
     async for _, message in _stored(store, run.log_id, last + 1):
         # An older version was killed after it stored the message, and before it stored the events.
         fold.apply(message)
     for seq, event in end:
         missing += [(seq, message) for message in fold.feed(event)]
-    return [MessageRow(message.model_dump_json(), seq) for seq, message in missing]
+        failure = failure_of(fold, event)
+    return [MessageRow(message.model_dump_json(), seq) for seq, message in missing], failure
 
 
 async def _stored(store: Store, session_id: str, first_seq: int) -> AsyncIterator[tuple[int, Message]]:

@@ -1,4 +1,4 @@
-"""Retention: deletes what is older than the configuration keeps, at the start of the gateway and daily while it runs."""
+"""Retention: deletes what is older than the configuration keeps, soon after the start of the gateway and daily while it runs."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ log = logging.getLogger(__name__)
 
 DAY = 86400.0
 """Seconds."""
+START_DELAY = 1.0
+"""Seconds from the start of the gateway to the first deletion, which takes seconds if much has expired."""
 CHECK_INTERVAL = 600.0
 """Seconds between looks at the clock: a single long sleep does not count the time that the machine was suspended."""
 
@@ -29,9 +31,8 @@ class Retention:
         self._store, self._transcripts, self._kept, self._clock = store, transcripts, kept, clock
         self._repeating: asyncio.Task[None] | None = None
 
-    async def start(self) -> None:
-        """Delete once, and then daily until `close`. Raises what the store raises the first time."""
-        await self.delete_expired()
+    def start(self) -> None:
+        """Delete in the background, after START_DELAY what has expired by now, then daily until `close`. Errors are logged."""
         self._repeating = asyncio.create_task(self._repeat(self._clock()))
 
     async def close(self) -> None:
@@ -41,22 +42,29 @@ class Retention:
             with suppress(asyncio.CancelledError):
                 await self._repeating
 
-    async def delete_expired(self) -> None:
-        """Delete what has expired by now. Tasks that run are kept."""
-        kept, now = self._kept, self._clock()
+    async def delete_expired(self, now: float) -> None:
+        """Delete what has expired by a time, and return the space of the database file. Tasks that run are kept."""
+        kept = self._kept
         await self._store.runs.delete_executions(now - kept.keep_executions_days * DAY)
         await self._store.idempotency_keys.delete_before(now - kept.keep_keys_days * DAY)
         await self._store.audit.delete_before(now - kept.keep_audit_days * DAY)
         await asyncio.to_thread(self._transcripts.forget_tasks, now - kept.keep_executions_days * DAY)
+        # Last: it raises where the disk is full.
+        await self._store.release_space()
 
     async def _repeat(self, last: float) -> None:
+        await asyncio.sleep(START_DELAY)
+        # Not by the clock as it is now: if it was set forward since the start, idempotency keys in use would be deleted.
+        await self._try_to_delete(last)
         while True:
             await asyncio.sleep(CHECK_INTERVAL)
             # A clock that was set back does not postpone it.
-            if 0 <= self._clock() - last < DAY:
-                continue
-            last = self._clock()
-            try:
-                await self.delete_expired()
-            except Exception:
-                log.exception("what has expired cannot be deleted; trying again in a day")
+            if not 0 <= self._clock() - last < DAY:
+                last = self._clock()
+                await self._try_to_delete(last)
+
+    async def _try_to_delete(self, now: float) -> None:
+        try:
+            await self.delete_expired(now)
+        except Exception:
+            log.exception("what has expired cannot be deleted; trying again in a day")

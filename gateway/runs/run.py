@@ -14,11 +14,25 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from enum import Enum
 from functools import partial
+from itertools import groupby
+from typing import cast
 
-from drivers.contract.agent import Agent, Prompt, Reply
+from drivers.contract.agent import AFTER_LIMIT, Agent, Prompt, Reply
 from drivers.contract.driver_info import ToolGrant
 from drivers.contract.errors import AgentGone, DriverError, InputFull
-from drivers.contract.events import AwaitedCall, Awaiting, Error, OutputEvent, SessionEnd, Stderr
+from drivers.contract.events import (
+    DELTAS,
+    AgentToken,
+    AwaitedCall,
+    Awaiting,
+    Error,
+    ModeChanged,
+    OutputEvent,
+    RateLimit,
+    SessionEnd,
+    Stderr,
+    Thinking,
+)
 from drivers.contract.messages import Message, ToolUseBlock, UserMessage
 from drivers.runtime.file_threads import in_thread
 from gateway.errors import GatewayError, StoreUnavailable
@@ -47,8 +61,20 @@ MAX_STEERED = 16 * 1024 * 1024
 """Characters of messages to the agent at work that may wait for the end of its own message; a single one may be longer."""
 EVALUATION_TIMEOUT = 5.0
 """Seconds for the evaluation of calls with long arguments or paths: a file system may not answer."""
+MAX_LIMIT_WAIT = 6 * 3600.0
+"""Seconds that a run waits for usage limits to reset, in all. The shortest limits of the vendors are for five hours."""
+LIMIT_MARGIN = 2.0
+"""Seconds that it waits longer, since the vendor's clock may be another."""
 CLOSE_TIMEOUT = 10.0
 """Seconds until a run whose agent does not end is cancelled."""
+
+ModeChange = Callable[[str], None]
+"""Called with the mode that the agent's CLI has changed the session to."""
+
+
+def ignore_mode(mode: str) -> None:
+    """For runs without a session."""
+
 
 Audit = Callable[[Sequence[Decision]], list[AuditRecord]]
 """Returns the rows of decisions."""
@@ -70,6 +96,8 @@ class Run:
 
     `has_history`: its messages are stored. `suspendable`: it goes on waiting when its agent ends. `enforcer` decides about calls
     before the client is asked, `audit` makes the rows of its decisions, `pending` are the calls that wait for the client.
+    `mode_changed` is called before the log has the event. With `waits_for_limits` a run that a usage limit has stopped goes on
+    when the limit resets, for MAX_LIMIT_WAIT in all; `clock` returns the time in seconds since the epoch.
     """
 
     def __init__(
@@ -86,6 +114,9 @@ class Run:
         enforcer: PolicyEnforcer | None = None,
         audit: Audit = audit_nothing,
         pending: PendingCalls | None = None,
+        mode_changed: ModeChange = ignore_mode,
+        waits_for_limits: bool = False,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self.id, self.first_seq, self.agent, self.log = record.id, record.first_seq, agent, log
         self.state = RunState(record.state)
@@ -94,13 +125,16 @@ class Run:
         self._stop_requested = asyncio.Event()
         self._output = RunOutput(log, store, redactor, meter, has_history=has_history, stop=self._stop_requested)
         self._meter, self._suspendable = meter, suspendable
-        self._enforcer, self._audit = enforcer or PolicyEnforcer(), audit
+        self._enforcer, self._audit, self._mode_changed = enforcer or PolicyEnforcer(), audit, mode_changed
         self._stopping = self._suspending = self._turn_ending = self._superseded = False
         self.agent_failed = False
         self._failing: str | None = None
         self._closing: asyncio.Task[None] | None = None
         self._work: asyncio.Task[None] | None = None
         self._not_waiting = asyncio.Event()
+        self._limit_wait = MAX_LIMIT_WAIT if waits_for_limits else 0.0
+        self._clock, self._waits_for_limit = clock, False
+        self._limit_errors: Sequence[OutputEvent] = ()
 
     @property
     def suspended(self) -> bool:
@@ -262,8 +296,9 @@ class Run:
             self._enforcer.cancelled(self.pending.calls)
             await self._record_cancelled()
         if self.agent is not None and self.state is not RunState.ENDED:
-            with suppress(DriverError):
-                await self.agent.interrupt(grace)
+            if not self._waits_for_limit:
+                with suppress(DriverError):
+                    await self.agent.interrupt(grace)
             await self.wait()
         if self.state is not RunState.ENDED:
             # Suspended: there is no agent whose last event would end it.
@@ -322,7 +357,8 @@ class Run:
     async def _pump(self) -> None:
         try:
             while self.agent is not None and (self.state is not RunState.ENDED or self._superseded):
-                events = await self.agent.receive()
+                events = [*self._limit_errors, *await self.agent.receive()] if self._limit_errors else await self.agent.receive()
+                self._limit_errors = ()
                 if self._superseded:
                     await self._take_superseded(events)
                     if any(isinstance(event, SessionEnd) for event in events):
@@ -332,7 +368,7 @@ class Run:
                     events = _failed(events, self._failing)
                 elif self._suspending:
                     events = [event for event in events if not isinstance(event, Error)]
-                await self._take(events)
+                await self._take_or_wait(events)
                 await self.log.wait_for_capacity(self._stop_requested)
             return
         except asyncio.CancelledError:
@@ -348,6 +384,50 @@ class Run:
             self._request_stop()
             failure = self._failing or f"the gateway failed: {type(error).__name__}: {error}"
         await self._end_failed(failure)
+
+    async def _take_or_wait(self, events: Sequence[OutputEvent]) -> None:
+        if self._limit_wait:
+            events = self._without_limit_errors(events)
+        reset = self._limit_reset(events)
+        await (self._take(events) if reset is None else self._wait_for_limit(events, reset))
+
+    def _without_limit_errors(self, events: Sequence[OutputEvent]) -> Sequence[OutputEvent]:
+        """The events before a usage limit's error that is last. It is kept until the agent's next events, which say whether the
+        turn ends with it: an agent may write the two apart."""
+        first = next((at for at, event in enumerate(events) if _is_limit_error(event)), len(events))
+        if not all(isinstance(event, Error | Stderr) for event in events[first:]):
+            first = len(events)
+        self._limit_errors = events[first:]
+        return events[:first]
+
+    def _limit_reset(self, events: Sequence[OutputEvent]) -> float | None:
+        """When the usage limit resets that ends the run with these events; None if it does not, or not in time."""
+        if not self._limit_wait or self._stopping or not events or not isinstance(events[-1], SessionEnd):
+            return None
+        resets = [event.resets_at for event in events if isinstance(event, Error) and event.resets_at is not None]
+        seconds = self._seconds_until(resets[-1]) if resets and self.agent is not None and self.agent.alive else None
+        return resets[-1] if seconds is not None and seconds <= self._limit_wait else None
+
+    def _seconds_until(self, reset: float) -> float:
+        return max(0.0, reset - self._clock()) + LIMIT_MARGIN
+
+    async def _wait_for_limit(self, events: Sequence[OutputEvent], reset: float) -> None:
+        """Wait until a usage limit resets, then let the agent go on, unless the run is stopped meanwhile."""
+        self._waits_for_limit = True
+        try:
+            kept: list[OutputEvent] = [event for event in events if not isinstance(event, Error | Stderr | SessionEnd)]
+            await self._take([*kept, RateLimit(status="rejected", resets_at=reset, waiting=True)])
+            seconds = self._seconds_until(reset)
+            self._limit_wait = max(0.0, self._limit_wait - seconds)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self._stop_requested.wait()
+        finally:
+            self._waits_for_limit = False
+        if not self._stopping and self.agent is not None:
+            return await self.agent.prompt(AFTER_LIMIT)
+        cancelled = [SessionEnd(exit_code=130, stop_reason="cancelled")]
+        await self._take(_error_end(self._failing) if self._failing is not None else cancelled)
 
     async def _take_superseded(self, events: Sequence[OutputEvent]) -> None:
         """The run has its last event, and a next one has begun: only what the agent reports about its session is kept."""
@@ -377,7 +457,7 @@ class Run:
     async def _fail(self, message: str) -> None:
         if self.state is RunState.ENDED:
             return
-        last = _error_end(message)
+        last = [*self._limit_errors, *_error_end(message)]
         try:
             await self._take(last)
         except Exception:
@@ -393,21 +473,26 @@ class Run:
 
     async def _take(self, events: Sequence[OutputEvent]) -> None:
         """Log the events; the last event of a turn comes after everything that a client may ask for then is stored."""
-        for event in await self._enforce(events):
-            kind = type(event)
-            if kind in LAST and isinstance(event, Awaiting | SessionEnd):
-                if self._suspends(event):
-                    self.agent = None
-                    if not self._suspending:
-                        self._meter.crashed_while_suspended()
-                    break
-                await self._turn_over(event)
-                if kind is SessionEnd:
-                    return
-            elif kind in STORED_FIRST:
-                await self._output.store_first(event)
-            else:
-                self._output.take(event)
+        for kind, group in groupby(await self._enforce(events), type):
+            if kind in DELTAS:
+                self._output.take_deltas(cast("list[AgentToken | Thinking]", list(group)))
+                continue
+            for event in group:
+                if kind in LAST and isinstance(event, Awaiting | SessionEnd):
+                    if self._suspends(event):
+                        self.agent = None
+                        if not self._suspending:
+                            self._meter.crashed_while_suspended()
+                        return self._output.flush()
+                    await self._turn_over(event)
+                    if kind is SessionEnd:
+                        return
+                elif kind in STORED_FIRST:
+                    await self._output.store_first(event)
+                else:
+                    if kind is ModeChanged and isinstance(event, ModeChanged):
+                        self._mode_changed(event.mode)
+                    self._output.take(event)
         self._output.flush()
 
     def _suspends(self, event: Awaiting | SessionEnd) -> bool:
@@ -416,7 +501,7 @@ class Run:
 
     async def _enforce(self, events: Sequence[OutputEvent]) -> Sequence[OutputEvent]:
         """The events as the client gets them, once the calls that do not need the client are decided."""
-        if not any(type(event) in RELEVANT for event in events):
+        if RELEVANT.isdisjoint(map(type, events)):
             return events
         if slow := self._enforcer.slow_calls(events):
             self._enforcer.add_evaluations(await self._evaluated(slow))
@@ -457,6 +542,8 @@ class Run:
                 event,
                 since,
                 self._output.take_last(event),
+                failure=self._output.failure(event),
+                usage=self._output.take_usage(),
                 ended=partial(self._set_turn_over, event, since),
                 stop=self._stop_requested,
             )
@@ -481,6 +568,10 @@ def _rows(messages: Iterable[Message], seq: int) -> list[MessageRow]:
 
 def _error_end(message: str) -> list[OutputEvent]:
     return [Error(message=message), SessionEnd(exit_code=1, stop_reason="error")]
+
+
+def _is_limit_error(event: OutputEvent) -> bool:
+    return isinstance(event, Error) and event.resets_at is not None
 
 
 def _failed(events: Sequence[OutputEvent], why: str) -> list[OutputEvent]:

@@ -5,12 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from drivers.contract.events import Commands, Event, SlashCommand, Title, decode
-from gateway.store import Store
+from drivers.contract.messages import MESSAGE, Content, UserMessage, text_of
+from gateway.store import SessionListRow, Store
 
 METADATA_EVENTS: frozenset[type[Event]] = frozenset((Commands, Title))
 """The events that report it."""
 MAX_TITLE_LENGTH = 200
 """In characters."""
+MAX_PROMPT_TITLE = 80
+"""Characters of a title made from the first prompt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,3 +49,15 @@ async def store_metadata(store: Store, session_id: str, event: Commands | Title)
 def title_line(event: Title) -> str | None:
     """Returns the title on one line, of MAX_TITLE_LENGTH at most; None if it is empty."""
     return " ".join((event.text or "").split())[:MAX_TITLE_LENGTH] or None
+
+
+def title_of_prompt(content: Content) -> str | None:
+    """Returns the beginning of a prompt as a title, for a session whose agent reports none. None if the prompt has no text."""
+    line = " ".join(text_of(content).split())
+    return (line if len(line) <= MAX_PROMPT_TITLE else line[: MAX_PROMPT_TITLE - 1] + "…") or None
+
+
+def displayed_title(row: SessionListRow) -> str | None:
+    """Returns the title of a session in a list: the agent's, or one made from the first prompt. None if it has neither."""
+    first = MESSAGE.validate_json(row.first_user_message) if row.first_user_message else None
+    return row.title or (title_of_prompt(first.content) if isinstance(first, UserMessage) else None)

@@ -18,6 +18,7 @@ from drivers.contract.messages import (
     blocks,
 )
 from gateway.errors import NotFound
+from gateway.events.messages import failure_message, is_failure_message
 from gateway.store import Store
 
 MAX_SEED = 16 * 1024 * 1024
@@ -48,6 +49,17 @@ class StoredHistory:
             for body in page:
                 yield MESSAGE.validate_json(body)
 
+    async def with_failures(self) -> AsyncIterator[Message]:
+        """Yields all messages, and for each failed turn without text the reason, as an assistant message (`failure_message`)."""
+        first = 0
+        for position, reason in await self._store.failures.without_text(self._session_id):
+            async for message in self.messages(first, position):
+                yield message
+            yield failure_message(reason)
+            first = position
+        async for message in self.messages(first):
+            yield message
+
     async def compacted(self) -> AsyncIterator[Message]:
         """Yields what the agent still works from: all messages, or what its CLI has left of them and what came after.
 
@@ -60,7 +72,8 @@ class StoredHistory:
                 yield message
             yield UserMessage(content=summary)
         async for message in self.messages(first, end):
-            yield message
+            if not is_failure_message(message):
+                yield message
 
     async def seed(self, leave_out: int = 0) -> list[Message]:
         """Returns the compacted history for a fresh agent, without the last `leave_out` messages.
@@ -78,7 +91,7 @@ class StoredHistory:
             before.append(OMITTED.format(count=start, size=MAX_SEED // 1024 // 1024))
         found: list[Message] = await self._system_messages(start) if before else []
         found += [UserMessage(content="\n\n".join(before))] if before else []
-        return found + [message async for message in self.messages(start, end)]
+        return found + [message async for message in self.messages(start, end) if not is_failure_message(message)]
 
     async def unanswered_calls(self) -> list[Message]:
         """Returns the calls without a result, as messages of these calls only, the last assistant message at the end."""

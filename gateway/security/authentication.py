@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import hmac
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
+from typing import Any
 
 from gateway.errors import Unauthorized
 from gateway.security.api_keys import NamedKeys
+from gateway.security.loopback import is_direct_and_local
 
 HOW_TO_AUTHENTICATE = "send 'Authorization: Bearer KEY'; `portico key` prints the key"
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The caller of a request. `name` is the name of its key; None for a default key, which is the administrator's."""
+    """The caller of a request. `name` is the name of its key; None for a default key, which is the administrator's.
+
+    `any_folder` is whether it may name any folder of the gateway's user for a session: an administrator whose program runs on
+    this machine and is connected directly.
+    """
 
     name: str | None
     all_sessions: bool
+    any_folder: bool = False
 
     def sees(self, owner: str | None) -> bool:
         """Whether the caller may use sessions of this owner."""
@@ -30,6 +37,15 @@ current_key_name: ContextVar[str | None] = ContextVar("key_name", default=None)
 
 ADMINISTRATOR = Caller(None, all_sessions=True)
 """The caller with a default key, or any caller if authentication is off. Sees all sessions."""
+
+
+LOCAL_ADMINISTRATOR = Caller(None, all_sessions=True, any_folder=True)
+"""The same by a direct connection of a program on this machine."""
+
+
+def caller_of_request(caller: Caller, scope: Mapping[str, Any], bind: str) -> Caller:
+    """Return the caller with what the request shows about its program. `bind` is the address that the server listens on."""
+    return LOCAL_ADMINISTRATOR if caller == ADMINISTRATOR and is_direct_and_local(scope, bind) else caller
 
 
 class Authenticator:

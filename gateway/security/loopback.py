@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
+from urllib.parse import urlsplit
 
 from gateway.errors import ConfigError
 
 MIN_KEY = 16
 """Characters of a key on an address that other machines can reach: they can try keys."""
+
+
+PROXY_HEADERS = frozenset({b"forwarded", b"via", b"x-real-ip", b"x-client-ip", b"true-client-ip", b"cf-connecting-ip"})
+"""Headers that proxies add to requests, besides `X-Forwarded-*`."""
 
 
 def is_loopback(host: str) -> bool:
@@ -17,6 +23,41 @@ def is_loopback(host: str) -> bool:
         return True
     try:
         return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def is_direct_and_local(scope: Mapping[str, Any], bind: str) -> bool:
+    """Whether a request (its ASGI scope) comes from a program of this machine, and by no proxy that can be noticed.
+
+    All of these must hold: the server listens on a loopback address (`bind`); the client's address and the name in `Host` are
+    loopback; no header is one that proxies add; it is not from a web page of another host.
+    """
+    client = scope.get("client")
+    if not is_loopback(bind) or client is None or not _is_loopback_peer(client[0]):
+        return False
+    hosts = 0
+    for name, value in scope["headers"]:
+        if name == b"host":
+            hosts += 1
+            if not _is_loopback_url(f"//{value.decode('latin-1')}"):
+                return False
+        elif (
+            name in PROXY_HEADERS
+            or name.startswith(b"x-forwarded-")
+            or (name == b"origin" and value.startswith(b"http") and not _is_loopback_url(value.decode("latin-1")))
+        ):
+            return False
+    return hosts == 1
+
+
+def _is_loopback_peer(address: str) -> bool:
+    return is_loopback(address.removeprefix("::ffff:"))
+
+
+def _is_loopback_url(url: str) -> bool:
+    try:
+        return is_loopback((urlsplit(url).hostname or "").removesuffix("."))
     except ValueError:
         return False
 

@@ -90,7 +90,8 @@ class Redactor:
             line = self.clean(event.line)
             return event if line == event.line else event.model_copy(update={"line": line})
         if isinstance(event, Error):
-            return Error(message=self.clean(event.message))
+            message = self.clean(event.message)
+            return event if message == event.message else event.model_copy(update={"message": message})
         return event
 
 

@@ -26,8 +26,10 @@ from gateway.protocols import health_and_metrics as operations
 from gateway.protocols.aap import versions
 from gateway.protocols.acp import routes as acp
 from gateway.protocols.authenticated_routes import authenticated_route
+from gateway.protocols.direct_routes import DirectRoutes
 from gateway.security.redaction import current_redactor
 from gateway.server.access_log import AccessLog
+from gateway.server.fastapi_import import without_pydantic_v1
 from gateway.server.host_origin import EXPOSED, METHODS, HostOriginCheck, origin_pattern
 from gateway.server.openapi import openapi_document
 
@@ -59,20 +61,21 @@ def create_app(gateway: Gateway) -> ASGIApp:
         # The metrics and the access log are the gateway's own.
         telemetry={"tracing": False, "metrics": False, "logs": False},
     )
-    _add_middleware(app, gateway.settings.server)
-    versions.include(app, gateway)
-    app.include_router(execute.router(gateway))
-    app.include_router(drivers.router(gateway))
-    app.include_router(acp.router(gateway))
-    app.include_router(operations.router(gateway))
-
-    _add_openapi(app, gateway)
+    with without_pydantic_v1():
+        direct = versions.include(app, gateway)
+        execute_routes = execute.router(gateway)
+        direct.append(execute.direct_route(gateway, execute_routes))
+        # Not by `include_router`, which builds each route a second time for the first request.
+        for router in (execute_routes, drivers.router(gateway), acp.router(gateway), operations.router(gateway)):
+            app.router.routes += router.routes
+        app.router.routes += _openapi_routes(app, gateway).routes
     _add_error_handlers(app, gateway)
-    # Outside of FastAPI's own middleware, so that it also logs failures there.
-    return AccessLog(app, gateway.metrics)
+    # Outside of FastAPI: its own middleware is not for the direct routes.
+    checked = _with_checks(DirectRoutes(app, gateway, direct, app.exception_handlers), gateway.settings.server)
+    return AccessLog(checked, gateway.metrics)
 
 
-def _add_openapi(app: FastAPI, gateway: Gateway) -> None:
+def _openapi_routes(app: FastAPI, gateway: Gateway) -> APIRouter:
     document = cache(lambda: openapi_document(app))
     router = APIRouter(route_class=authenticated_route(gateway))
 
@@ -80,23 +83,23 @@ def _add_openapi(app: FastAPI, gateway: Gateway) -> None:
     async def openapi() -> JSONResponse:
         return JSONResponse(document())
 
-    app.include_router(router)
+    return router
 
 
-def _add_middleware(app: FastAPI, server: ServerSettings) -> None:
-    # The middleware that is added last runs first.
+def _with_checks(app: ASGIApp, server: ServerSettings) -> ASGIApp:
+    """Return the app behind the Host and Origin checks, the CORS headers and the limits of bodies, in this order."""
     origins = origin_pattern(server.origins)
-    app.add_middleware(BodyLimit, limit=server.max_body)
+    app = BodyLimit(app, limit=server.max_body)
     if origins is not None:
-        app.add_middleware(
-            CORSMiddleware,
+        app = CORSMiddleware(
+            app,
             allow_origin_regex=origins.pattern,
             allow_methods=METHODS,
             allow_headers=["*"],
             expose_headers=EXPOSED,
             allow_private_network=True,
         )
-    app.add_middleware(HostOriginCheck, bind=server.host, hosts=server.hosts, origins=origins)
+    return HostOriginCheck(app, bind=server.host, hosts=server.hosts, origins=origins)
 
 
 def _add_error_handlers(app: FastAPI, gateway: Gateway) -> None:
@@ -124,7 +127,7 @@ def _add_error_handlers(app: FastAPI, gateway: Gateway) -> None:
             gateway.auth.check(request.headers.get("authorization"))
         except Unauthorized:
             # Not the path: redaction would show whether it contains a secret.
-            return f"{problem} here; {versions.bases_hint(request.url.path) or ALL_ENDPOINTS}"
+            return f"{problem} here; {versions.bases_hint(app, request.url.path) or ALL_ENDPOINTS}"
         where = versions.base_url_hint(app, request.method, request.url.path) or ALL_ENDPOINTS
         return f"{request.method} {request.url.path}: {problem} here; {where}"
 

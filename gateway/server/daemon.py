@@ -9,9 +9,11 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import uvicorn
@@ -25,12 +27,13 @@ from gateway.embedded_server import BoundedServer, listening_address
 from gateway.file_descriptors import client_connection_limit
 from gateway.gateway import Gateway
 from gateway.observability.logs import set_up_logging
+from gateway.protocols.acp.transport.local_socket import LocalSocket, request_release
 from gateway.security.api_keys import default_api_keys
 from gateway.security.loopback import check_key_lengths, check_no_auth
 from gateway.security.process_inspection import deny_process_inspection
 from gateway.security.redaction import Redactor
 from gateway.server.app import create_app
-from gateway.server.data_dir_lock import data_dir_lock
+from gateway.server.data_dir_lock import DataDirLocked, data_dir_lock
 
 if TYPE_CHECKING:
     from gateway.websocket_limits import WebSocketLimitProtocol
@@ -54,8 +57,15 @@ THREAD_TIMEOUT = 0.5
 LATE_EXIT = 3.0
 """Seconds after EXIT_TIMEOUT when the process exits even if the shutdown itself hangs. Not earlier: on a busy machine the
 shutdown may be late, and must end the agents first."""
+GC_THRESHOLD = 10_000
+"""Objects more than were freed, after which garbage is collected. With 700, the default, a burst spends a sixth of its time on
+it: an event is three objects, none of them in a cycle."""
 FLUSH_TIMEOUT = 0.1
 """Seconds for the log and standard output to be written before an exit that does not wait for threads."""
+SWITCH_INTERVAL = 0.001
+"""Seconds after which a thread lets another one execute Python code, by default 5 ms. The event loop waits for the store's."""
+RELEASE_TIMEOUT = 10.0
+"""Seconds for a process that serves editors to end, after it has accepted to."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -68,7 +78,7 @@ def serve(settings: Settings, *, no_auth: bool = False, hints: Callable[[str], s
     """
     deny_process_inspection()
     check_no_auth(settings.server.host, no_auth)
-    with data_dir_lock(settings.data_dir):
+    with _data_dir_lock(settings.data_dir):
         redactor = Redactor()
         set_up_logging(settings.server.log_level, settings.server.log_format, redactor)
         keys = () if no_auth else default_api_keys(settings)
@@ -80,6 +90,25 @@ def serve(settings: Settings, *, no_auth: bool = False, hints: Callable[[str], s
         if gateway.store.abandoned:
             # The interpreter would wait for the thread of a write that the database blocks.
             _exit(0)
+
+
+@contextmanager
+def _data_dir_lock(data_dir: Path) -> Iterator[None]:
+    """Lock the data directory. A process that serves it to editors only is asked to end; the editors connect to this one then."""
+    released = False
+    deadline = time.monotonic() + RELEASE_TIMEOUT
+    with ExitStack() as stack:
+        while True:
+            try:
+                stack.enter_context(data_dir_lock(data_dir))
+                break
+            except DataDirLocked:
+                # Not the second time: another daemon may have been started since.
+                released = released or request_release(data_dir)
+                if not released or time.monotonic() > deadline:
+                    raise
+            time.sleep(0.005)
+        yield
 
 
 def uvicorn_config(gateway: Gateway, app: ASGIApp, host: str, port: int) -> uvicorn.Config:
@@ -118,10 +147,12 @@ class _Daemon:
     async def run(self) -> None:
         threads = ThreadPoolExecutor(thread_name_prefix="files")
         asyncio.get_running_loop().set_default_executor(threads)
+        sys.setswitchinterval(SWITCH_INTERVAL)
         # Set before uvicorn starts, because uvicorn restores these handlers and sends a signal that it caught again at its end.
         self._handle_signals()
         # Before uvicorn, which would log an error of the store with its traceback.
         await self._gateway.open()
+        await self._accept_editors()
         started = asyncio.create_task(self._on_start())
         try:
             async with adopted_orphans():
@@ -138,12 +169,22 @@ class _Daemon:
             for number in SIGNALS:
                 asyncio.get_running_loop().remove_signal_handler(number)
 
+    async def _accept_editors(self) -> None:
+        """Serve each `portico acp` with this data directory, by a Unix socket."""
+        editors = LocalSocket(self._gateway, self._gateway.settings.data_dir)
+        try:
+            await editors.open()
+        except OSError as error:
+            log.warning("portico acp cannot be served without --connect: %s", error)
+        self._gateway.close_last.append(editors.close)
+
     async def _on_start(self) -> None:
         while not self._server.started:  # noqa: ASYNC110 - uvicorn has no event for it
             await asyncio.sleep(0.002)
         # uvicorn has replaced the handlers during its start.
         self._handle_signals()
         gc.freeze()
+        gc.set_threshold(GC_THRESHOLD)
         gc.enable()
         host, port = listening_address(self._server)
         url = f"http://{f'[{host}]' if ':' in host else host}:{port}"

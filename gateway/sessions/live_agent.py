@@ -10,6 +10,7 @@ from dataclasses import replace
 from drivers.contract.agent import Agent
 from drivers.contract.agent_specs import SessionSpec
 from drivers.contract.client_services import ClientServices
+from drivers.contract.driver_info import ASK_MODE, MODE_OPTION
 from drivers.contract.errors import DriverError, ResumeFailed
 from drivers.contract.mcp_servers import McpServer
 from drivers.contract.messages import Message, SystemMessage
@@ -18,7 +19,7 @@ from gateway.agents.configured_agents import ConfiguredAgent
 from gateway.errors import AgentProblem
 from gateway.events.event_log import RETRY
 from gateway.security.redaction import Redactor
-from gateway.sessions.settings import SessionSettings
+from gateway.sessions.settings import SessionSettings, with_mode_option
 from gateway.shared_services import SharedServices
 
 log = logging.getLogger(__name__)
@@ -30,7 +31,7 @@ STORE_TIMEOUT = 1.0
 class LiveAgent:
     """`current` is the process, if there is one. The methods are called under the session's lock. `redactor` is the session's.
 
-    `became_stored` is called when `stored` has become true.
+    `became_stored` is called when `stored` has become true. `owner` is the name of the session's key, None for a default key.
     """
 
     def __init__(
@@ -42,11 +43,13 @@ class LiveAgent:
         redactor: Redactor,
         services: ClientServices,
         became_stored: Callable[[], None],
+        owner: str | None = None,
     ) -> None:
         self.current: Agent | None = None
         self._settings: SessionSettings | None = None
         self._announced: frozenset[str] = frozenset()
         self._session_id, self._agent, self._shared, self._services = session_id, agent, shared, services
+        self._owner = owner
         self._native_id, self._became_stored, self._redactor = native_id, became_stored, redactor
         self._metrics = shared.metrics.for_agent(agent.name)
         self._started_before = native_id is not None
@@ -64,6 +67,21 @@ class LiveAgent:
         if self.current is None or not self.current.alive or self._forgotten:
             return None
         return self.current if self._settings == settings and self._announced == self._client_services else None
+
+    async def change_mode(self, settings: SessionSettings) -> None:
+        """Change the mode of the process to that of the settings, where nothing else differs and the CLI can do that."""
+        if self.current is None or not self.current.alive or self._settings is None or self._forgotten:
+            return
+        mode = settings.options.get(MODE_OPTION, ASK_MODE)
+        if self._settings == settings or with_mode_option(self._settings, mode) != settings:
+            return
+        if await self.current.set_mode(mode):
+            self._settings = settings
+
+    def mode_changed(self, mode: str) -> None:
+        """The process has changed its mode by itself."""
+        if self._settings is not None:
+            self._settings = with_mode_option(self._settings, mode)
 
     async def start(self, settings: SessionSettings, history: Sequence[Message], *, resume: bool) -> Agent:
         """A fresh process that resumes the CLI's own session, or is seeded with the history. Raises AgentProblem.
@@ -204,5 +222,11 @@ class LiveAgent:
             history=tuple(message for message in history if not isinstance(message, SystemMessage)),
             tool_host=self._shared.tool_host,
             services=self._services,
-            additional_directories=self._agent.additional_directories(settings.additional_directories, settings.workspace_key),
+            additional_directories=self._agent.additional_directories(
+                settings.additional_directories, settings.workspace_key, any_folder=True
+            ),
+            modes=frozenset(mode.id for mode in self._agent.modes),
+            ruled=self._agent.policy.restricts_tool,
+            lasting_choices=self._owner is None,
+            ruled_servers=self._agent.policy.restricts_prefix(self._agent.info.mcp_tool_prefix),
         )

@@ -24,13 +24,14 @@ from gateway.runs.admission_and_eviction import AdmissionControl
 from gateway.runs.cancellation import all_ended, completed
 from gateway.runs.idempotency import IdempotencyKey
 from gateway.runs.pending_calls import ends_pending
+from gateway.runs.session_metadata import displayed_title
 from gateway.security.authentication import Caller
 from gateway.security.encryption import SecretsUnreadable
 from gateway.security.redaction import Redactor
 from gateway.sessions.session import Session
 from gateway.sessions.settings import SessionSettings, SessionSummary
 from gateway.shared_services import SharedServices
-from gateway.store import Cursor, RunRecord, SessionRecord
+from gateway.store import Cursor, RunRecord, SessionDetails, SessionRecord
 
 log = logging.getLogger(__name__)
 
@@ -202,13 +203,14 @@ class Sessions:
 
     async def summaries(self, records: Sequence[SessionRecord]) -> list[SessionSummary]:
         """Summaries of stored sessions, also of those whose agent is no longer configured."""
-        runs = await self._store.runs.last_of_each([record.id for record in records])
-        return [self._summary(record, runs.get(record.id)) for record in records]
+        found = await self._store.sessions.details([record.id for record in records])
 
-    def _summary(self, record: SessionRecord, run: RunRecord | None) -> SessionSummary:
-        config = self._settings(record, self._agents.find(record.agent), listed=True)
-        state = STATES[run.state] if run else "idle"
-        return SessionSummary(record.id, record.agent, config, state, run.stop_reason if run else None)
+        def summary(record: SessionRecord) -> SessionSummary:
+            config, details = self._settings(record, self._agents.find(record.agent), listed=True), found.get(record.id)
+            state = STATES[details.run.state] if details and details.run else "idle"
+            return _summary(record.id, record.agent, config, state, details, record.created_at)
+
+        return [summary(record) for record in records]
 
     def _settings(self, record: SessionRecord, agent: ConfiguredAgent | None, *, listed: bool = False) -> SessionSettings:
         """The stored settings, without options that have been locked since. Lost secrets are logged, for a list at `debug`."""
@@ -226,8 +228,8 @@ class Sessions:
         """The summary of a session."""
         # The state is read first: a run that has ended by now is stored by now. In the other order they might not match.
         config, state = session.config, session.state
-        run = await self._store.runs.last(session.id)
-        return SessionSummary(session.id, session.agent.name, config, state, run.stop_reason if run else None)
+        details = (await self._store.sessions.details([session.id])).get(session.id)
+        return _summary(session.id, session.agent.name, config, state, details, session.created_at)
 
     async def delete(self, caller: Caller, session_id: str) -> None:
         """Stop and delete a session. Raises NotFound."""
@@ -304,6 +306,22 @@ class Sessions:
         task = asyncio.create_task(work)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
+
+
+def _summary(
+    session_id: str,
+    agent: str,
+    config: SessionSettings,
+    state: Literal["idle", "running", "waiting"],
+    details: SessionDetails | None,
+    created_at: float,
+) -> SessionSummary:
+    """The summary of a session. `details` is None for a session that was deleted meanwhile."""
+    if details is None:
+        return SessionSummary(session_id, agent, config, state, None, None, None, created_at, created_at, None)
+    reason, row = details.run.stop_reason if details.run else None, details.row
+    error, title = details.error, displayed_title(row)
+    return SessionSummary(session_id, agent, config, state, reason, error, title, created_at, row.used_at, details.usage)
 
 
 def _none(session_id: str) -> NotFound:

@@ -18,6 +18,7 @@ from typing import Literal
 
 from drivers.contract.agent import GO_ON, Agent, PermissionReply, Prompt, Reply
 from drivers.contract.client_services import ClientServices
+from drivers.contract.driver_info import ASK_MODE, MODE_OPTION
 from drivers.contract.errors import AgentGone, InputFull
 from drivers.contract.events import SessionEnd, ToolCall
 from drivers.contract.messages import Message, ToolMessage, ToolUseBlock, UserMessage
@@ -40,7 +41,7 @@ from gateway.security.redaction import Redactor
 from gateway.sessions.client_service_routing import SessionServices
 from gateway.sessions.live_agent import LiveAgent
 from gateway.sessions.queued_messages import TurnQueue
-from gateway.sessions.settings import SessionSettings
+from gateway.sessions.settings import SessionSettings, with_mode_option
 from gateway.shared_services import SharedServices
 from gateway.store import MessageRow, RunRecord, SessionRecord, SettingsRecord
 
@@ -122,8 +123,9 @@ class Session:
         self.services = SessionServices()
         self.queue = TurnQueue(self.lock, lambda: self.state == "idle" or self.deleted)
         self.evicting = False
+        self._storing_mode: asyncio.Task[None] | None = None
         self._starts: set[InterruptibleStart] = set()
-        self._agent = LiveAgent(record.id, agent, record.native_id, shared, redactor, self.services, stored)
+        self._agent = LiveAgent(record.id, agent, record.native_id, shared, redactor, self.services, stored, record.owner)
         self._shared, self._admission, self._changed, self._evict = shared, admission, changed, evict
 
     # -- what it holds ----------------------------------------------------------------------------------------------------
@@ -145,9 +147,15 @@ class Session:
         return "waiting" if self.run.state is RunState.WAITING else "running"
 
     @property
+    def accepts_turn(self) -> bool:
+        """Whether a turn can begin at once: no run is under way, nothing is queued, and nothing changes the session."""
+        return self.state == "idle" and self.queue.empty and not self.lock.locked()
+
+    @property
     def only_stored(self) -> bool:
         """Whether it can be loaded again as it is: it is idle, has no agent, and the store has all of it."""
-        return self.live is None and self.state == "idle" and not self.log.unwritten and self._agent.stored
+        stored = not self.log.unwritten and self._agent.stored and self.config == self._stored_config
+        return self.live is None and self.state == "idle" and stored
 
     @property
     def has_agent(self) -> bool:
@@ -273,6 +281,8 @@ class Session:
         None where the turn is cancelled meanwhile. The last `prompted` messages of the history are not for the seed: they are the
         prompt, which the live agent has not taken.
         """
+        if not prompted:
+            await self._agent.change_mode(settings)
         # An agent that has not taken it counts as alive until the event loop is notified of its exit.
         ready = None if prompted else self._agent.ready(settings)
         if ready is not None and not start.interrupted:
@@ -399,6 +409,17 @@ class Session:
         self._start(run)
         return self.turn_from(seq)
 
+    async def steer(self, message: UserMessage) -> bool:
+        """Send a message to the agent at work. Returns False if none is at work, or it takes no message at this moment.
+
+        Raises NotFound for a deleted session, and TooMany while the agent has not read or answered earlier messages.
+        """
+        async with self.lock:
+            self._require_not_deleted()
+            if self.run is None or not self.busy or not self.agent.info.steers:
+                return False
+            return await completed(self._steer_run(self.run, message, None)) is not None
+
     async def _steer(self, request: Submission, message: UserMessage) -> Turn:
         """Send a message to the agent at work; the turn is the rest of its run's."""
         if request.settings is not None:
@@ -407,7 +428,7 @@ class Session:
             raise BadRequest(f"when_busy: agent {self.agent.name!r} takes no messages while it works; use queue to wait for it")
         seq = await completed(self._steer_run(self.run, message, request.key)) if self.run is not None else None
         if seq is None:
-            raise Conflict("the run takes no message at this moment: it begins or ends; send this again")
+            raise Conflict("the run takes no message at this moment: it begins, ends or waits for a usage limit; send this again")
         return self.turn_from(seq)
 
     async def _steer_run(self, run: Run, message: UserMessage, key: IdempotencyKey | None) -> int | None:
@@ -443,7 +464,8 @@ class Session:
     async def configure(self, config: SessionSettings) -> None:
         """Replace the settings, for the session's life. Call it under the lock.
 
-        A CLI takes its settings when it starts: the next run has a fresh process, which resumes the native session.
+        A CLI takes its settings when it starts: the next run has a fresh process, which resumes the native session. Its mode
+        changes at once, where the CLI can do that.
         Raises AgentProblem if the secrets of the session are lost.
         """
         if config != self.config:
@@ -451,6 +473,24 @@ class Session:
             if config.mcp_servers != self.config.mcp_servers:
                 await self._shared.audit_mcp_servers(self.id, self.agent.name, config.mcp_servers)
             await completed(self._store_settings(config))
+            await self._agent.change_mode(config)
+
+    def _mode_changed(self, mode: str) -> None:
+        """The CLI has changed the mode by itself. The setting changes at once, and is stored in the background."""
+        if mode != self.config.options.get(MODE_OPTION):
+            self.config = with_mode_option(self.config, mode)
+            self._agent.mode_changed(mode)
+            self._storing_mode = asyncio.create_task(self._store_mode())
+
+    async def _store_mode(self) -> None:
+        async with self.lock:
+            if self.config == self._stored_config or self.deleted:
+                return
+            try:
+                await completed(self._store_settings(self.config))
+            except StoreUnavailable as error:
+                log.warning("session %s: its mode is stored with its next turn: %s", self.id, error)
+        self._changed(self)
 
     async def _store_settings(self, config: SessionSettings) -> None:
         self.redactor.register(config.hidden)
@@ -490,7 +530,7 @@ class Session:
         """Take over a run that an earlier gateway left waiting for the client, or that the first history ends in."""
         self.run = self._run(record, None)
         calls = await self.history.unanswered_calls()
-        pending = pending_in(calls, self._runs_at_once, self.config.app_tools)
+        pending = pending_in(calls, self._runs_at_once, self.config.app_tools, self.agent.info.question_tools)
         self.run.restore(pending, unanswered(calls), record.waiting_since)
 
     async def deny_overdue(self) -> None:
@@ -512,9 +552,15 @@ class Session:
             await run.end_unanswered(replies, resolve(await self.history.unanswered_calls(), run.pending.calls, replies))
             self._run_over(run)
 
+    def _left_to_cli(self, tool: str) -> bool:
+        """Whether the CLI decides about the calls of this tool."""
+        if self.agent.mode(self.config.options) == ASK_MODE:
+            return False
+        return all(tool != app.name for app in self.config.app_tools or ())
+
     def _working_directory(self) -> Path:
         chosen = self.agent.without_locked(self.config.options).get("cwd")
-        return self.agent.working_directory(chosen, self.config.workspace_key)
+        return self.agent.stored_directory(chosen, self.config.workspace_key)
 
     def _runs_at_once(self, call: ToolUseBlock) -> bool:
         """Whether a call of the agent's own tools needs no permission. False where its evaluation could take long."""
@@ -577,6 +623,8 @@ class Session:
             with suppress(TimeoutError):
                 async with asyncio.timeout(STORE_WAIT), self.lock:
                     pass
+        if self._storing_mode is not None:
+            self._storing_mode.cancel()
         live = self._agent.current
         ends: list[Awaitable[None]] = []
         if self.run is not None:
@@ -615,9 +663,13 @@ class Session:
             meter=shared.metrics.for_agent(self.agent.name).run_metrics(session=True),
             has_history=True,
             suspendable=True,
-            enforcer=PolicyEnforcer(self.agent.policy, self.config.tools or (), PathResolver(self._working_directory)),
+            enforcer=PolicyEnforcer(
+                self.agent.policy, self.config.tools or (), PathResolver(self._working_directory), self._left_to_cli
+            ),
             audit=partial(shared.audit.records, self.id, record.id, self.agent.name),
             pending=PendingCalls(shared.approval_timeout, partial(self._deny_unanswered, record.id)),
+            mode_changed=self._mode_changed,
+            waits_for_limits=self.agent.settings.on_rate_limit == "wait",
         )
 
     def _start(self, run: Run) -> None:

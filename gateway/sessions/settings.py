@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from drivers.contract.driver_info import ToolGrant, ToolSpec
+from drivers.contract.driver_info import MODE_OPTION, ToolGrant, ToolSpec
 from drivers.contract.mcp_servers import McpServer, from_text, to_text
 from gateway.agents.environment import SECRET_NAMES, is_named
 from gateway.errors import AgentProblem
 from gateway.security.redaction import is_secret
+from gateway.store import UsageRecord
 
 _SERVERS = "mcp servers"
 """Not the name of any option: those have no space."""
@@ -87,12 +88,26 @@ class SessionSettings:
         return cls(options, hidden, tools, app_tools, servers, directories, workspace, lost)
 
 
+def with_mode_option(settings: SessionSettings, mode: str) -> SessionSettings:
+    """Return the settings with this value of the option `mode`."""
+    return replace(settings, options={**settings.options, MODE_OPTION: mode})
+
+
 @dataclass(frozen=True)
 class SessionSummary:
-    """A session without its history: `waiting` is for the client, `stop_reason` is of its last run."""
+    """A session without its history: `waiting` is for the client, `stop_reason` and `error` (why it failed) are of its last run.
+
+    Times are in seconds since the epoch; `used_at` is when a run began or ended last. `usage` is the sum
+    over all turns, None if the agent has reported none.
+    """
 
     id: str
     agent: str
     config: SessionSettings
     state: Literal["idle", "running", "waiting"]
     stop_reason: str | None
+    error: str | None
+    title: str | None
+    created_at: float
+    used_at: float
+    usage: UsageRecord | None

@@ -11,13 +11,16 @@ from gateway.store.rows import (
     AuditRecord,
     Cursor,
     EventRow,
+    FailureRecord,
     KeyRecord,
     MessageRow,
     RunRecord,
+    SessionDetails,
     SessionListRow,
     SessionMetadataRecord,
     SessionRecord,
     SettingsRecord,
+    UsageRecord,
 )
 from gateway.store.store import Store
 
@@ -27,13 +30,16 @@ __all__ = [
     "AuditRecord",
     "Cursor",
     "EventRow",
+    "FailureRecord",
     "IntegrityError",
     "KeyRecord",
     "MessageRow",
     "RunRecord",
+    "SessionDetails",
     "SessionListRow",
     "SessionMetadataRecord",
     "SessionRecord",
     "SettingsRecord",
     "Store",
+    "UsageRecord",
 ]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -24,13 +26,19 @@ from gateway.store.sqlite import (
     configure_sqlite,
     explain_sqlite_error,
     is_damage,
+    is_full,
+    is_locked,
     make_private,
+    release_pages,
+    surplus_pages,
 )
 
 log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
+GROUP_WRITES = 64
+"""Writes that are committed together at most."""
 ABANDONED = "the gateway is shutting down, and its store does not answer"
 READERS = 3
 """Threads for reads, each with a connection of its own (about 0.2 MB with SQLite). They start when they are needed."""
@@ -38,8 +46,21 @@ SYNCHRONOUS_DRIVERS = {"sqlite+aiosqlite": "sqlite"}
 """Drivers that configurations name and that only work with asyncio, and what is used instead."""
 
 
+class _Write:
+    """A queued write: a function that takes a connection, and its result."""
+
+    __slots__ = ("done", "transaction")
+
+    def __init__(self, transaction: Callable[[Connection], Any] | None, done: asyncio.Future[Any]) -> None:
+        self.transaction, self.done = transaction, done
+
+
 class Database:
-    """Runs functions that take a connection, each in a transaction of its own on a thread. Open with `await open(url)`.
+    """Runs functions that take a connection on threads, in transactions. Open with `await open(url)`.
+
+    Writes that are queued when the writer thread is free are executed in one transaction (group commit). If one of them raises,
+    it is rolled back, and each is executed in a transaction of its own: a write that fails does not affect the others. Only where
+    the commit fails for another reason than a full disk, or the database is locked, all of them fail.
 
     The asyncio engine of SQLAlchemy is not used: it needs a switch of threads for each statement, where this needs one for
     each transaction, and it imports the ORM (docs/decisions/store-engine.md).
@@ -58,7 +79,10 @@ class Database:
         in_memory = isinstance(engine.pool, StaticPool)
         self._readers = self._writer if in_memory else ThreadPoolExecutor(READERS, thread_name_prefix="store-reader")
         self._write_connection: Connection | None = None
-        self._waiting: dict[asyncio.Future[Any], asyncio.Future[Any]] = {}
+        self._queue: deque[_Write] = deque()
+        self._queue_lock = threading.Lock()
+        self._draining = False
+        self._waiting: set[asyncio.Future[Any]] = set()
         self.abandoned = False
         """Whether `abandon` was called: a thread may still be blocked by the database."""
 
@@ -135,8 +159,9 @@ class Database:
 
         After `abandon` it waits for nothing, and only stops the threads.
         """
-        with suppress(StoreAbandoned):
-            await self._finished(asyncio.get_running_loop().run_in_executor(self._writer, _nothing))
+        if not self.abandoned:
+            with suppress(StoreAbandoned):
+                await self._queued(None)
         if self.abandoned:
             for threads in (self._writer, self._readers):
                 threads.shutdown(wait=False, cancel_futures=True)
@@ -164,9 +189,9 @@ class Database:
         """
         if self.abandoned:
             raise StoreAbandoned(ABANDONED)
-        writing = asyncio.get_running_loop().run_in_executor(self._writer, self._write, transaction)
         try:
-            return await self._finished(writing)
+            result: Result = await self._queued(transaction)
+            return result
         except OperationalError as error:
             raise StoreUnavailable(f"the store cannot be written: {error.orig}") from error
 
@@ -176,18 +201,73 @@ class Database:
         For a database that is locked or whose disk does not answer. A write that has begun may still be completed. Idempotent.
         """
         self.abandoned = True
-        for outer, writing in self._waiting.items():
-            if not outer.done():
-                outer.set_exception(StoreAbandoned(ABANDONED))
-                writing.add_done_callback(lambda future: future.cancelled() or future.exception())
+        for done in self._waiting:
+            if not done.done():
+                done.set_exception(StoreAbandoned(ABANDONED))
 
-    async def _finished(self, writing: asyncio.Future[Result]) -> Result:
-        outer = asyncio.shield(writing)
-        self._waiting[outer] = writing
+    async def _queued(self, transaction: Callable[[Connection], Any] | None) -> Any:
+        """Queue a write, and wait for its result. With None, wait for the writes that are queued."""
+        done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._waiting.add(done)
         try:
-            return await outer
+            with self._queue_lock:
+                self._queue.append(_Write(transaction, done))
+                if not self._draining:
+                    self._writer.submit(self._write_group)
+                    self._draining = True
+            return await done
         finally:
-            del self._waiting[outer]
+            self._waiting.discard(done)
+
+    def _write_group(self) -> None:
+        """Execute what is queued, in the writer thread."""
+        with self._queue_lock:
+            group = [self._queue.popleft() for _ in range(min(len(self._queue), GROUP_WRITES))]
+        outcomes = self._outcomes(group)
+        # The loop may be closed.
+        with suppress(RuntimeError):
+            group[0].done.get_loop().call_soon_threadsafe(_finish, group, outcomes)
+        with self._queue_lock:
+            self._draining = bool(self._queue)
+        if self._draining:
+            try:
+                # Not in a loop: with a database in memory, this thread executes the reads, too.
+                self._writer.submit(self._write_group)
+            except RuntimeError:
+                # The thread ends after this.
+                self._write_group()
+
+    def _outcomes(self, group: Sequence[_Write]) -> list[tuple[Any, BaseException | None]]:
+        """The result or the error of each write."""
+        transactions = [write.transaction for write in group if write.transaction is not None]
+        if self.abandoned:
+            return [(None, StoreAbandoned(ABANDONED) if write.transaction else None) for write in group]
+        committing = False
+
+        def all_of_them(connection: Connection) -> list[Any]:
+            nonlocal committing
+            results = [transaction(connection) for transaction in transactions]
+            committing = True
+            return results
+
+        if len(transactions) > 1:
+            try:
+                results = iter(self._write(all_of_them))
+                return [(None if write.transaction is None else next(results), None) for write in group]
+            except BaseException as error:
+                # Each of them would wait for the lock again. A commit that failed may be stored all the same, but not if the disk
+                # is full: the frame of the write-ahead log that makes it one is written last. A smaller write may have space.
+                if _is(is_locked, error) or (committing and not _is(is_full, error)):
+                    return [(None, error)] * len(group)
+        return [self._outcome(write) for write in group]
+
+    def _outcome(self, write: _Write) -> tuple[Any, BaseException | None]:
+        if write.transaction is None:
+            return None, None
+        try:
+            return self._write(write.transaction), None
+        except BaseException as error:
+            return None, error
 
     async def read(self, query: Callable[[Connection], Result]) -> Result:
         """Runs a function that only reads. It sees every write that has returned. All rows must be fetched within it."""
@@ -238,13 +318,35 @@ class Database:
         """The folder of the database file; None if the database is not a file."""
         return self._commits.folder if self._commits else None
 
+    async def release_space(self) -> None:
+        """Returns free space of an SQLite file to the file system, but for a tenth of the file, in small transactions."""
+        if await self.read(surplus_pages):
+            while await self.write(lambda connection: release_pages(connection)):
+                pass
+            await self.read(checkpoint)
+
     async def touch(self) -> None:
         """Writes a value that is there already. Raises what any other write would raise."""
         version = schema.schema_version
         await self.write(lambda connection: connection.execute(update(version).values(version=version.c.version)).close())
 
 
-def _nothing() -> None: ...
+def _finish(group: Sequence[_Write], outcomes: Sequence[tuple[Any, BaseException | None]]) -> None:
+    for write, (result, error) in zip(group, outcomes, strict=True):
+        # Their callers may have been cancelled.
+        if write.done.done():
+            continue
+        if error is None:
+            write.done.set_result(result)
+        elif isinstance(error, StopIteration):
+            # A future does not accept it, and the writes after this one would not be completed.
+            write.done.set_exception(RuntimeError("a write has raised StopIteration"))
+        else:
+            write.done.set_exception(error)
+
+
+def _is(kind: Callable[[BaseException | None], bool], error: BaseException) -> bool:
+    return isinstance(error, SQLAlchemyError) and kind(error.__cause__)
 
 
 def _engine(url: str) -> Engine:

@@ -44,6 +44,11 @@ def _add_message_numbers(op: Operations) -> None:
     op.execute(update(messages).where(messages.c.session_id.in_(unfinished)).values(seq=UNNUMBERED))
 
 
+def _add_table(op: Operations) -> None:
+    # `create_all` has created it: `failures` in version 6, `session_usage` in version 7. Nothing of older runs is in them.
+    pass
+
+
 def _add_column(op: Operations, table: str, column: Column[Any]) -> None:
     if column.name not in {found["name"] for found in inspect(op.get_bind()).get_columns(table)}:
         op.add_column(table, column)
@@ -54,6 +59,8 @@ STEPS: Mapping[int, Callable[[Operations], None]] = {
     3: _add_waiting_since,
     4: _drop_executions,
     5: _add_message_numbers,
+    6: _add_table,
+    7: _add_table,
 }
 """By version: the step to it from the version before."""
 

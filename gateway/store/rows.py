@@ -88,6 +88,26 @@ class RunRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class FailureRecord:
+    """Why a run failed. `without_text`: its last turn has no text of the agent."""
+
+    reason: str
+    without_text: bool
+
+
+@dataclass(frozen=True, slots=True)
+class UsageRecord:
+    """What an agent has used: tokens as in the event `usage`, and their price. 0 is nothing, or not reported."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cache_read: int = 0
+    cache_write: int = 0
+    reasoning_tokens: int = 0
+    cost_usd: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class SessionListRow:
     """A session in a list. `title` is reported by its agent, `first_user_message` is JSON; times are in seconds since
     the epoch.
@@ -99,6 +119,16 @@ class SessionListRow:
     used_at: float
     title: str | None
     first_user_message: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class SessionDetails:
+    """What a list shows of a session besides its settings. `run` is its last one, `error` why that failed."""
+
+    row: SessionListRow
+    run: RunRecord | None
+    error: str | None
+    usage: UsageRecord | None
 
 
 @dataclass(frozen=True, slots=True)

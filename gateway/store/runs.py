@@ -15,10 +15,22 @@ from gateway.store.audit import insert_decisions
 from gateway.store.database import Database
 from gateway.store.deletion import delete_in_parts
 from gateway.store.events import insert_events
+from gateway.store.failures import insert_failure
 from gateway.store.idempotency_keys import insert_key
 from gateway.store.messages import insert_messages
 from gateway.store.prepared import PreparedStatement, prepared_insert
-from gateway.store.rows import EXECUTION_PREFIX, AuditRecord, EventRow, KeyRecord, MessageRow, RunRecord, SettingsRecord
+from gateway.store.rows import (
+    EXECUTION_PREFIX,
+    AuditRecord,
+    EventRow,
+    FailureRecord,
+    KeyRecord,
+    MessageRow,
+    RunRecord,
+    SettingsRecord,
+    UsageRecord,
+)
+from gateway.store.session_usage import add_usage
 
 FOUND_EXECUTIONS = 500
 """Expired executions that are searched for at once: the search reads all runs."""
@@ -72,8 +84,11 @@ class RunRepository:
         *,
         waiting_since: float | None = None,
         messages: Sequence[MessageRow] = (),
+        failure: FailureRecord | None = None,
+        usage: UsageRecord | None = None,
     ) -> None:
-        """Stores that a run has `ended` or is `waiting`, with the last events of its turn and its last messages."""
+        """Stores that a run has `ended` or is `waiting`, with the last events of its turn, its messages, why it failed, and what
+        the turn has used."""
         values = {
             "of_run": run_id,
             "state": state,
@@ -86,19 +101,30 @@ class RunRepository:
             insert_messages(connection, events.log_id, messages)
             insert_events(connection, events)
             _STOP.execute(connection, values)
+            if failure is not None:
+                insert_failure(connection, run_id, events.log_id, failure)
+            if usage is not None:
+                add_usage(connection, events.log_id, usage)
 
         await self._database.write(transaction)
 
     async def end(
-        self, run: RunRecord, stop_reason: str, events: EventRow | None = None, messages: Sequence[MessageRow] = ()
+        self,
+        run: RunRecord,
+        stop_reason: str,
+        events: EventRow | None = None,
+        messages: Sequence[MessageRow] = (),
+        failure: FailureRecord | None = None,
     ) -> None:
-        """Stores that a run of an earlier daemon has ended, with the events and messages that it lacks."""
+        """Stores that a run of an earlier daemon has ended, with the events and messages that it lacks, and why it failed."""
 
         def transaction(connection: Connection) -> None:
             insert_messages(connection, run.log_id, messages)
             if events is not None:
                 insert_events(connection, events)
             _STOP.execute(connection, _end_values(run.id, stop_reason))
+            if failure is not None:
+                insert_failure(connection, run.id, run.log_id, failure)
 
         await self._database.write(transaction)
 
@@ -151,10 +177,7 @@ class RunRepository:
 
     async def last_of_each(self, log_ids: Sequence[str]) -> dict[str, RunRecord]:
         """Returns the last run of each of these logs that has any, by log."""
-        table = schema.runs
-        newest = select(table.c.log_id, func.max(table.c.first_seq)).where(table.c.log_id.in_(log_ids)).group_by(table.c.log_id)
-        found = await self._records(tuple_(table.c.log_id, table.c.first_seq).in_(newest))
-        return {run.log_id: run for run in found}
+        return await self._database.read(lambda connection: last_runs(connection, log_ids))
 
     async def discard_execution(self, log_id: str) -> None:
         """Deletes an execution that has not begun, with its key."""
@@ -186,10 +209,21 @@ class RunRepository:
             await delete_in_parts(self._database, of_runs, delete(runs).where(runs.c.id == bindparam("of_run")))
 
     async def _records(self, condition: Any) -> list[RunRecord]:
-        table = schema.runs
-        columns = (table.c[field.name] for field in fields(RunRecord))
-        query = select(*columns).where(condition).order_by(table.c.started_at, table.c.first_seq)
-        return await self._database.read(lambda connection: [RunRecord(**row) for row in connection.execute(query).mappings()])
+        return await self._database.read(lambda connection: _records(connection, condition))
+
+
+def last_runs(connection: Connection, log_ids: Sequence[str]) -> dict[str, RunRecord]:
+    """Returns the last run of each of these logs that has any, by log."""
+    table = schema.runs
+    newest = select(table.c.log_id, func.max(table.c.first_seq)).where(table.c.log_id.in_(log_ids)).group_by(table.c.log_id)
+    return {run.log_id: run for run in _records(connection, tuple_(table.c.log_id, table.c.first_seq).in_(newest))}
+
+
+def _records(connection: Connection, condition: Any) -> list[RunRecord]:
+    table = schema.runs
+    columns = (table.c[field.name] for field in fields(RunRecord))
+    query = select(*columns).where(condition).order_by(table.c.started_at, table.c.first_seq)
+    return [RunRecord(**row) for row in connection.execute(query).mappings()]
 
 
 def insert_run(connection: Connection, record: RunRecord) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Column, Float, ForeignKey, Index, Integer, LargeBinary, MetaData, String, Table, Text
+from sqlalchemy import BigInteger, Boolean, Column, Float, ForeignKey, Index, Integer, LargeBinary, MetaData, String, Table, Text
 
-VERSION = 5
+VERSION = 7
 metadata = MetaData()
 
 schema_version = Table("schema_version", metadata, Column("version", Integer, nullable=False))
@@ -65,6 +65,30 @@ runs = Table(
     Column("ended_at", Float),
     # Since when it has been waiting for the client; null if it is not.
     Column("waiting_since", Float),
+)
+
+# Why runs of sessions failed: rows.FailureRecord. The messages of the session before `position` are older.
+failures = Table(
+    "failures",
+    metadata,
+    Column("run_id", String(64), primary_key=True),
+    Column("session_id", String(64), nullable=False, index=True),
+    Column("position", Integer, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("without_text", Boolean, nullable=False),
+)
+
+# What the agent of a session has used in all its turns. 0 is nothing, or not reported.
+session_usage = Table(
+    "session_usage",
+    metadata,
+    Column("session_id", String(64), primary_key=True),
+    Column("input_tokens", BigInteger, nullable=False),
+    Column("output_tokens", BigInteger, nullable=False),
+    Column("cache_read", BigInteger, nullable=False),
+    Column("cache_write", BigInteger, nullable=False),
+    Column("reasoning_tokens", BigInteger, nullable=False),
+    Column("cost_usd", Float, nullable=False),
 )
 
 # One row holds the events first..last of a log, one JSON a line: rows follow the writes, not the events.

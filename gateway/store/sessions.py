@@ -11,10 +11,12 @@ from sqlalchemy import Connection, Select, delete, func, insert, select, tuple_,
 
 from gateway.store import schema
 from gateway.store.database import Database
+from gateway.store.failures import failure_reasons
 from gateway.store.idempotency_keys import insert_key
 from gateway.store.messages import copy_messages, insert_messages
-from gateway.store.rows import Cursor, KeyRecord, MessageRow, RunRecord, SessionListRow, SessionRecord
-from gateway.store.runs import insert_run
+from gateway.store.rows import Cursor, KeyRecord, MessageRow, RunRecord, SessionDetails, SessionListRow, SessionRecord
+from gateway.store.runs import insert_run, last_runs
+from gateway.store.session_usage import usage_of_sessions
 
 
 class SessionRepository:
@@ -68,6 +70,24 @@ class SessionRepository:
 
         return await self._database.read(rows)
 
+    async def details(self, session_ids: Sequence[str]) -> dict[str, SessionDetails]:
+        """Returns what a list shows of these sessions, by id. Sessions that do not exist are omitted."""
+        query = _LIST_ROWS.where(schema.sessions.c.id.in_(session_ids))
+
+        def details(connection: Connection) -> dict[str, SessionDetails]:
+            rows = [SessionListRow(**_with_config(row)) for row in connection.execute(query).mappings()]
+            runs, usage = last_runs(connection, session_ids), usage_of_sessions(connection, session_ids)
+            failed = {run.id for run in runs.values() if run.stop_reason == "error"}
+            errors = failure_reasons(connection, sorted(failed))
+
+            def of(row: SessionListRow) -> SessionDetails:
+                run = runs.get(row.id)
+                return SessionDetails(row, run, errors.get(run.id) if run else None, usage.get(row.id))
+
+            return {row.id: of(row) for row in rows}
+
+        return await self._database.read(details)
+
     async def count(self, owner: str | None) -> int:
         """Returns how many sessions the key of this name has; None for the default keys."""
         query = select(func.count()).select_from(schema.sessions).where(schema.sessions.c.owner == owner)
@@ -86,7 +106,7 @@ class SessionRepository:
         def transaction(connection: Connection) -> None:
             for table in (schema.events, schema.runs):
                 connection.execute(delete(table).where(table.c.log_id == session_id))
-            for table in (schema.compactions, schema.session_metadata, schema.messages):
+            for table in (schema.failures, schema.session_usage, schema.compactions, schema.session_metadata, schema.messages):
                 connection.execute(delete(table).where(table.c.session_id == session_id))
             connection.execute(delete(schema.sessions).where(schema.sessions.c.id == session_id))
 

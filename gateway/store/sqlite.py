@@ -25,6 +25,12 @@ The busy timeout is in milliseconds: another process (`portico audit`) may hold 
 """
 
 
+FREE_SHARE = 0.1
+"""Share of a database file that stays free for later rows. What is free beyond it is returned to the file system."""
+RELEASED_PAGES = 100
+"""Pages that one transaction moves at most, to release as many at the end of the file: some milliseconds."""
+
+
 def sqlite_url(data_dir: Path) -> str:
     """Returns the URL of the SQLite file in a data directory."""
     return f"sqlite:///{data_dir / 'portico.db'}"
@@ -60,6 +66,9 @@ def begin_immediately(connection: Connection) -> None:
 
 def _on_connect(connection: Any, _: object) -> None:
     cursor = connection.cursor()
+    if cursor.execute("PRAGMA page_count").fetchone()[0] == 0:
+        # Only a database without pages takes it, and every connection that sets it begins a write.
+        cursor.execute("PRAGMA auto_vacuum=INCREMENTAL")
     for pragma in PRAGMAS:
         cursor.execute(f"PRAGMA {pragma}")
     cursor.close()
@@ -69,6 +78,38 @@ def checkpoint(connection: Connection) -> None:
     """Moves what is in the write-ahead log to the database file. Call it outside of a transaction."""
     if connection.dialect.name == "sqlite":
         connection.exec_driver_sql("PRAGMA wal_checkpoint(PASSIVE)").close()
+
+
+def surplus_pages(connection: Connection) -> int:
+    """Returns how many free pages of a database file are more than FREE_SHARE of it; 0 if it has no incremental vacuum.
+
+    Databases have it that were created with `auto_vacuum=INCREMENTAL`.
+    """
+    driver = connection.connection.driver_connection
+    if connection.dialect.name != "sqlite" or driver is None:
+        return 0
+    names = ("auto_vacuum", "freelist_count", "page_count")
+    mode, free, pages = (driver.execute(f"PRAGMA {name}").fetchone()[0] for name in names)
+    return max(free - int(pages * FREE_SHARE), 0) if mode == _INCREMENTAL else 0
+
+
+def release_pages(connection: Connection) -> bool:
+    """Removes RELEASED_PAGES surplus pages from a database file at most. Returns whether it has removed any.
+
+    The file becomes smaller with the next checkpoint.
+    """
+    surplus, driver = surplus_pages(connection), connection.connection.driver_connection
+    if not surplus or driver is None:
+        return False
+    [before] = driver.execute("PRAGMA page_count").fetchone()
+    if not driver.in_transaction:
+        begin_immediately(connection)
+    for _ in range(min(surplus, RELEASED_PAGES)):
+        # One at a time: Python's sqlite3 executes only the first step of a statement without columns, which removes one page.
+        driver.execute("PRAGMA incremental_vacuum(1)").close()
+    # Where the disk is full, it removes none and reports no error.
+    [after] = driver.execute("PRAGMA page_count").fetchone()
+    return bool(after < before)
 
 
 def explain_sqlite_error(error: BaseException | None, file: str) -> str | None:
@@ -84,6 +125,16 @@ def explain_sqlite_error(error: BaseException | None, file: str) -> str | None:
 def is_damage(error: BaseException | None) -> bool:
     """Whether an error shows that the content of a database file is damaged."""
     return isinstance(error, sqlite3.Error) and _code(error) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+
+def is_locked(error: BaseException | None) -> bool:
+    """Whether an error is that of a database file that another process has locked for the whole busy timeout."""
+    return isinstance(error, sqlite3.Error) and _code(error) == sqlite3.SQLITE_BUSY
+
+
+def is_full(error: BaseException | None) -> bool:
+    """Whether an error is that of a database file whose disk has no space for what is written."""
+    return isinstance(error, sqlite3.Error) and _code(error) == sqlite3.SQLITE_FULL
 
 
 def _code(error: sqlite3.Error) -> int:
@@ -176,6 +227,8 @@ class CommitCounter:
             return 0, ""
 
 
+_INCREMENTAL = 2
+"""What `PRAGMA auto_vacuum` returns."""
 _MODULUS = 2**31
 """`user_version` has 32 bits and a sign."""
 

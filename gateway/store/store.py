@@ -11,10 +11,12 @@ from gateway.store.audit import AuditRepository
 from gateway.store.compactions import CompactionRepository
 from gateway.store.database import Database
 from gateway.store.events import EventRepository
+from gateway.store.failures import FailureRepository
 from gateway.store.idempotency_keys import IdempotencyKeyRepository
 from gateway.store.messages import MessageRepository
 from gateway.store.processes import ProcessRepository
 from gateway.store.runs import RunRepository
+from gateway.store.session_copies import copy_session
 from gateway.store.session_metadata import SessionMetadataRepository
 from gateway.store.sessions import SessionRepository
 
@@ -32,6 +34,7 @@ class Store:
         self.messages = MessageRepository(database)
         self.compactions = CompactionRepository(database)
         self.runs = RunRepository(database)
+        self.failures = FailureRepository(database)
         self.events = EventRepository(database)
         self.idempotency_keys = IdempotencyKeyRepository(database)
         self.audit = AuditRepository(database)
@@ -64,6 +67,13 @@ class Store:
         """Waits for the writes that are queued, and closes the database."""
         await self._database.close()
 
+    async def copy_session(self, source: Store, session_id: str, secrets: bytes | None) -> bool:
+        """Copies a session of another store with all that belongs to it, with these encrypted secrets, in one transaction.
+
+        Returns whether this store did not have it.
+        """
+        return await copy_session(source._database, self._database, session_id, secrets)
+
     @property
     def problem(self) -> str | None:
         """What is wrong with the data since the last start; None if nothing is known."""
@@ -77,6 +87,10 @@ class Store:
     def explained_errors(self) -> AbstractContextManager[None]:
         """Raises ConfigError, with what to do, instead of an error of the database."""
         return self._database.explained_errors()
+
+    async def release_space(self) -> None:
+        """Returns free space of an SQLite file to the file system, but for a tenth of the file, in small transactions."""
+        await self._database.release_space()
 
     async def touch(self) -> None:
         """Writes a value that is there already. Raises what any other write would raise."""

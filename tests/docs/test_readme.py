@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
 
-from tests.daemon import KEY, RunningGateway
+from tests.daemon import KEY, RunningGateway, gateway_config, run_gateway
 
 ROOT = Path(__file__).parents[2]
 PAGES = ("README.md", "docs/protocols/aap.md", "docs/protocols/execute.md")
@@ -31,3 +32,24 @@ async def test_curl_commands_of_the_page_succeed(page: str, portico: RunningGate
         printed, _ = await asyncio.wait_for(shell.communicate(), 60)
         assert shell.returncode == 0, f"{block}\n{printed.decode()}"
         assert printed, block
+
+
+async def test_ui_page_has_a_valid_configuration_and_the_texts_that_a_ui_displays(tmp_path: Path) -> None:
+    page = (ROOT / "README.md").read_text().partition("## Pointing a UI at it")[2].partition("\n## ")[0]
+    [toml] = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    server = tomllib.loads(toml)["server"]
+    async with run_gateway(gateway_config(tmp_path, server=server)) as portico:
+        for origin in server["origins"]:
+            allowed = await portico.client.get("/aap/v3/meta", headers={"Origin": origin})
+            assert allowed.headers["Access-Control-Allow-Origin"] == origin
+        refused = await portico.client.get("/aap/v3/meta", headers={"Origin": "https://ui.example.org"})
+        wrong_key = await portico.client.get("/aap/v3/meta", headers={"Authorization": "Bearer wrong"})
+        no_key = await portico.client.get("/aap/v3/meta", headers={"Authorization": "Bearer"})
+        del portico.client.headers["Authorization"]
+        public = [(await portico.client.get(f"/aap/v3/{path}")).status_code for path in ("meta", "sessions")]
+    assert refused.status_code == 403 and "web pages of the origin 'https://ui.example.org' are rejected" in refused.text
+    for answer in (wrong_key, no_key):
+        assert (answer.status_code, answer.text.partition(":")[2][:24]) == (401, '"this API key is unknown')
+    assert public == [200, 401]
+    for text in ("web pages of the origin '…' are rejected", '401: {"error":"this API key is unknown: …'):
+        assert text in page

@@ -145,7 +145,7 @@ def test_driver_api_does_not_import_protocol_packages() -> None:
 async def test_daemon_runs_the_drivers_and_skips_a_broken_one(daemon: Daemon) -> None:
     async with daemon.client() as client:
         agents = {agent["name"]: agent for agent in (await client.get("/meta")).json()["agents"]}
-        assert agents["tom"]["title"] == "Cat"
+        assert (agents["tom"]["title"], agents["tom"]["tools"]) == ("tom", [])
         made = await create_session(client, "tom", "hello")
         assert made["messages"] == [{"role": "assistant", "content": "hello"}]
         again = await send_turn(client, made["sessionId"], "two\nlines, \u00fc and \U0001f600")

@@ -21,6 +21,7 @@ import psutil
 from tests.faults import oracles
 from tests.faults.agent import SLEEP
 from tests.faults.oracles import Frame
+from tests.gateway.requests import with_extensions
 
 ROOT = Path(__file__).parent.parent.parent
 DRIVER = Path(__file__).parent / "driver"
@@ -370,7 +371,7 @@ class Conversation:
         answer = await self.client.get(f"/session/{self.id}")
         if answer.status_code != 200:
             raise RuntimeError(f"GET /session: {answer.status_code} {answer.text}")
-        return dict(answer.json())
+        return with_extensions(answer.json())
 
     # -- oracles ------------------------------------------------------------------------------------------------------
 

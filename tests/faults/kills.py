@@ -80,7 +80,7 @@ async def after_kill(phase: str, conversation: Conversation) -> list[str]:
     if answer.status_code != 200:
         return [f"GET /session: {answer.status_code} {answer.text}"]
     problems = []
-    if answer.json()["state"] == "waiting":
+    if answer.json()["x-portico"]["state"] == "waiting":
         turn = await conversation.answer(f"{conversation.name}-{conversation.prompts}-call-0")
         if turn.status != 200 or "<go-on:0>" not in turn.text:
             problems.append(f"the answer after the restart: {turn.status} {turn.body} {turn.text} {turn.stop}")

@@ -56,7 +56,7 @@ async def _agent_long(daemon: Daemon, client: httpx.AsyncClient) -> list[str]:
         while turn.stop is None:
             await asyncio.sleep(0.01)
     problems = await daemon.none_left()
-    if turn.stop["stopReason"] != "error" or "silent" not in turn.stop.get("error", ""):
+    if turn.stop["stopReason"] != "error" or "silent" not in turn.stop["x-portico"]["error"]:
         problems.append(f"the turn ended with {turn.stop}")
     return problems + await conversation.check()
 

@@ -127,7 +127,7 @@ class Daemon:
         return str(answer.json()["sessionId"])
 
     async def state(self, session: str) -> str:
-        return str((await self.client.get(f"/aap/v3/sessions/{session}")).json()["state"])
+        return str((await self.client.get(f"/aap/v3/sessions/{session}")).json()["x-portico"]["state"])
 
     async def until_idle(self, session: str) -> None:
         async with asyncio.timeout(SECONDS):

@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 
-from tests.gateway.requests import Frame, parse_frames, session_body, user_message, wait_until
+from tests.gateway.requests import Frame, parse_frames, session_body, user_message, wait_until, with_extensions
 
 Json = dict[str, Any]
 
@@ -117,10 +117,10 @@ class AapClient:
         return parse_frames(answer.text)
 
     async def get_session(self, session: str) -> Json:
-        """Return the session with its full history."""
+        """Return the session with its full history, and with the fields of `x-portico` beside those of the protocol."""
         answer = await self.get(session)
         assert answer.status_code == 200, answer.text
-        found = self._from_version(answer.json())
+        found = with_extensions(self._from_version(answer.json()))
         assert ("history" in found) == (self.base.version == 1)
         return {**found, "history": {"full": found["history"]["full"] if "history" in found else await self.get_history(session)}}
 

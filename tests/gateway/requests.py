@@ -51,10 +51,18 @@ async def send_turn(client: httpx.AsyncClient, session: str, *messages: Any, **f
 
 
 async def get_session(client: httpx.AsyncClient, session: str) -> dict[str, Any]:
-    """Return the response of `GET /session/:id`."""
+    """Return the response of `GET /session/:id`, with the fields of `x-portico` beside those of the protocol."""
     answer = await client.get(f"/session/{session}")
     assert answer.status_code == 200, answer.text
-    return dict(answer.json())
+    return with_extensions(answer.json())
+
+
+def with_extensions(session: dict[str, Any]) -> dict[str, Any]:
+    """Return a session of AAP with the fields of `x-portico` beside those of the protocol."""
+    fields = dict(session)
+    extensions = fields.pop("x-portico")
+    assert not extensions.keys() & fields.keys()
+    return fields | extensions
 
 
 async def get_history(client: httpx.AsyncClient, session: str) -> list[dict[str, Any]]:

@@ -24,21 +24,36 @@ def imported(arguments):
     main(arguments, standalone_mode=False)
     return sorted({name.partition(".")[0] for name in sys.modules})
 
-print(json.dumps([imported(arguments) for arguments in json.loads(sys.argv[1])]))
+found = [imported(arguments) for arguments in json.loads(sys.argv[1])]
+import gateway.cli.serving_process
+print(json.dumps([*found, sorted({name.partition(".")[0] for name in sys.modules})]))
+
+from pydantic import BaseModel
+from gateway.server.fastapi_import import import_fastapi
+
+import_fastapi()
+from fastapi.openapi.models import Info, OpenAPI
+
+assert not OpenAPI.__pydantic_complete__ and not BaseModel.model_config, "built before its first use, or other models with it"
+OpenAPI(openapi="3.1.0", info=Info(title="t", version="1"), paths={})
+assert OpenAPI.__pydantic_complete__
 """
+"""Prints what commands have imported; then checks that FastAPI's models of OpenAPI documents are built on first use."""
 HEAVY = ["acp", "aiosqlite", "alembic", "cryptography", "fastapi", "jsonschema", "mcp", "prometheus_client", "rich", "sqlalchemy",
          "starlette", "uvicorn", "websockets"]  # fmt: skip
 
 
-def test_short_commands_import_no_heavy_package(tmp_path: Path) -> None:
+def test_short_commands_and_the_answer_of_initialize_import_no_heavy_package(tmp_path: Path) -> None:
     config = write_config(tmp_path, gateway_config(tmp_path))
     key = ["key", "list", "--config", str(config)]
     command = [sys.executable, "-c", SHORT_COMMANDS, json.dumps([["--version"], ["--help"], key])]
     printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    after_version, after_help, after_key = json.loads(printed.splitlines()[-1])
+    after_version, after_help, after_key, before_initialize = json.loads(printed.splitlines()[-1])
     unused = [*HEAVY, "asyncio", "drivers", "psutil", "pydantic"]
     assert [name for name in unused if name in after_version or name in after_help] == []
     assert [name for name in [*HEAVY, "psutil"] if name in after_key] == []
+    # `portico acp` opens the store, and imports SQLAlchemy for it, once it has answered `initialize`.
+    assert [name for name in HEAVY if name in before_initialize] == []
 
 
 STARTED = """
@@ -55,9 +70,10 @@ async def test_the_daemon_imports_what_its_first_request_needs(tmp_path: Path) -
         assert process.stdout is not None
         url = (await process.stdout.readline()).decode().split()[-1]
         async with httpx.AsyncClient() as client:
-            assert (await client.get(f"{url}/healthz")).status_code == 200
+            for path in ("healthz", "meta"):
+                assert (await client.get(f"{url}/{path}")).status_code == 200
         unused = ["acp", "alembic", "cryptography", "jsonschema", "mcp", "prometheus_client", "rich", "websockets"]
-        unused += ["drivers.api", "gateway.policy.shell_commands", "gateway.protocols.acp.requests"]
+        unused += ["drivers.api", "gateway.policy.shell_commands", "gateway.protocols.acp.requests", "pydantic.v1"]
         imported = await modules_of(process)
         assert [name for name in unused if name in imported] == []
 

@@ -72,7 +72,7 @@ async def test_acp_as_the_first_command_makes_private_files(tmp_path: Path, mask
     with umask(mask):
         code, out, _ = await PorticoCommand(tmp_path, "acp", "echo").run(INITIALIZE + NEW % str(tmp_path).encode())
     assert (code, "sessionId" in out) == (0, True)
-    assert (tmp_path / "data" / "acp" / "1" / "portico.db").exists()
+    assert (tmp_path / "data" / "portico.db").exists()
     assert open_to_others(tmp_path / "data") == []
 
 

@@ -75,7 +75,7 @@ class Clients:
         events = parse_frames(streamed.text)
         assert [event for event, _ in events] == ["session_start", "turn_start", "text_delta", "turn_stop"]
         assert events[-1][1]["stopReason"] == "error"
-        assert "shut down" in events[-1][1]["error"]
+        assert "shut down" in events[-1][1]["x-portico"]["error"]
         assert (whole.status_code, whole.json()["stopReason"]) == (201, "error")
         assert [frame["kind"] for frame in parse_output_events(task.text)][-1] == "session_end"
         return str(events[0][1]["sessionId"])

@@ -11,6 +11,8 @@ from typing import Any
 import httpx
 from httpx_sse import aconnect_sse
 
+from tests.gateway.requests import with_extensions
+
 Frames = list[tuple[str, dict[str, Any]]]
 
 
@@ -40,7 +42,7 @@ class AapSession:
     async def info(self) -> dict[str, Any]:
         answer = await self.client.get(f"/session/{self.id}")
         assert answer.status_code == 200, answer.text
-        return answer.json()
+        return with_extensions(answer.json())
 
     async def history(self) -> list[dict[str, Any]]:
         return (await self.info())["history"]["full"]

@@ -107,7 +107,8 @@ def make_home(base: Path, program: Path, model: str) -> Home:
         "ANTHROPIC_API_KEY": DUMMY_KEY,
         "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
     }
-    return Home(path, work, base, {"driver": "claude", "cwd": str(work), "env": env})
+    # Its own modes, which are the default for editors, are tested in acp/test_claude_modes.py.
+    return Home(path, work, base, {"driver": "claude", "cwd": str(work), "env": env, "options": {"mode": "ask"}})
 
 
 @pytest.fixture

@@ -103,7 +103,9 @@ async def gemini(tmp_path: Path) -> AsyncIterator[Gemini]:
             "GEMINI_API_KEY": KEY,
             "GOOGLE_GEMINI_BASE_URL": model.url,
         }
-        found = Gemini(home, work, tmp_path, model, {"driver": "gemini", "cwd": str(work), "env": env})
+        # Its own modes, which are the default for editors, are tested in test_gemini_modes.py.
+        agent = {"driver": "gemini", "cwd": str(work), "env": env, "options": {"mode": "ask"}}
+        found = Gemini(home, work, tmp_path, model, agent)
         yield found
         await tear_down(home, found.daemons)
 

@@ -35,8 +35,8 @@ async def test_text_and_thinking(unstarted_bench: Bench) -> None:
         assert answer.stop_reason == "end_turn"
         assert answer.usage.output_tokens > 0
         assert editor.text == "Hello from the model."
-        [context] = editor.of("usage_update")
-        assert 0 < context.used < context.size
+        contexts = editor.of("usage_update")
+        assert contexts and all(0 < context.used < context.size for context in contexts)
         assert "".join(u.content.text for u in editor.of("agent_thought_chunk")) == "Let me think."
         children = psutil.Process(process.pid).children(recursive=True)
         assert any("claude" in argument for argument in arguments(psutil.Process(process.pid)))
@@ -57,7 +57,8 @@ async def test_a_command_and_an_edit_need_permission(unstarted_bench: Bench) -> 
         assert call.kind == "edit"
         assert (call.content[0].path, call.content[0].new_text) == (str(made), "one\n")
         assert call.locations[0].path == str(made)
-        assert [u.status for u in editor.of("tool_call_update")] == ["completed"]
+        # The call was announced while the model wrote it.
+        assert [u.status for u in editor.of("tool_call_update")] == ["pending", "completed"]
 
         editor.choose = lambda call: "reject_once"
         go = unstarted_bench.model_calls(bash(f"rm {made}"), after="I could not.", name="inner")
@@ -88,6 +89,28 @@ async def test_cancel_a_command(unstarted_bench: Bench) -> None:
         assert editor.text.endswith("Still here.")
 
 
+async def test_prompts_and_steering_while_a_command_runs(unstarted_bench: Bench) -> None:
+    released = unstarted_bench.work / "released"
+    waits = f"until [ -e {released} ]; do sleep 0.1; done; echo over"
+    go = unstarted_bench.model_calls(bash(waits), after="First.")
+    again = unstarted_bench.model_replies(text_step("Second."), name="inner")
+    async with editor_on(unstarted_bench) as (editor, agent, process):
+        session = (await agent.new_session(cwd=str(unstarted_bench.work), mcp_servers=[])).session_id
+        first = asyncio.create_task(agent.prompt(session_id=session, prompt=[text_block(go)]))
+        await editor.until(lambda: editor.permission_requests)
+        await asyncio.to_thread(_wait_for, process.pid, "sleep 0.1")
+        held = asyncio.create_task(agent.prompt(session_id=session, prompt=[text_block(again)]))
+        steered = {"sessionId": session, "prompt": [{"type": "text", "text": "turn left"}]}
+        assert await agent.ext_method("session/steering", steered) == {"outcome": "injected"}
+        await asyncio.to_thread(released.touch)
+        assert (await asyncio.wait_for(first, 60)).stop_reason == "end_turn"
+        assert "Second." not in editor.text
+        assert (await asyncio.wait_for(held, 60)).stop_reason == "end_turn"
+        assert editor.text.endswith("Second.")
+        assert not editor.of("user_message_chunk")
+    assert "turn left" in str(unstarted_bench.model.bodies()[-1]["messages"])
+
+
 def _wait_for(pid: int, command: str) -> None:
     """Wait until a descendant of the process has this command line."""
     for _ in range(600):
@@ -97,6 +120,16 @@ def _wait_for(pid: int, command: str) -> None:
                 return
         time.sleep(0.05)
     raise AssertionError(f"{command} does not run")
+
+
+async def test_a_session_without_a_login_is_refused(unstarted_bench: Bench) -> None:
+    config = unstarted_bench.config()
+    del config["agents"]["claude"]["env"]["ANTHROPIC_API_KEY"]
+    async with editor_of("claude", unstarted_bench.base, unstarted_bench.home, config) as (_, agent, _process):
+        with pytest.raises(RequestError, match="auth login --claudeai` in a terminal") as refused:
+            await agent.new_session(cwd=str(unstarted_bench.work), mcp_servers=[])
+    assert refused.value.code == -32000
+    assert refused.value.data == {"details": str(refused.value)}
 
 
 async def test_load_in_another_process(unstarted_bench: Bench) -> None:

@@ -84,7 +84,7 @@ const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader()
 let seen = ''
 while (!seen.includes('first')) seen += (await reader.read()).value
 const session = gateway + '/session/' + JSON.parse(seen.match(/data: (.*)/)[1]).sessionId
-found.state = (await (await fetch(session, {headers: {...key, 'Last-Event-ID': '0'}})).json()).state
+found.state = (await (await fetch(session, {headers: {...key, 'Last-Event-ID': '0'}})).json())['x-portico'].state
 found.deleted = (await fetch(session, {method: 'DELETE', headers: key})).status
 for (let next; !(next = await reader.read()).done;) seen += next.value
 found.end = seen.slice(-200)

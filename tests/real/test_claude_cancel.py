@@ -28,7 +28,7 @@ async def test_a_cancelled_run_ends_its_shell_command(portico: RunningGateway, h
     assert answer.json() == {"sessionId": aap.id, "cancelled": True, "state": "idle"}
     text = (await turn).text
     assert text.count("event: turn_stop") == 1
-    assert text.rstrip().split("\n")[-2] == 'data: {"stopReason":"end_turn"}'
+    assert text.rstrip().split("\n")[-2].startswith('data: {"stopReason":"end_turn"')
     for pid in sleeps:
         await wait_for_exit(pid)
     assert took < 5, f"{took:.2f} s; 1 s on a machine that has nothing else to do"
@@ -43,7 +43,8 @@ async def test_a_cancelled_run_ends_its_text(portico: RunningGateway, home: Home
     async with aap.open_stream("[[slowtext]]") as frames:
         await read_until_event(frames, "text_delta")
         assert (await portico.client.post(f"/session/{aap.id}/cancel")).json()["cancelled"]
-        assert [frame async for frame in frames][-1] == ("turn_stop", {"stopReason": "end_turn"})
+        name, data = [frame async for frame in frames][-1]
+        assert (name, data["stopReason"]) == ("turn_stop", "end_turn")
     assert await aap.send_turn("[[echo:again]]") == "again"
     assert cli_of(home.path) == cli, "it was interrupted, not killed"
 

@@ -36,7 +36,7 @@ async def test_deleting_a_running_session_ends_its_turn_and_its_cli(portico: Run
         last = [frame async for frame in frames][-1]
     await wait_for_exit(cli.pid)
     assert processes_of(home.path) == []
-    assert last == ("turn_stop", {"stopReason": "error", "error": "the session was deleted"})
+    assert last == ("turn_stop", {"stopReason": "error", "x-portico": {"error": "the session was deleted"}})
     assert (await portico.client.get(f"/session/{aap.id}")).status_code == 404
 
 

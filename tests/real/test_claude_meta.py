@@ -51,6 +51,8 @@ async def test_meta_lists_the_tools_capabilities_and_options(portico: RunningGat
         "system_prompt": "select",
         "settings": "select",
         "slash_commands": "select",
+        "mode": "select",
+        "effort": "text",
         "cwd": "text",
     }
     await create_session(portico.client, "[[plain]] hello")

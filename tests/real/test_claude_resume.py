@@ -179,7 +179,7 @@ async def test_a_cli_killed_in_mid_turn_ends_the_turn_with_an_error(portico: Run
         cli_of(home.path).kill()
         name, data = [frame async for frame in frames][-1]
     assert (name, data["stopReason"]) == ("turn_stop", "error")
-    assert "claude ended in the middle of the run" in data["error"]
+    assert "claude ended in the middle of the run" in data["x-portico"]["error"]
     # The model receives the same conversation, whatever the CLI had stored of that turn.
     assert await aap.send_turn("[[recall]] three") == "I see 3 user texts. Before this one: [[plain]] one | [[slowtext]] two"
     history = await aap.history()
@@ -196,5 +196,6 @@ async def test_a_cli_killed_before_it_has_stored_the_prompt(portico: RunningGate
         cli.kill()
         name, data = [frame async for frame in frames][-1]
     assert (name, data["stopReason"]) == ("turn_stop", "error")
-    assert [message["content"] for message in await aap.history()] == ["[[plain]] one", PLAIN, "[[plain]] two"]
+    history = [message["content"] for message in await aap.history()]
+    assert history == ["[[plain]] one", PLAIN, "[[plain]] two", data["x-portico"]["error"]]
     assert await aap.send_turn("[[recall]] three") == "I see 3 user texts. Before this one: [[plain]] one | [[plain]] two"

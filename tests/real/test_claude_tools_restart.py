@@ -33,7 +33,7 @@ async def start_suspended(bench: Bench, *, again: bool = True) -> tuple[str, lis
 async def resume_and_check(bench: Bench, session: str, calls: list[str]) -> None:
     app, read, shell = calls
     found = await bench.get(session)
-    assert (found["state"], found["stopReason"]) == ("waiting", "tool_use")
+    assert (found["x-portico"]["state"], found["x-portico"]["stopReason"]) == ("waiting", "tool_use")
     turn = await bench.answer(session, result(app, "rain"), grant(shell))
     assert turn.stop == "end_turn" and turn.text == "On.", turn
     [again] = turn.calls

@@ -33,19 +33,22 @@ async def test_an_error_of_the_model_ends_the_turn_and_not_the_session(
     assert time.monotonic() - started < TIME_LIMIT
     name, data = frames[-1]
     assert (name, data["stopReason"]) == ("turn_stop", "error")
-    assert data["error"].startswith("claude: ") and reported in data["error"]
-    assert joined(frames, "text_delta", "delta") == "", "the error is not the agent's answer"
+    assert data["x-portico"]["error"].startswith("claude: ") and reported in data["x-portico"]["error"]
+    assert joined(frames, "text_delta", "delta") == data["x-portico"]["error"]
     assert model.request_count(scenario) <= 3
     assert (await aap.send_turn("[[recall]] after")).startswith("I see")
     assert cli_of(home.path) == process
-    assert [message["role"] for message in await aap.history()] == ["user", "assistant", "user", "user", "assistant"]
+    history = await aap.history()
+    assert [message["role"] for message in history] == ["user", "assistant", "user", "assistant", "user", "assistant"]
+    assert history[3] == {"role": "assistant", "content": data["x-portico"]["error"], "x-portico": {"error": True}}
 
 
 async def test_an_error_of_the_first_turn_leaves_a_session_that_can_be_used(home: Home, model: Model) -> None:
     home.env["CLAUDE_CODE_MAX_RETRIES"] = "0"
     async with home.gateway() as portico:
         aap = await create_session(portico.client, "[[e401]] first", stop="error")
-        assert "Invalid API key" in aap.first["error"] and aap.first["messages"] == []
+        reason = aap.first["x-portico"]["error"]
+        assert "Invalid API key" in reason and [message["content"] for message in aap.first["messages"]] == [reason]
         assert model.request_count("e401") == 1, "the agent's environment sets the retries"
         await aap.send_turn("[[plain]] after")
 
@@ -77,7 +80,8 @@ async def test_a_broken_stream_is_not_doubled_in_the_history(
 ) -> None:
     aap = await create_session(portico.client, "[[plain]] before")
     frames = await aap.stream_turn(f"[[{scenario}]] now", "message")
-    assert frames == [("turn_start", {}), ("text", {"text": whole}), ("turn_stop", {"stopReason": "end_turn"})]
+    assert frames[:-1] == [("turn_start", {}), ("text", {"text": whole})]
+    assert (frames[-1][0], frames[-1][1]["stopReason"]) == ("turn_stop", "end_turn")
     assert text_of((await aap.history())[-1:]) == whole
     assert len(await aap.history()) == 4
     await aap.send_turn("[[recall]] after")
@@ -98,7 +102,7 @@ async def test_an_unreachable_model_is_an_error_within_seconds(home: Home) -> No
         started = time.monotonic()
         aap = await create_session(portico.client, "hello", stop="error")
         assert time.monotonic() - started < TIME_LIMIT
-        assert aap.first["error"].startswith("claude: API Error")
+        assert aap.first["x-portico"]["error"].startswith("claude: API Error")
 
 
 async def test_a_cli_that_rejects_its_arguments_is_an_error_with_its_output(home: Home) -> None:

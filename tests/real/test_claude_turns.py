@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from tests.daemon import RunningGateway
 from tests.real.aap_client import create_session, frames_of, joined, text_of, user
@@ -28,6 +29,16 @@ PROMPTS = (
     "tab\tand \\n and \u2028 and \U0001f600",
 )
 
+USED = {"inputTokens": 100, "outputTokens": 42, "cacheReadTokens": 7, "cacheWriteTokens": 0}
+
+
+def check_stop(frame: tuple[str, dict[str, Any]]) -> None:
+    """Check the last frame of a turn. The CLI has the price of its model."""
+    name, data = frame
+    usage = data["x-portico"]["usage"]
+    assert usage.pop("costUsd") > 0
+    assert (name, data["stopReason"], usage) == ("turn_stop", "end_turn", USED)
+
 
 async def test_a_session_is_created_by_a_delta_stream(portico: RunningGateway) -> None:
     body = {"agent": {"name": "claude"}, "messages": [user("[[think]] hello")], "stream": "delta"}
@@ -39,19 +50,16 @@ async def test_a_session_is_created_by_a_delta_stream(portico: RunningGateway) -
     assert thinking > 1 and text > 1
     assert joined(frames, "thinking_delta", "delta") == THOUGHT
     assert joined(frames, "text_delta", "delta") == ANSWER
-    assert frames[-1] == ("turn_stop", {"stopReason": "end_turn"})
+    check_stop(frames[-1])
     listed = (await portico.client.get("/sessions")).json()["sessions"]
     assert listed == [frames[0][1]["sessionId"]]
 
 
 async def test_whole_messages_by_message_mode(portico: RunningGateway) -> None:
     aap = await create_session(portico.client, "[[plain]] hello")
-    assert await aap.stream_turn("[[think]] again", "message") == [
-        ("turn_start", {}),
-        ("thinking", {"thinking": THOUGHT}),
-        ("text", {"text": ANSWER}),
-        ("turn_stop", {"stopReason": "end_turn"}),
-    ]
+    *frames, stop = await aap.stream_turn("[[think]] again", "message")
+    assert frames == [("turn_start", {}), ("thinking", {"thinking": THOUGHT}), ("text", {"text": ANSWER})]
+    check_stop(stop)
 
 
 async def test_one_answer_by_none_and_in_the_history(portico: RunningGateway) -> None:

@@ -36,7 +36,6 @@ async def test_claude_commands(unstarted_bench: Bench) -> None:
     folder.mkdir(parents=True)
     (folder / "greet.md").write_text(f'---\ndescription: Greets.\nargument-hint: "[what]"\n---\nGreet $ARGUMENTS. {go}\n')
     config = unstarted_bench.config()
-    config["agents"]["claude"]["options"] = {"slash_commands": "on"}
     async with editor_of("claude", unstarted_bench.base, unstarted_bench.home, config) as (editor, agent, _):
         session = (await agent.new_session(cwd=str(unstarted_bench.work), mcp_servers=[])).session_id
         # Before the first prompt: the commands that the CLI has in every folder.
@@ -89,7 +88,6 @@ async def test_claude_renames_a_session(unstarted_bench: Bench) -> None:
 
 
 async def test_gemini_commands(gemini: Gemini) -> None:
-    gemini.agent["options"] = {"slash_commands": "on"}
     async with editor_of("gemini", gemini.base, gemini.home, gemini.config()) as (editor, agent, _):
         session = (await agent.new_session(cwd=str(gemini.work), mcp_servers=[])).session_id
         await editor.until(lambda: command_lists(editor))

@@ -80,7 +80,7 @@ async def test_the_cli_killed_in_mid_run(gemini: Gemini, running: RunningGateway
     process.kill()
     answer = await turn
     assert answer["stopReason"] == "error"
-    assert "ended in the middle of the run" in answer["error"]
+    assert "ended in the middle of the run" in answer["x-portico"]["error"]
     await wait_for_exit(child.pid)
     assert "hello [[plain]]" in await aap.send_turn("[[recall]]")
 

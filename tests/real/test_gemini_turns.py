@@ -176,7 +176,7 @@ async def test_model_errors_are_reported_within_seconds(
     began = time.monotonic()
     await aap.send_turn(f"[[{scenario}]]", stop="error")
     assert time.monotonic() - began < 60
-    assert reported in aap.last["error"]
+    assert reported in aap.last["x-portico"]["error"]
     assert await aap.send_turn("[[plain]]") == "Hello from the model, this is plain text."
 
 

@@ -105,7 +105,8 @@ class Bench:
             "IS_SANDBOX": "1",
             **self.env,
         }
-        agent = {"driver": "claude", "program": str(PROGRAM), "cwd": str(self.work), "env": env}
+        # The CLI's own modes, which are the default for editors, are tested in acp/test_claude_modes.py.
+        agent = {"driver": "claude", "program": str(PROGRAM), "cwd": str(self.work), "env": env, "options": {"mode": "ask"}}
         return gateway_config(self.base, agents={"claude": agent})
 
     def model_calls(self, *blocks: Block, after: str = "Done.", name: str = "calls") -> str:

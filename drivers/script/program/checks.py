@@ -58,6 +58,12 @@ def seconds(value: Any, path: str) -> float:
     return float(value)
 
 
+def amount(value: Any, path: str) -> float:
+    if not _is_number(value) or not 0 <= value <= GIB:
+        raise _refuse(path, f"a number, 0 to {GIB}", value)
+    return float(value)
+
+
 def exactly(low: int, high: int, expected: str = "a whole number") -> Callable[[Any, str], int]:
     """The check for a whole number in these bounds."""
 

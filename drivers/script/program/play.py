@@ -59,7 +59,7 @@ class Play:
         # Messages steered into the turn before are in the history that a new process is given, so they count here too.
         self.texts += [text_of(content) for content in self.wire.steered]
         self.wire.steered.clear()
-        if not go_on or not self.texts:
+        if not self.earlier or not self.texts:
             self.texts.append(text_of(content))
         self.images = sum(1 for block in content if block.get("type") == "image") if isinstance(content, list) else 0
         self.results, self.last_result, self._calls, self.parent = {}, "", 0, None

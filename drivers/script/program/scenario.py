@@ -9,6 +9,7 @@ import re
 from .checks import (
     GIB,
     ScenarioError,
+    amount,
     command_name,
     count,
     described,
@@ -105,7 +106,9 @@ SHAPES: dict[str, Shape] = {
     "thinking": Shape("text", text=template, chunk=size, every=seconds),
     "message_end": Shape(discarded=flag),
     "compact": Shape("summary", summary=template, kept=count),
-    "usage": Shape(input_tokens=count, output_tokens=count, cache_read=count, cache_write=count),
+    "usage": Shape(
+        input_tokens=count, output_tokens=count, cache_read=count, cache_write=count, reasoning_tokens=count, cost_usd=amount
+    ),
     "plan": Shape(
         "entries", entries=objects(
             "content", content=template, priority=one_of("high", "medium", "low"),

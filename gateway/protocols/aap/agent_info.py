@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -40,20 +41,57 @@ def _agent_info(found: DiscoveredAgent, tool: type[Tool]) -> dict[str, Any]:
     }
     return {
         "name": agent.name,
-        "title": agent.settings.title or info.title,
-        "version": found.version,
+        "title": agent.title,
+        "version": found.version or "0.0.0",
         "description": agent.settings.description or info.description,
         "tools": [tool.of(spec) for spec in info.tools],
-        "options": [_option(_with_models(option, found.probe.models)) for option in agent.settable_options],
+        "options": [_option(option) for option in displayed_options(agent)],
         "capabilities": capabilities,
     }
 
 
-def _with_models(option: Option, models: tuple[str, ...]) -> Option:
-    """Return the option `model` with the models that the CLI lists. Other values are not rejected: CLIs accept more names."""
+def displayed_options(agent: ConfiguredAgent) -> list[Option]:
+    """Return the options that a session may set, with the values that clients display.
+
+    The option `model` has the models that the CLI lists as choices. Other values are not rejected: CLIs accept more names.
+    """
+    return [_displayed(option, agent.models) for option in agent.settable_options]
+
+
+def displayed_values(agent: ConfiguredAgent, options: Mapping[str, str]) -> dict[str, str]:
+    """Return the values of options, with the name of the empty value where clients choose from a list."""
+    names = _names_of_empty(agent)
+    return {name: value or names.get(name, "") for name, value in options.items()}
+
+
+def given_values(agent: ConfiguredAgent, options: Mapping[str, str]) -> dict[str, str]:
+    """Return the values of options that a client has sent: the opposite of `displayed_values`."""
+    names = _names_of_empty(agent)
+    return {name: "" if value == names.get(name) else value for name, value in options.items()}
+
+
+def _names_of_empty(agent: ConfiguredAgent) -> dict[str, str]:
+    """Return the name of the empty value of each option whose choices include it."""
+    choices = {option.name: _choices(option, agent.models) for option in agent.settable_options}
+    return {name: _name_of_empty(values) for name, values in choices.items() if "" in values}
+
+
+def _choices(option: Option, models: tuple[str, ...]) -> tuple[str, ...]:
     if option.name != "model" or option.choices or not models:
-        return option
-    return replace(option, choices=tuple(dict.fromkeys((option.default, *models))))
+        return option.choices
+    return tuple(dict.fromkeys((option.default, *models)))
+
+
+def _displayed(option: Option, models: tuple[str, ...]) -> Option:
+    choices = _choices(option, models)
+    if "" not in choices:
+        return replace(option, choices=choices)
+    name = _name_of_empty(choices)
+    return replace(option, choices=tuple(choice or name for choice in choices), default=option.default or name)
+
+
+def _name_of_empty(choices: tuple[str, ...]) -> str:
+    return "CLI default" if "default" in choices else "default"
 
 
 def _option(option: Option) -> dict[str, Any]:

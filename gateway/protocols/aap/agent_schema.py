@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field
 
+from gateway.events.messages import EXTENSIONS
 from gateway.protocols.aap.schema import ApplicationTool, OmitIfNone, WireModel
 
 
@@ -51,7 +52,7 @@ class Capabilities(WireModel):
     stream: OmitIfNone[StreamCapability] = None
     application: OmitIfNone[ApplicationCapability] = None
     image: OmitIfNone[ImageCapability] = None
-    own: OmitIfNone[ExtensionCapability] = Field(default=None, alias="x-portico")
+    own: OmitIfNone[ExtensionCapability] = Field(default=None, alias=EXTENSIONS)
 
 
 class _Option(WireModel):

@@ -25,9 +25,9 @@ ModeQuery = Annotated[Literal["delta", "message"], Query(description="Which of t
 UntilQuery = Annotated[Literal["turn_stop"] | None, Query(description="End the stream behind the next turn_stop.")]
 
 
-def router(gateway: Gateway, session_path: str) -> APIRouter:
-    """The routes under a version's path of a session, such as `/session/{session_id}`."""
-    _, routes = version_routers(gateway)
+def router(gateway: Gateway, base: str, tag: str, session_path: str) -> APIRouter:
+    """The routes under a version's path of a session, such as `/session/{session_id}`, at a base URL, with this tag."""
+    _, routes = version_routers(gateway, base, tag)
 
     @routes.post(session_path + "/cancel", openapi_extra=examples.CANCEL)
     async def cancel(caller: CurrentCaller, session_id: str) -> CancelResponse:
@@ -50,7 +50,9 @@ def router(gateway: Gateway, session_path: str) -> APIRouter:
         quotas.take_stream()
         session = await gateway.sessions.get(caller, session_id)
         seen = _position(session, last_event_id or after)
-        view = StreamView(whole=stream == "message", seen=seen, others=True)
+        view = StreamView(
+            whole=stream == "message", seen=seen, others=True, errors_as_text=gateway.settings.server.errors_as_text
+        )
         start = await _start(gateway, session, seen)
         return event_stream(_follow(session, view, start, until=until is not None), gateway.keep_alive)
 

@@ -14,6 +14,10 @@ LimitQuery = Annotated[int, Query(ge=1, le=1000, description="Items per page.")]
 PAGE = 100
 
 
-def version_routers(gateway: Gateway) -> tuple[APIRouter, APIRouter]:
-    """Return a router for routes that need no key, and one for those that do. Both answer 401 to a wrong key."""
-    return APIRouter(route_class=public_route(gateway)), APIRouter(route_class=authenticated_route(gateway))
+def version_routers(gateway: Gateway, base: str, tag: str) -> tuple[APIRouter, APIRouter]:
+    """Return a router for routes that need no key, and one for those that do. Both answer 401 to a wrong key.
+
+    `base` begins the paths of their routes, `tag` is that of the routes in the OpenAPI document.
+    """
+    public, authenticated = public_route(gateway), authenticated_route(gateway)
+    return APIRouter(prefix=base, tags=[tag], route_class=public), APIRouter(prefix=base, tags=[tag], route_class=authenticated)

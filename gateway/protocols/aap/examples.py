@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from gateway.events.messages import EXTENSIONS
 from gateway.protocols.route_metadata import EventStreamMetadata, openapi_extra
 
 SESSION = "sess_0f4c1c9e2a7b4d5e8f90123456789abc"
@@ -28,12 +29,12 @@ id: 4
 
 """
 STREAMS = """With `stream` of `delta` or `message`: server-sent events, each with a name and JSON data. The first is `turn_start`,
-the last `turn_stop`, with an `error` where that is the reason; before a new session's first turn stands `session_start`. Lines
-that begin with a colon only keep the connection open."""
+the last `turn_stop`, with the reason of an `error` in `x-portico`; before a new session's first turn stands `session_start`.
+Lines that begin with a colon only keep the connection open."""
 
 
 def _data(**fields: Any) -> dict[str, Any]:
-    needed = [name for name in fields if name != "error"]
+    needed = [name for name in fields if name != EXTENSIONS]
     return {"type": "object", "properties": fields, **({"required": needed} if needed else {})}
 
 
@@ -47,7 +48,7 @@ EVENTS = {
     "thinking": _data(thinking=STRING),
     "tool_call": _data(toolCallId=STRING, name=STRING, input={}),
     "tool_result": _data(toolCallId=STRING, content={}),
-    "turn_stop": _data(stopReason=STRING, error=STRING),
+    "turn_stop": _data(stopReason=STRING, **{EXTENSIONS: {"type": "object"}}),
     "gap": _data(**{"from": {"type": "integer"}, "to": {"type": "integer"}, "reason": STRING}),
 }
 CREATE = openapi_extra(
@@ -92,8 +93,13 @@ INFO: dict[str, Any] = {
     "sessionId": SESSION,
     "agent": {"name": "claude", "tools": [{"name": "Bash", "trust": False}], "options": {"model": "sonnet"}},
     "tools": [TOOL],
-    "state": "idle",
-    "stopReason": "end_turn",
+    "x-portico": {
+        "state": "idle",
+        "stopReason": "end_turn",
+        "title": "What is 2 + 2?",
+        "createdAt": "2026-11-20T09:30:00.000Z",
+        "updatedAt": "2026-11-20T09:30:04.125Z",
+    },
 }
 TOOL_V3 = {("parameters" if name == "inputSchema" else name): value for name, value in TOOL.items()}
 INFO_V3 = {**INFO, "tools": [TOOL_V3]}

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from drivers.contract.driver_info import ToolSpec
+from drivers.contract.events import RateLimit, Usage
 from drivers.contract.messages import Message, ToolMessage, UserMessage
+from gateway.events.messages import EXTENSIONS
 
 StreamMode = Literal["delta", "message", "none"]
 StopReason = Literal["end_turn", "tool_use", "max_tokens", "refusal", "error"]
@@ -124,13 +127,74 @@ class SessionTurnRequest(TurnRequest):
     tools: tuple[ApplicationTool, ...] | None = None
 
 
+class TurnUsage(WireModel):
+    """Tokens that the agent has reported, as in `Usage`, and their price."""
+
+    input_tokens: int = Field(default=0, alias="inputTokens")
+    output_tokens: int = Field(default=0, alias="outputTokens")
+    cache_read_tokens: int = Field(default=0, alias="cacheReadTokens")
+    cache_write_tokens: int = Field(default=0, alias="cacheWriteTokens")
+    reasoning_tokens: OmitIfNone[int] = Field(default=None, alias="reasoningTokens")
+    cost_usd: OmitIfNone[float] = Field(default=None, alias="costUsd")
+
+    @classmethod
+    def of(cls, before: TurnUsage | None, event: Usage) -> TurnUsage:
+        """Return the sum of what was used before and what an event reports."""
+        known, price = before or cls(), event.cost_usd
+        reasoning = (known.reasoning_tokens or 0) + event.reasoning_tokens
+        return cls(
+            input_tokens=known.input_tokens + event.input_tokens,
+            output_tokens=known.output_tokens + event.output_tokens,
+            cache_read_tokens=known.cache_read_tokens + event.cache_read,
+            cache_write_tokens=known.cache_write_tokens + event.cache_write,
+            reasoning_tokens=reasoning or None,
+            cost_usd=known.cost_usd if price is None else round((known.cost_usd or 0) + price, 9),
+        )
+
+
+def iso_time(seconds: float) -> str:
+    """Return a time in seconds since the epoch as ISO 8601 in UTC."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+class UsageLimit(WireModel):
+    """A usage limit of the user's account, as the event `RateLimit`. `resets_at` is ISO 8601."""
+
+    status: Literal["allowed", "warning", "rejected"]
+    limit: OmitIfNone[str] = None
+    utilization: OmitIfNone[float] = None
+    resets_at: OmitIfNone[str] = Field(default=None, alias="resetsAt")
+
+    @classmethod
+    def of(cls, event: RateLimit) -> UsageLimit:
+        """Return what an event reports."""
+        resets_at = None if event.resets_at is None else iso_time(event.resets_at)
+        return cls(status=event.status, limit=event.limit, utilization=event.utilization, resets_at=resets_at)
+
+
+class TurnExtension(WireModel):
+    """What the protocol does not have about a turn: `error` is the reason, if the stop reason is `error`."""
+
+    error: OmitIfNone[str] = None
+    usage: OmitIfNone[TurnUsage] = None
+    rate_limit: OmitIfNone[UsageLimit] = Field(default=None, alias="rateLimit")
+
+    @classmethod
+    def of(cls, error: str | None, usage: TurnUsage | None, limit: RateLimit | None = None) -> TurnExtension | None:
+        """Return the extension of a turn. None if it has nothing."""
+        used = None if usage == TurnUsage() else usage
+        if error is None and used is None and limit is None:
+            return None
+        return cls(error=error, usage=used, rate_limit=None if limit is None else UsageLimit.of(limit))
+
+
 class AgentResponse(WireModel):
-    """The JSON response of `stream: none`. `error` is the reason, if the stop reason is `error`."""
+    """The JSON response of `stream: none`."""
 
     session_id: OmitIfNone[str] = Field(default=None, alias="sessionId")
     stop_reason: StopReason = Field(alias="stopReason")
     messages: list[Message]
-    error: OmitIfNone[str] = None
+    own: OmitIfNone[TurnExtension] = Field(default=None, alias=EXTENSIONS)
 
 
 class SessionHistory(WireModel):
@@ -162,10 +226,25 @@ class SessionAgent(WireModel):
     options: OmitIfNone[dict[str, str]] = None
 
 
+class SessionExtension(WireModel):
+    """What the protocol does not have about a session. `stop_reason` is of its last turn, `error` why that failed.
+
+    `title` is the agent's, or the beginning of the first prompt. Times are ISO 8601; `updated_at` is when a turn began or ended
+    last. `usage` is the sum over all turns.
+    """
+
+    state: SessionState
+    stop_reason: OmitIfNone[StopReason] = Field(default=None, alias="stopReason")
+    error: OmitIfNone[str] = None
+    title: OmitIfNone[str] = None
+    created_at: str = Field(alias="createdAt")
+    updated_at: str = Field(alias="updatedAt")
+    usage: OmitIfNone[TurnUsage] = None
+
+
 class SessionInfo(WireModel):
-    """A session. `state` and `stopReason` (of the last turn) are extensions. Each version adds `tools`."""
+    """A session. Each version adds `tools`."""
 
     session_id: str = Field(alias="sessionId")
     agent: SessionAgent
-    state: SessionState
-    stop_reason: OmitIfNone[StopReason] = Field(default=None, alias="stopReason")
+    own: SessionExtension = Field(alias=EXTENSIONS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from fastapi.responses import Response, StreamingResponse
 from pydantic_core import to_json
@@ -13,8 +13,8 @@ from drivers.contract.messages import MESSAGE, Message
 from gateway.errors import NotFound
 from gateway.events.turn_reader import Turn
 from gateway.gateway import Gateway
-from gateway.protocols.aap.agent_info import declared_histories
-from gateway.protocols.aap.schema import AgentConfig, HistoryType, SessionInfo, Tool
+from gateway.protocols.aap.agent_info import declared_histories, displayed_values
+from gateway.protocols.aap.schema import AgentConfig, HistoryType, SessionInfo, Tool, TurnUsage, iso_time
 from gateway.protocols.aap.settings_merge import merge_settings
 from gateway.protocols.aap.stop_reasons import STOP_REASONS
 from gateway.protocols.aap.validation import check_new, check_seed
@@ -25,14 +25,10 @@ from gateway.security.authentication import Caller
 from gateway.security.redaction import HIDDEN
 from gateway.sessions.session import Session, Submission
 from gateway.sessions.settings import SessionSettings, SessionSummary
-from gateway.store import SessionRecord
+from gateway.store import SessionRecord, UsageRecord
 
 Info = TypeVar("Info", bound=SessionInfo)
 
-_HISTORIES: Mapping[HistoryType, Callable[[StoredHistory], AsyncIterator[Message]]] = {
-    "compacted": StoredHistory.compacted,
-    "full": StoredHistory.messages,
-}
 HISTORY_CHUNK = 1024 * 1024
 """Bytes of a history that are sent at a time. A shorter one is a response with a Content-Length."""
 
@@ -79,7 +75,14 @@ async def create_and_submit(
 
 def _config(gateway: Gateway, caller: Caller, requested: AgentConfig, tools: Iterable[Tool] | None) -> SessionSettings:
     agent = gateway.agents.get(requested.name)
-    config = merge_settings(SessionSettings(workspace_key=agent.workspace_key(caller.name)), agent, requested, tools)
+    config = merge_settings(
+        SessionSettings(workspace_key=agent.workspace_key(caller.name)),
+        agent,
+        requested,
+        tools,
+        gateway.agents,
+        any_folder=caller.any_folder,
+    )
     agent.spec({**config.options, **config.secrets}, config.workspace_key)
     return config
 
@@ -93,46 +96,72 @@ async def page(gateway: Gateway, caller: Caller, after: str | None, limit: int) 
     return records[:limit], encode_cursor(last.created_at, last.id)
 
 
-def session_info(kind: type[Info], tool: type[Tool], summary: SessionSummary, **more: Any) -> Info:
-    """A session as a response of an AAP version; `more` are the fields that only that version has."""
-    config = summary.config
-    options = {**config.options, **dict.fromkeys(config.secrets, HIDDEN)}
+def session_info(gateway: Gateway, kind: type[Info], tool: type[Tool], summary: SessionSummary) -> Info:
+    """A session as a response of an AAP version."""
+    config, agent = summary.config, gateway.agents.find(summary.agent)
+    chosen = displayed_values(agent, config.options) if agent else config.options
+    options = {**chosen, **{name: HIDDEN if value else "" for name, value in config.secrets.items()}}
     grants = None if config.tools is None else [{"name": grant.name, "trust": grant.trust} for grant in config.tools]
     return kind.model_validate(
         {
             "session_id": summary.id,
             "agent": {"name": summary.agent, "tools": grants, "options": options or None},
             "tools": None if config.app_tools is None else [tool.of(spec) for spec in config.app_tools],
-            "state": summary.state,
-            "stop_reason": "tool_use" if summary.state == "waiting" else STOP_REASONS.get(summary.stop_reason or ""),
-            **more,
+            "own": {
+                "state": summary.state,
+                "stop_reason": "tool_use" if summary.state == "waiting" else STOP_REASONS.get(summary.stop_reason or ""),
+                "error": summary.error,
+                "title": summary.title,
+                "created_at": iso_time(summary.created_at),
+                "updated_at": iso_time(summary.used_at),
+                "usage": _usage(summary.usage) if summary.usage else None,
+            },
         }
     )
 
 
-async def histories(session: Session, requested: HistoryType | None, info: SessionInfo | None = None) -> Response:
+def _usage(record: UsageRecord) -> TurnUsage:
+    return TurnUsage(
+        input_tokens=record.input_tokens,
+        output_tokens=record.output_tokens,
+        cache_read_tokens=record.cache_read,
+        cache_write_tokens=record.cache_write,
+        reasoning_tokens=record.reasoning_tokens or None,
+        cost_usd=round(record.cost_usd, 9) or None,
+    )
+
+
+async def histories(
+    session: Session, requested: HistoryType | None, info: SessionInfo | None = None, *, errors_as_text: bool
+) -> Response:
     """The requested history, or all that the agent declares, in the field `history`. Raises NotFound for one that it does not.
 
-    It is read from the store and sent in chunks, so that memory does not grow with it. `info` are the fields before it.
+    It is read from the store and sent in chunks, so that memory does not grow with it. `info` are the fields before it. With
+    `errors_as_text` the full history has the reasons of failed turns without text.
     """
     declared = declared_histories(session.agent)
     if requested is not None and requested not in declared:
         hint = f"ask for {' or '.join(declared)}" if declared else "it has none"
         raise NotFound(f"agent {session.agent.name!r} declares no {requested} history; {hint}")
     before = b"{" if info is None else to_json(info, by_alias=True)[:-1] + b","
-    chunks = _history_json(session.history, declared if requested is None else (requested,), before)
+    read: Mapping[HistoryType, Callable[[StoredHistory], AsyncIterator[Message]]] = {
+        "compacted": StoredHistory.compacted,
+        "full": StoredHistory.with_failures if errors_as_text else StoredHistory.messages,
+    }
+    kinds = declared if requested is None else (requested,)
+    chunks = _history_json({kind: read[kind](session.history) for kind in kinds}, before)
     begin = [chunk async for chunk in _first_two(chunks)]
     if len(begin) < 2:
         return Response(b"".join(begin), media_type="application/json")
     return StreamingResponse(_joined(begin, chunks), media_type="application/json")
 
 
-async def _history_json(history: StoredHistory, kinds: Sequence[HistoryType], before: bytes) -> AsyncIterator[bytes]:
+async def _history_json(kinds: Mapping[HistoryType, AsyncIterator[Message]], before: bytes) -> AsyncIterator[bytes]:
     parts, size = [before, b'"history":{'], 0
-    for n, kind in enumerate(kinds):
+    for n, (kind, messages) in enumerate(kinds.items()):
         parts.append(b'%b"%b":' % (b"," if n else b"", kind.encode()))
         separator = b"["
-        async for message in _HISTORIES[kind](history):
+        async for message in messages:
             data = MESSAGE.dump_json(message)
             parts += (separator, data)
             separator = b","

@@ -8,27 +8,38 @@ from dataclasses import replace
 from drivers.contract.driver_info import ToolGrant, ToolSpec
 from gateway.agents.configured_agents import ConfiguredAgent
 from gateway.errors import BadRequest
-from gateway.protocols.aap.schema import (
-    AgentOverrides,
-    Tool,
-)
+from gateway.protocols.aap.agent_info import given_values
+from gateway.protocols.aap.schema import AgentOverrides, Tool
 from gateway.security.redaction import HIDDEN
 from gateway.sessions.settings import SessionSettings
 
 
 def merge_settings(
-    config: SessionSettings, agent: ConfiguredAgent, overrides: AgentOverrides | None, tools: Iterable[Tool] | None
+    config: SessionSettings,
+    agent: ConfiguredAgent,
+    overrides: AgentOverrides | None,
+    tools: Iterable[Tool] | None,
+    agents: Iterable[ConfiguredAgent] = (),
+    *,
+    any_folder: bool = False,
 ) -> SessionSettings:
-    """Return a session's settings with those of a request: options merge by key, tool lists replace. Raises BadRequest."""
+    """Return a session's settings with those of a request: options merge by key, tool lists replace.
+
+    `any_folder` is the caller's right to name folders outside of the agent's own.
+
+    Raises BadRequest. If the agent cannot have a tool, the error names those of `agents` that can.
+    """
     if overrides is None and tools is None:
         # The agent may have changed since the session was created.
-        _check_tools(agent, config.tools or (), config.app_tools or ())
+        _check_tools(agent, config.tools or (), config.app_tools or (), agents)
         return config
-    given = dict(overrides.options or {}) if overrides else {}
+    given = given_values(agent, overrides.options or {}) if overrides else {}
     hidden = {option.name for option in agent.options if option.secret}
     # Responses contain `***` for secrets; a client that sends it back has not changed them.
     given = {name: value for name, value in given.items() if not (name in hidden and value == HIDDEN)}
-    agent.check_options(given, config.workspace_key)
+    # A client may send the folder that the session has.
+    same_folder = "cwd" in given and given["cwd"] == config.options.get("cwd")
+    agent.check_options(given, config.workspace_key, any_folder=any_folder or same_folder)
     options = {**config.options, **{n: v for n, v in given.items() if n not in hidden}}
     secrets = {**config.secrets, **{n: v for n, v in given.items() if n in hidden}}
     grants = config.tools
@@ -37,20 +48,37 @@ def merge_settings(
     app_tools = config.app_tools
     if tools is not None:
         app_tools = tuple(ToolSpec(tool.name, tool.description, tool.input_schema, tool.title) for tool in tools)
-    _check_tools(agent, grants or (), app_tools or ())
+    _check_tools(agent, grants or (), app_tools or (), agents)
     return replace(config, options=options, secrets=secrets, tools=grants, app_tools=app_tools)
 
 
-def _check_tools(agent: ConfiguredAgent, grants: Iterable[ToolGrant], app_tools: Iterable[ToolSpec]) -> None:
+def _check_tools(
+    agent: ConfiguredAgent, grants: Iterable[ToolGrant], app_tools: Iterable[ToolSpec], agents: Iterable[ConfiguredAgent]
+) -> None:
     exposed = {tool.name for tool in agent.info.tools}
     for grant in grants:
         if grant.name not in exposed:
             known = f"its tools are {', '.join(sorted(exposed))}" if exposed else "it has none"
-            raise BadRequest(f"agent.tools: agent {agent.name!r} has no tool {grant.name!r}; {known}")
+            having = _names(other for other in agents if any(tool.name == grant.name for tool in other.info.tools))
+            others = f"; agents with a tool of that name: {having}" if having else ""
+            raise BadRequest(f"agent.tools: agent {agent.name!r} has no tool {grant.name!r}; {known}{others}")
     seen: set[str] = set()
     for tool in app_tools:
         if not agent.info.app_tools:
-            raise BadRequest(f"tools: agent {agent.name!r} takes no application-side tools; leave {tool.name!r} out")
-        if tool.name in exposed or tool.name in seen:
-            raise BadRequest(f"tools: the name {tool.name!r} is taken by another tool; tool names must be unique in a request")
+            taking = _names(other for other in agents if other.info.app_tools)
+            instead = f"leave {tool.name!r} out" + (f", or use an agent that takes them: {taking}" if taking else "")
+            raise BadRequest(f"tools: agent {agent.name!r} takes no application-side tools; {instead}")
+        if tool.name in exposed:
+            raise BadRequest(
+                f"tools: the name {tool.name!r} is taken by a tool of agent {agent.name!r} itself, which GET /meta "
+                "lists; tool names must be unique"
+            )
+        if tool.name in seen:
+            raise BadRequest(
+                f"tools: the name {tool.name!r} is taken by an earlier tool of this request; tool names must be unique"
+            )
         seen.add(tool.name)
+
+
+def _names(agents: Iterable[ConfiguredAgent]) -> str:
+    return ", ".join(agent.name for agent in agents if agent.usable)

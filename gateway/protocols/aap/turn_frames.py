@@ -9,13 +9,26 @@ from typing import Any
 from pydantic_core import to_json
 
 from drivers.contract.agent import PermissionReply
-from drivers.contract.events import AgentToken, Awaiting, Error, Event, MessageEnd, SessionEnd, Thinking, ToolCall, ToolResult
+from drivers.contract.events import (
+    DELTA_PREFIX,
+    AgentToken,
+    Awaiting,
+    Error,
+    Event,
+    MessageEnd,
+    RateLimit,
+    SessionEnd,
+    Thinking,
+    ToolCall,
+    ToolResult,
+    Usage,
+)
 from drivers.contract.messages import Message, ToolMessage
 from gateway.errors import BadRequest
 from gateway.events.event_log import Entry
 from gateway.events.log_entries import Steered, TurnStart
-from gateway.events.messages import MAX_TEXT, Fold, content_of
-from gateway.protocols.aap.schema import AgentResponse, ToolPermissionMessage
+from gateway.events.messages import EXTENSIONS, MAX_TEXT, NO_REASON, Fold, content_of, failure_message
+from gateway.protocols.aap.schema import AgentResponse, ToolPermissionMessage, TurnExtension, TurnUsage
 from gateway.protocols.aap.stop_reasons import stop_reason
 
 LOST = "the gateway was killed; what had these numbers, if anything, was not stored yet and cannot be replayed"
@@ -28,6 +41,13 @@ def frame(name: str, data: Any, number: str) -> bytes:
 
 _TEXT_DELTA, _THINKING_DELTA = b'event: text_delta\ndata: {"delta":', b'event: thinking_delta\ndata: {"delta":'
 _DELTA_END = b"}\n"
+_DELTA: dict[type[Event], tuple[bytes, bytes, int]] = {
+    AgentToken: (_TEXT_DELTA, DELTA_PREFIX[AgentToken], len(DELTA_PREFIX[AgentToken])),
+    Thinking: (_THINKING_DELTA, DELTA_PREFIX[Thinking], len(DELTA_PREFIX[Thinking])),
+}
+"""The beginning of a delta's frame, and of its event as JSON with its length."""
+_EMPTY = len(b'""}')
+"""The length of the rest of an event without text as JSON."""
 _BEGIN: frozenset[type[Event]] = frozenset((TurnStart, Steered, SessionEnd))
 """Events that are processed between two turns too."""
 
@@ -56,14 +76,14 @@ class StreamView:
     """Frames of turns, for `delta` or (with `whole`) `message`.
 
     It must be fed from the start of a run; frames up to `seen` are omitted. With `others` it also gives the messages of clients,
-    for a reader who did not send them.
+    for a reader who did not send them. With `errors_as_text` the reason of a failed turn without text is its text.
 
     The id of an event's only frame is the event's number. Of several frames the last has that id, and those before it have
     `SEQ.1`, `SEQ.2` and so on: an id identifies exactly what its reader has seen.
     """
 
-    def __init__(self, *, whole: bool, seen: Position | None = None, others: bool = False) -> None:
-        self._whole, self._others = whole, others
+    def __init__(self, *, whole: bool, seen: Position | None = None, others: bool = False, errors_as_text: bool = True) -> None:
+        self._whole, self._others, self._errors_as_text = whole, others, errors_as_text
         self._seen = seen or Position(0)
         self._last = 0
         self._in_turn = False
@@ -72,17 +92,29 @@ class StreamView:
         self._text: list[str] = []
         self._text_size = 0
         self._kind: type[Event] = AgentToken
+        self._has_text = self._has_complete_text = False
         self._error: str | None = None
+        self._usage: TurnUsage | None = None
+        self._limit: RateLimit | None = None
 
     def feed(self, entries: Iterable[Entry]) -> bytes:
         """Return the frames of some events, joined."""
         output: list[bytes] = []
         frames: list[bytes] = []
-        for seq, event, _ in entries:
+        seen = self._seen.seq
+        for seq, event, data in entries:
             if seq != self._last + 1:
                 self._gap(seq, output)
             self._last = seq
             kind = type(event)
+            if kind in _DELTA and self._in_turn and not self._whole and seq > seen:
+                # By the thousand. The stored JSON of the event has the text as JSON.
+                name, prefix, skip = _DELTA[kind]
+                if data.startswith(prefix):
+                    if not self._has_text and kind is AgentToken and len(data) > skip + _EMPTY:
+                        self._has_text = True
+                    output.append(b"%b%b\nid: %d\n\n" % (name, data[skip:], seq))
+                    continue
             handle = _HANDLERS.get(kind)
             if handle is None or not (self._in_turn or kind in _BEGIN):
                 continue
@@ -114,7 +146,8 @@ class StreamView:
             output.append(frame("gap", {"from": first, "to": seq - 1, "reason": LOST}, str(seq - 1)))
 
     def _start(self, event: TurnStart, out: Callable[[bytes], None]) -> None:
-        self._in_turn, self._error = True, None
+        self._in_turn, self._error, self._usage, self._limit = True, None, None, None
+        self._has_text = self._has_complete_text = False
         self._clear()
         if self._others:
             for message in event.messages:
@@ -124,6 +157,7 @@ class StreamView:
         out(_frame_without_id("turn_start", {}))
 
     def _steered(self, event: Steered, out: Callable[[bytes], None]) -> None:
+        self._has_text = self._has_complete_text = False
         if not self._in_turn:
             # The stream of the client that sent it begins here, in the middle of the turn.
             self._in_turn = True
@@ -132,6 +166,8 @@ class StreamView:
             out(_frame_without_id("client_message", event.message))
 
     def _delta(self, event: AgentToken | Thinking, out: Callable[[bytes], None]) -> None:
+        if type(event) is AgentToken and event.text:
+            self._has_text = True
         if not self._whole:
             start = _TEXT_DELTA if type(event) is AgentToken else _THINKING_DELTA
             return out(start + to_json(event.text) + _DELTA_END)
@@ -157,6 +193,8 @@ class StreamView:
     def _message_end(self, event: MessageEnd, out: Callable[[bytes], None]) -> None:
         if event.discarded:
             self._clear()
+            self._has_text = self._has_complete_text
+        self._has_complete_text = self._has_text
         self._flush(event, out)
 
     def _call(self, event: ToolCall, out: Callable[[bytes], None]) -> None:
@@ -168,11 +206,18 @@ class StreamView:
     def _result(self, event: ToolResult, out: Callable[[bytes], None]) -> None:
         if event.parent_id is not None:
             return
+        self._has_complete_text = self._has_text
         self._flush(event, out)
         out(_frame_without_id("tool_result", {"toolCallId": event.tool_call_id, "content": content_of(event.output)}))
 
     def _record_error(self, event: Error, out: Callable[[bytes], None]) -> None:
         self._error = event.message
+
+    def _count(self, event: Usage, out: Callable[[bytes], None]) -> None:
+        self._usage = TurnUsage.of(self._usage, event)
+
+    def _record_limit(self, event: RateLimit, out: Callable[[bytes], None]) -> None:
+        self._limit = event
 
     def _stop(self, event: Awaiting | SessionEnd, out: Callable[[bytes], None]) -> None:
         if not self._in_turn:
@@ -185,8 +230,11 @@ class StreamView:
         self._pending_calls = tuple(call.id for call in event.calls) if isinstance(event, Awaiting) else ()
         self._flush(event, out)
         reason = stop_reason(event)
-        why = {"error": self._error} if reason == "error" and self._error else {}
-        out(_frame_without_id("turn_stop", {"stopReason": reason, **why}))
+        error = self._error or NO_REASON if reason == "error" else None
+        if error is not None and self._errors_as_text and not self._has_text:
+            out(_frame_without_id("text", {"text": error}) if self._whole else _frame_without_id("text_delta", {"delta": error}))
+        own = TurnExtension.of(error, self._usage, self._limit)
+        out(_frame_without_id("turn_stop", {"stopReason": reason, **({EXTENSIONS: own} if own else {})}))
 
 
 def _frame_without_id(name: str, data: Any) -> bytes:
@@ -205,6 +253,8 @@ _HANDLERS: dict[type[Event], Callable[[StreamView, Any, Callable[[bytes], None]]
     ToolCall: StreamView._call,
     ToolResult: StreamView._result,
     Error: StreamView._record_error,
+    RateLimit: StreamView._record_limit,
+    Usage: StreamView._count,
     TurnStart: StreamView._start,
     Steered: StreamView._steered,
     Awaiting: StreamView._stop,
@@ -213,15 +263,21 @@ _HANDLERS: dict[type[Event], Callable[[StreamView, Any, Callable[[bytes], None]]
 
 
 class JsonView:
-    """Collects the messages of one turn, for `none`. `take` removes those so far, for an answer that is too long for memory."""
+    """Collects the messages of one turn, for `none`. `take` removes those so far, for an answer that is too long for memory.
 
-    def __init__(self) -> None:
+    With `errors_as_text` the reason of a failed turn without text is its last message.
+    """
+
+    def __init__(self, *, errors_as_text: bool = True) -> None:
+        self._errors_as_text = errors_as_text
         self._fold = Fold()
         self._begun = False
         self._messages: list[Message] = []
         self._results: set[str] = set()
         self._stop: Awaiting | SessionEnd | None = None
         self._error: str | None = None
+        self._usage: TurnUsage | None = None
+        self._limit: RateLimit | None = None
 
     def feed(self, entries: Iterable[Entry]) -> None:
         for _, event, _ in entries:
@@ -234,17 +290,25 @@ class JsonView:
                 # The call was made in an earlier turn and granted in this one: its result is a message here.
                 self._add(self._fold.flush())
                 self._add([ToolMessage(tool_call_id=event.tool_call_id, content=content_of(event.output))])
-            if isinstance(event, Error):
-                self._error = event.message
+            if type(event) is Usage:
+                self._usage = TurnUsage.of(self._usage, event)
+            elif isinstance(event, RateLimit):
+                self._limit = event
             elif isinstance(event, Awaiting | SessionEnd):
                 self._stop = event
+                if stop_reason(event) == "error":
+                    self._failed(self._fold.error or NO_REASON)
+
+    def _failed(self, error: str) -> None:
+        self._error = error
+        if self._errors_as_text and not self._fold.has_text:
+            self._messages.append(failure_message(error))
 
     def response(self, session_id: str | None = None) -> AgentResponse:
         """Return the response, once the turn is over."""
         reason = stop_reason(self._stop) if self._stop else "error"
-        return AgentResponse(
-            session_id=session_id, stop_reason=reason, messages=self._messages, error=self._error if reason == "error" else None
-        )
+        own = TurnExtension.of(self._error, self._usage, self._limit)
+        return AgentResponse(session_id=session_id, stop_reason=reason, messages=self._messages, own=own)
 
     def take(self) -> list[Message]:
         """Return the messages so far, and remove them."""

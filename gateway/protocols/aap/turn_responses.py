@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
-from typing import Annotated
+from typing import Annotated, Any
 
-from fastapi import Depends, Header, Request, Response
+from fastapi import APIRouter, Depends, Header, Request, Response
 from fastapi.responses import StreamingResponse
+from pydantic import TypeAdapter
 from pydantic_core import to_json
 
 from drivers.contract.messages import MESSAGE
 from gateway.asgi_extensions import WATCH_DISCONNECT
 from gateway.events.turn_reader import Turn
 from gateway.gateway import Gateway
-from gateway.protocols.aap.schema import AgentResponse, CreateSessionRequest, StreamMode, Tool, TurnFields, TurnRequest, WireModel
+from gateway.protocols.aap.schema import AgentResponse, CreateSessionRequest, Tool, TurnFields, TurnRequest, WireModel
 from gateway.protocols.aap.sessions import create_and_submit
 from gateway.protocols.aap.turn_frames import JsonView, Position, StreamView, frame
 from gateway.protocols.aap.turns import submission
+from gateway.protocols.direct_routes import DirectRequest, DirectRoute
 from gateway.protocols.sse import event_stream
 from gateway.runs.idempotency import IdempotencyKey
 from gateway.security.authentication import Caller
@@ -36,6 +38,12 @@ class Exchange:
 
     def __init__(self, http: Request, caller: Caller, quotas: RequestQuotas, key: str | None, seen: Position | None) -> None:
         self._http, self._caller, self._quotas, self._key, self._seen = http, caller, quotas, key, seen
+
+    @classmethod
+    def of(cls, http: Request, caller: Caller, quotas: RequestQuotas, key: str | None, last_event_id: str | None) -> Exchange:
+        """Return the exchange of a request with these headers. Raises BadRequest."""
+        seen = Position.parse(last_event_id) if last_event_id and key else None
+        return cls(http, caller, quotas, key, seen)
 
     def idempotency_key(self, operation: str, request: WireModel) -> IdempotencyKey | None:
         """The request's key, if it has one; keys of other callers and operations are other keys, whatever their text."""
@@ -70,7 +78,16 @@ class Exchange:
 
         async def start() -> Started:
             cancels = _cancels_on_disconnect(gateway, request)
-            message = submission(session, request, tools, key, self._disconnected, cancel_on_disconnect=cancels)
+            message = submission(
+                gateway.agents,
+                session,
+                request,
+                tools,
+                key,
+                self._disconnected,
+                cancel_on_disconnect=cancels,
+                any_folder=self._caller.any_folder,
+            )
             return session, await session.submit(message)
 
         return await self._respond(gateway, await self._once(gateway, key, start), request)
@@ -107,18 +124,18 @@ class Exchange:
         session, turn = started
         cancels = _cancels_on_disconnect(gateway, request)
         dropped = (lambda: gateway.sessions.cancel_soon(session, turn)) if cancels else None
+        errors_as_text = gateway.settings.server.errors_as_text
         if request.stream != "none":
+            view = StreamView(whole=request.stream == "message", seen=self._seen, errors_as_text=errors_as_text)
             first = frame("session_start", {"sessionId": session.id}, "0") if created and self._seen is None else b""
-            return event_stream(_frames(turn, self._view(request.stream), first, dropped), gateway.keep_alive)
-        response = await self._whole(turn, session.id if created else None, dropped)
+            return event_stream(_frames(turn, view, first, dropped), gateway.keep_alive)
+        answer = _json(turn, session.id if created else None, errors_as_text=errors_as_text)
+        response = await self._whole(answer, dropped)
         response.status_code = status
         return response
 
-    def _view(self, mode: StreamMode) -> StreamView:
-        return StreamView(whole=mode == "message", seen=self._seen)
-
-    async def _whole(self, turn: Turn, created: str | None, dropped: Callable[[], None] | None) -> Response:
-        reading = asyncio.create_task(_json(turn, created))
+    async def _whole(self, answer: Coroutine[None, None, Response], dropped: Callable[[], None] | None) -> Response:
+        reading = asyncio.create_task(answer)
         try:
             if dropped is not None:
                 await self._watch_connection(reading, dropped)
@@ -145,21 +162,35 @@ SeenHeader = Annotated[str | None, Header(description="With Idempotency-Key: the
 
 async def _exchange(http: Request, idempotency_key: KeyHeader = None, last_event_id: SeenHeader = None) -> Exchange:
     # Async like the caller's (protocols/authenticated_routes.py), for the same reason.
-    seen = Position.parse(last_event_id) if last_event_id and idempotency_key else None
     # Not by dependencies: FastAPI takes 0.05 ms for each.
-    return Exchange(http, http.state.caller, http.state.quotas, idempotency_key, seen)
+    return Exchange.of(http, http.state.caller, http.state.quotas, idempotency_key, last_event_id)
 
 
 ExchangeOf = Annotated[Exchange, Depends(_exchange)]
+_HEADERS: Mapping[str, TypeAdapter[Any]] = {
+    "idempotency-key": TypeAdapter(KeyHeader),
+    "last-event-id": TypeAdapter(SeenHeader),
+}
+
+
+def direct_turn(gateway: Gateway, routes: APIRouter) -> DirectRoute:
+    """Return the direct route for the turns of a session: the route `create_turn` of a version."""
+
+    async def respond(request: DirectRequest) -> Response:
+        key, last_event_id = request.headers["idempotency-key"], request.headers["last-event-id"]
+        exchange = Exchange.of(request.http, request.caller, request.quotas, key, last_event_id)
+        return await exchange.turn(gateway, request.path["session_id"], request.body, request.body.tools)
+
+    return DirectRoute(routes, "create_turn", _HEADERS, respond)
 
 
 def _cancels_on_disconnect(gateway: Gateway, request: TurnFields) -> bool:
     return (request.on_disconnect or gateway.settings.server.on_disconnect) == "cancel"
 
 
-async def _json(turn: Turn, created: str | None) -> Response:
+async def _json(turn: Turn, created: str | None, *, errors_as_text: bool) -> Response:
     """The answer once the turn is over. A long one is not kept: it is made a second time from the log while it is sent."""
-    view, size = JsonView(), 0
+    view, size = JsonView(errors_as_text=errors_as_text), 0
     async for entries in turn.batches():
         view.feed(entries)
         size += sum(len(entry.data) for entry in entries)
@@ -167,13 +198,14 @@ async def _json(turn: Turn, created: str | None) -> Response:
             view.take()
     if size <= MAX_KEPT:
         return Response(to_json(view.response(created), by_alias=True), media_type="application/json")
-    return StreamingResponse(_json_chunks(turn, view.response(created)), media_type="application/json")
+    chunks = _json_chunks(turn, view.response(created), JsonView(errors_as_text=errors_as_text))
+    return StreamingResponse(chunks, media_type="application/json")
 
 
-async def _json_chunks(turn: Turn, without_messages: AgentResponse) -> AsyncIterator[bytes]:
+async def _json_chunks(turn: Turn, without_messages: AgentResponse, view: JsonView) -> AsyncIterator[bytes]:
     before, empty, after = to_json(without_messages, by_alias=True).partition(b'"messages":[]')
     yield before + empty[:-1]
-    view, separator = JsonView(), b""
+    separator = b""
     async for entries in turn.batches():
         view.feed(entries)
         parts: list[bytes] = []

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 from drivers.contract.agent import PermissionReply, Reply, ToolReply
 from drivers.contract.messages import ToolMessage, UserMessage
+from gateway.agents.configured_agents import ConfiguredAgent
 from gateway.errors import BadRequest
 from gateway.protocols.aap.schema import Tool, ToolPermissionMessage, TurnMessage, TurnRequest
 from gateway.protocols.aap.settings_merge import merge_settings
@@ -16,6 +17,7 @@ from gateway.sessions.settings import SessionSettings
 
 
 def submission(
+    agents: Iterable[ConfiguredAgent],
     session: Session,
     request: TurnRequest,
     tools: Iterable[Tool] | None,
@@ -23,8 +25,13 @@ def submission(
     disconnected: Callable[[], Awaitable[None]],
     *,
     cancel_on_disconnect: bool,
+    any_folder: bool = False,
 ) -> Submission:
-    """The request as the session takes it; `disconnected` returns when the client's connection is gone. Raises BadRequest."""
+    """The request as the session takes it. Raises BadRequest, which may name others of the `agents`.
+
+    `disconnected` returns when the client's connection is gone. `any_folder` is the caller's right to name folders outside of
+    the agent's own.
+    """
     agent, overrides = session.agent, request.agent
     message = _user_message(request.messages)
     replies = _replies(request.messages)
@@ -35,7 +42,7 @@ def submission(
     tools = None if tools is None else tuple(tools)
 
     def settings(config: SessionSettings) -> SessionSettings:
-        return merge_settings(config, agent, overrides, tools)
+        return merge_settings(config, agent, overrides, tools, agents, any_folder=any_folder)
 
     # A wrong option is refused at once, not when the request is the first in the queue.
     settings(session.config)

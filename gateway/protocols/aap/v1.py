@@ -49,9 +49,9 @@ class SessionListResponse(WireModel):
     next: OmitIfNone[str] = None
 
 
-def router(gateway: Gateway) -> APIRouter:
-    """Return the routes of this version."""
-    public, routes = version_routers(gateway)
+def router(gateway: Gateway, base: str, tag: str) -> APIRouter:
+    """Return the routes of this version at a base URL, with this tag."""
+    public, routes = version_routers(gateway, base, tag)
 
     @public.get("/meta", openapi_extra=examples.META)
     async def meta() -> MetaResponse:
@@ -80,7 +80,8 @@ def router(gateway: Gateway) -> APIRouter:
         session = await gateway.sessions.get(caller, session_id)
         # The state is read before the history: a run that is over by then is stored by then.
         summary = await gateway.sessions.summary(session)
-        return await histories(session, history, session_info(SessionInfoV1, ApplicationTool, summary))
+        info = session_info(gateway, SessionInfoV1, ApplicationTool, summary)
+        return await histories(session, history, info, errors_as_text=gateway.settings.server.errors_as_text)
 
     @routes.delete(SESSION, status_code=204)
     async def delete_session(caller: CurrentCaller, session_id: str) -> Response:
@@ -88,6 +89,5 @@ def router(gateway: Gateway) -> APIRouter:
         await gateway.sessions.delete(caller, session_id)
         return Response(status_code=204)
 
-    routes.include_router(public)
-    routes.include_router(extensions.router(gateway, SESSION))
+    routes.routes += [*public.routes, *extensions.router(gateway, base, tag, SESSION).routes]
     return routes

@@ -43,9 +43,9 @@ class SessionListV2(WireModel):
     next: OmitIfNone[str] = None
 
 
-def router(gateway: Gateway) -> APIRouter:
-    """Return the routes of this version."""
-    public, routes = version_routers(gateway)
+def router(gateway: Gateway, base: str, tag: str) -> APIRouter:
+    """Return the routes of this version at a base URL, with this tag."""
+    public, routes = version_routers(gateway, base, tag)
 
     @public.get("/meta", openapi_extra=examples.META_V2)
     async def meta() -> MetaResponse:
@@ -57,7 +57,7 @@ def router(gateway: Gateway) -> APIRouter:
         """Sessions with their settings, newest first, a page at a time."""
         records, more = await page(gateway, caller, after, limit)
         found = await gateway.sessions.summaries(records)
-        return SessionListV2(sessions=[session_info(SessionInfoV2, ApplicationTool, one) for one in found], next=more)
+        return SessionListV2(sessions=[session_info(gateway, SessionInfoV2, ApplicationTool, one) for one in found], next=more)
 
     @routes.put("/session", response_model=AgentResponse, status_code=201, openapi_extra=examples.CREATE)
     async def create_session(request: CreateSessionRequest, exchange: ExchangeOf) -> Response:
@@ -73,12 +73,13 @@ def router(gateway: Gateway) -> APIRouter:
     async def get_session(caller: CurrentCaller, session_id: str) -> SessionInfoV2:
         """A session's settings."""
         summary = await gateway.sessions.summary(await gateway.sessions.get(caller, session_id))
-        return session_info(SessionInfoV2, ApplicationTool, summary)
+        return session_info(gateway, SessionInfoV2, ApplicationTool, summary)
 
     @routes.get(SESSION + "/history", response_model=SessionHistoryResponse, openapi_extra=examples.HISTORY)
     async def get_history(caller: CurrentCaller, session_id: str, type: HistoryType) -> Response:
         """One of the histories that the agent declares."""
-        return await histories(await gateway.sessions.get(caller, session_id), type)
+        session = await gateway.sessions.get(caller, session_id)
+        return await histories(session, type, errors_as_text=gateway.settings.server.errors_as_text)
 
     @routes.delete(SESSION, status_code=204)
     async def delete_session(caller: CurrentCaller, session_id: str) -> Response:
@@ -86,6 +87,5 @@ def router(gateway: Gateway) -> APIRouter:
         await gateway.sessions.delete(caller, session_id)
         return Response(status_code=204)
 
-    routes.include_router(public)
-    routes.include_router(extensions.router(gateway, SESSION))
+    routes.routes += [*public.routes, *extensions.router(gateway, base, tag, SESSION).routes]
     return routes

@@ -8,15 +8,21 @@ from __future__ import annotations
 import asyncio
 import importlib
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Protocol
 
-from gateway.gateway import Gateway
+from gateway.errors import BadRequest
 from gateway.protocols.acp.initialization import ClientFeatures, client_features, initialize_response
 from gateway.protocols.acp.rpc import INVALID_REQUEST, Client, Id, RpcError, rpc_error
 from gateway.security.authentication import Caller
+from gateway.security.redaction import Redactor
 
 if TYPE_CHECKING:
+    from gateway.agents.configured_agents import Agents
+    from gateway.agents.discovery import Discovery
+    from gateway.config import Settings
+    from gateway.gateway import Gateway
     from gateway.protocols.acp.requests import Requests
 
 log = logging.getLogger(__name__)
@@ -26,19 +32,45 @@ MAX_CONCURRENT_MESSAGES = 1000
 """Requests, notifications and invalid messages handled at the same time. Prompts in progress do not count."""
 
 
+class GatewayToOpen(Protocol):
+    """A gateway that may not be open yet. `initialize` needs only what it has before."""
+
+    agents: Agents
+    redactor: Redactor
+    discovery: Discovery
+    settings: Settings
+
+    async def opened(self) -> Gateway:
+        """Wait until it is open. Raises what opening it has raised."""
+
+
 class Connection:
     """The agent's side of one connection.
 
     The transport passes each message of the client to `receive`. `send` writes one message to the client. It is called for one
-    message at a time, and may wait while the client does not read. `caller` decides which sessions the client can access.
-    Raises BadRequest for an unknown agent.
+    message at a time, and may wait while the client does not read. `send_all` does the same for several messages, where the
+    transport writes them at once. `caller` decides which sessions the client can access. `slash_commands` is `on` or `off` if the
+    client asks for slash commands in new sessions, or for none. `login_command` is the command line of the `portico acp` on this
+    machine that the client has started; None if it has started none. The gateway's requests have ids above `last_request_id`.
+    Raises BadRequest for an unknown agent, and for another value of `slash_commands`.
     """
 
     def __init__(
-        self, gateway: Gateway, agent_name: str, caller: Caller, send: Callable[[dict[str, Any]], Awaitable[None]]
+        self,
+        gateway: GatewayToOpen,
+        agent_name: str,
+        caller: Caller,
+        send: Callable[[dict[str, Any]], Awaitable[None]],
+        send_all: Callable[[Sequence[dict[str, Any]]], Awaitable[None]] | None = None,
+        *,
+        slash_commands: str | None = None,
+        login_command: Sequence[str] | None = None,
+        last_request_id: int = 0,
     ) -> None:
+        self._login_command = login_command
+        self._slash_commands = checked_slash_commands(slash_commands)
         self._gateway, self._agent, self._caller = gateway, gateway.agents.get(agent_name), caller
-        self._client = Client(send, gateway.redactor)
+        self._client = Client(send, gateway.redactor, send_all, last_request_id)
         self._tasks: set[asyncio.Task[None]] = set()
         self._features: ClientFeatures | None = None
         """None before `initialize`."""
@@ -113,24 +145,44 @@ class Connection:
             self._loaded.set_features(self._features)
         if self._agent.info.additional_directories is None:
             # Only the agent's program knows whether it supports them. The first session would wait for its answer too.
-            await self._gateway.discovery.probe(self._agent)
-        return initialize_response(self._agent, self._gateway.discovery.current(self._agent).version)
+            await (await self._gateway.opened()).discovery.probe(self._agent)
+        version = self._gateway.discovery.current(self._agent).version
+        return initialize_response(self._agent, version, self._features, self._login_command)
 
     async def _requests(self) -> Requests:
-        """Return the handlers of the other methods. The first call imports them in a thread, which the next calls wait for."""
+        """Return the handlers of the other methods. The first call waits until the gateway is open, and imports them in a thread.
+
+        The next calls wait for it. Raises what opening the gateway has raised.
+        """
         # The lock keeps the order of the messages: those that have waited continue before one that comes then.
         async with self._loading:
             if self._loaded is None:
+                gateway = await self._gateway.opened()
                 await asyncio.shield(self._start_import())
                 module = importlib.import_module(_REQUESTS)
-                self._loaded = module.Requests(self._gateway, self._agent, self._caller, self._client)
+                self._loaded = module.Requests(
+                    gateway, self._agent, self._caller, self._client, slash_commands=self._slash_commands
+                )
                 self._loaded.set_features(self._features or ClientFeatures())
             return self._loaded
 
     def _start_import(self) -> asyncio.Task[Any]:
         if self._importing is None:
-            self._importing = asyncio.create_task(asyncio.to_thread(importlib.import_module, _REQUESTS))
+            self._importing = asyncio.create_task(self._import())
         return self._importing
+
+    async def _import(self) -> None:
+        # Not at the same time as the imports of the gateway: two threads can see each other's unfinished modules.
+        with suppress(Exception):
+            await self._gateway.opened()
+        await asyncio.to_thread(importlib.import_module, _REQUESTS)
+
+
+def checked_slash_commands(value: str | None) -> str | None:
+    """Return the value of the parameter `slash_commands` of a connection. Raises BadRequest unless it is `on`, `off` or None."""
+    if value not in (None, "on", "off"):
+        raise BadRequest(f"slash_commands: cannot be {value[:100]!r}; choose on or off")
+    return value
 
 
 def _problem(message: Any) -> str | None:

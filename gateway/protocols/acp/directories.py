@@ -27,17 +27,26 @@ def require_string_directories(params: Any) -> None:
             raise BadRequest(f"additionalDirectories[{n}]: must be a path, as a string")
 
 
-def with_directories(config: SessionSettings, agent: ConfiguredAgent, request: Request) -> SessionSettings:
-    """Return the settings with the folders of a request for a new session. Raises BadRequest for a folder that is not allowed."""
+def with_directories(
+    config: SessionSettings, agent: ConfiguredAgent, request: Request, *, any_folder: bool = False
+) -> SessionSettings:
+    """Return the settings with the folders of a request for a new session. Raises BadRequest for a folder that is not allowed.
+
+    `any_folder` is the caller's right to name folders outside of the agent's own.
+    """
     return replace(
         config,
-        options={**config.options, "cwd": _requested_folder(agent, request, config.workspace_key)},
-        additional_directories=directories(agent, request, config.workspace_key),
+        options={**config.options, "cwd": _requested_folder(agent, request, config.workspace_key, any_folder)},
+        additional_directories=directories(agent, request, config.workspace_key, any_folder),
     )
 
 
 def with_additional_directories(
-    config: SessionSettings, agent: ConfiguredAgent, request: LoadSessionRequest | ResumeSessionRequest
+    config: SessionSettings,
+    agent: ConfiguredAgent,
+    request: LoadSessionRequest | ResumeSessionRequest,
+    *,
+    any_folder: bool = False,
 ) -> SessionSettings:
     """Return the settings with the additional directories of a request that opens an existing session.
 
@@ -45,33 +54,36 @@ def with_additional_directories(
     and for a `cwd` other than the session's, which cannot be changed.
     """
     key = config.workspace_key
-    current, requested = folder_of(agent, config.options, key), _requested_folder(agent, request, key)
-    if requested != current and request.cwd not in ("", "."):
-        session = request.session_id
-        raise BadRequest(
-            f"cwd: session {session!r} works in {current}, not in {requested}; load it with its own folder, or fork it"
-        )
-    return replace(config, additional_directories=directories(agent, request, key))
+    current = folder_of(agent, config.options, key)
+    if request.cwd not in ("", ".") and os.path.realpath(request.cwd) != current:
+        requested = _requested_folder(agent, request, key, any_folder)
+        if requested != current:
+            session = request.session_id
+            raise BadRequest(
+                f"cwd: session {session!r} works in {current}, not in {requested}; load it with its own folder, or fork it"
+            )
+    return replace(config, additional_directories=directories(agent, request, key, any_folder))
 
 
 def folder_of(agent: ConfiguredAgent, options: Mapping[str, Any], workspace_key: str | None) -> str:
     """Return the absolute working folder of a session with these options, also if it no longer exists."""
     try:
-        return str(agent.working_directory(agent.without_locked(options).get("cwd"), workspace_key))
+        return str(agent.stored_directory(agent.without_locked(options).get("cwd"), workspace_key))
     except BadRequest:
         return os.path.abspath(options.get("cwd") or "")
 
 
-def directories(agent: ConfiguredAgent, request: Request, workspace_key: str | None) -> tuple[str, ...]:
+def directories(agent: ConfiguredAgent, request: Request, workspace_key: str | None, any_folder: bool) -> tuple[str, ...]:
     """Return the additional directories of a request. Raises BadRequest that names the first one that is not allowed."""
-    return tuple(map(str, agent.additional_directories(request.additional_directories or (), workspace_key)))
+    given = request.additional_directories or ()
+    return tuple(map(str, agent.additional_directories(given, workspace_key, any_folder=any_folder)))
 
 
-def _requested_folder(agent: ConfiguredAgent, request: Request, workspace_key: str | None) -> str:
+def _requested_folder(agent: ConfiguredAgent, request: Request, workspace_key: str | None, any_folder: bool) -> str:
     try:
         chosen = None if request.cwd in ("", ".") else request.cwd
         if chosen is not None:
             agent.check_locked({"cwd": chosen}, workspace_key)
-        return str(agent.working_directory(chosen, workspace_key))
+        return str(agent.working_directory(chosen, workspace_key, any_folder=any_folder))
     except BadRequest as error:
         raise BadRequest(str(error).replace("option 'cwd'", "cwd", 1)) from None

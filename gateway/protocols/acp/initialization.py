@@ -5,24 +5,28 @@ Protocol page: https://agentclientprotocol.com/protocol/initialization
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import shlex
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WrapValidator
 
 from drivers.contract.client_services import READ, TERMINAL_METHODS, WRITE
+from drivers.contract.driver_info import Login
 from gateway.agents.configured_agents import ConfiguredAgent
+from gateway.config import Settings
 from gateway.protocols.acp.compactions import supports_compactions
 
 PROTOCOL_VERSION = 1
 """The only supported version. A client that requested another one decides whether it continues."""
+STEERING = "_session/steering"
+"""The request that sends a message to a run at work: an extension of `claude-agent-acp` and `codex-acp`."""
 LOGIN_ID = "login"
-LOGIN = {
-    "id": LOGIN_ID,
-    "name": "The agent's own login",
-    "description": "Log in with the agent's own program on the machine of the gateway, then choose this.",
-}
+"""The login method that checks whether the agent's program is logged in."""
+TERMINAL_LOGIN_META = "terminal-auth"
+"""The key in `_meta` by which clients from before the protocol's terminal methods declare them, and get a command."""
 
 
 def _version(value: Any) -> int:
@@ -55,9 +59,26 @@ class _Files(_Model):
     write_text_file: _Flag = Field(default=None, alias="writeTextFile")
 
 
+class _Elicitation(_Model):
+    form: Annotated[dict[str, Any] | None, WrapValidator(_default)] = None
+
+
+class _Meta(_Model):
+    terminal_output: _Flag = None
+    terminal_output_delta: _Flag = None
+    terminal_login: _Flag = Field(default=None, alias=TERMINAL_LOGIN_META)
+
+
+class _Login(_Model):
+    terminal: _Flag = None
+
+
 class _ClientCapabilities(_Model):
+    elicitation: Annotated[_Elicitation | None, WrapValidator(_default)] = None
     fs: Annotated[_Files | None, WrapValidator(_default)] = None
     terminal: _Flag = None
+    auth: Annotated[_Login | None, WrapValidator(_default)] = None
+    meta: Annotated[_Meta | None, WrapValidator(_default)] = Field(default=None, alias="_meta")
 
 
 class InitializeRequest(_Model):
@@ -71,10 +92,16 @@ class InitializeRequest(_Model):
 
 @dataclass(frozen=True, slots=True)
 class ClientFeatures:
-    """What a client supports: the methods that it serves for agents, and updates about compactions."""
+    """What a client supports: the methods that it serves for agents, updates about compactions, forms for questions, and the
+    output of commands as that of a terminal, by the member of `_meta` that has it (None: not supported). And login methods that
+    it runs in a terminal, as the protocol has them (`terminal_logins`) or by a command in `_meta` (`terminal_commands`)."""
 
     methods: frozenset[str] = frozenset()
     compactions: bool = False
+    forms: bool = False
+    terminal_output: str | None = None
+    terminal_logins: bool = False
+    terminal_commands: bool = False
 
 
 def client_features(params: Any) -> ClientFeatures:
@@ -83,7 +110,32 @@ def client_features(params: Any) -> ClientFeatures:
     fs = capabilities.fs if capabilities else None
     files = [method for method, supported in ((READ, fs and fs.read_text_file), (WRITE, fs and fs.write_text_file)) if supported]
     terminals = TERMINAL_METHODS if capabilities and capabilities.terminal else ()
-    return ClientFeatures(frozenset([*files, *terminals]), supports_compactions(params))
+    elicitation = capabilities.elicitation if capabilities else None
+    forms = elicitation is not None and elicitation.form is not None
+    meta = capabilities.meta if capabilities else None
+    return ClientFeatures(
+        frozenset([*files, *terminals]),
+        supports_compactions(params),
+        forms,
+        _output_member(meta),
+        terminal_logins=bool(capabilities and capabilities.auth and capabilities.auth.terminal),
+        terminal_commands=bool(meta and meta.terminal_login),
+    )
+
+
+def _output_member(meta: _Meta | None) -> str | None:
+    """The member of `_meta` in which the client gets the output of a command. The vendors' adapters use the same (Zed's
+    convention)."""
+    if meta is None:
+        return None
+    # A client that declares both appends what has the longer name.
+    return "terminal_output_delta" if meta.terminal_output_delta else "terminal_output" if meta.terminal_output else None
+
+
+def acp_command(agent_name: str, settings: Settings) -> tuple[str, ...]:
+    """Return the command line of `portico acp` for an agent, with the configuration that the settings are from."""
+    config = () if settings.file is None else ("--config", str(settings.file))
+    return (sys.executable, "-m", "gateway", "acp", *config, agent_name)
 
 
 def has_login(agent: ConfiguredAgent) -> bool:
@@ -91,8 +143,44 @@ def has_login(agent: ConfiguredAgent) -> bool:
     return agent.info.program is not None
 
 
-def initialize_response(agent: ConfiguredAgent, version: str | None) -> dict[str, Any]:
-    """Return the answer for an agent whose program has this version."""
+def login_methods(
+    agent: ConfiguredAgent, features: ClientFeatures = ClientFeatures(), command: Sequence[str] | None = None
+) -> list[dict[str, Any]]:
+    """Return the login methods of an agent for a client. `command` is as in `initialize_response`."""
+    if not has_login(agent):
+        return []
+    how = f"Run `{found}` in a terminal on" if (found := agent.login_command()) else "Log in with the agent's own program on"
+    check = {
+        "id": LOGIN_ID,
+        "name": "The agent's own login",
+        "description": f"{how} the machine of the gateway, then choose this.",
+    }
+    if command is None or not (features.terminal_logins or features.terminal_commands):
+        return [check]
+    return [*(_terminal_method(agent, login, features, command) for login in agent.info.logins), check]
+
+
+def _terminal_method(agent: ConfiguredAgent, login: Login, features: ClientFeatures, command: Sequence[str]) -> dict[str, Any]:
+    arguments = [f"--login={login.id}"]
+    text = f"Run `{shlex.join([agent.info.program or agent.name, *login.arguments])}` in a terminal."
+    method: dict[str, Any] = {"id": login.id, "name": login.name, "description": text, "type": "terminal", "args": arguments}
+    if features.terminal_commands:
+        started = {"command": command[0], "args": [*command[1:], *arguments], "label": f"{agent.info.title} login"}
+        method["_meta"] = {TERMINAL_LOGIN_META: started}
+    return method
+
+
+def initialize_response(
+    agent: ConfiguredAgent,
+    version: str | None,
+    features: ClientFeatures = ClientFeatures(),
+    command: Sequence[str] | None = None,
+) -> dict[str, Any]:
+    """Return the answer for an agent whose program has this version; None if it is not known yet.
+
+    `command` is that of `portico acp` for this agent, if the client has started one on the machine of the gateway: only then
+    can it run the login methods for a terminal.
+    """
     info, login = agent.info, has_login(agent)
     transports = info.mcp if agent.settings.mcp != "none" else frozenset()
     sessions = ["list", "delete", *(["additionalDirectories"] if info.additional_directories else [])]
@@ -106,7 +194,10 @@ def initialize_response(agent: ConfiguredAgent, version: str | None) -> dict[str
             "mcpCapabilities": {"http": "http" in transports, "sse": "sse" in transports, "acp": False},
             "sessionCapabilities": {name: {} for name in sessions},
             "auth": {"logout": {}} if login else {},
+            # Clients look for it under this name, whichever agent it is. Without it they hold prompts themselves, or send none.
+            "_meta": {"claudeCode": {"promptQueueing": True}},
         },
-        "authMethods": [LOGIN] if login else [],
-        "agentInfo": {"name": agent.name, "title": title, **({} if version is None else {"version": version})},
+        "authMethods": login_methods(agent, features, command),
+        "agentInfo": {"name": agent.name, "title": title, "version": version or "unknown"},
+        **({"_meta": {"steering": {"supported": True}}} if info.steers else {}),
     }

@@ -1,5 +1,7 @@
 """Session modes, which are levels of permission, and the agent's options as config options. Does no I/O.
 
+An agent has its CLI's own modes, in which the CLI decides what it asks about, and the gateway's, which trust tools by kind.
+
 Protocol pages: https://agentclientprotocol.com/protocol/session-modes and session-config-options beside it.
 """
 
@@ -11,24 +13,26 @@ from typing import Any
 
 from acp.schema import SessionConfigOptionSelect, SessionConfigSelectOption, SessionMode, SessionModeState
 
-from drivers.contract.driver_info import DriverInfo, Option, ToolGrant
-from gateway.agents.configured_agents import ConfiguredAgent
+from drivers.contract.driver_info import ASK_MODE, EFFORT_OPTION, MODE_OPTION, DriverInfo, ModelName, Option, ToolGrant
+from gateway.agents.configured_agents import CWD, ConfiguredAgent
 from gateway.errors import BadRequest
-from gateway.sessions.settings import SessionSettings
+from gateway.sessions.settings import SessionSettings, with_mode_option
 
 MODES = (
-    SessionMode(id="ask", name="Ask", description="Asks before each of the agent's tools runs."),
+    SessionMode(id=ASK_MODE, name="Ask", description="Asks before each of the agent's tools runs."),
     SessionMode(id="edit", name="Edit", description="Reads, searches and edits files without asking; asks before all else."),
     SessionMode(id="auto", name="Auto", description="Runs all of the agent's tools without asking."),
 )
 TRUSTED_KINDS: Mapping[str, frozenset[str] | None] = {
-    "ask": frozenset(),
+    ASK_MODE: frozenset(),
     "edit": frozenset({"read", "search", "edit", "think"}),
     "auto": None,
 }
 """The kinds of tools that run without asking in each mode. None means all of them."""
-MODE_OPTION = "permissions"
-"""Id of the config option that sets the mode."""
+CONFIG_ID = "permissions"
+"""Id of the config option that sets the mode. `mode` sets it too, where the agent's CLI has modes of its own."""
+_CATEGORIES = {"model": "model", EFFORT_OPTION: "thought_level"}
+"""The categories of options, which clients display apart."""
 DEFAULT = "default"
 """The value that stands for an option's empty value, which is the CLI's own default."""
 
@@ -38,15 +42,33 @@ def all_tools(agent: ConfiguredAgent) -> tuple[ToolGrant, ...]:
     return tuple(ToolGrant(tool.name) for tool in agent.info.tools)
 
 
-def modes(info: DriverInfo, config: SessionSettings) -> SessionModeState | None:
+def initial_mode(agent: ConfiguredAgent) -> dict[str, str]:
+    """Return the option of a new session that sets the mode for editors; empty if the configuration decides."""
+    mode = agent.editor_mode
+    return {} if mode == agent.mode({}) else {MODE_OPTION: mode}
+
+
+def modes(agent: ConfiguredAgent, config: SessionSettings) -> SessionModeState | None:
     """Return the modes and the current one, or None for a session without tools."""
     if not config.tools:
         return None
-    return SessionModeState(current_mode_id=mode_of(info, config), available_modes=list(MODES))
+    return SessionModeState(current_mode_id=mode_of(agent, config), available_modes=_available(agent))
 
 
-def mode_of(info: DriverInfo, config: SessionSettings) -> str:
-    """Return the id of the most permissive mode whose tools are all trusted."""
+def _available(agent: ConfiguredAgent) -> list[SessionMode]:
+    own = [SessionMode(id=mode.id, name=mode.name, description=mode.description) for mode in agent.modes]
+    if MODE_OPTION in agent.locked and own:
+        return own
+    # Two modes of one name could not be distinguished.
+    names = {mode.name for mode in own}
+    return [*own, *(mode.model_copy(update={"name": f"{mode.name} (gateway)"}) if mode.name in names else mode for mode in MODES)]
+
+
+def mode_of(agent: ConfiguredAgent, config: SessionSettings) -> str:
+    """Return the id of the CLI's own mode, or of the gateway's most permissive mode whose tools are all trusted."""
+    own, info = agent.mode(config.options), agent.info
+    if own != ASK_MODE:
+        return own
     tools = config.tools or ()
     if tools and all(grant.trust for grant in tools):
         return "auto"
@@ -54,13 +76,29 @@ def mode_of(info: DriverInfo, config: SessionSettings) -> str:
     return "edit" if edits and all(grant.trust for grant in edits) else "ask"
 
 
-def with_mode(info: DriverInfo, config: SessionSettings, mode_id: str) -> SessionSettings:
-    """Return the settings with the tools of that mode trusted, and only those. Raises BadRequest for an unknown mode."""
-    if mode_id not in TRUSTED_KINDS:
-        raise BadRequest(f"modeId: unknown mode {mode_id!r}; known are {', '.join(TRUSTED_KINDS)}")
-    return replace(
-        config, tools=tuple(ToolGrant(grant.name, _is_trusted(info, mode_id, grant.name)) for grant in config.tools or ())
-    )
+def with_mode(agent: ConfiguredAgent, config: SessionSettings, mode_id: str) -> SessionSettings:
+    """Return the settings with a mode: one of the gateway's trusts the tools of its kinds, and only those.
+
+    One of the CLI's keeps the tools that were allowed one by one, unless the mode before was the gateway's. Raises BadRequest for
+    an unknown mode, and Forbidden where the mode is locked.
+    """
+    own = [mode.id for mode in agent.modes]
+    if mode_id not in (*own, *TRUSTED_KINDS):
+        raise BadRequest(f"modeId: unknown mode {mode_id!r}; known are {', '.join((*own, *TRUSTED_KINDS))}")
+    before = agent.mode(config.options)
+    if mode_id in own:
+        agent.check_locked({MODE_OPTION: mode_id})
+        trusted = config if before != ASK_MODE else _trusting(agent.info, config, ASK_MODE)
+        return with_mode_option(trusted, mode_id)
+    if agent.info.modes:
+        agent.check_locked({MODE_OPTION: ASK_MODE})
+        config = with_mode_option(config, ASK_MODE)
+    return _trusting(agent.info, config, mode_id)
+
+
+def _trusting(info: DriverInfo, config: SessionSettings, mode_id: str) -> SessionSettings:
+    tools = tuple(ToolGrant(grant.name, _is_trusted(info, mode_id, grant.name)) for grant in config.tools or ())
+    return replace(config, tools=tools)
 
 
 def _is_trusted(info: DriverInfo, mode_id: str, tool: str) -> bool:
@@ -73,9 +111,10 @@ def config_options(agent: ConfiguredAgent, config: SessionSettings, models: Iter
 
     `models` are the models that the agent's CLI lists.
     """
-    mode = [_mode_option(agent.info, config)] if config.tools else []
+    mode = [_mode_option(agent, config)] if config.tools else []
     choices = [option for option in _choices(agent, tuple(models)) if not option.secret]
-    return mode + [_select(option, config.options.get(option.name, option.default)) for option in choices]
+    names = agent.model_names
+    return mode + [_select(option, config.options.get(option.name, option.default), names) for option in choices]
 
 
 def commands_enabled(agent: ConfiguredAgent, config: SessionSettings) -> bool:
@@ -85,9 +124,25 @@ def commands_enabled(agent: ConfiguredAgent, config: SessionSettings) -> bool:
     return name is None or config.options.get(name, default) == "on"
 
 
+def command_option(agent: ConfiguredAgent, requested: str | None) -> dict[str, str]:
+    """Return the option of a new session that turns slash commands on or off; empty if the configuration decides.
+
+    `requested` is what the connection asks for, `on` or `off`. Without a request they are on, unless the configuration sets the
+    option, or locks any option but `cwd`: a command of the CLI may change what is locked.
+    """
+    name = agent.info.slash_option
+    if name is None or name in agent.locked:
+        return {}
+    if requested is not None:
+        return {name: requested}
+    return {} if name in agent.settings.options or agent.locked - {CWD.name} else {name: "on"}
+
+
 def _choices(agent: ConfiguredAgent, models: tuple[str, ...]) -> list[Option]:
     """Return the options that are choices. The model's choices are those that the CLI lists, if it lists any."""
-    options = [replace(o, choices=models) if o.name == "model" and not o.choices else o for o in agent.settable_options]
+    settable = [o for o in agent.settable_options if o.name != MODE_OPTION or not agent.info.modes]
+    listed = {"model": models, EFFORT_OPTION: ("", *agent.efforts) if agent.efforts else ()}
+    options = [replace(o, choices=listed[o.name]) if o.name in listed and not o.choices else o for o in settable]
     return [
         replace(o, choices=("", *o.choices)) if o.name == "model" and "" not in o.choices and DEFAULT not in o.choices else o
         for o in options
@@ -95,19 +150,21 @@ def _choices(agent: ConfiguredAgent, models: tuple[str, ...]) -> list[Option]:
     ]
 
 
-def _mode_option(info: DriverInfo, config: SessionSettings) -> SessionConfigOptionSelect:
+def _mode_option(agent: ConfiguredAgent, config: SessionSettings) -> SessionConfigOptionSelect:
     return SessionConfigOptionSelect(
         type="select",
-        id=MODE_OPTION,
+        id=CONFIG_ID,
         name="Permissions",
         description="What the agent does without asking.",
         category="mode",
-        current_value=mode_of(info, config),
-        options=[SessionConfigSelectOption(value=mode.id, name=mode.name, description=mode.description) for mode in MODES],
+        current_value=mode_of(agent, config),
+        options=[
+            SessionConfigSelectOption(value=mode.id, name=mode.name, description=mode.description) for mode in _available(agent)
+        ],
     )
 
 
-def _select(option: Option, value: str) -> SessionConfigOptionSelect:
+def _select(option: Option, value: str, names: Mapping[str, ModelName]) -> SessionConfigOptionSelect:
     # The current value may not be listed: an alias, or a new model.
     values = dict.fromkeys([*option.choices, value])
     return SessionConfigOptionSelect(
@@ -115,12 +172,18 @@ def _select(option: Option, value: str) -> SessionConfigOptionSelect:
         id=option.name,
         name=option.title,
         description=option.description,
-        category="model" if option.name == "model" else None,
+        category=_CATEGORIES.get(option.name),
         current_value=value or DEFAULT,
-        options=[
-            SessionConfigSelectOption(value=v or DEFAULT, name=v or "Default") for v in values if v or DEFAULT not in values
-        ],
+        options=[_choice(option, v, names) for v in values if v or DEFAULT not in values],
     )
+
+
+def _choice(option: Option, value: str, names: Mapping[str, ModelName]) -> SessionConfigSelectOption:
+    known = names.get(value) if option.name == "model" else None
+    if known is not None:
+        return SessionConfigSelectOption(value=value, name=known.name, description=known.description or None)
+    name = value.replace("_", " ").capitalize() if option.name == EFFORT_OPTION else value
+    return SessionConfigSelectOption(value=value or DEFAULT, name=name or "Default")
 
 
 def with_option(agent: ConfiguredAgent, config: SessionSettings, name: str, value: str, models: Iterable[str]) -> SessionSettings:
@@ -128,8 +191,8 @@ def with_option(agent: ConfiguredAgent, config: SessionSettings, name: str, valu
 
     Raises BadRequest for an unknown option or value, and Forbidden for a locked option.
     """
-    if name == MODE_OPTION:
-        return with_mode(agent.info, config, value)
+    if name == CONFIG_ID or (name == MODE_OPTION and agent.info.modes):
+        return with_mode(agent, config, value)
     if name in agent.locked:
         agent.check_locked({name: value})
     known = {option.id: option for option in config_options(agent, config, models)}

@@ -32,12 +32,13 @@ from acp.schema import (
 )
 
 from gateway.agents.configured_agents import ConfiguredAgent
-from gateway.errors import BadRequest
+from gateway.errors import AgentProblem, BadRequest
 from gateway.gateway import Gateway
 from gateway.protocols.acp.directories import require_string_directories
-from gateway.protocols.acp.initialization import LOGIN_ID, ClientFeatures, has_login
+from gateway.protocols.acp.initialization import LOGIN_ID, STEERING, ClientFeatures, has_login
 from gateway.protocols.acp.rpc import AUTH_REQUIRED, INVALID_REQUEST, METHOD_NOT_FOUND, Client, Id, RpcError
 from gateway.protocols.acp.session_methods import OpenSessions, Reply, SetSessionModelRequest
+from gateway.protocols.acp.session_view import PendingPrompt
 from gateway.security.authentication import Caller
 
 _LOGIN_REQUIRED = frozenset({"session/new", "session/load", "session/resume", "session/fork", "session/prompt"})
@@ -46,15 +47,18 @@ _LOGIN_REQUIRED = frozenset({"session/new", "session/load", "session/resume", "s
 class Requests:
     """The client's requests and notifications, and the sessions that it has open."""
 
-    def __init__(self, gateway: Gateway, agent: ConfiguredAgent, caller: Caller, client: Client) -> None:
+    def __init__(
+        self, gateway: Gateway, agent: ConfiguredAgent, caller: Caller, client: Client, *, slash_commands: str | None = None
+    ) -> None:
         self._gateway, self._agent, self._client = gateway, agent, client
         self._sessions = OpenSessions(gateway, agent, caller, client)
-        self._prompts: dict[Id, str] = {}
+        self._sessions.slash_commands = slash_commands
+        self._prompts: dict[Id, tuple[str, PendingPrompt]] = {}
         self._logged_out = False
 
     def set_features(self, features: ClientFeatures) -> None:
         """Set what the client supports, of its latest `initialize`."""
-        self._sessions.client_methods, self._sessions.compactions = features.methods, features.compactions
+        self._sessions.features = features
 
     async def close(self) -> None:
         """Close all views of sessions, because the client is gone."""
@@ -87,9 +91,10 @@ class Requests:
             else:
                 await self._client.respond(request_id, outcome)
 
-        self._prompts[request_id] = request.session_id
+        prompt = PendingPrompt(answer)
+        self._prompts[request_id] = request.session_id, prompt
         try:
-            await self._sessions.prompt(request, answer)
+            await self._sessions.prompt(request, prompt)
         except BaseException:
             self._prompts.pop(request_id, None)
             raise
@@ -100,15 +105,17 @@ class Requests:
             await self._sessions.cancel(CancelNotification.model_validate(params))
         elif method == "$/cancel_request":
             # Only prompts can be cancelled: no other request takes long. The prompt is answered with `cancelled`.
-            session_id = self._prompts.get(CancelRequestNotification.model_validate(params).request_id)
-            if session_id is not None:
-                await self._sessions.cancel(CancelNotification(session_id=session_id))
+            found = self._prompts.get(CancelRequestNotification.model_validate(params).request_id)
+            if found is not None:
+                await self._sessions.cancel_prompt(*found)
 
     # -- the agent --------------------------------------------------------------------------------------------------
 
     async def _authenticate(self, request: AuthenticateRequest) -> Reply:
         """Check whether the agent's CLI is logged in. Raises BadRequest for an unknown method, RpcError if it is not."""
-        if not has_login(self._agent) or request.method_id != LOGIN_ID:
+        # A client that has run a login in a terminal need not send its method, but may.
+        known_ids = {LOGIN_ID, *(login.id for login in self._agent.info.logins)}
+        if not has_login(self._agent) or request.method_id not in known_ids:
             known = f"use {LOGIN_ID!r}" if has_login(self._agent) else "this agent needs no login"
             raise BadRequest(f"methodId: unknown login method {request.method_id!r}; {known}")
         await self._refuse_without_login(anew=True)
@@ -121,13 +128,27 @@ class Requests:
         return Reply(LogoutResponse())
 
     async def _new(self, request: NewSessionRequest) -> Reply:
+        if (problem := self._agent.problem()) is not None:
+            raise AgentProblem(problem)
         await self._refuse_without_login()
         return await self._sessions.new(request)
 
     async def _refuse_without_login(self, *, anew: bool = False) -> None:
         finding = await self._gateway.discovery.probe(self._agent, refresh=anew)
+        if finding.probe.logged_in is False and not anew:
+            # The user may have logged in since.
+            finding = await self._gateway.discovery.probe(self._agent, refresh=True)
         if finding.probe.logged_in is False:
             raise RpcError(AUTH_REQUIRED, finding.problem or f"agent {self._agent.name!r} is not logged in")
+
+    async def _steer(self, request: PromptRequest) -> Reply:
+        """Send a message to the run at work. Raises RpcError for an agent that takes none while it works."""
+        if not self._agent.info.steers:
+            raise RpcError(
+                METHOD_NOT_FOUND,
+                f"agent {self._agent.name!r} takes no messages while it works; send session/prompt, which is held",
+            )
+        return await self._sessions.steer(request)
 
     async def _set_mode(self, request: SetSessionModeRequest | SetSessionModelRequest) -> Reply:
         if isinstance(request, SetSessionModelRequest):
@@ -163,6 +184,7 @@ _REQUESTS: dict[str, tuple[Callable[[Any], Any], Callable[[Requests, Any], Await
     "session/resume": (_session_params(ResumeSessionRequest), lambda c, r: c._sessions.resume(r)),
     "session/fork": (_session_params(ForkSessionRequest), lambda c, r: c._sessions.fork(r)),
     "session/list": (ListSessionsRequest.model_validate, lambda c, r: c._sessions.list(r)),
+    STEERING: (PromptRequest.model_validate, Requests._steer),
     "session/close": (CloseSessionRequest.model_validate, lambda c, r: c._sessions.close(r)),
     "session/delete": (DeleteSessionRequest.model_validate, lambda c, r: c._sessions.delete(r)),
     "session/set_mode": (_mode_params, Requests._set_mode),

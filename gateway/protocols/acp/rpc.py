@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
 from drivers.codecs.json_rpc import as_json
-from gateway.errors import BadRequest, Conflict, Forbidden, GatewayError, NotFound
+from gateway.errors import BadRequest, ConfigError, Conflict, Forbidden, GatewayError, NotFound
 from gateway.security.redaction import Redactor, current_redactor
 
 log = logging.getLogger(__name__)
@@ -29,6 +29,11 @@ class RpcError(Exception):
         self.code = code
 
 
+def error_body(code: int, message: str) -> dict[str, Any]:
+    """Return the JSON of an error. The message is in `data.details` too: clients display one or the other (Toad 0.6.20)."""
+    return {"code": code, "message": message, "data": {"details": message}}
+
+
 def rpc_error(error: Exception) -> RpcError:
     """Return the JSON-RPC error for an exception. An unexpected exception is logged; the client gets only its type's name."""
     match error:
@@ -44,7 +49,7 @@ def rpc_error(error: Exception) -> RpcError:
             return RpcError(INVALID_PARAMS, str(error))
         case Conflict():
             return RpcError(INVALID_REQUEST, str(error))
-        case GatewayError():
+        case GatewayError() | ConfigError():
             return RpcError(INTERNAL_ERROR, str(error))
     log.error("the gateway failed", exc_info=error)
     return RpcError(INTERNAL_ERROR, f"the gateway failed: {type(error).__name__}")
@@ -54,18 +59,29 @@ class Client:
     """The client's end of the connection. Messages are written one at a time, in the order of the calls.
 
     `send` writes one message to the transport. It may wait, for a client that reads slowly, and raises if the client is gone.
+    `send_all` does the same for several messages; by default each is sent by `send`. Requests have ids above `last_request_id`.
     """
 
-    def __init__(self, send: Callable[[dict[str, Any]], Awaitable[None]], redactor: Redactor) -> None:
-        self._send, self._redactor = send, redactor
+    def __init__(
+        self,
+        send: Callable[[dict[str, Any]], Awaitable[None]],
+        redactor: Redactor,
+        send_all: Callable[[Sequence[dict[str, Any]]], Awaitable[None]] | None = None,
+        last_request_id: int = 0,
+    ) -> None:
+        self._send, self._send_all, self._redactor = send, send_all, redactor
         self._write_lock = asyncio.Lock()
         self._pending: dict[Id, asyncio.Future[dict[str, Any]]] = {}
-        self._last_id = 0
+        self._last_id = last_request_id
         self._stopped = False
 
     async def notify(self, method: str, params: BaseModel | dict[str, Any]) -> None:
         """Send a notification."""
         await self._write({"jsonrpc": "2.0", "method": method, "params": as_json(params)})
+
+    async def notify_all(self, method: str, params: Iterable[dict[str, Any]]) -> None:
+        """Send notifications of one method in their order."""
+        await self._write(*({"jsonrpc": "2.0", "method": method, "params": each} for each in params))
 
     async def respond(self, request_id: Id, result: BaseModel | dict[str, Any]) -> None:
         """Answer a request with its result."""
@@ -73,8 +89,8 @@ class Client:
 
     async def respond_error(self, request_id: Id, error: RpcError) -> None:
         """Answer a request with an error. Its message is redacted and put on one line."""
-        body = {"code": error.code, "message": " ".join(current_redactor(self._redactor).clean(str(error)).split())}
-        await self._write({"jsonrpc": "2.0", "id": request_id, "error": body})
+        message = " ".join(current_redactor(self._redactor).clean(str(error)).split())
+        await self._write({"jsonrpc": "2.0", "id": request_id, "error": error_body(error.code, message)})
 
     async def request(self, method: str, params: BaseModel | dict[str, Any]) -> dict[str, Any]:
         """Send a request and return the client's result. Raises RpcError for an error of the client.
@@ -117,12 +133,15 @@ class Client:
         for answer in list(self._pending.values()):
             answer.cancel()
 
-    async def _write(self, message: dict[str, Any]) -> None:
+    async def _write(self, *messages: dict[str, Any]) -> None:
         async with self._write_lock:
             if self._stopped:
                 return
             try:
-                await self._send(message)
+                if self._send_all is not None and len(messages) > 1:
+                    return await self._send_all(messages)
+                for message in messages:
+                    await self._send(message)
             except Exception as error:
                 # The transport closes the connection. Runs continue.
                 log.info("an ACP client is gone: %s: %s", type(error).__name__, error)

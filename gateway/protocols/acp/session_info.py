@@ -22,14 +22,10 @@ from acp.schema import (
 
 from drivers.contract.driver_info import Probe
 from drivers.contract.events import Commands, SlashCommand, Title
-from drivers.contract.messages import text_of
 from gateway.protocols.acp.modes_and_config_options import commands_enabled, config_options, mode_of, modes
-from gateway.runs.session_metadata import SessionMetadata, stored_metadata, title_line
+from gateway.runs.session_metadata import SessionMetadata, stored_metadata, title_line, title_of_prompt
 from gateway.sessions.session import Session
 from gateway.store import Store
-
-MAX_PROMPT_TITLE = 80
-"""Characters of a title made from the first prompt."""
 
 
 class SessionInfoUpdates:
@@ -58,7 +54,7 @@ class SessionInfoUpdates:
     def settings(self) -> dict[str, Any]:
         """Return the modes and config options for an answer, and count them as sent."""
         self._sent_settings = self._settings()
-        return {"modes": modes(self._session.agent.info, self._session.config), "config_options": self._sent_settings[1] or None}
+        return {"modes": modes(self._session.agent, self._session.config), "config_options": self._sent_settings[1] or None}
 
     def changes(self) -> list[BaseModel]:
         """Return the updates about mode, options and commands that differ from what was sent, and count them as sent."""
@@ -96,9 +92,14 @@ class SessionInfoUpdates:
         now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         return SessionInfoUpdate(session_update="session_info_update", title=self.title, updated_at=now)
 
+    async def cost(self) -> float | None:
+        """Return what all ended runs of the session cost, in US dollars; None where the agent has not reported it."""
+        details = (await self._store.sessions.details([self._session.id])).get(self._session.id)
+        return details.usage.cost_usd if details is not None and details.usage is not None else None
+
     def _settings(self) -> tuple[str, list[Any]]:
         session = self._session
-        return mode_of(session.agent.info, session.config), config_options(session.agent, session.config, self.models)
+        return mode_of(session.agent, session.config), config_options(session.agent, session.config, self.models)
 
     def _commands(self) -> tuple[SlashCommand, ...]:
         """Return the commands that the agent has reported for the session; before that, those of the probe."""
@@ -118,9 +119,3 @@ def commands_update(commands: Sequence[SlashCommand]) -> AvailableCommandsUpdate
         for command in commands
     ]
     return AvailableCommandsUpdate(session_update="available_commands_update", available_commands=available)
-
-
-def title_of_prompt(content: Any) -> str | None:
-    """Return the beginning of a prompt as a title, for a session whose agent reports none. None if the prompt has no text."""
-    line = " ".join(text_of(content).split())
-    return (line if len(line) <= MAX_PROMPT_TITLE else line[: MAX_PROMPT_TITLE - 1] + "…") or None

@@ -7,8 +7,9 @@ beside it; `session/fork`, `session/resume` and `session/delete` are RFDs.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os.path
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -42,26 +43,39 @@ from acp.schema import (
 from pydantic import ConfigDict, Field
 
 from drivers.contract.mcp_servers import McpServer
-from drivers.contract.messages import MESSAGE, Message, ToolMessage, UserMessage
+from drivers.contract.messages import Message, ToolMessage
 from gateway.agents.configured_agents import ConfiguredAgent
 from gateway.errors import BadRequest, Conflict, NotFound
 from gateway.events.messages import CANCELLED
 from gateway.gateway import Gateway
+from gateway.protocols.acp.client_options import system_messages, with_client_options
 from gateway.protocols.acp.content import user_message
 from gateway.protocols.acp.directories import Request, folder_of, with_additional_directories, with_directories
+from gateway.protocols.acp.initialization import ClientFeatures
 from gateway.protocols.acp.mcp_servers import mcp_servers_for
-from gateway.protocols.acp.modes_and_config_options import all_tools, with_mode, with_option
+from gateway.protocols.acp.modes_and_config_options import (
+    all_tools,
+    command_option,
+    initial_mode,
+    with_mode,
+    with_option,
+)
 from gateway.protocols.acp.rpc import Client, RpcError
-from gateway.protocols.acp.session_info import SessionInfoUpdates, title_of_prompt
-from gateway.protocols.acp.session_view_and_permission_requests import SessionView
+from gateway.protocols.acp.session_info import SessionInfoUpdates
+from gateway.protocols.acp.session_view import PendingPrompt, SessionView
 from gateway.protocols.cursors import decode_cursor, encode_cursor
 from gateway.runs.cancellation import completed
 from gateway.runs.pending_calls import unanswered
+from gateway.runs.session_metadata import displayed_title
 from gateway.security.authentication import Caller
 from gateway.sessions.session import Session
 from gateway.sessions.settings import SessionSettings
 from gateway.store import SessionListRow
 
+log = logging.getLogger(__name__)
+
+PROMPT_REQUIRED = "promptRequired"
+"""How a steering request finds no run at work: the client sends the message by `session/prompt`."""
 PAGE_SIZE = 50
 """Sessions per page of `session/list`."""
 
@@ -88,10 +102,10 @@ class OpenSessions:
     All of them raise GatewayError (see gateway/errors.py), which the connection answers with the JSON-RPC code of its type.
     """
 
-    client_methods: frozenset[str] = frozenset()
-    """The methods that the client serves for agents, of `initialize`."""
-    compactions: bool = False
-    """Whether the client supports updates about compactions, of `initialize`."""
+    features: ClientFeatures = ClientFeatures()
+    """What the client supports, of `initialize`."""
+    slash_commands: str | None = None
+    """`on` or `off` if the connection asks for it."""
 
     def __init__(self, gateway: Gateway, agent: ConfiguredAgent, caller: Caller, client: Client) -> None:
         self._gateway, self._agent, self._caller, self._client = gateway, agent, caller, client
@@ -107,9 +121,16 @@ class OpenSessions:
     async def new(self, request: NewSessionRequest) -> Reply:
         servers = await self._servers(request)
         key = self._agent.workspace_key(self._caller.name)
-        settings = SessionSettings(tools=all_tools(self._agent), mcp_servers=servers, workspace_key=key)
-        config = with_directories(settings, self._agent, request)
-        view = await self._open(await self._gateway.sessions.create(self._caller, self._agent, config, []))
+        settings = SessionSettings(
+            options=command_option(self._agent, self.slash_commands) | initial_mode(self._agent),
+            tools=all_tools(self._agent),
+            mcp_servers=servers,
+            workspace_key=key,
+        )
+        settings = with_client_options(self._agent, settings, request.field_meta)
+        prompt = system_messages(self._agent, request.field_meta)
+        config = with_directories(settings, self._agent, request, any_folder=self._caller.any_folder)
+        view = await self._open(await self._gateway.sessions.create(self._caller, self._agent, config, prompt))
         return Reply(NewSessionResponse(session_id=view.session.id, **view.info.settings()), self._start_following(view))
 
     async def load(self, request: LoadSessionRequest) -> Reply:
@@ -138,7 +159,7 @@ class OpenSessions:
             config = origin.config
         results: list[Message] = [ToolMessage(tool_call_id=call_id, content=CANCELLED) for call_id in calls]
         servers = await self._servers(request)
-        config = with_directories(replace(config, mcp_servers=servers), self._agent, request)
+        config = with_directories(replace(config, mcp_servers=servers), self._agent, request, any_folder=self._caller.any_folder)
         view = await self._open(await self._gateway.sessions.create(self._caller, self._agent, config, results, copied=copied))
         await view.skip()
         return Reply(ForkSessionResponse(session_id=view.session.id, **view.info.settings()), self._start_following(view))
@@ -147,7 +168,7 @@ class OpenSessions:
         session = await self._found(request.session_id)
         servers = await self._servers(request, session.id)
         # Check the request before the current view is closed.
-        with_additional_directories(session.config, self._agent, request)
+        with_additional_directories(session.config, self._agent, request, any_folder=self._caller.any_folder)
         current = self._views.pop(session.id, None)
         if current is not None:
             if current.prompting:
@@ -155,14 +176,14 @@ class OpenSessions:
                 raise Conflict("this session is open on this connection already, with a prompt in progress")
             await current.close()
         async with session.lock:
-            config = with_additional_directories(session.config, self._agent, request)
+            config = with_additional_directories(session.config, self._agent, request, any_folder=self._caller.any_folder)
             await session.configure(replace(config, mcp_servers=servers))
         return await self._open(session)
 
     async def _open(self, session: Session) -> SessionView:
         finding = await self._gateway.discovery.probe(self._agent)
         about = SessionInfoUpdates(session, finding.probe, self._gateway.store)
-        view = SessionView(session, self._client, about, self.client_methods, compactions=self.compactions)
+        view = SessionView(session, self._client, about, self.features)
         self._views[session.id] = view
         return view
 
@@ -175,7 +196,10 @@ class OpenSessions:
         return lambda: view.start(lambda: self._gateway.discovery.wait_for_probe(self._agent))
 
     async def _found(self, session_id: str) -> Session:
-        session = await self._gateway.sessions.get(self._caller, session_id)
+        try:
+            session = await self._gateway.sessions.get(self._caller, session_id)
+        except NotFound:
+            raise NotFound(f"there is no session {session_id!r}; session/list has those that exist") from None
         if session.agent is not self._agent:
             raise NotFound(
                 f"session {session_id!r} belongs to agent {session.agent.name!r}, this connection to {self._agent.name!r}"
@@ -205,13 +229,12 @@ class OpenSessions:
         return folder_of(self._agent, row.config.get("options", {}), row.config.get("workspace_key"))
 
     def _info(self, row: SessionListRow) -> SessionInfo:
-        first = MESSAGE.validate_json(row.first_user_message) if row.first_user_message else None
         used = datetime.fromtimestamp(row.used_at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         return SessionInfo(
             session_id=row.id,
             cwd=self._folder_of(row),
             additional_directories=row.config.get("additional_directories") or None,
-            title=row.title or (title_of_prompt(first.content) if isinstance(first, UserMessage) else None),
+            title=displayed_title(row),
             updated_at=used,
         )
 
@@ -257,17 +280,35 @@ class OpenSessions:
 
     # -- open sessions ----------------------------------------------------------------------------------------------
 
-    async def prompt(self, request: PromptRequest, answer: Callable[[PromptResponse | RpcError], Awaitable[None]]) -> None:
-        """Start a run. `answer` is called with its result when it has ended."""
+    async def prompt(self, request: PromptRequest, prompt: PendingPrompt) -> None:
+        """Start a run, or hold the prompt while another one is under way. `prompt` is answered when its run has ended."""
         view = self._view(request.session_id)
-        await view.prompt(user_message(request.prompt, self._agent.info), answer)
+        await view.prompt(user_message(request.prompt, self._agent.info), prompt)
+
+    async def steer(self, request: PromptRequest) -> Reply:
+        """Send a message to the run at work. Without one, begin a run with it, or answer that the client must send a prompt."""
+        options = (request.field_meta or {}).get("steering")
+        idle = options.get("idleBehavior") if isinstance(options, dict) else None
+        if idle not in (None, PROMPT_REQUIRED):
+            raise BadRequest(f"_meta.steering.idleBehavior: cannot be {idle!r}; leave it out, or send {PROMPT_REQUIRED!r}")
+        view, message = self._view(request.session_id), user_message(request.prompt, self._agent.info)
+        if await view.steer(message):
+            return Reply({"outcome": "injected"})
+        if idle == PROMPT_REQUIRED:
+            return Reply({"outcome": PROMPT_REQUIRED, "reason": "noRunningTurn"})
+        await view.prompt(message, PendingPrompt(_log_failure))
+        return Reply({"outcome": "startedNewTurn"})
+
+    async def cancel_prompt(self, session_id: str, prompt: PendingPrompt) -> None:
+        """Cancel one prompt, held or in progress."""
+        await self._view(session_id).cancel_prompt(prompt)
 
     async def cancel(self, request: CancelNotification) -> None:
         await self._view(request.session_id).cancel()
 
     async def set_mode(self, request: SetSessionModeRequest) -> Reply:
         view = self._view(request.session_id)
-        await self._configure(view, lambda config: with_mode(view.session.agent.info, config, request.mode_id))
+        await self._configure(view, lambda config: with_mode(view.session.agent, config, request.mode_id))
         return Reply(SetSessionModeResponse())
 
     async def set_model(self, request: SetSessionModelRequest) -> Reply:
@@ -291,6 +332,12 @@ class OpenSessions:
         async with view.session.lock:
             await view.session.configure(change(view.session.config))
         await view.send_settings()
+
+
+async def _log_failure(outcome: PromptResponse | RpcError) -> None:
+    """Take the result of a run that a steering request has begun, which no request waits for."""
+    if isinstance(outcome, RpcError):
+        log.info("the run of a steering message failed: %s", outcome)
 
 
 def _resolved(path: str | None) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from drivers.acp.agent_profile import AgentProfile
 from drivers.contract.agent import Prompt
-from drivers.contract.events import Commands, ContextUse, Plan, PlanEntry, SlashCommand, Stdout, Title
+from drivers.contract.events import Commands, ContextUse, Plan, PlanEntry, SlashCommand, Stdout, Title, Usage
 from tests.drivers.acp.small_agent import Agent
 
 HELP = {"name": "help", "description": "Helps."}
@@ -74,6 +74,18 @@ def test_the_use_of_the_context_is_reported_between_runs_too() -> None:
         assert agent.update("usage_update", "another", used=5, size=100) == []
         agent.codec.prompt(Prompt("go"))
         agent.answer(stopReason="end_turn")
+
+
+def test_the_cost_of_a_run_is_what_the_cost_of_the_session_has_grown_by() -> None:
+    agent = running()
+    usage = {"inputTokens": 3, "outputTokens": 2, "thoughtTokens": 1, "totalTokens": 5}
+    for total, cost in ((0.5, 0.5), (0.75, 0.25)):
+        agent.update("usage_update", used=5, size=100, cost={"amount": total, "currency": "USD"})
+        [used, _] = agent.answer(stopReason="end_turn", usage=usage)
+        assert used == Usage(input_tokens=3, output_tokens=2, reasoning_tokens=1, cost_usd=cost)
+        agent.codec.prompt(Prompt("go"))
+    agent.update("usage_update", used=5, size=100, cost={"amount": 9, "currency": "EUR"})
+    assert [event.kind for event in agent.answer(stopReason="end_turn")] == ["session_end"]
 
 
 def test_malformed_updates_are_reported_as_stdout() -> None:

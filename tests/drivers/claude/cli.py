@@ -19,10 +19,10 @@ GRANTS = (ToolGrant("Bash"), ToolGrant("Read", True), ToolGrant("Agent", True))
 
 
 class Cli:
-    """The CLI's side of a codec; unless it is `prompted`, the session has no run yet."""
+    """The CLI's side of a codec; unless it is `prompted`, the session has no run yet. `options` are of the codec."""
 
-    def __init__(self, *, prompted: bool = True) -> None:
-        self.codec = ClaudeCodec(tools=Toolset(GRANTS, APP))
+    def __init__(self, tools: Toolset | None = None, *, prompted: bool = True, **options: Any) -> None:
+        self.codec = ClaudeCodec(tools=tools or Toolset(GRANTS, APP), **options)
         self.take({"type": "control_response", "response": {"subtype": "success", "request_id": "init", "response": {}}})
         if prompted:
             self.codec.prompt(Prompt("go"))
@@ -41,9 +41,12 @@ class Cli:
         lines = [line["response"] for line in self.written() if line["type"] == "control_response"]
         return {line["request_id"]: line.get("response", line) for line in lines}
 
-    def message(self, *calls: tuple[str, str]) -> list[OutputEvent]:
-        """A message of the model with calls (id, name)."""
-        blocks = [{"type": "tool_use", "id": call_id, "name": name, "input": {"n": call_id}} for call_id, name in calls]
+    def message(self, *calls: tuple[str, str], given: Json | None = None) -> list[OutputEvent]:
+        """A message of the model with calls (id, name), all with the input `given`, or each with its own."""
+        blocks = [
+            {"type": "tool_use", "id": call_id, "name": name, "input": {"n": call_id} if given is None else given}
+            for call_id, name in calls
+        ]
         events = self.take(stream("message_start", message={"id": "m"}))
         for block in blocks:
             events += self.take({"type": "assistant", "message": {"id": "m", "content": [block]}})
@@ -69,8 +72,9 @@ def hook(call_id: str, name: str, request: str = "", *, inner: bool = False) -> 
     return control(request or f"hook-{call_id}", subtype="hook_callback", callback_id="tool", input=given)
 
 
-def permission(call_id: str, name: str) -> Json:
-    return control(f"may-{call_id}", subtype="can_use_tool", tool_name=name, input={"n": call_id}, tool_use_id=call_id)
+def permission(call_id: str, name: str, given: Json | None = None, **more: Any) -> Json:
+    about = {"tool_name": name, "input": {"n": call_id} if given is None else given, "tool_use_id": call_id}
+    return control(f"may-{call_id}", subtype="can_use_tool", **about, **more)
 
 
 def call(call_id: str, name: str) -> Json:

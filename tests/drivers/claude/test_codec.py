@@ -12,7 +12,7 @@ from drivers.claude.codec import ClaudeCodec
 from drivers.claude.control_messages import HOOKS
 from drivers.contract.agent import Prompt
 from drivers.contract.errors import ResumeFailed
-from drivers.contract.events import Error, Hook, NativeSession, OutputEvent, SessionEnd, ToolResult, Usage
+from drivers.contract.events import ContextUse, Error, Hook, NativeSession, OutputEvent, RateLimit, SessionEnd, ToolResult, Usage
 from drivers.contract.messages import Content, ImageBlock, TextBlock
 
 INIT = {"type": "system", "subtype": "init", "session_id": "s-1", "model": "m"}
@@ -43,6 +43,40 @@ def test_a_session_begins_with_initialize() -> None:
     assert written(codec) == [{"type": "control_request", "request_id": "init", "request": request}]
     feed(codec, {"type": "control_response", "response": {"subtype": "success", "request_id": "init"}})
     assert codec.phase == "ready"
+
+
+def model_message(tokens: int) -> list[dict[str, Any]]:
+    start = {"type": "message_start", "message": {"id": "msg", "usage": {"input_tokens": tokens}}}
+    delta = {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 2}}
+    return [{"type": "stream_event", "event": event} for event in (start, delta, {"type": "message_stop"})]
+
+
+def test_the_use_of_the_context_is_reported_after_each_message_once_its_size_is_known() -> None:
+    sizes: dict[str, int] = {}
+    result = {"type": "result", "is_error": False, "modelUsage": {"m": {"contextWindow": 1000}}}
+
+    def turn(codec: ClaudeCodec) -> list[ContextUse]:
+        codec.prompt(Prompt("hi"))
+        events = [event for line in (INIT, *model_message(10), *model_message(20), result) for event in feed(codec, line)]
+        return [event for event in events if isinstance(event, ContextUse)]
+
+    assert turn(ready(context_sizes=sizes)) == [ContextUse(used=22, size=1000)]
+    # Another session of the driver.
+    assert turn(ready(context_sizes=sizes)) == [ContextUse(used=12, size=1000), ContextUse(used=22, size=1000)]
+
+
+def test_an_error_names_the_time_at_which_the_limit_resets() -> None:
+    codec = ready()
+    codec.prompt(Prompt("hi"))
+    info = {"status": "rejected", "rateLimitType": "five_hour", "resetsAt": 4102444800, "utilization": 1}
+    limit = RateLimit(status="rejected", limit="five_hour", utilization=1, resets_at=4102444800)
+    assert feed(codec, {"type": "rate_limit_event", "rate_limit_info": info}) == [limit]
+    failed = {"type": "result", "is_error": True, "api_error_status": 429, "result": "Limit reached"}
+    [_, error, _] = [event for line in (INIT, failed) for event in feed(codec, line)]
+    assert error == Error(message="claude: Limit reached (the limit resets at 2100-01-01 00:00:00 UTC)", resets_at=4102444800)
+    codec.prompt(Prompt("hi"))
+    [error, _] = [event for line in (INIT, {**failed, "api_error_status": 500}) for event in feed(codec, line)]
+    assert error == Error(message="claude: Limit reached")
 
 
 def test_a_task_writes_nothing() -> None:

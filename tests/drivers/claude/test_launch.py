@@ -222,3 +222,9 @@ def test_additional_directories_are_arguments_of_a_session() -> None:
     # The flag takes all arguments up to the next flag.
     assert argv[where : where + 4] == ("--add-dir", "/one", "/two, three", "--print")
     assert "--add-dir" not in ClaudeDriver().session(session()).command.argv
+
+
+def test_the_effort_is_an_argument_of_sessions_and_tasks() -> None:
+    options = {"effort": "high"}
+    for launch in (ClaudeDriver().session(session(options=options)), ClaudeDriver().task(task(options=options))):
+        assert "--effort=high" in launch.command.argv

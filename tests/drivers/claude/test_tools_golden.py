@@ -26,12 +26,19 @@ def wire(name: str) -> list[Json]:
 
 
 def play(records: list[Json]) -> tuple[list[Json], list[Json]]:
-    """The lines (without the random id of a prompt) and events of a codec that receives the recorded prompts, replies and output
-    again."""
+    """The lines and events of a codec that receives the recorded prompts, replies and output again."""
+    written, replayed = replay(records)
+    return written, [found["event"] for found in replayed if "event" in found]
+
+
+def replay(records: list[Json]) -> tuple[list[Json], list[Json]]:
+    """The lines of the codec, without the random id of a prompt, and the records with its events instead of the recorded ones."""
     codec = ClaudeCodec(tools=Toolset(GRANTS, APP))
     written: list[Json] = []
-    events: list[Json] = []
+    replayed: list[Json] = []
     for found in records:
+        if "event" not in found:
+            replayed.append(found)
         if "prompt" in found:
             codec.prompt(Prompt(found["prompt"]))
         elif "reply" in found:
@@ -40,12 +47,12 @@ def play(records: list[Json]) -> tuple[list[Json], list[Json]]:
         elif "interrupt" in found:
             codec.interrupt()
         elif "out" in found:
-            events += [json.loads(event.encode()) for event in codec.receive(json.dumps(found["out"]).encode())]
+            replayed += [{"event": json.loads(event.encode())} for event in codec.receive(json.dumps(found["out"]).encode())]
         written += [json.loads(line) for line in bytes(codec.outbox).splitlines()]
         codec.outbox.clear()
     for line in written:
         line.pop("uuid", None)
-    return written, events
+    return written, replayed
 
 
 def short(events: list[Json]) -> list[str]:

@@ -9,8 +9,8 @@ import pytest
 from drivers.codecs.held_events import HeldEvents
 from drivers.codecs.json_lines import JsonLineCodec
 from drivers.codecs.slash_commands import escape
-from drivers.codecs.tool_calls import Call, CallTracker
-from drivers.contract.events import AgentToken, OutputEvent, Stdout, Title, ToolCall, ToolResult
+from drivers.codecs.tool_calls import MAX_STREAMED_OUTPUT, Call, CallTracker
+from drivers.contract.events import AgentToken, OutputEvent, Stdout, Title, ToolCall, ToolOutput, ToolResult
 from drivers.contract.messages import data_uri, parse_data_uri
 from drivers.contract.tool_denials import denied
 
@@ -81,6 +81,20 @@ def test_a_call_starts_once_and_ends_once() -> None:
     assert "a" not in calls
     with pytest.raises(KeyError):
         calls.end("a", "out", failed=False)
+
+
+def test_output_of_a_running_call_is_reported_up_to_its_limit() -> None:
+    calls = CallTracker()
+    assert calls.output("a", "early") == []
+    calls.start(Call("a", "shell"))
+    assert calls.output("a", "one") == [ToolOutput(tool_call_id="a", text="one")]
+    assert calls.output("a", "") == []
+    assert calls.output("a", "x" * MAX_STREAMED_OUTPUT) == [
+        ToolOutput(tool_call_id="a", text="x" * (MAX_STREAMED_OUTPUT - 3)),
+    ]  # fmt: skip
+    assert calls.output("a", "more") == []
+    calls.end("a", "", failed=False)
+    assert calls.output("a", "late") == []
 
 
 def test_calls_that_still_run_fail_when_their_run_is_over() -> None:

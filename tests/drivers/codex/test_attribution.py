@@ -18,6 +18,8 @@ from drivers.contract.events import (
     MessageEnd,
     NativeSession,
     OutputEvent,
+    Plan,
+    PlanEntry,
     SessionEnd,
     ToolCall,
 )
@@ -124,3 +126,15 @@ def test_an_approval_of_a_tool_that_is_not_granted_is_declined_without_an_item()
     (started,) = server.codec.debounced_events()
     assert isinstance(started, ToolCall) and started.name == "apply_patch"
     assert server.written() == [{"id": 70, "result": {"decision": "decline"}}]
+
+
+def test_plan_of_the_turn_is_reported() -> None:
+    server = Server("shell")
+    server.begin("u1")
+    native = ("pending", "inProgress", "completed", "new")
+    plan = [{"step": f"step {n}", "status": status} for n, status in enumerate(native)]
+    statuses = ("pending", "in_progress", "completed", "pending")
+    entries = tuple(PlanEntry(content=f"step {n}", status=status) for n, status in enumerate(statuses))
+    assert server.notify("turn/plan/updated", "u1", explanation=None, plan=plan) == [Plan(entries=entries)]
+    assert server.notify("turn/plan/updated", "u0", plan=plan) == []
+    assert server.notify("turn/plan/updated", "u1", plan=plan, threadId="sub-agent") == []

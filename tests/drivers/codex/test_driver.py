@@ -18,7 +18,7 @@ from drivers.codex.probe import CodexProbe
 from drivers.contract.agent import GO_ON, PermissionReply, Prompt
 from drivers.contract.agent_specs import SessionSpec, TaskSpec
 from drivers.contract.codec import Codec
-from drivers.contract.driver_info import ToolGrant, ToolSpec
+from drivers.contract.driver_info import ModelName, ToolGrant, ToolSpec
 from drivers.contract.errors import AgentUnavailable, ResumeFailed
 from drivers.contract.events import Awaiting
 from drivers.contract.mcp_servers import McpServer
@@ -298,21 +298,31 @@ def test_the_native_binary_behind_the_wrapper(tmp_path: Path) -> None:
     assert native_program(str(other)) == str(other)
 
 
+DETAILS = {
+    "displayName": "A",
+    "description": "Best.",
+    "supportedReasoningEfforts": [{"reasoningEffort": level, "description": ""} for level in ("low", "high")],
+}
+
+
 def test_the_probe() -> None:
-    probe = CodexProbe()
+    probe = CodexProbe(FOLDER)
     for answer in (
         {"id": 1, "result": {}},
         {"method": "configWarning", "params": {}},
         {"id": 2, "result": {"account": None, "requiresOpenaiAuth": True}},
-        {"id": 3, "result": {"data": [{"model": "a", "hidden": False}, {"model": "b", "hidden": True}]}},
+        {"id": 3, "result": {"data": [{"model": "a", "hidden": False, **DETAILS}, {"model": "b", "hidden": True}]}},
+        {"id": 4, "result": {"data": [{"skills": [{"name": "greet", "description": "Greets."}]}]}},
     ):
         probe.receive(json.dumps(answer).encode())
     assert (probe.phase, probe.logged_in, probe.models) == ("ready", False, ("a",))
-    own = CodexProbe()
+    assert (probe.model_names, probe.efforts) == ((ModelName("a", "A", "Best."),), ("low", "high"))
+    assert [command.name for command in probe.commands] == ["compact", "rename", "$greet"]
+    own = CodexProbe(FOLDER)
     own.receive(b'{"id":1,"result":{}}')
     own.receive(b'{"id":2,"result":{"account":null,"requiresOpenaiAuth":false}}')
     assert own.logged_in is True
-    odd = CodexProbe()
+    odd = CodexProbe(FOLDER)
     odd.receive(b'{"id":1,"result":{}}')
     odd.receive(b'{"id":2,"result":"odd"}')
     assert isinstance(odd.start_error, AgentUnavailable)

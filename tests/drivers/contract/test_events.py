@@ -21,12 +21,15 @@ from drivers.contract.events import (
     ContextUse,
     Error,
     Event,
+    FileChange,
     Hook,
     MessageEnd,
+    ModeChanged,
     NativeSession,
     OutputEvent,
     Plan,
     PlanEntry,
+    RateLimit,
     SessionEnd,
     SlashCommand,
     Stderr,
@@ -36,6 +39,8 @@ from drivers.contract.events import (
     Thinking,
     Title,
     ToolCall,
+    ToolInput,
+    ToolOutput,
     ToolResult,
     Usage,
     decode,
@@ -58,6 +63,7 @@ SEED = {
 }
 ADDED_KINDS = {
     "native_session", "message_end", "awaiting", "compacted", "context_use", "plan", "commands", "title", "terminal",
+    "mode", "tool_input", "tool_output", "rate_limit",
 }  # fmt: skip
 
 text = st.text(st.characters(exclude_categories=["Cs"]))
@@ -79,7 +85,19 @@ events = st.one_of(
         input=value,
         parent_id=st.none() | text,
     ),
-    st.builds(ToolResult, tool_call_id=text, output=value, is_error=st.booleans(), parent_id=st.none() | text),
+    st.builds(
+        ToolResult,
+        tool_call_id=text,
+        output=value,
+        is_error=st.booleans(),
+        parent_id=st.none() | text,
+        changes=st.lists(
+            st.builds(FileChange, path=text, old_text=st.none() | text, new_text=text, line=st.none() | number), max_size=2
+        ).map(tuple),
+        exit_code=st.none() | number,
+    ),
+    st.builds(ToolInput, id=text, name=text, input=st.dictionaries(text, value, max_size=3)),
+    st.builds(ToolOutput, tool_call_id=text, text=text),
     st.builds(Subagent, id=text, status=text, label=text),
     st.builds(Hook, id=text, name=text, status=text),
     st.builds(Usage, input_tokens=number, output_tokens=number, cache_read=number, cache_write=number),
@@ -120,6 +138,8 @@ events = st.one_of(
         ).map(tuple),
     ),
     st.builds(Title, text=st.none() | text),
+    st.builds(ModeChanged, mode=text),
+    st.builds(RateLimit, status=st.sampled_from(["allowed", "warning", "rejected"]), resets_at=st.floats(0, 2**33)),
     st.builds(ContextUse, used=st.integers(0, 2**53), size=st.integers(1, 2**53)),
     st.builds(Terminal, tool_call_id=text, terminal_id=text),
     st.builds(
@@ -144,7 +164,7 @@ def test_an_encoded_event_is_decoded_unchanged(event: OutputEvent) -> None:
 def test_a_seed_client_sees_the_fields_of_its_table(event: OutputEvent) -> None:
     seen = event_json(event, event.encode())
     if event.kind in ADDED_KINDS:
-        assert seen is None
+        assert seen is None if event.kind != "rate_limit" else json.loads(seen or b"")["kind"] == "x-portico.rate_limit"
         return
     assert seen is not None
     shown: dict[str, Any] = json.loads(seen)

@@ -51,7 +51,7 @@ async def test_meta_reports_the_version_and_models_of_the_program(tmp_path: Path
         agents = {agent["name"]: agent for agent in (await running.client.get("/meta")).json()["agents"]}
     assert agents["claude"]["version"] == "2.1.329"
     model = next(option for option in agents["claude"]["options"] if option["name"] == "model")
-    assert (model["type"], model["options"], model["default"]) == ("select", ["", "opus", "sonnet"], "")
+    assert (model["type"], model["options"], model["default"]) == ("select", ["default", "opus", "sonnet"], "default")
 
 
 async def test_logged_out_agent_is_not_listed_and_drivers_reports_the_problem(tmp_path: Path, claude: Program) -> None:

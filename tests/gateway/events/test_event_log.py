@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import sqlite3
 from collections.abc import AsyncIterator, Iterable, Sequence
 from pathlib import Path
@@ -74,6 +75,30 @@ async def test_only_newest_events_are_in_memory(store: Store, monkeypatch: pytes
     assert not reads
     assert await read_all(log, 1000) == list(range(1, 1001))
     assert reads[0] == 0
+
+
+async def test_events_keep_their_numbers_when_older_ones_leave_memory(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_log, "KEPT_BYTES", 100_000)
+    log = EventLog("log", store)
+    for start in range(1, 2001, 100):
+        log.append(tokens(range(start, start + 100)))
+        await log.written()
+    for after in (0, 1500, 1700, 1850, 1990):
+        assert await read_all(log, 2000, after) == list(range(after + 1, 2001))
+
+
+async def test_stored_events_are_kept_as_json_without_their_objects(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = EventLog("log", store)
+    for start in (1, 1001):
+        log.append(tokens(range(start, start + 1000)))
+        await log.written()
+    log.append([AgentToken(text="2001 newest")])
+    await log.written()
+    kept = [found for found in gc.get_objects() if type(found) is AgentToken and found.text.endswith(" ")]
+    assert not kept
+    monkeypatch.setattr(store.events, "read", None)
+    for after in (0, 500, 1999, 2000):
+        assert await read_all(log, 2001, after) == list(range(after + 1, 2002))
 
 
 async def test_readers_follow_a_growing_log(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

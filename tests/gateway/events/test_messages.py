@@ -7,7 +7,17 @@ from collections.abc import Iterable
 
 import pytest
 
-from drivers.contract.events import AgentToken, AwaitedCall, Awaiting, MessageEnd, SessionEnd, Thinking, ToolCall, ToolResult
+from drivers.contract.events import (
+    AgentToken,
+    AwaitedCall,
+    Awaiting,
+    MessageEnd,
+    SessionEnd,
+    Thinking,
+    ToolCall,
+    ToolResult,
+    encode_deltas,
+)
 from drivers.contract.messages import (
     AssistantMessage,
     Message,
@@ -135,3 +145,31 @@ def test_streams_and_json_answers_are_divided_in_the_same_way() -> None:
     stream = StreamView(whole=True).feed(entries).decode()
     frames = [len(block.split('"')[3]) for block in stream.split("\n\n") if block.startswith(("event: text", "event: thinking"))]
     assert frames == sizes
+
+
+@pytest.mark.parametrize("size", [30, LIMIT - 10, LIMIT, LIMIT + 10, 2 * LIMIT + 30])
+def test_deltas_that_are_fed_at_once_complete_the_same_messages(size: int) -> None:
+    events = tokens(size)
+    single, batch = Fold(), Fold()
+    expected = [message for event in events for message in single.feed(event)]
+    found = batch.feed(events[0])
+    if not batch.feed_deltas(events[1:]):
+        found += [message for event in events[1:] for message in batch.feed(event)]
+    assert found == expected
+    assert batch.flush() == single.flush()
+    thinking = tokens(20, kind=Thinking)
+    # Of another kind than what came before.
+    assert not Fold().feed_deltas(thinking)
+
+
+@pytest.mark.parametrize("kind", [AgentToken, Thinking])
+@pytest.mark.parametrize("texts", [["a", "b "], ['","', "b"], ['",', "b"], ["\\", '","'], ["é 😀", "\n\x00\x7f", ""], ['"']])
+def test_deltas_that_are_encoded_at_once_are_as_if_encoded_each(
+    kind: type[AgentToken] | type[Thinking], texts: list[str]
+) -> None:
+    events = [kind(text=text) for text in texts]
+    assert encode_deltas(events) == [event.encode() for event in events]
+    entries = [Entry(seq, event, event.encode()) for seq, event in enumerate([TurnStart(), *events], 1)]
+    spaced = [entry._replace(data=entry.data.replace(b'":', b'": ', 1)) for entry in entries]
+    # The frame of an event whose stored JSON is not that of `encode`.
+    assert StreamView(whole=False).feed(entries) == StreamView(whole=False).feed(spaced)

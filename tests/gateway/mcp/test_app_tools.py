@@ -11,6 +11,7 @@ import pytest
 
 from tests.daemon import RunningGateway, gateway_config, run_gateway
 from tests.gateway.cli.test_acp import small_agent
+from tests.gateway.requests import get_session
 
 LOOKUP = {
     "name": "look_up",
@@ -183,4 +184,4 @@ async def test_call_that_is_pending_over_a_restart_cannot_be_answered(tmp_path: 
     async with run_gateway(config) as running:
         answer = await running.client.post(f"/session/{session.id}", json={"messages": [result(call, "late")]})
         assert (answer.status_code, "cannot be given a history" in answer.text) == (503, True)
-        assert (await running.client.get(f"/session/{session.id}")).json()["state"] == "waiting"
+        assert (await get_session(running.client, session.id))["state"] == "waiting"

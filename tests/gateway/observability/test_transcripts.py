@@ -13,9 +13,10 @@ import pytest
 
 from gateway.observability import transcripts
 from gateway.observability.transcripts import Transcript
+from gateway.runs import retention
 from gateway.security.redaction import HIDDEN, Redactor
 from tests.daemon import KEY, RunningGateway, gateway_config, run_gateway
-from tests.gateway.requests import create_session, execute, send_turn
+from tests.gateway.requests import create_session, execute, send_turn, wait_until
 
 WriteScenario = Callable[..., str]
 OF_ENV, OF_SESSION, LATER, SHAPE = "value-of-env-11", "secret-of-session-22", "secret-of-later-33", "sk-ant-never-registered-44"
@@ -77,7 +78,7 @@ async def test_session_transcript_has_both_directions_without_secrets(tmp_path: 
         assert secret not in json.dumps(found)
 
 
-async def test_task_transcript_is_deleted_when_it_is_old(tmp_path: Path) -> None:
+async def test_task_transcript_is_deleted_when_it_is_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = recording_config(tmp_path, echo={"driver": "echo", "record": True})
     async with run_gateway(config) as running:
         await execute(running.client, "a task", "echo")
@@ -87,8 +88,9 @@ async def test_task_transcript_is_deleted_when_it_is_old(tmp_path: Path) -> None
     async with run_gateway(config):
         assert file.exists()
     os.utime(file, (0, time.time() - 8 * 86400))
+    monkeypatch.setattr(retention, "START_DELAY", 0.0)
     async with run_gateway(config):
-        assert not file.exists()
+        await wait_until(lambda: not file.exists())
 
 
 def test_transcript_size_is_limited_and_newest_lines_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

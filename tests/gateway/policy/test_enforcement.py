@@ -186,3 +186,46 @@ def test_client_is_asked_about_a_call_that_no_sandbox_confines() -> None:
     denied = create_enforcer(policy=Policy([Rule(tool="shell", decide="deny")]))
     denied.apply([started_call("a"), Awaiting(calls=(AwaitedCall(id="a", wants="permission", client_decides=True),))])
     assert outcomes(denied) == [("a", "denied", "policy[0]")]
+
+
+def cli_enforcer(policy: Policy = RULES) -> PolicyEnforcer:
+    """An enforcer for a session whose CLI decides about the calls of untrusted tools."""
+    grants = [ToolGrant("shell"), ToolGrant("read"), ToolGrant("lookup", True)]
+    return PolicyEnforcer(policy, grants, left_to_cli=lambda tool: tool != "lookup")
+
+
+def test_rules_decide_before_the_cli() -> None:
+    found = cli_enforcer()
+    calls = [started_call("a", "git status"), started_call("b", "rm x"), started_call("c", "ls")]
+    left = Awaiting(calls=tuple(AwaitedCall(id=c, wants="permission", cli_decides=True) for c in "abc"))
+    enforced = found.apply([*calls, left])
+    assert enforced.events == calls
+    assert enforced.replies == [
+        PermissionReply("a", True), PermissionReply("b", False, "never"), PermissionReply("c", True, by_cli=True),
+    ]  # fmt: skip
+    assert outcomes(found) == [("a", "allowed", "policy[0]"), ("b", "denied", "policy[1]"), ("c", "left", "cli")]
+
+
+def test_client_is_asked_by_a_rule_before_the_cli_decides() -> None:
+    found = cli_enforcer()
+    left = Awaiting(calls=tuple(AwaitedCall(id=c, wants="permission", cli_decides=True) for c in "ab"))
+    enforced = found.apply([started_call("a", "push x"), started_call("b", "ls"), left])
+    assert enforced.replies == [] and [call.optional for call in left.calls] == [False, False]
+    assert isinstance(enforced.events[-1], Awaiting)
+    assert [(call.id, call.optional) for call in enforced.events[-1].calls] == [("a", False), ("b", True)]
+    assert found.release([PermissionReply("a", True)]) == [PermissionReply("b", True, by_cli=True)]
+
+
+def test_call_that_no_rule_is_about_is_left_to_the_cli_which_asks() -> None:
+    found = cli_enforcer()
+    enforced = found.apply([started_call("r", name="read"), started_call("l", name="lookup"), awaiting_client("r")])
+    assert enforced.events[-1] == awaiting_client("r")
+    assert outcomes(found) == [("r", "left", "cli"), ("l", "trusted", "trust"), ("r", "asked", "default")]
+
+
+def test_question_is_answered_by_the_user_unless_a_rule_denies_it() -> None:
+    rules = Policy([Rule(tool="shell", when={"command": "rm *"}, decide="deny"), Rule(tool="shell", decide="allow")])
+    found = create_enforcer(trust=True, policy=rules)
+    asked = found.apply([started_call("a"), awaiting_client("a", wants="answer")])
+    assert asked.events[-1] == awaiting_client("a", wants="answer") and asked.replies == []
+    assert found.apply([started_call("b", "rm x"), awaiting_client("b", wants="answer")]).replies == [PermissionReply("b", False)]

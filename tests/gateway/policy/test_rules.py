@@ -54,6 +54,24 @@ def test_glob_patterns(pattern: str, text: str, matches: bool) -> None:
     assert glob(pattern, text) is matches
 
 
+@pytest.mark.parametrize(
+    ("tool", "decide", "expected"),
+    [
+        ("mcp__files__write", "deny", True),
+        ("mcp__*", "ask", True),
+        ("mc*", "deny", True),
+        ("*write", "deny", True),
+        ("mcp?_x", "deny", True),
+        ("mcp__*", "allow", False),
+        ("mcp", "deny", False),
+        ("Bash", "deny", False),
+    ],
+)
+def test_rules_that_may_match_a_tool_with_a_prefix(tool: str, decide: str, expected: bool) -> None:
+    policy = Policy([rule(decide, tool)])
+    assert policy.restricts_prefix("mcp__") is expected and policy.restricts_prefix(None) is (decide != "allow")
+
+
 @given(st.text("ab *?\n", max_size=8), st.text("ab \n", max_size=12))
 def test_globs_are_as_fnmatch_has_them(pattern: str, text: str) -> None:
     expected = fnmatch.fnmatchcase(text, pattern) or (pattern.endswith(" *") and fnmatch.fnmatchcase(text, pattern[:-2]))

@@ -20,6 +20,7 @@ FIELDS: dict[str, tuple[set[str], set[str]]] = {
     "tool_call": ({"id", "name", "status"}, {"detail", "input"}),
     "tool_result": ({"tool_call_id", "output", "is_error"}, set()),
     "subagent": ({"id", "status", "label"}, set()),
+    "x-portico.rate_limit": ({"status"}, {"limit", "utilization", "resets_at"}),
     "hook": ({"id", "name", "status"}, set()),
     "usage": ({"input_tokens", "output_tokens", "cache_read", "cache_write"}, set()),
     "stdout": ({"line"}, set()),
@@ -102,6 +103,12 @@ async def test_every_kind_has_its_fields_and_is_sent_in_order(run: Callable[...,
         {"kind": "usage", "input_tokens": 1, "output_tokens": 2, "cache_read": 3, "cache_write": 4},
         {"kind": "session_end", "exit_code": 0},
     ]
+
+
+async def test_state_of_a_usage_limit_is_an_event_of_the_gateway(run: Callable[..., Any]) -> None:
+    event = {"kind": "rate_limit", "status": "warning", "limit": "five_hour", "utilization": 0.9, "resets_at": 4102444800.0}
+    [limit, _] = await run({"line": json.dumps(event)})
+    assert limit == {**event, "kind": "x-portico.rate_limit"}
 
 
 async def test_standard_error_is_sent_only_after_a_failure(run: Callable[..., Any]) -> None:

@@ -1,4 +1,4 @@
-"""Retention: at the start and daily while the gateway runs."""
+"""Retention: after the start and daily while the gateway runs."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ from pathlib import Path
 import pytest
 
 from gateway.config import StoreSettings
+from gateway.errors import StoreUnavailable
 from gateway.observability.transcripts import Transcripts
 from gateway.runs import retention
 from gateway.runs.retention import DAY, Retention
 from gateway.security.redaction import Redactor
 from gateway.store import AuditRecord, EventRow, KeyRecord, RunRecord, SessionRecord, Store
+from gateway.store.runs import RunRepository
 from gateway.store.sqlite import sqlite_url
-from tests.daemon import gateway_config, run_gateway
+from tests.daemon import create_database, gateway_config, run_gateway
 from tests.gateway.requests import execute, wait_until
 
 KEPT = StoreSettings(keep_executions_days=2.0, keep_audit_days=2.0, keep_keys_days=2.0)
@@ -58,6 +60,7 @@ async def stored(store: Store, folder: Path) -> dict[str, bool]:
 
 
 async def test_expired_data_is_deleted_daily(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retention, "START_DELAY", 0.0)
     monkeypatch.setattr(retention, "CHECK_INTERVAL", 0.001)
     folder = tmp_path / "transcripts"
     await store_everything(store, folder)
@@ -80,7 +83,7 @@ async def test_expired_data_is_deleted_daily(store: Store, tmp_path: Path, monke
             raise OSError("disk full")
 
     monkeypatch.setattr(store.audit, "delete_before", counted)
-    await kept.start()
+    kept.start()
     assert all((await stored(store, folder)).values())
 
     async def clock_is_read() -> None:
@@ -107,9 +110,54 @@ async def test_expired_data_is_deleted_daily(store: Store, tmp_path: Path, monke
     assert deletions == 4
 
 
+async def test_everything_expired_is_deleted_where_space_cannot_be_released(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def full() -> None:
+        raise StoreUnavailable("database or disk is full")
+
+    folder = tmp_path / "transcripts"
+    await store_everything(store, folder)
+    monkeypatch.setattr(store, "release_space", full)
+    with pytest.raises(StoreUnavailable):
+        await Retention(store, Transcripts(folder, Redactor()), KEPT).delete_expired(time.time() + 3 * DAY)
+    assert {name for name, is_there in (await stored(store, folder)).items() if is_there} == {"running", "key of the running"}
+
+
+async def test_clock_that_is_set_forward_after_the_start_does_not_affect_the_first_deletion(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "START_DELAY", 0.0)
+    folder, now, forgotten = tmp_path / "transcripts", time.time(), asyncio.Event()
+    await store_everything(store, folder)
+    forget, loop = Transcripts.forget_tasks, asyncio.get_running_loop()
+
+    def observed(transcripts: Transcripts, older: float) -> None:
+        forget(transcripts, older)
+        loop.call_soon_threadsafe(forgotten.set)
+
+    monkeypatch.setattr(Transcripts, "forget_tasks", observed)
+    kept = Retention(store, Transcripts(folder, Redactor()), KEPT, lambda: now)
+    kept.start()
+    now += 3650 * DAY
+    await forgotten.wait()
+    assert all((await stored(store, folder)).values())
+    await kept.close()
+
+
 async def test_gateway_deletes_expired_data_while_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retention, "START_DELAY", 0.0)
     monkeypatch.setattr(retention, "CHECK_INTERVAL", 0.01)
+    passes, forget = 0, Transcripts.forget_tasks
+
+    def counted(transcripts: Transcripts, older: float) -> None:
+        nonlocal passes
+        forget(transcripts, older)
+        passes += 1
+
+    monkeypatch.setattr(Transcripts, "forget_tasks", counted)
     async with run_gateway(gateway_config(tmp_path, store={"keep_executions_days": 1e-9})) as running:
+        await wait_until(lambda: passes)
         await execute(running.client, driver="echo", idempotency_key="key")
         file = running.gateway.settings.data_dir / "transcripts" / "exec_old.jsonl"
         file.parent.mkdir(exist_ok=True)
@@ -119,3 +167,50 @@ async def test_gateway_deletes_expired_data_while_it_runs(tmp_path: Path, monkey
         assert file.exists()
         monkeypatch.setattr(retention, "DAY", 0.0)
         await wait_until(lambda: not file.exists())
+
+
+async def test_gateway_serves_before_the_first_deletion_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retention, "START_DELAY", 0.0)
+    began, may_end = asyncio.Event(), asyncio.Event()
+    delete = RunRepository.delete_executions
+
+    async def delayed(runs: RunRepository, started: float) -> None:
+        began.set()
+        await may_end.wait()
+        await delete(runs, started)
+
+    monkeypatch.setattr(RunRepository, "delete_executions", delayed)
+    config = gateway_config(tmp_path)
+    data_dir = Path(config["server"]["data_dir"])
+    await create_database(data_dir)
+    earlier = await Store.open(sqlite_url(data_dir))
+    with monkeypatch.context() as past:
+        past.setattr(time, "time", lambda: 0.0)
+        await earlier.runs.start(RunRecord("run_old", "exec_old", "ended", "end_turn", 1))
+    await earlier.close()
+    async with run_gateway(config) as running:
+        await began.wait()
+        assert await execute(running.client, driver="echo")
+        store = running.gateway.store
+        assert await store.runs.last("exec_old") is not None
+        may_end.set()
+
+        async def deleted() -> bool:
+            return await store.runs.last("exec_old") is None
+
+        await wait_until(deleted)
+
+
+async def test_gateway_closes_in_the_middle_of_a_deletion(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retention, "START_DELAY", 0.0)
+    began = asyncio.Event()
+
+    async def endless(runs: RunRepository, started: float) -> None:
+        began.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(RunRepository, "delete_executions", endless)
+    kept = Retention(store, Transcripts(tmp_path / "transcripts", Redactor()), KEPT)
+    kept.start()
+    await began.wait()
+    await kept.close()

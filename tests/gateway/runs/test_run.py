@@ -11,7 +11,7 @@ import pytest
 from drivers.contract.agent import Agent, Prompt, Reply
 from drivers.contract.driver_info import ToolGrant
 from drivers.contract.errors import AgentGone
-from drivers.contract.events import AgentToken, AwaitedCall, Awaiting, OutputEvent, SessionEnd, ToolCall
+from drivers.contract.events import AgentToken, AwaitedCall, Awaiting, Error, OutputEvent, SessionEnd, ToolCall
 from drivers.contract.messages import MESSAGE, ToolUseBlock
 from gateway.events.event_log import EventLog
 from gateway.observability.metrics import Metrics
@@ -81,6 +81,31 @@ async def test_output_before_the_agent_process_ended_is_kept(store: Store) -> No
     messages = [MESSAGE.validate_json(row.body) for row in await store.messages.rows("sess_1")]
     blocks = [block for message in messages if isinstance(message.content, list | tuple) for block in message.content]
     assert ToolUseBlock(tool_call_id="c", name="shell", input={"command": "ls"}) in blocks
+
+
+async def test_error_of_a_limit_is_kept_where_the_agent_process_ends_before_its_turn(store: Store) -> None:
+    record = RunRecord("run_1", "sess_1", "running", None, 1)
+    await store.sessions.create(SessionRecord("sess_1", "script"), [], record)
+    log = EventLog("sess_1", store)
+    run = Run(
+        record,
+        Gone([AgentToken(text="I look."), Error(message="out of tokens", resets_at=1.0)]),
+        log,
+        store,
+        Redactor(),
+        meter=Metrics().for_agent("script").run_metrics(session=True),
+        has_history=True,
+        enforcer=PolicyEnforcer(),
+        waits_for_limits=True,
+    )
+    run.start()
+    await run.wait()
+    assert [entry.event for entry in await log.read(0)] == [
+        AgentToken(text="I look."),
+        Error(message="out of tokens", resets_at=1.0),
+        Error(message="the agent's process has ended"),
+        SessionEnd(exit_code=1, stop_reason="error"),
+    ]
 
 
 async def test_client_is_asked_where_a_path_cannot_be_resolved_in_time(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,12 +12,13 @@ import pytest
 
 from drivers.contract.messages import AssistantMessage, Message, SystemMessage, ToolMessage, ToolUseBlock, UserMessage
 from gateway.errors import NotFound
+from gateway.events.messages import failure_message
 from gateway.protocols.aap import sessions as aap_sessions
 from gateway.runs import stored_history
 from gateway.runs.pending_calls import unanswered
-from gateway.runs.recovery import close_open_runs
+from gateway.runs.recovery import WHY, close_open_runs
 from gateway.runs.stored_history import StoredHistory
-from gateway.store import EventRow, MessageRow, RunRecord, SessionRecord, Store
+from gateway.store import EventRow, FailureRecord, MessageRow, RunRecord, SessionRecord, Store
 from gateway.store import messages as stored_messages
 from gateway.store.sqlite import sqlite_url
 from tests.daemon import RunningGateway
@@ -199,3 +200,27 @@ async def test_recovery_reads_the_messages_of_the_last_run_only(store: Store) ->
     assert peak < 5 * MB
     history = StoredHistory(store, "s")
     assert [message async for message in history.messages(200)] == [user("go"), assistant("begin")]
+
+
+async def test_recovery_stores_why_a_run_without_text_failed(store: Store) -> None:
+    await stored(store, [])
+    run = RunRecord("r", "s", "running", None, 1)
+    await store.runs.start(run, [MessageRow(user("go").model_dump_json(), 1)], EventRow("s", 1, 1, b'{"kind":"turn_start"}'))
+    await close_open_runs(store)
+    history = StoredHistory(store, "s")
+    assert [message async for message in history.with_failures()] == [user("go"), failure_message(WHY)]
+    assert [message async for message in history.messages()] == await history.seed() == [user("go")]
+    assert (await store.sessions.details(["s"]))["s"].error == WHY
+    await store.sessions.delete("s")
+    assert await store.failures.without_text("s") == []
+
+
+async def test_reasons_of_failed_runs_stay_at_their_positions(store: Store) -> None:
+    history = await stored(store, [user("a")])
+    for number, (reason, without_text) in enumerate((("one", True), ("with text", False), ("two", True)), 1):
+        await store.runs.start(RunRecord(f"r{number}", "s", "running", None, number))
+        row, messages = EventRow("s", number, number, b""), [MessageRow(user(str(number)).model_dump_json(), number)]
+        failure = FailureRecord(reason, without_text)
+        await store.runs.stop(f"r{number}", "ended", "error", row, messages=messages, failure=failure)
+    found = [message async for message in history.with_failures()]
+    assert found == [user("a"), user("1"), failure_message("one"), user("2"), user("3"), failure_message("two")]

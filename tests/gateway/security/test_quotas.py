@@ -18,7 +18,7 @@ from gateway.security.api_keys import NamedKeys
 from gateway.security.quotas import KeyQuotas, Quota
 from tests.daemon import RunningGateway, gateway_config, http_client, run_gateway
 from tests.gateway.protocols.acp.raw_connections import initialized, socket_to
-from tests.gateway.requests import create_session, execute, expect_error, session_body, wait_until
+from tests.gateway.requests import create_session, execute, expect_error, get_session, session_body, wait_until
 
 
 @asynccontextmanager
@@ -102,7 +102,7 @@ async def test_event_streams_of_a_key_are_limited(tmp_path: Path, stream: str) -
             await expect_error(phone.post("/v1/execute", json={"driver": "echo", "task": "x"}), 429)
             # Nothing has begun.
             assert len(await portico.gateway.store.sessions.page(10)) == 1
-            assert (await phone.get(f"/session/{session}")).json()["state"] == "idle"
+            assert (await get_session(phone, session))["state"] == "idle"
             assert (await execute(portico.client, "x", "echo"))[0]["text"] == "x"
 
 

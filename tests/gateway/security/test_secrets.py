@@ -52,7 +52,7 @@ SCENES = (LEAK, FAIL, CRASH, HANG, PLAIN)
 async def test_errors_of_the_agent_are_redacted(portico: RunningGateway, write_scenario: WriteScenario) -> None:
     options = {"scenario": write_scenario(*SCENES), "token": OF_SESSION}
     answer = await create_session(portico.client, "script", "fail", options=options)
-    assert answer["error"] == f"bad key {HIDDEN}"
+    assert answer["x-portico"]["error"] == f"bad key {HIDDEN}"
     session = answer["sessionId"]
     for prompt in ("fail", "crash"):
         events = await stream_turn(
@@ -213,7 +213,7 @@ async def test_secrets_of_a_session_are_redacted_in_this_session_only(
     trusted = [{"name": "shell", "trust": True}]
     own = await create_session(portico.client, options={"scenario": name, "token": OF_SESSION}, grants=trusted)
     other = await create_session(portico.client, options={"scenario": name}, grants=trusted)
-    assert (own["error"], other["error"]) == (f"cannot rm {HIDDEN}", f"cannot rm {OF_SESSION}")
+    assert (own["x-portico"]["error"], other["x-portico"]["error"]) == (f"cannot rm {HIDDEN}", f"cannot rm {OF_SESSION}")
     # Its client chooses a secret, and cannot hide by it what its agent does.
     rows = await portico.gateway.store.audit.newest(10)
     assert [json.loads(row.arguments) for row in rows] == [{"command": f"rm {OF_SESSION}"}] * 2
@@ -286,7 +286,7 @@ async def test_json_escaped_secrets_are_redacted(portico: RunningGateway, write_
         "scenario": write_scenario([{"line": "{options.token}"}, {"stop": {"reason": "error", "message": "{options.token}"}}])
     }
     answer = await create_session(portico.client, options={**options, "token": secret})
-    assert answer["error"] == HIDDEN
+    assert answer["x-portico"]["error"] == HIDDEN
     session = await portico.gateway.sessions.get(ADMINISTRATOR, answer["sessionId"])
     assert session.redactor.clean(json.dumps({"key": secret})) == json.dumps({"key": HIDDEN})
 

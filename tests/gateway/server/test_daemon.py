@@ -86,7 +86,7 @@ async def test_signal_ends_running_turns_and_agents(
     events = parse_frames(streamed.text)
     assert [event for event, _ in events] == ["session_start", "turn_start", "text_delta", "turn_stop"]
     assert events[-1][1]["stopReason"] == "error"
-    assert "shut down" in events[-1][1]["error"]
+    assert "shut down" in events[-1][1]["x-portico"]["error"]
     assert (whole.status_code, whole.json()["stopReason"]) == (201, "error")
     assert whole.json()["messages"] == [{"role": "assistant", "content": "output"}]
     assert [frame["kind"] for frame in parse_output_events(task.text)] == ["agent_token", "error", "session_end"]

@@ -64,6 +64,8 @@ def test_only_tested_minor_versions_are_admitted(package: str) -> None:
         (HttpToolsProtocol.on_header, ["self", "name", "value"]),
         (HttpToolsProtocol.send_400_response, ["self", "msg"]),
         (WebSocketsSansIOProtocol.keepalive_timeout, ["self"]),
+        (WebSocketsSansIOProtocol.run_asgi, ["self"]),
+        (WebSocketsSansIOProtocol.send, ["self", "message"]),
         (uvicorn.Server.capture_signals, ["self"]),
         (uvicorn.Server.main_loop, ["self"]),
         (uvicorn.Server.startup, ["self", "sockets"]),
@@ -88,6 +90,9 @@ async def test_attributes_that_are_read_exist() -> None:
     websocket = WebSocketsSansIOProtocol(_config(), ServerState(), {}, loop)
     assert isinstance(websocket, asyncio.Protocol)
     assert websocket.loop is loop
+    assert (websocket.writable.is_set(), websocket.disconnected) == (True, False)
+    assert '"extensions": {' in inspect.getsource(WebSocketsSansIOProtocol.handle_connect)
+    assert callable(websocket.conn.send_text)
     assert hasattr(websocket, "transport") or "self.transport" in inspect.getsource(WebSocketsSansIOProtocol.connection_made)
 
 

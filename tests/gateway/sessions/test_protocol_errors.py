@@ -52,12 +52,13 @@ async def test_a_malformed_end_of_a_turn_ends_it_with_the_line(tmp_path: Path) -
     async with gateway(tmp_path, *OPEN, {**END, "id": None}) as portico:
         answer = await create_session(portico.client, "odd", "hi")
         assert answer["stopReason"] == "error"
-        assert "wrote a malformed response" in answer["error"] and '"stopReason": "end_turn"' in answer["error"]
+        reason = answer["x-portico"]["error"]
+        assert "wrote a malformed response" in reason and '"stopReason": "end_turn"' in reason
         await expect_no_process(portico)
 
 
 async def test_an_unknown_stop_reason_ends_the_turn_and_not_the_agent(tmp_path: Path) -> None:
     async with gateway(tmp_path, *OPEN, {"result": {"stopReason": "lunch"}}, END) as portico:
         answer = await create_session(portico.client, "odd", "hi")
-        assert (answer["stopReason"], "a reason that is not known: lunch" in answer["error"]) == ("error", True)
+        assert (answer["stopReason"], "a reason that is not known: lunch" in answer["x-portico"]["error"]) == ("error", True)
         assert (await send_turn(portico.client, answer["sessionId"], "again"))["stopReason"] == "end_turn"

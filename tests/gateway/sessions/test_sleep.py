@@ -179,7 +179,7 @@ async def test_turn_over_a_time_limit_ends_with_the_name_of_the_limit(
     async with run_gateway(gateway_config(tmp_path, limits=limits)) as portico:
         answer = await create_session(portico.client, "script", "long", options={"scenario": name})
         assert answer["stopReason"] == "error"
-        assert named in answer["error"]
+        assert named in answer["x-portico"]["error"]
         assert (await get_history(portico.client, answer["sessionId"]))[1]["content"].startswith("x")
         assert (await send_turn(portico.client, answer["sessionId"], "on"))["messages"][0]["content"] == '["long"]'
 

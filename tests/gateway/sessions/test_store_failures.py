@@ -146,7 +146,7 @@ async def test_run_that_cannot_be_stored_ends_with_its_agent_and_is_stored_later
     faults.fail("runs.stop")
     answer = await send_turn(portico.client, session, "go")
     assert answer["stopReason"] == "error"
-    assert "cannot be stored" in answer["error"]
+    assert "cannot be stored" in answer["x-portico"]["error"]
     text = await expect_error(portico.client.post(f"/session/{session}", json={"messages": [user_message("B")]}), 503)
     assert "not stored yet" in text
     faults.clear()
@@ -206,7 +206,7 @@ async def test_agent_is_ended_with_a_run_that_fails(
         agent = await live_agent_of(portico, answer["sessionId"])
         fault = faults.fail(operation)
         failed = await send_turn(portico.client, answer["sessionId"], "go")
-        assert failed["stopReason"] == "error" and "the store cannot be written" in failed["error"]
+        assert failed["stopReason"] == "error" and "the store cannot be written" in failed["x-portico"]["error"]
         assert fault.failures
         assert agent is not None and not agent.alive
         faults.clear()

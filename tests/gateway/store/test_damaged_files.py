@@ -230,6 +230,21 @@ async def test_daemon_with_unusable_files_does_not_start(tmp_path: Path, prepare
     assert err.startswith("Error: ") and text in err and str(tmp_path / "data") in err
 
 
+async def test_acp_client_gets_the_error_of_a_store_that_cannot_be_used(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir(mode=0o700)
+    damaged_database(tmp_path / "data")
+    (tmp_path / "data" / "portico.db").chmod(0o600)
+    messages = [{"id": 1, "method": "initialize", "params": {"protocolVersion": 1}}, {"id": 2, "method": "session/list"}]
+    lines = "".join(json.dumps({"jsonrpc": "2.0", **message}) + "\n" for message in messages)
+    code, out, err = await PorticoCommand(tmp_path, "acp", "echo").run(lines.encode())
+    initialized, refused = map(json.loads, out.splitlines())
+    assert "agentCapabilities" in initialized["result"]
+    assert "(file is not a database): restore a backup, or move it" in refused["error"]["message"]
+    assert (code, err) == (1, f"Error: {refused['error']['message']}\n")
+    # Also where no request waits for it.
+    assert await PorticoCommand(tmp_path, "acp", "echo").run(b"") == (1, "", err)
+
+
 async def test_damaged_pages_that_the_start_reads_are_one_line(tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()

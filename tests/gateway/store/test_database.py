@@ -10,15 +10,18 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import closing, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, Engine, event, insert, select, text
+from sqlalchemy import Connection, Engine, delete, event, func, insert, select, text
+from sqlalchemy.exc import OperationalError
 
-from gateway.store import MessageRow, SessionRecord, Store, schema
+from gateway.errors import StoreAbandoned, StoreUnavailable
+from gateway.store import IntegrityError, MessageRow, SessionRecord, Store, schema
 from gateway.store.database import READERS, Database
-from gateway.store.sqlite import sqlite_url
+from gateway.store.sqlite import RELEASED_PAGES, checkpoint, release_pages, sqlite_url, surplus_pages
 from tests.gateway.stored_messages import message_bodies
 
 IMPORTED = """
@@ -203,3 +206,222 @@ async def test_the_next_write_works_after_a_connection_was_lost(database: Databa
         await database.write(lose)
     await database.write(lambda connection: insert_process(connection, "after"))
     assert await database.read(markers) == ["after", "before"]
+
+
+@pytest.fixture
+async def block_writer(database: Database) -> AsyncIterator[threading.Event]:
+    """Block the writer thread by a transaction until the event is set."""
+    began, release = asyncio.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
+
+    def block(connection: Connection) -> None:
+        loop.call_soon_threadsafe(began.set)
+        release.wait(60)
+
+    blocked = asyncio.create_task(database.write(block))
+    await began.wait()
+    yield release
+    release.set()
+    await blocked
+
+
+def commits(tmp_path: Path) -> int:
+    return int((tmp_path / "portico.db-commits").read_text()[:10])
+
+
+async def test_queued_writes_are_committed_together(database: Database, tmp_path: Path, block_writer: threading.Event) -> None:
+    before = commits(tmp_path)
+    names = [f"m{n}" for n in range(5)]
+    writes = [asyncio.create_task(database.write(partial(insert_process, marker=name))) for name in names]
+    await asyncio.sleep(0)
+    block_writer.set()
+    await asyncio.gather(*writes)
+    assert await database.read(markers) == names
+    assert commits(tmp_path) == before + 1
+
+
+async def test_failed_write_does_not_affect_those_that_are_queued_with_it(
+    database: Database, tmp_path: Path, block_writer: threading.Event
+) -> None:
+    before = commits(tmp_path)
+    names = ["m1", "m2", "m1", "m3"]
+    writes = [asyncio.create_task(database.write(partial(insert_process, marker=name))) for name in names]
+    await asyncio.sleep(0)
+    writes[1].cancel()
+    block_writer.set()
+    results = await asyncio.gather(*writes, return_exceptions=True)
+    assert [type(result) for result in results] == [type(None), asyncio.CancelledError, IntegrityError, type(None)]
+    # Cancelling a caller does not cancel its write.
+    assert await database.read(markers) == ["m1", "m2", "m3"]
+    assert commits(tmp_path) == before + 3
+
+
+async def test_queued_writes_wait_once_for_a_locked_database(
+    database: Database, tmp_path: Path, block_writer: threading.Event
+) -> None:
+    with closing(sqlite3.connect(tmp_path / "portico.db", isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        began = 0
+
+        def write(connection: Connection) -> None:
+            nonlocal began
+            began += 1
+            connection.execute(text("PRAGMA busy_timeout=1"))
+            insert_process(connection, f"m{began}")
+
+        writes = [asyncio.create_task(database.write(write)) for _ in range(4)]
+        await asyncio.sleep(0)
+        block_writer.set()
+        results = await asyncio.gather(*writes, return_exceptions=True)
+    assert [type(result) for result in results] == [StoreUnavailable] * 4
+    assert began == 1 and not await database.read(markers)
+
+
+async def test_group_whose_commit_fails_is_not_executed_again(database: Database, block_writer: threading.Event) -> None:
+    calls = 0
+
+    def write(connection: Connection) -> None:
+        nonlocal calls
+        calls += 1
+
+    def fail(connection: Connection) -> None:
+        if calls:
+            raise sqlite3.OperationalError("disk I/O error")
+
+    event.listen(Engine, "commit", fail)
+    try:
+        writes = [asyncio.create_task(database.write(write)) for _ in range(3)]
+        await asyncio.sleep(0)
+        block_writer.set()
+        results = await asyncio.gather(*writes, return_exceptions=True)
+    finally:
+        event.remove(Engine, "commit", fail)
+    assert [type(result) for result in results] == [sqlite3.OperationalError] * 3
+    assert calls == 3
+
+
+async def test_large_write_for_which_the_disk_is_full_does_not_affect_those_that_are_queued_with_it(
+    database: Database, tmp_path: Path, block_writer: threading.Event
+) -> None:
+    before = commits(tmp_path)
+
+    def fail(connection: Connection) -> None:
+        # As a disk that has space for each of the others.
+        if "large" in markers(connection):
+            full = sqlite3.OperationalError("database or disk is full")
+            full.sqlite_errorcode = sqlite3.SQLITE_FULL
+            raise OperationalError("COMMIT", None, full) from full
+
+    event.listen(Engine, "commit", fail)
+    try:
+        names = ["m1", "large", "m2"]
+        writes = [asyncio.create_task(database.write(partial(insert_process, marker=name))) for name in names]
+        await asyncio.sleep(0)
+        block_writer.set()
+        results = await asyncio.gather(*writes, return_exceptions=True)
+    finally:
+        event.remove(Engine, "commit", fail)
+    assert [type(result) for result in results] == [type(None), StoreUnavailable, type(None)]
+    assert await database.read(markers) == ["m1", "m2"]
+    assert commits(tmp_path) == before + 2
+
+
+async def test_write_that_raises_what_a_future_does_not_accept_does_not_affect_the_others(
+    database: Database, block_writer: threading.Event
+) -> None:
+    def stop(connection: Connection) -> None:
+        next(iter(()))
+
+    writes = [asyncio.create_task(database.write(write)) for write in (stop, partial(insert_process, marker="m1"))]
+    await asyncio.sleep(0)
+    block_writer.set()
+    results = await asyncio.gather(*writes, return_exceptions=True)
+    assert [type(result) for result in results] == [RuntimeError, type(None)]
+
+
+async def test_closing_after_abandon_does_not_wait_for_a_blocked_write(tmp_path: Path) -> None:
+    database = await Database.open(sqlite_url(tmp_path))
+    began, release = threading.Event(), threading.Event()
+
+    def block(connection: Connection) -> None:
+        began.set()
+        release.wait(60)
+
+    blocked = asyncio.create_task(database.write(block))
+    await asyncio.to_thread(began.wait)
+    try:
+        database.abandon()
+        async with asyncio.timeout(30):
+            await database.close()
+        with pytest.raises(StoreAbandoned):
+            await blocked
+    finally:
+        release.set()
+
+
+@pytest.mark.parametrize("created_earlier", [False, True])
+async def test_freed_space_is_returned_but_for_a_tenth(tmp_path: Path, created_earlier: bool) -> None:
+    file = tmp_path / "portico.db"
+    if created_earlier:
+        # Databases of earlier versions have no incremental vacuum.
+        with closing(sqlite3.connect(file)) as connection:
+            connection.execute("PRAGMA journal_mode=WAL").close()
+    database = await Database.open(sqlite_url(tmp_path))
+    try:
+        rows = [{"log_id": "log", "first": n, "last": n, "body": bytes(3000)} for n in range(1, 501)]
+        await database.write(lambda connection: connection.execute(insert(schema.events), rows).close())
+        await database.write(
+            lambda connection: connection.execute(delete(schema.events).where(schema.events.c.first > 20)).close()
+        )
+        await database.read(checkpoint)
+        before = file.stat().st_size
+        await database.release_space()
+        released = before - file.stat().st_size
+        assert (
+            await database.read(lambda connection: connection.execute(select(func.count(schema.events.c.first))).scalar()) == 20
+        )
+    finally:
+        await database.close()
+    assert released == 0 if created_earlier else released > 0.8 * before
+    with closing(sqlite3.connect(file)) as connection:
+        assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+        [free], [pages] = (connection.execute(f"PRAGMA {name}").fetchone() for name in ("freelist_count", "page_count"))
+    assert created_earlier or 0 < free <= 0.1 * pages + 1
+
+
+async def test_one_transaction_releases_many_pages(tmp_path: Path) -> None:
+    def pages(connection: Connection) -> int:
+        return int(connection.exec_driver_sql("PRAGMA page_count").scalar_one())
+
+    def inserted_and_released(connection: Connection) -> bool:
+        connection.execute(insert(schema.events), rows[:1]).close()
+        return release_pages(connection)
+
+    database = await Database.open(sqlite_url(tmp_path))
+    try:
+        rows = [{"log_id": "log", "first": n, "last": n, "body": bytes(3000)} for n in range(1, 401)]
+        await database.write(lambda connection: connection.execute(insert(schema.events), rows).close())
+        await database.write(lambda connection: connection.execute(delete(schema.events)).close())
+        before = await database.read(pages)
+        assert await database.write(release_pages)
+        assert await database.read(pages) == before - RELEASED_PAGES
+        # As in a group of writes.
+        assert await database.write(inserted_and_released)
+        assert await database.read(pages) == before - 2 * RELEASED_PAGES
+    finally:
+        await database.close()
+
+
+async def test_space_that_cannot_be_released_is_left(database: Database) -> None:
+    def ignored(action: int, name: str | None, *_: str | None) -> int:
+        # As with a full disk: SQLite removes no page and reports no error.
+        return sqlite3.SQLITE_IGNORE if action == sqlite3.SQLITE_PRAGMA and name == "incremental_vacuum" else sqlite3.SQLITE_OK
+
+    rows = [{"log_id": "log", "first": n, "last": n, "body": bytes(3000)} for n in range(1, 101)]
+    await database.write(lambda connection: connection.execute(insert(schema.events), rows).close())
+    await database.write(lambda connection: connection.execute(delete(schema.events)).close())
+    await database.write(lambda connection: connection.connection.driver_connection.set_authorizer(ignored))  # type: ignore[union-attr]
+    assert await database.read(surplus_pages)
+    async with asyncio.timeout(10):
+        await database.release_space()
+    assert await database.read(surplus_pages)

@@ -41,7 +41,9 @@ async def connect(portico: RunningGateway) -> AsyncIterator[Connect]:
 
 def calls(client: Client, since: int = 0) -> list[tuple[str, str, str]]:
     """The ends of calls: id, status and output."""
-    ended = [u for u in client.updates(since=since) if u["sessionUpdate"] == "tool_call_update"]
+    updates = [u for u in client.updates(since=since) if u["sessionUpdate"] == "tool_call_update"]
+    # Others have the input, while the model writes it.
+    ended = [u for u in updates if u.get("status") in ("completed", "failed")]
     return [(u["toolCallId"], u["status"], u["content"][0]["content"]["text"]) for u in ended]
 
 

@@ -3,6 +3,7 @@ and of two older TypeScript packages."""
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import sys
 from pathlib import Path
@@ -32,7 +33,8 @@ async def test_a_client_without_permission_requests(tmp_path: Path) -> None:
         sys.executable, EXAMPLES / "client.py", *portico_acp(tmp_path, "script"), folder=tmp_path, stdin="go\n"
     )
     assert "| Agent: You said: go. \n" in out
-    assert "the client cannot be asked: Method not found" in out
+    log = tmp_path / "data" / "acp.log"
+    assert "the client cannot be asked: Method not found" in await asyncio.to_thread(log.read_text)
     assert out.replace("\n| Agent: ", "").endswith("The note is Tool call denied.\n> ")
 
 

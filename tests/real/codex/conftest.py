@@ -109,7 +109,9 @@ async def home(tmp_path: Path, codex_program: Path, model: OpenAIServer) -> Asyn
         "PATH": f"{codex_program.parent}:/usr/local/bin:/usr/bin:/bin",
         "SCRIPTED_KEY": DUMMY_KEY,
     }
-    home = Home(path, work, tmp_path, {"driver": "codex", "cwd": str(work), "env": env})
+    # Its own modes, which are the default for editors, are tested in test_codex_modes.py.
+    agent = {"driver": "codex", "cwd": str(work), "env": env, "options": {"mode": "ask"}}
+    home = Home(path, work, tmp_path, agent)
     yield home
     await tear_down(home.path, home.daemons)
 

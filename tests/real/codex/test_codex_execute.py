@@ -20,7 +20,7 @@ async def test_text(portico: RunningGateway, model: OpenAIServer) -> None:
     events = await execute(portico.client, "[[plain]]")
     assert events[0] == {"kind": "agent_token", "text": PLAIN}
     assert of_kind(events, "usage") == [
-        {"kind": "usage", "input_tokens": 100, "output_tokens": 42, "cache_read": 7, "cache_write": 0}
+        {"kind": "usage", "input_tokens": 100, "output_tokens": 42, "cache_read": 7, "cache_write": 0, "reasoning_tokens": 5}
     ]
     assert events[-1]["exit_code"] == 0
     assert model.keys == [f"Bearer {DUMMY_KEY}"]

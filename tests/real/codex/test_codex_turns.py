@@ -16,6 +16,13 @@ PLAIN = "Hello from the model, this is plain text."
 THOUGHT, ANSWER = "Let me think about this carefully.", "The answer is 42."
 PIXEL = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 
+STOP = {
+    "stopReason": "end_turn",
+    "x-portico": {
+        "usage": {"inputTokens": 100, "outputTokens": 42, "cacheReadTokens": 7, "cacheWriteTokens": 0, "reasoningTokens": 5}
+    },
+}
+
 
 async def test_a_session_is_created_by_a_delta_stream(portico: RunningGateway) -> None:
     body = {"agent": {"name": "codex"}, "messages": [user("[[think]] hello")], "stream": "delta"}
@@ -27,7 +34,7 @@ async def test_a_session_is_created_by_a_delta_stream(portico: RunningGateway) -
     assert thinking > 1 and text > 1
     assert joined(frames, "thinking_delta", "delta") == THOUGHT
     assert joined(frames, "text_delta", "delta") == ANSWER
-    assert frames[-1] == ("turn_stop", {"stopReason": "end_turn"})
+    assert frames[-1] == ("turn_stop", STOP)
 
 
 async def test_whole_messages_by_message_mode_and_in_the_history(portico: RunningGateway) -> None:
@@ -36,7 +43,7 @@ async def test_whole_messages_by_message_mode_and_in_the_history(portico: Runnin
         ("turn_start", {}),
         ("thinking", {"thinking": THOUGHT}),
         ("text", {"text": ANSWER}),
-        ("turn_stop", {"stopReason": "end_turn"}),
+        ("turn_stop", STOP),
     ]
     answer = {"role": "assistant", "content": [{"type": "thinking", "thinking": THOUGHT}, {"type": "text", "text": ANSWER}]}
     assert (await aap.history())[-1] == answer
@@ -62,7 +69,7 @@ async def test_a_prompt_of_a_megabyte(portico: RunningGateway, model: OpenAIServ
     aap = await create_session(portico.client, prompt)
     assert message_texts(model.bodies()[-1]) == [prompt]
     answer = await aap.send(prompt + "!")
-    assert (answer["stopReason"], "exceeds the maximum length" in answer["error"]) == ("error", True)
+    assert (answer["stopReason"], "exceeds the maximum length" in answer["x-portico"]["error"]) == ("error", True)
     assert await aap.send_turn("[[plain]]") == PLAIN
 
 
@@ -128,7 +135,9 @@ async def test_the_native_binary_is_spawned(portico: RunningGateway, home: Home)
 async def test_meta_lists_codex(portico: RunningGateway) -> None:
     (agent,) = [a for a in (await portico.client.get("/meta")).json()["agents"] if a["name"] == "codex"]
     assert agent["version"] == "0.169.0"
-    assert [tool["name"] for tool in agent["tools"]] == ["shell", "apply_patch", "view_image", "web_search"]
+    assert [tool["name"] for tool in agent["tools"]] == [
+        "shell", "apply_patch", "view_image", "web_search", "request_user_input"
+    ]  # fmt: skip
     assert agent["capabilities"]["image"] == {"data": {}} and "tools" in agent["capabilities"]["application"]
 
 

@@ -19,6 +19,7 @@ from starlette.responses import JSONResponse
 
 from gateway.errors import BadRequest, ClientError, NotFound, Unauthorized
 from gateway.gateway import Gateway
+from gateway.protocols.acp.connection import checked_slash_commands
 from gateway.protocols.acp.transport.http_streams import HttpClient
 from gateway.protocols.acp.transport.messages import parse_message
 from gateway.protocols.sse import event_stream
@@ -88,8 +89,9 @@ class HttpClients:
         self._gateway.agents.get(agent)
         if not isinstance(message.get("id"), int | str):
             raise BadRequest("id: initialize is a request; its id must be a number or a string")
+        slash_commands = checked_slash_commands(request.query_params.get("slash_commands"))
         release = self._gateway.quotas.connections.take(caller.name)
-        client = HttpClient(self._gateway, agent, caller)
+        client = HttpClient(self._gateway, agent, caller, slash_commands=slash_commands)
         self._clients[client.id] = client
         client.released = release
         self._record_use(client, request)

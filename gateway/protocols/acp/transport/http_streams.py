@@ -92,9 +92,9 @@ class HttpClient:
     `released` gives the connection back to the quota of the key.
     """
 
-    def __init__(self, gateway: Gateway, agent: str, caller: Caller) -> None:
+    def __init__(self, gateway: Gateway, agent: str, caller: Caller, *, slash_commands: str | None = None) -> None:
         self.id, self.caller, self.agent = uuid.uuid4().hex, caller, agent
-        self.connection = Connection(gateway, agent, caller, self.send)
+        self.connection = Connection(gateway, agent, caller, self.send, slash_commands=slash_commands)
         self.check_key: Callable[[], object] = lambda: None
         self.released: Callable[[], None] = lambda: None
         self.last_used = time.monotonic()

@@ -6,12 +6,14 @@ from typing import Any
 
 from pydantic_core import from_json
 
+from gateway.protocols.acp.rpc import error_body
+
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 """Largest message, in bytes, that standard input and the bridge accept. The daemon's limit is `server.max_body`."""
 PARSE_ERROR: dict[str, Any] = {
     "jsonrpc": "2.0",
     "id": None,
-    "error": {"code": -32700, "message": "the message is not valid JSON"},
+    "error": error_body(-32700, "the message is not valid JSON"),
 }
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from typing import IO, Any
 
@@ -47,26 +47,35 @@ class StandardLines:
             transport.set_write_buffer_limits(high=0)
             self._writer = asyncio.StreamWriter(transport, protocol, None, loop)
 
-    async def lines(self) -> AsyncIterator[bytes]:
-        """Yield each line that is not blank, until the end of the input.
-
-        For a line longer than MAX_MESSAGE_BYTES it yields a line that is not JSON.
-        """
-        while True:
-            try:
-                line = await self._reader.readline()
-            except ValueError:
-                line = _LINE_TOO_LONG
-            if not line:
-                return
-            if line.strip():
-                yield line
+    def lines(self) -> AsyncIterator[bytes]:
+        """Yield the lines of standard input, as `read_lines` does."""
+        return read_lines(self._reader)
 
     async def write(self, message: dict[str, Any]) -> None:
         """Write one message. Waits while the client does not read. Raises OSError if the client has closed the pipe."""
-        line = to_json(message) + b"\n"
+        await self.write_all((message,))
+
+    async def write_all(self, messages: Sequence[dict[str, Any]]) -> None:
+        """Write messages at once. Waits and raises as `write` does."""
+        lines = b"".join([to_json(message) + b"\n" for message in messages])
         if self._writer is not None:
-            self._writer.write(line)
+            self._writer.write(lines)
             await self._writer.drain()
         elif self._out is not None:
-            self._out.write(line)
+            self._out.write(lines)
+
+
+async def read_lines(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
+    """Yield each line that is not blank, until the end of the input.
+
+    For a line longer than the reader's limit it yields a line that is not JSON.
+    """
+    while True:
+        try:
+            line = await reader.readline()
+        except ValueError:
+            line = _LINE_TOO_LONG
+        if not line:
+            return
+        if line.strip():
+            yield line

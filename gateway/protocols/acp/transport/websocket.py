@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -16,11 +16,13 @@ from pydantic_core import to_json
 from starlette.responses import JSONResponse
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from gateway.asgi_extensions import WEBSOCKET_TEXTS
 from gateway.errors import GatewayError, Unauthorized
 from gateway.gateway import Gateway
-from gateway.protocols.acp.connection import Connection
+from gateway.protocols.acp.connection import Connection, checked_slash_commands
+from gateway.protocols.acp.initialization import acp_command
 from gateway.protocols.acp.transport.messages import PARSE_ERROR, parse_message
-from gateway.security.authentication import Caller
+from gateway.security.authentication import Caller, caller_of_request
 
 if TYPE_CHECKING:
     pass
@@ -48,8 +50,9 @@ class WebSockets:
         key = subprotocol.removeprefix(BEARER) if subprotocol else None
         check_key = partial(self._gateway.auth.check, socket.headers.get("authorization"), key)
         try:
-            caller = check_key()
+            caller = caller_of_request(check_key(), socket.scope, self._gateway.settings.server.host)
             self._gateway.agents.get(agent)
+            checked_slash_commands(socket.query_params.get("slash_commands"))
             release = self._gateway.quotas.connections.take(caller.name)
         except GatewayError as error:
             return await socket.send_denial_response(JSONResponse({"error": str(error)}, error.status))
@@ -65,7 +68,18 @@ class WebSockets:
         self._open.add(socket)
         # Only named keys can be revoked while the daemon runs.
         frames = _Frames(socket, check_key if caller.name is not None else None)
-        connection = Connection(self._gateway, agent, caller, frames.send)
+        slash_commands = socket.query_params.get("slash_commands")
+        # The bridge of a `portico acp` on this machine asks for it: its editor can run that command in a terminal.
+        started = caller.name is None and socket.query_params.get("terminal_login") == "on"
+        connection = Connection(
+            self._gateway,
+            agent,
+            caller,
+            frames.send,
+            frames.send_all,
+            slash_commands=slash_commands,
+            login_command=acp_command(agent, self._gateway.settings) if started else None,
+        )
         try:
             while True:
                 for message in _messages(await frames.receive()):
@@ -96,6 +110,15 @@ class _Frames:
         """Send one message. Waits while the client does not read. Raises WebSocketDisconnect, Unauthorized."""
         await self._close_if_revoked()
         await self._socket.send_text(to_json(message).decode())
+
+    async def send_all(self, messages: Sequence[dict[str, Any]]) -> None:
+        """Send messages, by one write if the server can. Raises as `send` does."""
+        if WEBSOCKET_TEXTS not in self._socket.scope.get("extensions", {}):
+            for message in messages:
+                await self.send(message)
+            return
+        await self._close_if_revoked()
+        await self._socket.send({"type": "websocket.send", WEBSOCKET_TEXTS: [to_json(message) for message in messages]})
 
     async def receive(self) -> Any:
         """Return the next frame. Raises WebSocketDisconnect, Unauthorized."""

@@ -8,7 +8,12 @@ from typing import Any
 import jsonschema
 import pytest
 
+from drivers.contract.driver_info import Option, Probe
+from gateway.agents.configured_agents import Agents
+from gateway.config import parse
+from gateway.security.authentication import ADMINISTRATOR
 from tests.daemon import RunningGateway, gateway_config, run_gateway
+from tests.gateway.requests import expect_error, session_body
 
 EMPTY = {"type": "object", "maxProperties": 0}
 TEXT = {"type": "string"}
@@ -112,3 +117,58 @@ async def test_meta_and_healthz_need_no_key_and_meta_refuses_a_wrong_one(
     headers = {"Authorization": authorization} if authorization else {}
     assert (await portico.client.get("/healthz", headers=headers)).status_code == 200
     assert (await portico.client.get("/meta", headers=headers)).status_code == (401 if authorization else 200)
+
+
+def test_agents_for_tests_come_last() -> None:
+    drivers = {"demo": "script", "reviewer": "claude", "codex": "codex", "echo": "echo"}
+    agents = Agents(parse({"agents": {name: {"driver": driver} for name, driver in drivers.items()}}))
+    assert [agent.name for agent in agents] == ["reviewer", "codex", "claude", "gemini", "demo", "echo"]
+
+
+async def test_agents_without_a_title_are_named_by_their_entries(tmp_path: Path) -> None:
+    entries = {"one": {"driver": "script"}, "two": {"driver": "script"}}
+    async with run_gateway(gateway_config(tmp_path, agents=entries)) as portico:
+        found = await _agents(portico)
+    assert {name: agent["title"] for name, agent in found.items() if name in ("one", "two", "script", "echo")} == {
+        "one": "one",
+        "two": "two",
+        "script": "Script",
+        "echo": "Echo",
+    }
+
+
+async def test_unknown_agent_is_an_error_that_names_those_of_meta(tmp_path: Path) -> None:
+    missing = {"driver": "claude", "program": "/nowhere/claude"}
+    entries = {"away": missing, "out": {"driver": "script"}}
+    async with run_gateway(gateway_config(tmp_path, agents=entries)) as portico:
+        known = list(await _agents(portico))
+        # A program that is found, and that the CLI reports not to be logged in.
+        portico.gateway.agents.get("out").apply_probe(Probe(logged_in=False))
+        text = await expect_error(portico.client.put("/session", json=session_body("nothing")), 400)
+    assert "away" not in known and known[-1] == "echo"
+    assert text == f"there is no agent 'nothing' here; there are {', '.join(name for name in known if name != 'out')}"
+
+
+@pytest.mark.parametrize(("models", "name"), [(("sonnet", "opus"), "default"), (("default", "opus"), "CLI default")])
+async def test_empty_value_of_a_select_has_a_name(portico: RunningGateway, models: tuple[str, ...], name: str) -> None:
+    await _agents(portico)
+    options = Option("model", "Model", "A model."), Option("mode", "Mode", "A mode.", choices=("", "plan"))
+    portico.gateway.agents.get("script").apply_probe(Probe(options=options, models=models))
+    found = {option["name"]: option for option in (await _agents(portico))["script"]["options"]}
+    assert (found["model"]["options"], found["model"]["default"]) == ([name, *models], name)
+    assert (found["mode"]["options"], found["mode"]["default"]) == (["default", "plan"], "default")
+    # As UIs do that have a form with all options.
+    defaults = {option["name"]: option["default"] for option in found.values()}
+    created = await portico.client.post("/aap/v3/sessions", json={"agent": {"name": "script", "options": defaults}})
+    assert created.status_code == 201, created.text
+    session = await portico.gateway.sessions.get(ADMINISTRATOR, created.json()["sessionId"])
+    assert (session.config.options["model"], session.config.options["mode"]) == ("", "")
+    shown = (await portico.client.get(f"/aap/v3/sessions/{session.id}")).json()["agent"]["options"]
+    assert shown == defaults
+
+
+async def test_secret_that_was_never_set_is_empty(portico: RunningGateway) -> None:
+    for given, shown in (({"token": ""}, {"token": ""}), ({"token": "tok-1234"}, {"token": "***"})):
+        body = {"agent": {"name": "script", "options": given}}
+        session = (await portico.client.post("/aap/v3/sessions", json=body)).json()["sessionId"]
+        assert (await portico.client.get(f"/aap/v3/sessions/{session}")).json()["agent"]["options"] == shown

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 
 from gateway.store import SessionRecord
@@ -160,3 +161,30 @@ async def test_one_of_several_concurrent_turns_runs(aap: AapClient, write_scenar
     assert sorted(answer.status_code for answer in answers) == [200, 409, 409, 409]
     assert [message["role"] for message in await aap.get_history(session)] == ["user", "assistant"] * 2
     assert (await aap.send_turn(session, "more"))["stopReason"] == "end_turn"
+
+
+async def test_session_has_a_title_times_and_the_usage_of_all_turns(aap: AapClient, write_scenario: WriteScenario) -> None:
+    usage = {"input_tokens": 1, "output_tokens": 2, "cache_read": 3, "cache_write": 4}
+    cost = {"when": "cost", "steps": [{"usage": {"output_tokens": 8, "reasoning_tokens": 5, "cost_usd": 0.25}}]}
+    calls = {"when": "call", "steps": [{"usage": usage}, {"tool_call": {"id": "c", "name": "lookup", "input": {"query": "q"}}}]}
+    name = write_scenario(cost, calls, {"when": "title", "steps": [{"title": "The agent's  title"}]}, [{"text": "x"}])
+    session = (await aap.create_session("script", "Do\n this", options={"scenario": name}))["sessionId"]
+    before = await aap.get_session(session)
+    assert (before["title"], "usage" in before) == ("Do this", False)
+    assert before["createdAt"] <= before["updatedAt"]
+    assert datetime.fromisoformat(before["updatedAt"]).tzinfo is not None
+    # A turn that waits for the client counts too.
+    await aap.send_turn(session, "call", agent={"tools": [{"name": "lookup"}]})
+    await aap.send_turn(session, "cost")
+    await aap.send_turn(session, "title")
+    after = await aap.get_session(session)
+    assert (after["title"], after["createdAt"]) == ("The agent's title", before["createdAt"])
+    assert after["updatedAt"] > before["updatedAt"]
+    assert after["usage"] == {
+        "inputTokens": 1,
+        "outputTokens": 10,
+        "cacheReadTokens": 3,
+        "cacheWriteTokens": 4,
+        "reasoningTokens": 5,
+        "costUsd": 0.25,
+    }

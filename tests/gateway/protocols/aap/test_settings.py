@@ -147,9 +147,9 @@ async def test_invalid_settings_are_refused_and_change_nothing(aap: AapClient) -
 
 
 BAD_TOOLS: list[tuple[str, Any, list[str]]] = [
-    ("script", [WEATHER | {"name": "lookup"}], ["'lookup'", "unique"]),
-    ("script", [WEATHER, WEATHER], ["'get_weather'", "unique"]),
-    ("echo", [WEATHER], ["'get_weather'", "'echo'"]),
+    ("script", [WEATHER | {"name": "lookup"}], ["'lookup' is taken by a tool of agent 'script'", "unique"]),
+    ("script", [WEATHER, WEATHER], ["'get_weather' is taken by an earlier tool of this request", "unique"]),
+    ("echo", [WEATHER], ["'get_weather'", "'echo'", "use an agent that takes them: script"]),
     ("script", [WEATHER | {"inputSchema": "x"}], ["tools.0.inputSchema"]),
     ("script", [{"name": "x", "inputSchema": {}}], ["tools.0.description"]),
     ("script", [WEATHER | {"name": ""}], ["tools.0.name"]),

@@ -10,7 +10,7 @@ import pytest
 
 from gateway.protocols.aap import turn_responses
 from tests.daemon import RunningGateway, gateway_config, run_gateway
-from tests.gateway.aap_client import AapClient
+from tests.gateway.aap_client import BASE_URLS, AapClient
 from tests.gateway.requests import Frame, joined_text, parse_frames, session_body, user_message
 
 WriteScenario = Callable[..., str]
@@ -20,8 +20,22 @@ STEPS = [
     {"message_end": True},
     {"thinking": {"text": "A second thought.", "chunk": 5}},
     {"text": {"text": "A second message.", "chunk": 2}},
-    {"usage": {"input_tokens": 1}},
+    {"usage": {"input_tokens": 1, "reasoning_tokens": 2, "cost_usd": 0.1}},
+    {"usage": {"output_tokens": 3, "cache_read": 4, "cache_write": 5, "cost_usd": 0.2}},
 ]
+STOP = {
+    "stopReason": "end_turn",
+    "x-portico": {
+        "usage": {
+            "inputTokens": 1,
+            "outputTokens": 3,
+            "cacheReadTokens": 4,
+            "cacheWriteTokens": 5,
+            "reasoningTokens": 2,
+            "costUsd": 0.3,
+        }
+    },
+}
 WHOLE = [
     ("thinking", {"thinking": "First a thought."}),
     ("text", {"text": "A first message: äöü 🙂\n"}),
@@ -58,20 +72,20 @@ async def test_delta_sends_text_and_thinking_in_pieces(aap: AapClient, write_sce
     assert {name for name, _ in events} == {"thinking_delta", "text_delta", "turn_stop"}
     assert joined_text(events, "text_delta") == "A first message: äöü 🙂\nA second message."
     assert joined_text(events, "thinking_delta") == "First a thought.A second thought."
-    assert events[-1] == ("turn_stop", {"stopReason": "end_turn"})
+    assert events[-1] == ("turn_stop", STOP)
     assert await aap.get_history(session) == [user_message(), *MESSAGES]
 
 
 async def test_message_sends_each_whole_text_in_order(aap: AapClient, write_scenario: WriteScenario) -> None:
     session, events = await turn(aap, write_scenario(STEPS), "message")
-    assert events == [*WHOLE, ("turn_stop", {"stopReason": "end_turn"})]
+    assert events == [*WHOLE, ("turn_stop", STOP)]
     assert await aap.get_history(session) == [user_message(), *MESSAGES]
 
 
 async def test_none_sends_one_json_response(aap: AapClient, write_scenario: WriteScenario) -> None:
     body = await aap.create_session(options={"scenario": write_scenario(STEPS)}, stream="none")
     session = body.pop("sessionId")
-    assert body == {"stopReason": "end_turn", "messages": MESSAGES}
+    assert body == {**STOP, "messages": MESSAGES}
     assert await aap.get_history(session) == [user_message(), *MESSAGES]
 
 
@@ -118,15 +132,16 @@ async def test_stop_reason_is_sent_in_every_mode(aap: AapClient, write_scenario:
     for mode in ("delta", "message"):
         session, events = await turn(aap, name, mode)
         assert events[-1][1]["stopReason"] == reason
-        assert ("error" in events[-1][1]) == (reason == "error")
+        assert ("x-portico" in events[-1][1]) == (reason == "error")
     body = await aap.create_session(options={"scenario": name})
     assert body["stopReason"] == reason
     assert body["messages"] == [{"role": "assistant", "content": "x"}]
-    assert ("error" in body) == (reason == "error")
+    assert ("x-portico" in body) == (reason == "error")
     if name and steps[-1] == {"stop": {"reason": "error", "message": "the model is away"}}:
-        assert body["error"] == "the model is away"
+        assert body["x-portico"] == {"error": "the model is away"}
     found = await aap.wait_until_idle(session)
     assert found["stopReason"] == reason
+    assert ("error" in found) == (reason == "error")
     assert found["history"]["full"][1:] == [{"role": "assistant", "content": "x"}]
 
 
@@ -199,3 +214,77 @@ async def test_long_json_answer_is_sent_in_chunks(
     assert list(long.json()) == list(short.json())
     assert {**long.json(), "sessionId": ""} == {**short.json(), "sessionId": ""}
     assert len(long.json()["messages"]) == 3
+
+
+AWAY = "the model is away"
+REASON = {"role": "assistant", "content": AWAY, "x-portico": {"error": True}}
+THOUGHT = {"role": "assistant", "content": [{"type": "thinking", "thinking": "hm"}]}
+
+
+def failing(write_scenario: WriteScenario) -> str:
+    """Write a scenario that fails at the prompt `fail`, after a thought, and answers other prompts."""
+    failure = {"stop": {"reason": "error", "message": AWAY}}
+    return write_scenario({"when": "fail", "steps": [{"thinking": "hm"}, failure]}, [{"text": "{turn}:"}, {"remember": True}])
+
+
+async def test_reason_of_a_failed_turn_without_text_is_its_text(aap: AapClient, write_scenario: WriteScenario) -> None:
+    answer = await aap.create_session("script", "fail", options={"scenario": failing(write_scenario)})
+    session, stop = answer.pop("sessionId"), {"stopReason": "error", "x-portico": {"error": AWAY}}
+    assert answer == {**stop, "messages": [THOUGHT, REASON]}
+    assert await aap.stream_turn(session, user_message("fail"), stream="delta") == [
+        ("turn_start", {}), ("thinking_delta", {"delta": "hm"}), ("text_delta", {"delta": AWAY}), ("turn_stop", stop),
+    ]  # fmt: skip
+    assert await aap.stream_turn(session, user_message("fail"), stream="message") == [
+        ("turn_start", {}), ("thinking", {"thinking": "hm"}), ("text", {"text": AWAY}), ("turn_stop", stop),
+    ]  # fmt: skip
+    found = await aap.get_session(session)
+    assert (found["stopReason"], found["error"]) == ("error", AWAY)
+    assert found["history"]["full"] == [user_message("fail"), THOUGHT, REASON] * 3
+    after = await aap.send_turn(session, "on")
+    assert after["messages"] == [{"role": "assistant", "content": '4:["fail", "fail", "fail"]'}]
+    found = await aap.get_session(session)
+    assert found["history"]["full"][-3:] == [REASON, user_message("on"), *after["messages"]]
+    assert "error" not in found
+
+
+async def test_reason_of_a_failed_turn_is_no_text_where_that_is_configured(tmp_path: Path, write_scenario: WriteScenario) -> None:
+    name = failing(write_scenario)
+    async with run_gateway(gateway_config(tmp_path, server={"errors_as_text": False})) as portico:
+        aap = AapClient(portico.client, BASE_URLS[0])
+        answer = await aap.create_session("script", "fail", options={"scenario": name})
+        assert (answer["messages"], answer["x-portico"]) == ([THOUGHT], {"error": AWAY})
+        events = await aap.stream_turn(answer["sessionId"], user_message("fail"), stream="message")
+        assert [event for event, _ in events] == ["turn_start", "thinking", "turn_stop"]
+        found = await aap.get_session(answer["sessionId"])
+    assert (found["error"], found["history"]["full"]) == (AWAY, [user_message("fail"), THOUGHT] * 2)
+
+
+async def test_failed_turn_has_frames_with_increasing_ids(portico: RunningGateway, write_scenario: WriteScenario) -> None:
+    body = session_body("script", "fail", options={"scenario": failing(write_scenario)}, stream="delta")
+    answer = await portico.client.put("/session", json=body)
+    assert [line for line in answer.text.split("\n") if line.startswith("id:")][-2:] == ["id: 5.1", "id: 5"]
+
+
+async def test_reason_of_a_failed_turn_is_not_given_to_an_agent(
+    portico: RunningGateway, write_scenario: WriteScenario, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither by the gateway's own history, nor by a client that creates a session with it."""
+    entry, specs = portico.gateway.agents.get("script"), list[Any]()
+    original = entry.driver.open
+
+    async def record_spec(spec: Any, *rest: Any) -> Any:
+        specs.append(spec)
+        return await original(spec, *rest)
+
+    monkeypatch.setattr(entry.driver, "open", record_spec)
+    aap, options = AapClient(portico.client, BASE_URLS[0]), {"scenario": write_scenario([{"exit": 3}], [{"text": "{turn}"}])}
+    answer = await aap.create_session("script", "fail", options=options)
+    reason = answer["x-portico"]["error"]
+    assert [message["content"] for message in answer["messages"]] == [reason]
+    assert (await aap.send_turn(answer["sessionId"], "on"))["stopReason"] == "end_turn"
+    history = await aap.get_history(answer["sessionId"])
+    assert [message["content"] for message in history[:3]] == ["fail", reason, "on"]
+    copy = await aap.create_session("script", *history, "and on", options=options)
+    assert (await aap.get_history(copy["sessionId"]))[: len(history)] == history
+    seeds = [[message.content for message in spec.history] for spec in specs]
+    assert seeds == [[], ["fail"], ["fail", "on", history[3]["content"]]]

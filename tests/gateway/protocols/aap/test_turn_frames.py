@@ -4,25 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import pytest
+
 from drivers.contract.events import (
     AgentToken,
     AwaitedCall,
     Awaiting,
     Error,
-    OutputEvent,
+    MessageEnd,
+    RateLimit,
     SessionEnd,
     Subagent,
+    Thinking,
     ToolCall,
     ToolResult,
     Usage,
 )
+from drivers.contract.messages import UserMessage
 from gateway.events.event_log import Entry
-from gateway.events.log_entries import TurnStart
+from gateway.events.log_entries import LogEvent, Steered, TurnStart
+from gateway.events.messages import NO_REASON, Fold, failure_message
 from gateway.protocols.aap.turn_frames import JsonView, StreamView
+from gateway.runs.agent_output import failure_of
+from gateway.store import FailureRecord
 from tests.gateway.requests import parse_frames
 
 
-def entries(events: Iterable[OutputEvent]) -> list[Entry]:
+def entries(events: Iterable[LogEvent]) -> list[Entry]:
     """The log entries of a turn with these events."""
     return [Entry(number, event, event.encode()) for number, event in enumerate((TurnStart(), *events), 1)]
 
@@ -76,7 +84,14 @@ def test_error_text_is_sent_only_with_stop_reason_error() -> None:
     failed = parse_frames(
         StreamView(whole=True).feed(entries([Error(message="hm"), SessionEnd(exit_code=1, stop_reason="error")])).decode()
     )
-    assert failed == [("turn_start", {}), ("turn_stop", {"stopReason": "error", "error": "hm"})]
+    assert failed[-1] == ("turn_stop", {"stopReason": "error", "x-portico": {"error": "hm"}})
+
+
+def test_end_of_a_turn_has_the_usage_limit() -> None:
+    limited = [RateLimit(status="warning", limit="five_hour", utilization=0.9, resets_at=4102444800), SessionEnd(exit_code=0)]
+    stop = parse_frames(StreamView(whole=True).feed(entries(limited)).decode())[-1]
+    limit = {"status": "warning", "limit": "five_hour", "utilization": 0.9, "resetsAt": "2100-01-01T00:00:00.000Z"}
+    assert stop == ("turn_stop", {"stopReason": "end_turn", "x-portico": {"rateLimit": limit}})
 
 
 def test_cancelled_turn_has_stop_reason_end_turn() -> None:
@@ -90,3 +105,51 @@ def test_text_before_a_pending_call_is_sent() -> None:
         ("text", {"text": "ab"}),
         ("turn_stop", {"stopReason": "tool_use"}),
     ]
+
+
+FAILED = SessionEnd(exit_code=1, stop_reason="error")
+
+
+@pytest.mark.parametrize(
+    ("events", "has_reason"),
+    [
+        ([FAILED], True),
+        ([Thinking(text="hm"), FAILED], True),
+        ([AgentToken(text=""), FAILED], True),
+        ([AgentToken(text="x"), FAILED], False),
+        ([AgentToken(text="x"), MessageEnd(), Thinking(text="hm"), FAILED], False),
+        ([AgentToken(text="x"), MessageEnd(discarded=True), FAILED], True),
+        ([AgentToken(text="x"), MessageEnd(), AgentToken(text="y"), MessageEnd(discarded=True), FAILED], False),
+        ([AgentToken(text="x"), Steered(message=UserMessage(content="more")), FAILED], True),
+        ([Steered(message=UserMessage(content="more")), AgentToken(text="x"), FAILED], False),
+        (
+            [
+                ToolCall(id="c", name="t", status="started"),
+                AgentToken(text="x"),
+                ToolResult(tool_call_id="c", output=""),
+                AgentToken(text="y"),
+                MessageEnd(discarded=True),
+                FAILED,
+            ],
+            False,
+        ),
+        ([AgentToken(text="x"), Awaiting(calls=()), TurnStart(), FAILED], True),
+    ],
+)
+def test_all_views_and_the_store_agree_on_whether_a_failed_turn_has_text(events: list[LogEvent], has_reason: bool) -> None:
+    turn = entries([*events[:-1], Error(message="away"), events[-1]])
+    for whole, frame in ((True, ("text", {"text": "away"})), (False, ("text_delta", {"delta": "away"}))):
+        frames = parse_frames(StreamView(whole=whole).feed(turn).decode())
+        assert (frames[-2] == frame) == has_reason
+        assert frames[-1] == ("turn_stop", {"stopReason": "error", "x-portico": {"error": "away"}})
+    view, fold = JsonView(), Fold()
+    view.feed(turn)
+    assert (failure_message("away") in view.response().messages) == has_reason
+    for entry in turn:
+        fold.feed(entry.event)
+    assert failure_of(fold, FAILED) == FailureRecord("away", has_reason)
+
+
+def test_failed_turn_without_a_reason_has_a_text() -> None:
+    frames = parse_frames(StreamView(whole=True).feed(entries([FAILED])).decode())
+    assert frames[1][1]["text"] == frames[2][1]["x-portico"]["error"] == NO_REASON

@@ -74,8 +74,9 @@ async def test_list_contains_the_state_of_each_session(
         assert listed == made[::-1]
         return
     assert listed == [(await aap.get(session)).json() for session in made[::-1]]
-    assert [one["state"] for one in listed] == ["idle", "idle", "waiting"]
-    assert [one["stopReason"] for one in listed] == ["end_turn", "refusal", "tool_use"]
+    extensions = [one["x-portico"] for one in listed]
+    assert [one["state"] for one in extensions] == ["idle", "idle", "waiting"]
+    assert [one["stopReason"] for one in extensions] == ["end_turn", "refusal", "tool_use"]
     assert list(listed[-1]["tools"][0]) == ["name", "title", "description", aap.schema]
     assert "tok-1234" not in str(listed)
 
@@ -224,8 +225,34 @@ async def test_error_at_the_wrong_base_url_names_the_right_one(portico: RunningG
     for method, path in (("GET", "/aap"), ("GET", "/aap/v4/meta"), ("PUT", "/aap/session")):
         text = await expect_error(portico.client.request(method, path), 404)
         assert "/aap/v3 or /aap/v2 or /aap/v1" in text
-    for path in ("/aap/v3", "/aap/v3/nothing", "/aap/v1x/meta", "/aapx"):
+    for path in ("/aap/v3", "/aap/v3/nothing", "/aap/v1x/meta", "/aapx", "/v3", "/v3/nothing", "/v1/execute/x"):
         assert "base URL to" not in await expect_error(portico.client.get(path), 404)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "base"),
+    [
+        ("GET", "/v3/meta", "v3"),
+        ("GET", "/v1/meta", "v1"),
+        ("POST", "/v3/sessions", "v3"),
+        ("POST", "/v3/sessions/sess_x/turns", "v3"),
+        ("PUT", "/v2/session", "v2"),
+        ("GET", "/aap/v3/v3/meta", "v3"),
+        ("POST", "/api/v3/sessions", "v3"),
+    ],
+)
+async def test_path_with_a_version_but_without_the_base_url_names_it(
+    portico: RunningGateway, method: str, path: str, base: str
+) -> None:
+    text = await expect_error(portico.client.request(method, path), 404)
+    assert f"AAP {base} has the base URL /aap/{base};" in text
+
+
+async def test_path_that_ends_as_one_of_the_protocol_names_all_base_urls(portico: RunningGateway) -> None:
+    bases = "AAP has the base URLs /aap/v3 or /aap/v2 or /aap/v1"
+    for path in ("/api/meta", "/v4/meta", "/gateway/sessions"):
+        assert bases in await expect_error(portico.client.get(path), 404)
+    assert bases in await expect_error(portico.client.get("/v3/meta", headers={"Authorization": "Bearer wrong"}), 404)
 
 
 async def test_tool_with_the_schema_name_of_another_version_is_refused(portico: RunningGateway) -> None:
@@ -296,3 +323,37 @@ async def _stored(daemon: Daemon, session: str) -> bool:
         return any(b'"And"' in body for _, body in await store.events.read(session, 0))
     finally:
         await store.close()
+
+
+FRAME_FIELDS = {
+    "turn_start": set[str](),
+    "thinking_delta": {"delta"},
+    "text_delta": {"delta"},
+    "tool_call": {"toolCallId", "name", "input"},
+    "tool_result": {"toolCallId", "content"},
+    "turn_stop": {"stopReason", "x-portico"},
+}
+
+
+async def test_responses_have_no_field_beside_those_of_the_protocol_and_x_portico(
+    aap: AapClient, write_scenario: WriteScenario
+) -> None:
+    """For parsers that reject unknown fields. The response of `GET /meta` is checked in test_meta.py."""
+    work = [{"thinking": "hm"}, {"text": "x"}, {"tool_call": {"id": "c", "name": "lookup", "input": {"query": "q"}}}]
+    fail = {"when": "fail", "steps": [{"stop": {"reason": "error", "message": "away"}}]}
+    options = {"scenario": write_scenario(fail, [*work, {"usage": {"input_tokens": 1}}]), "token": "tok-1234"}
+    grants = [{"name": "lookup", "trust": True}]
+    session, events = await aap.create_streamed(options=options, grants=grants, tools=[WEATHER], stream="delta")
+    for name, data in [*events, *await aap.stream_turn(session, user_message("fail"), stream="delta")]:
+        assert data.keys() <= FRAME_FIELDS[name]
+    answer = (await aap.post(session, {"messages": [user_message("fail")]})).json()
+    assert list(answer) == ["stopReason", "messages", "x-portico"]
+    fields = {"sessionId", "agent", "tools", "x-portico"} | ({"history"} if aap.base.version == 1 else set())
+    listed = (await aap.http.get(aap.base.url + "/sessions")).json()
+    assert list(listed) == ["sessions"]
+    shown = (await aap.get(session)).json()
+    for one in (shown, *([] if aap.base.version == 1 else listed["sessions"])):
+        assert one.keys() == fields
+        assert list(one["agent"]) == ["name", "tools", "options"]
+    for message in await aap.get_history(session):
+        assert message.keys() <= {"role", "content", "toolCallId"} | ({"x-portico"} if message["role"] == "assistant" else set())

@@ -11,8 +11,7 @@ from typing import Any
 
 from jsonschema import Draft202012Validator
 
-from gateway.gateway import Gateway
-from gateway.protocols.acp.connection import Connection
+from gateway.protocols.acp.connection import Connection, GatewayToOpen
 from gateway.security.authentication import ADMINISTRATOR, Caller
 
 SCHEMA = json.loads((Path(__file__).parents[3] / "acp_schema" / "schema.json").read_text())
@@ -29,6 +28,7 @@ PARAMS = {
     "fs/write_text_file": "WriteTextFileRequest", "terminal/create": "CreateTerminalRequest",
     "terminal/output": "TerminalOutputRequest", "terminal/wait_for_exit": "WaitForTerminalExitRequest",
     "terminal/kill": "KillTerminalRequest", "terminal/release": "ReleaseTerminalRequest",
+    "elicitation/create": "CreateElicitationRequest",
 }  # fmt: skip
 # Fields of the unstable part of the schema, which the official packages include.
 UNSTABLE = {"PromptResponse": {"usage"}}
@@ -218,14 +218,16 @@ def kinds(updates: list[dict[str, Any]]) -> list[str]:
     return [update["sessionUpdate"] for update in updates]
 
 
-def connect(gateway: Gateway, agent: str = "script", caller: Caller = ADMINISTRATOR) -> tuple[Client, Connection]:
+def connect(
+    gateway: GatewayToOpen, agent: str = "script", caller: Caller = ADMINISTRATOR, *, slash_commands: str | None = None
+) -> tuple[Client, Connection]:
     """A client over a connection in this process."""
     client: Client
 
     async def to_client(message: dict[str, Any]) -> None:
         await client.receive(json.loads(json.dumps(message)))
 
-    connection = Connection(gateway, agent, caller, to_client)
+    connection = Connection(gateway, agent, caller, to_client, slash_commands=slash_commands)
 
     async def to_agent(message: dict[str, Any]) -> None:
         await connection.receive(json.loads(json.dumps(message)))

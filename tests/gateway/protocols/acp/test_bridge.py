@@ -11,8 +11,9 @@ import pytest
 
 from gateway.errors import ConfigError
 from gateway.protocols.acp.transport.bridge import endpoint
-from tests.daemon import KEY, RunningGateway
-from tests.gateway.protocols.acp.transports import on_stdio
+from tests.daemon import KEY, RunningGateway, run_gateway
+from tests.gateway.protocols.acp.client import RpcFailed
+from tests.gateway.protocols.acp.transports import config, on_stdio
 
 
 async def test_bridge_carries_a_session_of_a_daemon(portico: RunningGateway, tmp_path: Path) -> None:
@@ -29,7 +30,7 @@ async def test_bridge_carries_a_session_of_a_daemon(portico: RunningGateway, tmp
         assert process.stdin is not None
         process.stdin.close()
         assert await asyncio.wait_for(process.wait(), 60) == 0
-    assert not (folder / "data" / "acp").exists()
+    assert not (folder / "data").exists()
 
 
 async def test_requests_sent_before_end_of_input_are_answered(portico: RunningGateway, tmp_path: Path) -> None:
@@ -63,6 +64,40 @@ async def test_connection_errors_are_printed_with_exit_code_1(portico: RunningGa
         unused = f"http://127.0.0.1:{free.getsockname()[1]}"
     assert "no daemon answers" in await error_output("--connect", unused)
     assert "--key-file" in await error_output("--connect", unused, "--key-file", str(tmp_path / "absent"))
+
+
+async def test_the_first_request_gets_the_reason_as_an_error_of_the_protocol(portico: RunningGateway, tmp_path: Path) -> None:
+    async def error_of(agent: str, key: str) -> str:
+        file = tmp_path / "given"
+        file.write_text(key)
+        folder = Path(tempfile.mkdtemp(dir=tmp_path))
+        async with on_stdio(folder, agent, "--connect", portico.url, "--key-file", str(file), stderr=True) as (client, process):
+            with pytest.raises(RpcFailed) as failed:
+                await client.initialize()
+            assert await asyncio.wait_for(process.wait(), 60) == 1
+            return failed.value.message
+
+    wrong_key = "initialize: the daemon does not accept this key; give its key with --key-file or PORTICO_API_KEY"
+    assert await error_of("echo", "pk-not-this-one") == wrong_key
+    unknown = await error_of("missing", KEY)
+    assert unknown.startswith("initialize: the daemon refused the connection: there is no agent 'missing' here")
+
+
+async def test_requests_under_way_get_an_error_when_the_daemon_ends(tmp_path: Path) -> None:
+    key = tmp_path / "key"
+    key.write_text(KEY)
+    settings = config(tmp_path)
+    async with run_gateway(settings) as running:
+        arguments = ("script", "--connect", running.url, "--key-file", str(key))
+        async with on_stdio(tmp_path, *arguments, settings=settings, stderr=True) as (client, process):
+            await client.initialize()
+            session = await client.new()
+            prompt = await client.begin("session/prompt", {"sessionId": session, "prompt": [{"type": "text", "text": "work"}]})
+            await client.next_permission_request()
+            await running.gateway.stop_runs()
+            with pytest.raises(RpcFailed):
+                await asyncio.wait_for(prompt, 60)
+            assert await asyncio.wait_for(process.wait(), 60) == 1
 
 
 @pytest.mark.parametrize(

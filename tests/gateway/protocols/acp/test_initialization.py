@@ -14,13 +14,15 @@ from drivers.codecs.json_rpc import as_json
 from drivers.contract.client_services import READ, TERMINAL_METHODS, WRITE
 from gateway.agents.configured_agents import Agents
 from gateway.config import Settings
+from gateway.errors import ConfigError
+from gateway.gateway import Gateway
 from gateway.protocols.acp import initialization
 from gateway.protocols.acp.client_files import MODELS
 from gateway.protocols.acp.connection import Connection
 from gateway.protocols.acp.initialization import client_features, initialize_response
 from gateway.protocols.acp.requests import Requests
 from tests.daemon import RunningGateway
-from tests.gateway.protocols.acp.client import connect
+from tests.gateway.protocols.acp.client import RpcFailed, connect
 
 
 def with_capabilities(**capabilities: Any) -> dict[str, Any]:
@@ -50,6 +52,22 @@ def test_features_are_those_of_the_schema(params: dict[str, Any]) -> None:
     assert client_features(params).methods == {*(method for method, flag in supported.items() if flag), *terminals}
 
 
+@pytest.mark.parametrize(
+    ("meta", "member"),
+    [
+        ({"terminal_output": True}, "terminal_output"),
+        ({"terminal_output": True, "terminal_output_delta": True}, "terminal_output_delta"),
+        ({"terminal_output_delta": True}, "terminal_output_delta"),
+        ({"terminal_output": False, "other": 1}, None),
+        ({"terminal_output": []}, None),
+        ("text", None),
+        (None, None),
+    ],
+)
+def test_output_as_that_of_a_terminal(meta: Any, member: str | None) -> None:
+    assert client_features(with_capabilities(_meta=meta)).terminal_output == member
+
+
 @pytest.mark.parametrize("params", [[], {}, {"protocolVersion": -1}, {"protocolVersion": 65536}, "text"])
 def test_errors_are_those_of_the_schema(params: Any) -> None:
     with pytest.raises(ValidationError) as expected:
@@ -69,6 +87,50 @@ def test_the_answer_is_complete_by_the_schema() -> None:
         answer = initialize_response(agent, "1.0")
         assert as_json(InitializeResponse.model_validate(answer)) == answer
         assert all(AuthMethodAgent.model_validate(method).id == initialization.LOGIN_ID for method in answer["authMethods"])
+
+
+def test_a_version_that_is_not_known_is_not_a_number() -> None:
+    answer = initialize_response(Agents(Settings(), environ={}).get("claude"), None)
+    assert answer["agentInfo"]["version"] == "unknown"
+    InitializeResponse.model_validate(answer)
+
+
+class StartingGateway:
+    """A gateway that is open once `started` has a result."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self.agents, self.redactor, self.discovery = gateway.agents, gateway.redactor, gateway.discovery
+        self.started: asyncio.Future[Gateway] = asyncio.get_running_loop().create_future()
+
+    async def opened(self) -> Gateway:
+        return await asyncio.shield(self.started)
+
+
+async def test_initialize_is_answered_before_the_gateway_is_open(portico: RunningGateway) -> None:
+    gateway = StartingGateway(portico.gateway)
+    client, connection = connect(gateway)
+    answer = await client.initialize()
+    assert answer["agentInfo"]["version"] == "1.0.0"
+    creating = asyncio.create_task(client.new())
+    await asyncio.sleep(0)
+    assert not creating.done()
+    gateway.started.set_result(portico.gateway)
+    assert await creating
+    await connection.close()
+
+
+async def test_requests_that_wait_get_the_error_of_a_gateway_that_cannot_be_opened(portico: RunningGateway) -> None:
+    gateway = StartingGateway(portico.gateway)
+    client, connection = connect(gateway)
+    await client.initialize()
+    waiting = [asyncio.create_task(client.request(method)) for method in ("session/list", "no/such/method")]
+    await asyncio.sleep(0)
+    gateway.started.set_exception(ConfigError("the database cannot be used"))
+    for request in waiting:
+        with pytest.raises(RpcFailed, match="the database cannot be used") as refused:
+            await request
+        assert refused.value.code == -32603
+    await connection.close()
 
 
 async def test_messages_are_handled_in_order_also_when_the_import_of_their_handlers_ends(

@@ -73,6 +73,22 @@ async def test_official_client_prompts_and_lists_a_session(transport: str, porti
         assert [found.session_id for found in listed.sessions] == [session.session_id]
 
 
+async def test_official_client_gets_all_events_of_a_burst(
+    transport: str, portico: RunningGateway, write_scenario: WriteScenario
+) -> None:
+    deltas = [{"thinking": "hm"}, {"events": {"count": 300, "text": "é {n} "}}, {"text": "last"}]
+    scenario = write_scenario(deltas)
+    async with over(transport, portico, "script") as (agent, client):
+        session = (await agent.new_session(cwd=".", mcp_servers=[])).session_id
+        await set_options(portico.gateway, session, scenario=scenario)
+        answer = await agent.prompt(session_id=session, prompt=[text_block("go")])
+        assert answer.stop_reason == "end_turn"
+        assert client.text("agent_thought_chunk") == "hm"
+        assert client.text() == "".join(f"é {n} " for n in range(300)) + "last"
+        chunks = [update for update in client.updates if update.session_update == "agent_message_chunk"]
+        assert len({chunk.message_id for chunk in chunks[:300]}) == 1
+
+
 async def test_official_client_continues_a_loaded_session(transport: str, portico: RunningGateway) -> None:
     async with over(transport, portico, "echo") as (agent, _):
         session = (await agent.new_session(cwd=".", mcp_servers=[])).session_id

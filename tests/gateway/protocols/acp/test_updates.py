@@ -19,11 +19,24 @@ from drivers.claude.driver import ClaudeDriver
 from drivers.codecs.json_rpc import as_json
 from drivers.codex.driver import CodexDriver
 from drivers.contract.driver_info import DriverInfo
-from drivers.contract.events import AgentToken, MessageEnd, OutputEvent, PlanEntry, Thinking, ToolCall, ToolResult
+from drivers.contract.events import (
+    AgentToken,
+    FileChange,
+    MessageEnd,
+    OutputEvent,
+    PlanEntry,
+    SessionEnd,
+    Thinking,
+    ToolCall,
+    ToolInput,
+    ToolOutput,
+    ToolResult,
+)
 from drivers.contract.events import Plan as PlanEvent
 from drivers.contract.messages import (
     AssistantMessage,
     ImageBlock,
+    Message,
     TextBlock,
     ThinkingBlock,
     ToolMessage,
@@ -34,7 +47,7 @@ from drivers.gemini.driver import GeminiDriver
 from drivers.script.driver import ScriptDriver
 from gateway.errors import BadRequest
 from gateway.protocols.acp.content import content_blocks, user_message
-from gateway.protocols.acp.tool_calls import Plan, diffs_of, locations_of, title_of
+from gateway.protocols.acp.tool_calls import Plan, comments_of, diffs_of, locations_of, title_of
 from gateway.protocols.acp.updates import Updates
 from tests.gateway.protocols.acp.client import check
 
@@ -73,19 +86,90 @@ def test_tool_kind_of_each_driver(info: DriverInfo, name: str, kind: str) -> Non
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "detail", "title"),
+    ("info", "name", "value", "detail", "title"),
     [
-        ("Bash", {"command": "ls -l\n| head"}, None, "ls -l | head"),
-        ("Bash", {"command": "ls"}, "List the files", "List the files"),
-        ("Read", {"file_path": "/a"}, None, "Read /a"),
-        ("get_weather", {"city": "Rome"}, None, "get_weather"),
-        ("edit", {"title": "Edit a.py"}, "Edit a.py", "Edit a.py"),
-        ("Bash", {"command": "x" * 300}, None, "x" * 199 + "…"),
-        ("odd", ["a list"], None, "odd"),
+        (CLAUDE, "Bash", {"command": "ls -l\n| head"}, None, "ls -l …"),
+        (CLAUDE, "Bash", {"command": "ls", "description": "List the files"}, "List the files", "ls"),
+        (CLAUDE, "Bash", {"command": " \n"}, None, "Bash"),
+        (CLAUDE, "Bash", {"command": "x" * 300}, None, "x" * 199 + "…"),
+        (CLAUDE, "Bash", {"command": "make", "run_in_background": True}, None, "make (in the background)"),
+        (CLAUDE, "Bash", {"command": "x" * 300, "run_in_background": True}, None, "x" * 179 + "…" + " (in the background)"),
+        (CLAUDE, "BashOutput", {"bash_id": "b1"}, None, "BashOutput b1"),
+        (CLAUDE, "Grep", {"pattern": "retry", "path": "/work/src"}, None, "Grep retry in src"),
+        (CLAUDE, "Glob", {"pattern": "**/*.py"}, None, "Glob **/*.py"),
+        (CLAUDE, "Glob", {"pattern": "*.py", "path": "/work"}, None, "Glob *.py"),
+        (CLAUDE, "Read", {"file_path": "/a"}, None, "Read /a"),
+        (CLAUDE, "Read", {"file_path": "/work/src/a.py"}, "/work/src/a.py", "Read src/a.py"),
+        (CLAUDE, "Read", {"file_path": "/work/src/../../a.py"}, None, "Read /a.py"),
+        (CLAUDE, "Read", {"file_path": "../a.py"}, None, "Read /a.py"),
+        (CLAUDE, "Read", {"file_path": "/workshop/a.py"}, None, "Read /workshop/a.py"),
+        (CLAUDE, "Read", {"file_path": "/work/a.py", "offset": 10, "limit": 20}, None, "Read a.py (10-29)"),
+        (CLAUDE, "Read", {"file_path": "/work/a.py", "offset": 10}, None, "Read a.py (from line 10)"),
+        (CLAUDE, "Write", {"file_path": "/work/a.py", "content": "x"}, None, "Write a.py"),
+        (CLAUDE, "TaskCreate", {"subject": "one", "description": "long"}, "one", "TaskCreate one"),
+        (CLAUDE, "Agent", {"description": "find it", "prompt": "Find"}, "find it", "Agent find it"),
+        (CLAUDE, "get_weather", {"city": "Rome"}, None, "get_weather"),
+        (CLAUDE, "edit", {"title": "Edit a.py"}, "Edit a.py", "Edit a.py"),
+        (CLAUDE, "odd", ["a list"], None, "odd"),
+        (CODEX, "shell", {"command": "git status", "cwd": "/work"}, "git status", "git status"),
+        (CODEX, "apply_patch", {"changes": [{"path": "/work/a"}, {"path": "/b"}]}, "/work/a, /b", "apply_patch a, /b"),
+        (CODEX, "view_image", {"path": "/work/a.png"}, "/work/a.png", "view_image a.png"),
+        (GEMINI, "run_shell_command", {"command": "ls"}, "ls", "ls"),
+        (GEMINI, "write_file", {"file_path": "/work/a.py", "content": "x"}, "Writing to a.py", "write_file a.py"),
+        (GEMINI, "read_file", {"title": "a.py", "paths": ["/work/a.py"]}, "a.py", "read_file a.py"),
+        (ACP, "execute", {"command": "ls /work"}, "Run `ls`", "Run `ls`"),
+        (ACP, "execute", {"command": "ls /work"}, None, "ls /work"),
     ],
 )
-def test_title_of_a_tool_call(name: str, value: Any, detail: str | None, title: str) -> None:
-    assert title_of(CLAUDE, name, value, detail) == title
+def test_title_of_a_tool_call(info: DriverInfo, name: str, value: Any, detail: str | None, title: str) -> None:
+    assert title_of(info, name, value, detail, "/work") == title
+
+
+@pytest.mark.parametrize(
+    ("info", "name", "value", "texts"),
+    [
+        (CLAUDE, "Bash", {"command": "ls", "description": "List the files"}, ["List the files"]),
+        (CLAUDE, "Bash", {"command": "a\nb", "description": "Do it"}, ["```sh\na\nb\n```", "Do it"]),
+        (CLAUDE, "Bash", {"command": "a\n```\nb"}, ["````sh\na\n```\nb\n````"]),
+        (CLAUDE, "Bash", {"command": "x" * 201}, ["```sh\n" + "x" * 201 + "\n```"]),
+        (CLAUDE, "Bash", {"command": "x" * 100_001}, ["```sh\n" + "x" * 100_000 + "\n… (1 more characters)\n```"]),
+        (CLAUDE, "Read", {"file_path": "/a", "description": "x"}, []),
+        (CLAUDE, "create_issue", {"description": "x"}, []),
+        (CODEX, "shell", {"command": "ls", "reason": "needs the network"}, ["needs the network"]),
+        (CODEX, "apply_patch", {"changes": [], "reason": "no sandbox"}, ["no sandbox"]),
+        (ACP, "execute", {"command": "a\nb"}, ["```sh\na\nb\n```"]),
+    ],
+)
+def test_comments_of_a_tool_call(info: DriverInfo, name: str, value: Any, texts: list[str]) -> None:
+    assert comments_of(info, name, value) == texts
+
+
+def test_approval_shows_the_whole_command_and_its_description() -> None:
+    updates = Updates("m", "/work", CLAUDE, lambda name: True)
+    value = {"command": "cd src\nrm -r old", "description": "Remove the old files"}
+    (started,) = updates.of_event(ToolCall(id="1", name="Bash", status="started", input=value))
+    asked = as_json(updates.permission_details("1"))
+    for shown in (as_json(started), asked):
+        assert (shown["title"], shown["rawInput"]) == ("cd src …", value)
+        texts = [part["content"]["text"] for part in shown["content"]]
+        assert texts == ["```sh\ncd src\nrm -r old\n```", "Remove the old files"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "text"),
+    [
+        ("mcp__github__close", {"issue": 7}, '```json\n{\n  "issue": 7\n}\n```'),
+        ("mcp__github__list", {}, None),
+        ("other", {"title": "Close it"}, None),
+        ("Read", {"file_path": "/a"}, None),
+    ],
+)
+def test_approval_shows_the_input_of_a_tool_that_is_not_known(name: str, value: dict[str, Any], text: str | None) -> None:
+    updates = Updates("m", "/work", CLAUDE, lambda name: True)
+    (started,) = updates.of_event(ToolCall(id="1", name=name, status="started", input=value))
+    asked = as_json(updates.permission_details("1"))
+    assert "content" not in as_json(started)
+    assert [part["content"]["text"] for part in asked.get("content", [])] == ([] if text is None else [text])
 
 
 def test_locations_and_diffs_of_tool_inputs() -> None:
@@ -107,6 +191,66 @@ def test_locations_and_diffs_of_tool_inputs() -> None:
         ("/work/b", "same\nold", "same\nnew"), ("/work/c", None, "fresh\n"),
     ]  # fmt: skip
     assert diffs({"file_path": "/a", "new_string": 7}) == diffs(None) == []
+    assert [(at.path, at.line) for at in locations_of(CLAUDE, {"path": "/x", "offset": 3}, "/work", "search")] == [("/x", None)]
+
+
+def test_each_hunk_of_a_patch_is_a_diff_with_its_line() -> None:
+    diff = "@@ -1,2 +1,3 @@\n a\n+b\n--- c\n+++ d\n@@ -9 +10,0 @@ def f():\n-gone\n\\ No newline at end of file\n@@\n x\n"
+    value = {"changes": [{"path": "a.py", "kind": "update", "diff": diff}, {"path": "b.py", "kind": "add", "diff": "n\n"}]}
+    assert [(found.path, found.old_text, found.new_text) for found in diffs_of(CODEX, value, "/work")] == [
+        ("/work/a.py", "a\n-- c", "a\nb\n++ d"), ("/work/a.py", "gone", ""),
+        ("/work/a.py", "x", "x"), ("/work/b.py", None, "n\n"),
+    ]  # fmt: skip
+    found = [(location.path, location.line) for location in locations_of(CODEX, value, "/work", "edit")]
+    assert found == [("/work/a.py", 1), ("/work/a.py", 10), ("/work/b.py", None)]
+
+
+def test_patch_of_a_written_file_is_shown_instead_of_its_text() -> None:
+    value = {"file_path": "/work/a", "content": "one\nTWO\n", "diff": "--- a\n+++ a\n@@ -1,2 +1,2 @@\n one\n-two\n+TWO"}
+    [diff] = diffs_of(GEMINI, value, "/work")
+    assert (diff.old_text, diff.new_text) == ("one\ntwo", "one\nTWO")
+
+
+def test_reported_hunks_replace_the_texts_of_an_edit() -> None:
+    value = {"file_path": "/work/a", "old_string": "x", "new_string": "y"}
+    hunks = (FileChange(path="/work/a", old_text="1\nx", new_text="1\ny", line=7), FileChange(path="b", new_text="z"))
+    _, ended = updates_of(
+        ToolCall(id="1", name="Edit", status="started", input=value), ToolResult(tool_call_id="1", output="ok", changes=hunks)
+    )
+    assert [(part["path"], part.get("oldText"), part["newText"]) for part in ended["content"]] == [
+        ("/work/a", "1\nx", "1\ny"), ("/work/b", None, "z"),
+    ]  # fmt: skip
+    assert ended["locations"] == [{"path": "/work/a", "line": 7}, {"path": "/work/b"}]
+    assert ended["rawOutput"] == {"output": "ok"}
+
+
+def test_failed_call_of_a_planning_tool_does_not_change_the_plan() -> None:
+    def called(call_id: str, text: str, *, failed: bool, parent: str | None = None) -> list[OutputEvent]:
+        given = {"todos": [{"content": text, "status": "pending"}]}
+        start = ToolCall(id=call_id, name="TodoWrite", status="started", input=given, parent_id=parent)
+        return [start, ToolResult(tool_call_id=call_id, output="x", is_error=failed, parent_id=parent)]
+
+    events = [*called("1", "a", failed=False), *called("2", "b", failed=True), *called("3", "c", failed=False, parent="0")]
+    found = [(update["sessionUpdate"], update.get("status")) for update in updates_of(*events)]
+    assert found == [
+        ("tool_call", "in_progress"), ("tool_call_update", "completed"), ("plan", None),
+        ("tool_call", "in_progress"), ("tool_call_update", "failed"),
+        ("tool_call", "in_progress"), ("tool_call_update", "completed"),
+    ]  # fmt: skip
+
+
+def test_failed_call_of_the_history_does_not_change_the_plan() -> None:
+    def call(call_id: str, text: str, result: str) -> list[Message]:
+        given = {"todos": [{"content": text, "status": "pending"}]}
+        use = ToolUseBlock(tool_call_id=call_id, name="TodoWrite", input=given)
+        return [AssistantMessage(content=(use,)), ToolMessage(tool_call_id=call_id, content=result)]
+
+    updates = Updates("m", "/work", CLAUDE, lambda name: False)
+    failed = "<tool_use_error>InputValidationError: TodoWrite failed</tool_use_error>"
+    history = [*call("1", "a", "Todos have been modified"), *call("2", "b", failed)]
+    found = [as_json(update) for message in history for update in updates.of_message(message)]
+    assert [update["entries"][0]["content"] for update in found if update["sessionUpdate"] == "plan"] == ["a"]
+    assert [update["status"] for update in found if update["sessionUpdate"] == "tool_call_update"] == ["completed", "failed"]
 
 
 def test_plan_event_becomes_a_plan_update() -> None:
@@ -131,6 +275,9 @@ def test_plan_from_tool_calls() -> None:
     assert [(step.content, step.status) for step in found] == [("one", "completed"), ("two", "pending")]
     assert len(steps.called("TaskUpdate", {"taskId": "2", "status": "deleted"}) or []) == 1
     assert steps.called("TaskUpdate", {"taskId": "9"}) is None
+    steps.called("TaskCreate", {"subject": "seven"}, "Task #7 created successfully: seven")
+    found = steps.called("TaskUpdate", {"taskId": "7", "status": "in_progress"}) or []
+    assert [(step.content, step.status) for step in found] == [("one", "completed"), ("seven", "in_progress")]
     assert steps.called("Bash", {"command": "ls"}) is None
 
 
@@ -237,3 +384,137 @@ def test_prompt_content_becomes_a_user_message() -> None:
     with pytest.raises(BadRequest, match="is empty"):
         user_message([TextContentBlock(type="text", text=" ")], INFO)
     assert as_json(content_blocks("x")[0]) == {"type": "text", "text": "x"}
+
+
+@pytest.mark.parametrize("kind", [AgentToken, Thinking])
+def test_deltas_at_once_are_the_updates_of_each(kind: type[AgentToken] | type[Thinking]) -> None:
+    events = [kind(text=text) for text in ("a", "é", "")]
+    expected = updates_of(AgentToken(text="before"), *events, AgentToken(text="after"))
+    updates = Updates("m", "/work", CLAUDE, lambda name: False)
+    updates.of_event(AgentToken(text="before"))
+    assert updates.of_deltas(events) == expected[1:-1]
+    assert [as_json(update) for update in updates.of_event(AgentToken(text="after"))] == expected[-1:]
+
+
+def of_events(updates: Updates, *events: OutputEvent) -> list[dict[str, Any]]:
+    found = [as_json(update) for event in events for update in updates.of_event(event)]
+    for update in found:
+        check("SessionUpdate", update)
+    return found
+
+
+@pytest.mark.parametrize("asks", [True, False])
+def test_call_is_announced_while_its_input_is_written(asks: bool) -> None:
+    value = {"file_path": "/work/a.py", "content": "x = 1\n"}
+    updates = Updates("m", "/work", CLAUDE, lambda name: asks)
+    found = of_events(
+        updates,
+        AgentToken(text="I write."),
+        ToolInput(id="1", name="Write"),
+        ToolInput(id="1", name="Write", input={"file_path": "/work/a.py"}),
+        ToolCall(id="1", name="Write", status="started", input=value),
+        MessageEnd(),
+    )
+    assert [(update["sessionUpdate"], update.get("title"), update.get("status")) for update in found[1:]] == [
+        ("tool_call", "Preparing Write …", "pending"),
+        ("tool_call_update", "Write a.py", "pending"),
+        ("tool_call_update", "Write a.py", "pending" if asks else "in_progress"),
+    ]
+    assert [update["rawInput"] for update in found[1:]] == [{}, {"file_path": "/work/a.py"}, value]
+    # A text without its end would be shown as the whole.
+    assert "content" not in found[2]
+    assert found[3]["content"][0]["newText"] == "x = 1\n"
+    assert as_json(updates.permission_details("1"))["content"] == found[3]["content"]
+
+
+@pytest.mark.parametrize("last", [MessageEnd(discarded=True), SessionEnd(exit_code=130, stop_reason="cancelled")])
+def test_call_that_the_model_does_not_complete_fails(last: OutputEvent) -> None:
+    _, ended, announced, started = updates_of(
+        ToolInput(id="1", name="Bash"), last,
+        ToolInput(id="2", name="Bash"), ToolCall(id="2", name="Bash", status="started", input={"command": "ls"}), last,
+    )  # fmt: skip
+    assert (ended["toolCallId"], ended["status"]) == ("1", "failed")
+    assert "not completed" in ended["content"][0]["content"]["text"]
+    assert announced["toolCallId"] == started["toolCallId"] == "2"
+
+
+def terminal_updates(*events: OutputEvent, member: str = "terminal_output", info: DriverInfo = CODEX) -> list[dict[str, Any]]:
+    return of_events(Updates("m", "/work", info, lambda name: False, output_member=member), *events)
+
+
+COMMAND = ToolCall(id="1", name="shell", status="started", input={"command": "make", "cwd": "/work/src", "reason": "why"})
+
+
+@pytest.mark.parametrize("member", ["terminal_output", "terminal_output_delta"])
+def test_output_of_a_command_is_that_of_a_terminal_while_it_runs(member: str) -> None:
+    started, first, second, ended = terminal_updates(
+        COMMAND, ToolOutput(tool_call_id="1", text="a\n"), ToolOutput(tool_call_id="1", text="b\n"),
+        ToolResult(tool_call_id="1", output="a\nb\n[exit code 3]", is_error=True, exit_code=3),
+        ToolOutput(tool_call_id="1", text="too late"), ToolCall(id="1", name="shell", status="failed"),
+        member=member,
+    )  # fmt: skip
+    assert started["_meta"] == {"terminal_info": {"terminal_id": "1", "cwd": "/work/src"}}
+    assert [part["type"] for part in started["content"]] == ["content", "terminal"]
+    assert [update["_meta"] for update in (first, second)] == [
+        {member: {"terminal_id": "1", "data": text}} for text in ("a\n", "b\n")
+    ]  # fmt: skip
+    assert ended["_meta"] == {"terminal_exit": {"terminal_id": "1", "exit_code": 3, "signal": None}}
+    assert (ended["status"], ended.keys() & {"content", "rawOutput"}) == ("failed", set())
+
+
+def test_output_that_did_not_come_in_parts_is_sent_at_the_end() -> None:
+    _, output, ended = terminal_updates(COMMAND, ToolResult(tool_call_id="1", output="all\n", exit_code=0))
+    assert output["_meta"] == {"terminal_output": {"terminal_id": "1", "data": "all\n"}}
+    assert ended["_meta"]["terminal_exit"]["exit_code"] == 0
+    part = ToolOutput(tool_call_id="1", text="most, ")
+    _, _, output, _ = terminal_updates(COMMAND, part, ToolResult(tool_call_id="1", output="most, and the rest", exit_code=0))
+    assert output["_meta"]["terminal_output"]["data"] == "and the rest"
+
+
+def test_output_of_which_a_part_was_not_reported_replaces_the_terminal() -> None:
+    *_, ended = terminal_updates(
+        COMMAND, ToolOutput(tool_call_id="1", text="two\n"), ToolResult(tool_call_id="1", output="one\ntwo\n", exit_code=0)
+    )
+    assert ended["content"] == [{"type": "content", "content": {"type": "text", "text": "one\ntwo\n"}}]
+    assert ended["_meta"]["terminal_exit"]["exit_code"] == 0
+
+
+def test_command_that_did_not_run_has_the_reason_as_its_content() -> None:
+    _, ended = terminal_updates(COMMAND, ToolResult(tool_call_id="1", output="Tool call denied", is_error=True))
+    assert ended["content"][0]["content"]["text"] == "Tool call denied"
+    assert ended["_meta"]["terminal_exit"]["exit_code"] is None
+    _, ended = terminal_updates(COMMAND, ToolCall(id="1", name="shell", status="failed"))
+    assert ended["_meta"]["terminal_exit"]["exit_code"] is None
+
+
+def test_terminal_is_in_the_first_update_about_a_call() -> None:
+    announced, started, _ = terminal_updates(
+        ToolInput(id="1", name="Bash"),
+        ToolCall(id="1", name="Bash", status="started", input={"command": "ls", "description": "List"}),
+        ToolResult(tool_call_id="1", output="", exit_code=0),
+        info=CLAUDE,
+    )
+    assert announced["_meta"] == {"terminal_info": {"terminal_id": "1", "cwd": "/work"}}
+    assert [part["type"] for part in announced["content"]] == ["terminal"]
+    assert "_meta" not in started
+    assert [part["type"] for part in started["content"]] == ["content", "terminal"]
+
+
+@pytest.mark.parametrize(("info", "name"), [(CLAUDE, "Read"), (ACP, "execute")])
+def test_other_calls_have_no_terminal(info: DriverInfo, name: str) -> None:
+    call = ToolCall(id="1", name=name, status="started", input={"command": "ls"})
+    started, ended = terminal_updates(
+        call, ToolOutput(tool_call_id="1", text="a"), ToolResult(tool_call_id="1", output="a"), info=info
+    )  # fmt: skip
+    assert "_meta" not in started and "_meta" not in ended
+    assert ended["content"][0]["content"]["text"] == "a"
+
+
+def test_output_in_parts_is_not_sent_to_other_clients() -> None:
+    _, ended = updates_of(
+        ToolCall(id="1", name="Bash", status="started", input={"command": "ls"}),
+        ToolOutput(tool_call_id="1", text="a"),
+        ToolResult(tool_call_id="1", output="a", exit_code=0),
+    )
+    assert ended["content"][0]["content"]["text"] == "a"
+    assert "_meta" not in ended

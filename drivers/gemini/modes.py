@@ -1,0 +1,108 @@
+"""The modes of the gemini CLI itself, and the user's own rules about tools, which apply in them.
+
+Measured with gemini 0.61.0. In plan mode the CLI needs tools that a session cannot list, so it is none of these.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tomllib
+from collections.abc import Collection, Container, Mapping
+from pathlib import Path
+from typing import Any
+
+from drivers.contract.agent_specs import SessionSpec
+from drivers.contract.driver_info import ASK_MODE, MODE_OPTION, PermissionMode
+from drivers.gemini.tools import NAMES
+from drivers.runtime.confined_files import NotRegularFile, regular_file
+
+MODES = (
+    PermissionMode("default", "Default", "Asks by the CLI's own rules: reading and searching do not ask."),
+    PermissionMode("autoEdit", "Auto edit", "As Default, but edits files without asking."),
+    PermissionMode("yolo", "YOLO", "Asks about nothing.", unrestricted=True),
+)
+USER_POLICY = "user-"
+"""The names of the user's policy files in the home of a session begin so."""
+MAX_POLICY = 1024 * 1024
+"""Bytes of a policy file of the user, or of a project's settings, that are read."""
+_PERMITTING = (b"tools", b"Tools", b"autoAccept", b"\\")
+"""In a project's settings: the object of the settings about tools, their names in older releases, and an escaped character."""
+
+
+def own_mode(spec: SessionSpec) -> str | None:
+    """Return the CLI's own mode of a session; None where the gateway asks about each call of an untrusted tool.
+
+    With a rule of the gateway about any tool, or about one that the client's MCP servers may have, it is None: another rule of
+    the CLI, or a mode, could run what the gateway denies.
+    """
+    mode = spec.options.get(MODE_OPTION, ASK_MODE)
+    ruled = any(spec.ruled(name) for name in NAMES) or (bool(spec.mcp_servers) and spec.ruled_servers)
+    return None if mode == ASK_MODE or ruled else mode
+
+
+def project_permits(folder: Path) -> bool:
+    """Whether the project's settings may let tools run without a question, or cannot be read. It blocks.
+
+    Their `tools.allowed` and `tools.core` are merged with the user's. An escaped character could hide a name.
+    """
+    try:
+        with regular_file(os.open(folder / ".gemini" / "settings.json", os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+            text = file.read(MAX_POLICY + 1)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except (OSError, NotRegularFile):
+        return True
+    return len(text) > MAX_POLICY or any(name in text for name in _PERMITTING)
+
+
+def user_rules(settings: Mapping[str, Any], listed: Container[str]) -> dict[str, Any]:
+    """Return the part of the user's settings that allows listed tools (`run_shell_command(git)`), and that removes tools."""
+    tools = settings.get("tools")
+    if not isinstance(tools, dict):
+        return {}
+    given = {name: tools[name] for name in ("allowed", "exclude") if isinstance(tools.get(name), list)}
+    if "allowed" in given:
+        given["allowed"] = [entry for entry in given["allowed"] if str(entry).partition("(")[0] in listed]
+    return {"tools": given} if given else {}
+
+
+def user_policies(user: Path, listed: Collection[str]) -> dict[str, bytes]:
+    """Return the user's policy files with their rules about listed tools, by their names. It blocks.
+
+    Another rule could allow a tool that the session does not list, since it goes before the one that denies all others.
+    """
+    found: dict[str, bytes] = {}
+    for path in sorted((user / "policies").glob("*.toml")):
+        try:
+            # A special file could block.
+            text = path.read_text("utf-8") if path.is_file() and path.stat().st_size <= MAX_POLICY else ""
+            rules = tomllib.loads(text).get("rule")
+        except (OSError, ValueError):
+            continue
+        kept = (
+            [line for rule in rules if isinstance(rule, dict) for line in _rule(rule, listed)] if isinstance(rules, list) else []
+        )
+        if kept:
+            found[USER_POLICY + path.name] = "\n".join(kept).encode()
+    return found
+
+
+def _rule(rule: Mapping[str, Any], listed: Collection[str]) -> list[str]:
+    """Return the lines of a rule for the listed tools that it is about; none for another rule."""
+    named = rule.get("toolName")
+    names = named if isinstance(named, list) else [named]
+    about = sorted(listed) if "*" in names else [name for name in names if name in listed]
+    if not about or "mcpName" in rule:
+        return []
+    plain = {key: value for key, value in {**rule, "toolName": about}.items() if key.isidentifier() and _is_plain(value)}
+    if len(plain) < len(rule) and rule.get("decision") == "allow":
+        # Without one of its conditions it would allow more; one that asks or denies does so more often.
+        return []
+    # JSON of texts, numbers and lists of texts is TOML too, apart from one character.
+    lines = (f"{key} = {json.dumps(value, ensure_ascii=False)}".replace("\x7f", "\\u007f") for key, value in plain.items())
+    return ["[[rule]]", *lines, ""]
+
+
+def _is_plain(value: Any) -> bool:
+    return isinstance(value, str | bool | int) or (isinstance(value, list) and all(isinstance(one, str) for one in value))

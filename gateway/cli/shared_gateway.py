@@ -1,0 +1,223 @@
+"""Finds the process that serves a data directory to editors, or starts it: the first `portico acp` forks it, the next connect.
+
+It imports the gateway only where it starts the process.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from click import ClickException
+
+from gateway.cli.editor_lines import EditorLines, ServingProcessFailed
+from gateway.cli.options import config_errors
+from gateway.errors import ConfigError
+
+if TYPE_CHECKING:
+    from gateway.config import Settings
+
+RECORD = "acp-socket.json"
+"""The file in a data directory with the path of the socket and the token that connects to it: mode 0600."""
+ANSWER_TIMEOUT = 10.0
+"""Seconds for the first answer of a process that accepts connections."""
+WAIT, MIN_WAIT = 5.0, 0.02
+"""Seconds after `limits.grace` for a process that starts or ends; and between two attempts."""
+START_ERROR, FAULT = 1, 70
+"""Exit codes of the serving process: the settings or the data directory do not allow its start; and any other error."""
+
+
+@dataclass(frozen=True, slots=True)
+class EditorRequest:
+    """What an editor's process is to be connected to."""
+
+    agent: str
+    slash_commands: str | None = None
+
+
+class SharedGateway:
+    """Connects this process to the one that serves `data_dir`, and starts that if none does.
+
+    `load` returns the settings. They are loaded only where the process is started: its settings count for all editors.
+    """
+
+    def __init__(self, data_dir: Path, load: Callable[[], Settings], request: EditorRequest) -> None:
+        self._data_dir, self._load, self._request = data_dir, load, request
+        self._started: int | None = None
+
+    def serve_editor(self) -> int:
+        """Carry lines of standard input and output, and return the exit code. Raises ConfigError."""
+        try:
+            return EditorLines(self.connect, self._has_failed).run()
+        except ServingProcessFailed as error:
+            raise ConfigError(str(error)) from None
+
+    def connect(self, last_request_id: int) -> socket.socket:
+        """Return a connection. Raises ConfigError, ServingProcessFailed for what is found later."""
+        hello = {
+            "agent": self._request.agent,
+            "slash_commands": self._request.slash_commands,
+            "folder": os.getcwd(),
+            "last_request_id": last_request_id,
+        }
+        deadline: float | None = None
+        while True:
+            record = self._record()
+            connection = self._attach(record, hello)
+            reserved = record.get("reserved_until", 0) > time.time()
+            if connection is None and not reserved:
+                connection = self._start(hello)
+            if connection is not None:
+                return connection
+            if deadline is None or reserved:
+                deadline = time.monotonic() + self._load().limits.grace + WAIT
+            if time.monotonic() > deadline:
+                raise ServingProcessFailed(
+                    f"another portico runs with the data directory {self._data_dir} and accepts no editors; stop it, or choose "
+                    "another directory with --data-dir"
+                )
+            time.sleep(MIN_WAIT)
+
+    def _record(self) -> dict[str, Any]:
+        try:
+            return dict(json.loads((self._data_dir / RECORD).read_bytes()))
+        except (OSError, ValueError):
+            return {}
+
+    def _attach(self, record: dict[str, Any], hello: dict[str, Any]) -> socket.socket | None:
+        """Connect to the process that serves the data directory. None if there is none, or if it ends."""
+        path, token = record.get("path"), record.get("token")
+        if path is None:
+            return None
+        connection = socket.socket(socket.AF_UNIX)
+        try:
+            connection.settimeout(ANSWER_TIMEOUT)
+            connection.connect(path)
+        except OSError:
+            connection.close()
+            return None
+        return self._introduced(connection, {**hello, "token": token})
+
+    def _introduced(self, connection: socket.socket, hello: dict[str, Any]) -> socket.socket | None:
+        """Send the first line, and return the connection. None if the process ends. Raises ServingProcessFailed."""
+        try:
+            connection.sendall(json.dumps(hello).encode() + b"\n")
+            answer = _first_line(connection)
+            error = json.loads(answer).get("error") if answer else None
+            if error is not None:
+                raise ServingProcessFailed(error)
+            if answer:
+                return connection
+        except TimeoutError:
+            connection.close()
+            raise ServingProcessFailed(
+                f"the process that serves the data directory {self._data_dir} does not answer; end it, and try again"
+            ) from None
+        except ConnectionError:
+            pass
+        except ServingProcessFailed:
+            connection.close()
+            raise
+        connection.close()
+        return None
+
+    # -- the serving process -----------------------------------------------------------------------------------------
+
+    def _start(self, hello: dict[str, Any]) -> socket.socket | None:
+        """Fork the serving process. None if another process has the data directory."""
+        # Imported before the fork, which ends before what follows if the settings cannot be used.
+        from gateway.cli.serving_process import checked_agents, serve_editors
+        from gateway.server.data_dir_lock import DataDirLocked, data_dir_lock
+
+        settings = self._load()
+        agents = checked_agents(settings, self._request.agent)
+        try:
+            with data_dir_lock(settings.data_dir):
+                gc.freeze()
+                ours, theirs = socket.socketpair()
+                self._reap()
+                self._started = os.fork()
+                if self._started == 0:
+                    ours.close()
+                    _run(lambda: serve_editors(settings, agents, theirs))
+                theirs.close()
+        except DataDirLocked:
+            return None
+        ours.settimeout(ANSWER_TIMEOUT)
+        connection = self._introduced(ours, hello)
+        if connection is None and self._exit_code() in (START_ERROR, FAULT):
+            # It has printed why. Another one would fail for the same reason.
+            sys.exit(START_ERROR)
+        return connection
+
+    def _has_failed(self) -> bool:
+        """Whether the process that this one has started could not start. It has printed why."""
+        return self._exit_code() == START_ERROR
+
+    def _exit_code(self) -> int | None:
+        """Return the exit code of the process that this one has started, once; None if it has not ended."""
+        # Its sockets are closed a moment before its exit code is known.
+        for _ in range(25):
+            if self._started is None:
+                return None
+            with suppress(ChildProcessError):
+                pid, status = os.waitpid(self._started, os.WNOHANG)
+                if pid:
+                    self._started = None
+                    return os.waitstatus_to_exitcode(status)
+            time.sleep(0.002)
+        return None
+
+    def _reap(self) -> None:
+        if self._started is not None:
+            with suppress(ChildProcessError):
+                os.waitpid(self._started, os.WNOHANG)
+
+
+def _first_line(connection: socket.socket) -> bytes:
+    """Return the first line, after which nothing follows before the first request. Empty if the connection ends."""
+    answer = b""
+    while not answer.endswith(b"\n"):
+        data = connection.recv(1 << 16)
+        if not data:
+            return b""
+        answer += data
+    return answer
+
+
+def _run(serve: Callable[[], None]) -> None:
+    """Run the serving process, and exit. It outlives the editor that has started it: it is in a process session of its own."""
+    code = FAULT
+    try:
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)
+        os.setsid()
+        with open(os.devnull, "r+b", buffering=0) as null:
+            os.dup2(null.fileno(), 0)
+            os.dup2(null.fileno(), 1)
+        gc.enable()
+        with config_errors():
+            serve()
+        code = 0
+    except ClickException as error:
+        code = START_ERROR
+        error.show()
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        with suppress(Exception):
+            sys.stderr.flush()
+        # Without the threads of a write that the database blocks, and what belongs to the process that was forked.
+        os._exit(code)

@@ -1,0 +1,297 @@
+"""ACP over a Unix socket in the data directory, for processes of the same user: `portico acp` connects its editor by it.
+
+A client sends a line with the token of the record file, which only the user can read, and the name of an agent. It gets a line
+with `error` or without it. Then both sides send ACP messages as on standard input and output. A process in an agent's sandbox can
+connect, but cannot read the token.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+import json
+import logging
+import os
+import secrets
+import shutil
+import socket
+import struct
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic_core import from_json, to_json
+
+from gateway.errors import ConfigError, GatewayError
+from gateway.private_files import private_file
+from gateway.protocols.acp.connection import Connection, GatewayToOpen
+from gateway.protocols.acp.initialization import acp_command
+from gateway.protocols.acp.transport.messages import MAX_MESSAGE_BYTES, PARSE_ERROR, parse_message
+from gateway.protocols.acp.transport.stdio import read_lines
+from gateway.security.authentication import LOCAL_ADMINISTRATOR
+
+log = logging.getLogger(__name__)
+
+RECORD, SOCKET = "acp-socket.json", "acp.sock"
+MAX_PATH = 100
+"""Bytes of a socket's path: Linux accepts 107, macOS 103. A longer one is replaced by one in the user's runtime directory."""
+MAX_CLIENTS = 256
+HELLO_TIMEOUT = 10.0
+"""Seconds for the first line of a client."""
+FINISH_TIMEOUT = 5.0
+"""Seconds for responses that are pending when a client sends no more."""
+DAEMON_STAYS = "stop it, or choose another directory with --data-dir"
+RELEASE = "release"
+"""The key of a first line that asks the process to end, because a daemon is to serve the data directory."""
+
+
+class LocalSocket:
+    """The clients of this user on this machine. They have the rights of the administrator.
+
+    `release` is called for a client that asks the process to end: it returns why it does not, or None. `keep_last` leaves the
+    connection of the last client open, which then ends with the process.
+    """
+
+    def __init__(
+        self,
+        gateway: GatewayToOpen,
+        data_dir: Path,
+        *,
+        release: Callable[[], str | None] = lambda: DAEMON_STAYS,
+        keep_last: bool = False,
+    ) -> None:
+        self._gateway, self._data_dir, self._release, self._keep_last = gateway, data_dir, release, keep_last
+        self._server: asyncio.Server | None = None
+        self._token = secrets.token_urlsafe(32)
+        self._folder: str | None = None
+        self._path = ""
+        self._clients: dict[asyncio.StreamWriter, Connection] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._kept: asyncio.StreamWriter | None = None
+        self._changed = asyncio.Event()
+        self.answered = asyncio.Event()
+        """Set once a message has been sent to a client."""
+
+    async def open(self) -> None:
+        """Accept connections. Raises OSError if there can be no socket."""
+        self._path = self._socket_path()
+        # First, so that a client of the new socket has not read the token of a process that was killed.
+        self._write_record({"path": self._path, "token": self._token, "pid": os.getpid()})
+        umask = os.umask(0o177)
+        try:
+            self._server = await asyncio.start_unix_server(self._accept, self._path, limit=MAX_MESSAGE_BYTES)
+        finally:
+            os.umask(umask)
+
+    def reserve(self, seconds: float) -> None:
+        """After `stop_accepting`: keep clients from starting a process for the data directory, because a daemon starts."""
+        self._write_record({"reserved_until": time.time() + seconds})
+
+    def _write_record(self, content: dict[str, Any]) -> None:
+        record = self._data_dir / RECORD
+        temporary = record.with_suffix(".new")
+        with open(private_file(temporary, os.O_WRONLY | os.O_TRUNC), "w") as opened:
+            json.dump(content, opened)
+        temporary.replace(record)
+
+    def _socket_path(self) -> str:
+        path = str(self._data_dir / SOCKET)
+        if len(os.fsencode(path)) <= MAX_PATH:
+            return path
+        runtime = os.environ.get("XDG_RUNTIME_DIR")
+        self._folder = tempfile.mkdtemp(prefix="portico-", dir=runtime if runtime and os.path.isdir(runtime) else None)
+        return os.path.join(self._folder, SOCKET)
+
+    async def add(self, connection: socket.socket) -> None:
+        """Serve a client over a connected socket, without a token."""
+        reader, writer = await asyncio.open_unix_connection(sock=connection, limit=MAX_MESSAGE_BYTES)
+        self._begin(reader, writer, trusted=True)
+
+    async def none_left(self) -> None:
+        """Wait until there is no client. Call it after `add`."""
+        while self._tasks:
+            self._changed.clear()
+            await self._changed.wait()
+
+    async def drain(self, timeout: float) -> None:
+        """Wait until all received messages are handled, at most `timeout` seconds."""
+        await asyncio.gather(*(connection.drain(timeout) for connection in self._clients.values()))
+
+    def stop_accepting(self) -> None:
+        """Accept no client any more, and remove the socket and its record."""
+        if self._server is None:
+            return
+        self._server.close()
+        self._server = None
+        for file in (self._data_dir / RECORD, Path(self._path)):
+            with contextlib.suppress(OSError):
+                file.unlink()
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    async def close(self) -> None:
+        """Stop accepting, and close all connections."""
+        self.stop_accepting()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    # -- one client --------------------------------------------------------------------------------------------------
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._server is None or len(self._tasks) >= MAX_CLIENTS or not _is_same_user(writer):
+            writer.close()
+        else:
+            self._begin(reader, writer, trusted=False)
+
+    def _begin(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, trusted: bool) -> None:
+        writer.transport.set_write_buffer_limits(high=0)
+        task = asyncio.create_task(self._serve(reader, writer, trusted=trusted))
+        self._tasks.add(task)
+        task.add_done_callback(self._on_end)
+
+    def _on_end(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._changed.set()
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a local client failed", exc_info=error)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, trusted: bool) -> None:
+        accepted = False
+        try:
+            hello = await self._hello(reader, trusted=trusted)
+            if hello is None:
+                return
+            if RELEASE in hello:
+                problem = self._release()
+                return await _write(writer, [{} if problem is None else {"error": problem}])
+            try:
+                connection = self._connection(hello, writer)
+            except GatewayError as error:
+                return await _write(writer, [{"error": str(error)}])
+            accepted = True
+            self._clients[writer] = connection
+            await _write(writer, [{}])
+            await self._serve_client(hello, connection, reader, writer)
+        except ConnectionError:
+            pass
+        finally:
+            self._clients.pop(writer, None)
+            if accepted and self._keep_last and len(self._tasks) == 1:
+                self._kept = writer
+            else:
+                writer.close()
+
+    async def _hello(self, reader: asyncio.StreamReader, *, trusted: bool) -> dict[str, Any] | None:
+        """Return the first line of a client, None if it has no token."""
+        try:
+            async with asyncio.timeout(HELLO_TIMEOUT):
+                hello = from_json(await reader.readline())
+        except (TimeoutError, ValueError):
+            return None
+        if not isinstance(hello, dict):
+            return None
+        token = hello.get("token")
+        if trusted or (isinstance(token, str) and hmac.compare_digest(token.encode(), self._token.encode())):
+            return hello
+        log.warning("a local client was refused: it has no token of %s", self._data_dir / RECORD)
+        return None
+
+    def _connection(self, hello: dict[str, Any], writer: asyncio.StreamWriter) -> Connection:
+        """Return the connection that a first line asks for. Raises BadRequest for an unknown agent."""
+        name, slash_commands, last_id = hello.get("agent"), hello.get("slash_commands"), hello.get("last_request_id")
+
+        async def write(message: dict[str, Any]) -> None:
+            await write_all((message,))
+
+        async def write_all(messages: Sequence[dict[str, Any]]) -> None:
+            await _write(writer, messages)
+            self.answered.set()
+
+        return Connection(
+            self._gateway,
+            name if isinstance(name, str) else "",
+            LOCAL_ADMINISTRATOR,
+            write,
+            write_all,
+            slash_commands=slash_commands if isinstance(slash_commands, str) else None,
+            login_command=acp_command(str(name), self._gateway.settings),
+            last_request_id=last_id if isinstance(last_id, int) else 0,
+        )
+
+    async def _serve_client(
+        self, hello: dict[str, Any], connection: Connection, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        agent = self._gateway.agents.get(str(hello["agent"]))
+        folder = None if agent.has_own_cwd else hello.get("folder")
+        refreshing = asyncio.create_task(self._refresh(str(hello["agent"])))
+        try:
+            async for line in read_lines(reader):
+                try:
+                    message = parse_message(line)
+                except ValueError:
+                    await _write(writer, [PARSE_ERROR])
+                else:
+                    await connection.receive(_in_folder(message, folder))
+            await connection.drain(FINISH_TIMEOUT)
+        finally:
+            refreshing.cancel()
+            await connection.close()
+
+    async def _refresh(self, agent_name: str) -> None:
+        """Probe the agent's program, if that was not done recently, as soon as the gateway is open."""
+        with contextlib.suppress(Exception):
+            gateway = await self._gateway.opened()
+            gateway.discovery.refresh(gateway.agents.get(agent_name))
+
+
+def request_release(data_dir: Path) -> bool:
+    """Ask the process that serves a data directory to editors to end. Return whether it does; False if there is none.
+
+    Raises ConfigError with its reason if it does not.
+    """
+    try:
+        record = from_json((data_dir / RECORD).read_bytes())
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(HELLO_TIMEOUT)
+            connection.connect(record["path"])
+            connection.sendall(to_json({"token": record["token"], RELEASE: True}) + b"\n")
+            answer = from_json(connection.makefile("rb").readline())
+    except (OSError, ValueError, KeyError):
+        return False
+    if "error" in answer:
+        raise ConfigError(f"another portico runs with the data directory {data_dir}: {answer['error']}")
+    return True
+
+
+def _in_folder(message: Any, folder: object) -> Any:
+    """Return the message, with the client's folder where a new session is to work in the folder of its agent."""
+    if folder and isinstance(message, dict) and message.get("method") in ("session/new", "session/fork"):
+        params = message.get("params")
+        if isinstance(params, dict) and params.get("cwd") in ("", "."):
+            return {**message, "params": {**params, "cwd": folder}}
+    return message
+
+
+async def _write(writer: asyncio.StreamWriter, messages: Sequence[dict[str, Any]]) -> None:
+    """Write messages at once. Waits while the client does not read. Raises ConnectionError if it is gone."""
+    writer.write(b"".join([to_json(message) + b"\n" for message in messages]))
+    await writer.drain()
+
+
+def _is_same_user(writer: asyncio.StreamWriter) -> bool:
+    """Whether the process at the other end is one of this user, as its kernel reports. False where it does not report it."""
+    connection = writer.get_extra_info("socket")
+    try:
+        if sys.platform == "linux":
+            _, uid, _ = struct.unpack("iII", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+        else:
+            # LOCAL_PEERCRED of macOS and FreeBSD: struct xucred begins with its version and the user.
+            _, uid = struct.unpack("II", connection.getsockopt(0, 1, 76)[:8])
+    except OSError:
+        return False
+    return bool(uid == os.geteuid())

@@ -1,0 +1,37 @@
+"""Queries about what the agents of sessions have used: the sum over the turns of each. They are parts of other transactions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, fields
+
+from sqlalchemy import Connection, bindparam, select, update
+
+from gateway.store import schema
+from gateway.store.prepared import PreparedStatement, prepared_insert
+from gateway.store.rows import UsageRecord
+
+_COLUMNS = tuple(field.name for field in fields(UsageRecord))
+_INSERT = prepared_insert(schema.session_usage, "session_id", *_COLUMNS)
+_ADD = PreparedStatement(
+    update(schema.session_usage)
+    .where(schema.session_usage.c.session_id == bindparam("of_session"))
+    .values({name: schema.session_usage.c[name] + bindparam(name) for name in _COLUMNS})
+)
+
+
+def usage_of_sessions(connection: Connection, session_ids: Sequence[str]) -> dict[str, UsageRecord]:
+    """Returns what sessions have used in all turns, by their ids. Those that have reported nothing are omitted."""
+    table = schema.session_usage
+    rows = connection.execute(select(table).where(table.c.session_id.in_(session_ids))).mappings()
+    return {row["session_id"]: UsageRecord(**{name: row[name] for name in _COLUMNS}) for row in rows}
+
+
+def add_usage(connection: Connection, session_id: str, usage: UsageRecord) -> None:
+    """Adds what a turn has used, within a transaction."""
+    values = asdict(usage)
+    known = select(schema.session_usage.c.session_id).where(schema.session_usage.c.session_id == session_id)
+    if connection.execute(known).first() is None:
+        _INSERT.execute(connection, {"session_id": session_id, **values})
+    else:
+        _ADD.execute(connection, {"of_session": session_id, **values})

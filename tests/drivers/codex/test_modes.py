@@ -1,0 +1,177 @@
+"""The modes of codex: approval policy, sandbox and tools of each, and the answers that the CLI suggests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from drivers.codex.grants import Grants
+from drivers.codex.handshake import SessionRequest
+from drivers.codex.modes import QUESTION_TOOL, answers_of, choices_of, collaboration_mode, questions_of, sandbox_of
+from drivers.contract.agent import PermissionReply, Reply, ToolReply
+from drivers.contract.agent_specs import SessionSpec
+from drivers.contract.driver_info import ToolGrant
+from drivers.contract.events import AwaitedCall, Awaiting
+from tests.drivers.codex.test_attribution import Server
+
+TOOLS = tuple(ToolGrant(name) for name in ("shell", "apply_patch", "view_image", "web_search"))
+
+
+def grants(mode: str | None, *ruled: str, trusted: bool = False, confined: bool = False) -> Grants:
+    tools = [ToolGrant(tool.name, trusted) for tool in TOOLS]
+    sandbox = sandbox_of(mode or "ask", "default")
+    return Grants.of(tools, sandbox, ("/work",), confined=confined, mode=mode, ruled=lambda tool: tool in ruled)
+
+
+@pytest.mark.parametrize(
+    ("mode", "policy", "sandbox"),
+    [
+        ("workspace", "on-request", "workspace-write"),
+        ("read-only", "on-request", "read-only"),
+        ("plan", "on-request", "read-only"),
+        ("full-access", "never", "danger-full-access"),
+        (None, "untrusted", "workspace-write"),
+    ],
+)
+def test_policy_and_sandbox(mode: str | None, policy: str, sandbox: str) -> None:
+    found = grants(mode)
+    assert (found.policy, found.sandbox_mode) == (policy, sandbox)
+    features = found.config()["features"]
+    assert features["view_image"] is (mode is not None) and ("web_search" in found.config()) is (mode is None)
+
+
+@pytest.mark.parametrize("mode", ["workspace", "full-access"])
+@pytest.mark.parametrize("tool", ["shell", "apply_patch"])
+def test_each_call_asks_where_a_rule_may_match(mode: str, tool: str) -> None:
+    found = grants(mode, tool)
+    assert (found.mode, found.policy) == (None, "untrusted")
+    assert found.verdict("shell", {}, []) == found.verdict("apply_patch", {}, []) == "ask"
+
+
+def test_a_tool_that_cannot_ask_is_missing_where_a_rule_may_match() -> None:
+    assert grants("workspace", "web_search").config()["web_search"] == "disabled"
+
+
+def test_what_the_cli_asks_about_is_asked_about_despite_trust() -> None:
+    found = grants("workspace", trusted=True)
+    assert found.verdict("shell", {}, []) == found.verdict("apply_patch", {}, [{"path": "a"}]) == "ask"
+    assert found.verdict("other", {}, []) == found.verdict("shell", {"kind": "stdin"}, []) == "decline"
+
+
+def test_the_gateways_sandbox_is_instead_of_the_clis() -> None:
+    assert grants("workspace", confined=True).sandbox_mode == "danger-full-access"
+
+
+@pytest.mark.parametrize(
+    ("mode", "option", "sandbox"),
+    [
+        ("workspace", "default", "workspace-write"),
+        ("workspace", "read-only", "read-only"),
+        ("workspace", "danger-full-access", "workspace-write"),
+        ("full-access", "workspace-write", "workspace-write"),
+        ("read-only", "", "read-only"),
+        ("plan", "workspace-write", "read-only"),
+        ("ask", "default", "default"),
+    ],
+)
+def test_the_narrower_sandbox_holds(mode: str, option: str, sandbox: str) -> None:
+    assert sandbox_of(mode, option) == sandbox
+
+
+def test_a_session_in_a_mode() -> None:
+    spec = SessionSpec("codex", Path("/work"), {}, options={"mode": "workspace", "sandbox": "read-only"}, tools=TOOLS)
+    thread = SessionRequest.of(spec).thread
+    assert (thread["approvalPolicy"], thread["sandbox"], thread["approvalsReviewer"]) == ("on-request", "read-only", "user")
+
+
+RULE = ["git", "push"]
+AMENDMENT = {"acceptWithExecpolicyAmendment": {"execpolicy_amendment": RULE}}
+
+
+@pytest.mark.parametrize(
+    ("tool", "params", "decisions"),
+    [
+        ("shell", {}, ["accept", "acceptForSession", "decline"]),
+        ("shell", {"availableDecisions": ["accept", "cancel"]}, ["accept", "decline"]),
+        ("shell", {"proposedExecpolicyAmendment": RULE}, ["accept", AMENDMENT, "acceptForSession", "decline"]),
+        (
+            "shell",
+            {"proposedExecpolicyAmendment": RULE, "availableDecisions": ["accept", AMENDMENT, "cancel"]},
+            ["accept", AMENDMENT, "decline"],
+        ),
+        ("shell", {"proposedExecpolicyAmendment": RULE, "availableDecisions": ["accept"]}, ["accept", "decline"]),
+        ("apply_patch", {"proposedExecpolicyAmendment": RULE}, ["accept", "acceptForSession", "decline"]),
+        ("shell", {"proposedExecpolicyAmendment": [1]}, ["accept", "acceptForSession", "decline"]),
+    ],
+)
+def test_choices_are_the_decisions_that_the_cli_suggests(tool: str, params: dict[str, Any], decisions: list[Any]) -> None:
+    found = choices_of(tool, params)
+    assert [decision for _, decision in found.values()] == decisions
+    assert list(found) == [choice.id for choice, _ in found.values()]
+    decisions = [decision for decision in decisions if decision != AMENDMENT]
+    assert [decision for _, decision in choices_of(tool, params, lasting=False).values()] == decisions
+
+
+QUESTIONS = {
+    "questions": [
+        {"id": "a", "header": "H", "question": "A?", "options": [{"label": "x", "description": "y"}]},
+        {"id": "b", "header": "H", "question": "B?", "options": None},
+    ]
+}
+
+
+def test_questions_have_the_form_of_a_calls_input() -> None:
+    first, second = questions_of(QUESTIONS)
+    assert first == {"question": "A?", "header": "H", "options": [{"label": "x", "description": "y"}], "multiSelect": False}
+    assert second["options"] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "answers"),
+    [
+        ('{"answers": {"A?": "x", "B?": ["y", "z"]}}', {"a": ["x"], "b": ["y", "z"]}),
+        ('{"answers": {"B?": "y"}}', {"b": ["y"]}),
+        ("free text", {"a": ["free text"], "b": ["free text"]}),
+    ],
+)
+def test_answers_are_text_or_json(text: str, answers: dict[str, list[str]]) -> None:
+    assert answers_of(QUESTIONS, text) == {"answers": {name: {"answers": given} for name, given in answers.items()}}
+
+
+ASKS = "item/tool/requestUserInput"
+
+
+@pytest.mark.parametrize(
+    ("reply", "result"),
+    [(ToolReply("q", "x"), {"a": {"answers": ["x"]}, "b": {"answers": ["x"]}}), (PermissionReply("q", False), {})],
+)
+def test_questions_wait_for_the_users_answers(reply: Reply, result: dict[str, Any]) -> None:
+    server = Server(QUESTION_TOOL)
+    server.begin("one")
+    assert [event.kind for event in server.request(ASKS, "one", "q", **QUESTIONS)] == ["tool_call"]
+    assert server.codec.debounced_events() == [Awaiting(calls=(AwaitedCall(id="q", wants="answer"),))]
+    server.codec.reply(reply)
+    assert server.written() == [{"id": 70, "result": {"answers": result}}]
+
+
+def test_questions_of_another_shape_are_declined() -> None:
+    server = Server(QUESTION_TOOL)
+    server.begin("one")
+    server.request(ASKS, "one", "q", questions=[{"id": "a"}])
+    assert server.written() == [{"id": 70, "result": {"answers": {}}}]
+    assert server.codec.debounce_seconds() is None and server.codec.debounced_events() == []
+
+
+def test_questions_are_declined_where_the_tool_is_not_granted() -> None:
+    server = Server("shell")
+    server.begin("one")
+    server.request(ASKS, "one", "q", **QUESTIONS)
+    assert server.written() == [{"id": 70, "result": {"answers": {}}}]
+
+
+def test_the_plan_mode_is_a_collaboration_mode() -> None:
+    assert collaboration_mode("plan", "m", "low")["collaborationMode"]["mode"] == "plan"
+    assert collaboration_mode("workspace", "m", None)["collaborationMode"]["mode"] == "default"
+    assert collaboration_mode(None, "m", None) == collaboration_mode("plan", None, None) == {}

@@ -1,0 +1,217 @@
+"""Modes of an agent's CLI and questions to the user, over the Agent Client Protocol. The script driver is given modes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from drivers.contract.agent import PermissionReply, ToolReply
+from drivers.contract.driver_info import DriverInfo, Option, PermissionMode
+from drivers.contract.events import PermissionChoice
+from drivers.script.driver import ScriptDriver
+from gateway.protocols.acp.permission_options import decision_of, options, with_decisions
+from gateway.protocols.acp.questions import answered, chosen_label, form, options_of, questions_of, reply_to_form
+from gateway.sessions.settings import SessionSettings
+from tests.daemon import RunningGateway, gateway_config, run_gateway
+from tests.gateway.protocols.acp.client import Client, RpcFailed, check, connect
+from tests.gateway.requests import get_session
+
+MODES = (
+    PermissionMode("default", "Manual", "The CLI's own rules."),
+    PermissionMode("plan", "Plan", "Changes nothing."),
+    PermissionMode("bypass", "Bypass", "Asks about nothing.", unrestricted=True),
+)
+MODE = Option("mode", "Mode", "A mode.", default="ask", choices=("ask", *(mode.id for mode in MODES)))
+CHOICES = (
+    PermissionChoice(id="rule:0", name="Always allow git", kind="allow_always"),
+    PermissionChoice(id="folder:1", name="Allow the folder /x", kind="allow_always"),
+)
+PLAN = (
+    PermissionChoice(id="mode:default", name="Yes", kind="allow_once"),
+    PermissionChoice(id="keep", name="No", kind="reject_once"),
+)
+ASKED = {
+    "questions": [
+        {"question": "Color?", "header": "Color", "options": [{"label": "Red", "description": "warm"}, {"label": "Blue"}]},
+        {"question": "Sizes?", "multiSelect": True, "options": [{"label": "S"}, {"label": "M"}]},
+        {"question": "Name?"},
+    ]
+}
+
+Start = Callable[..., Any]
+
+
+@pytest.fixture
+def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Start:
+    """Starts a gateway whose script agent has modes, and a client; the keyword arguments are entries of the agent's table."""
+    own = ScriptDriver().info()
+
+    def info(self: ScriptDriver) -> DriverInfo:
+        return replace(own, options=(*own.options, MODE), modes=MODES)
+
+    monkeypatch.setattr(ScriptDriver, "info", info)
+
+    @asynccontextmanager
+    async def started(**entry: Any) -> AsyncIterator[tuple[RunningGateway, Client]]:
+        async with run_gateway(gateway_config(tmp_path, agents={"script": {"driver": "script", **entry}})) as running:
+            client, connection = connect(running.gateway)
+            await client.initialize()
+            yield running, client
+            await connection.close()
+
+    return started
+
+
+async def new(client: Client) -> tuple[str, str, list[str]]:
+    answer = await client.request("session/new", {"cwd": ".", "mcpServers": []})
+    modes = answer["modes"]
+    [option] = [option for option in answer["configOptions"] if option.get("category") == "mode"]
+    assert option["currentValue"] == modes["currentModeId"]
+    assert [choice["value"] for choice in option["options"]] == [mode["id"] for mode in modes["availableModes"]]
+    assert "mode" not in [option["id"] for option in answer["configOptions"]]
+    return answer["sessionId"], modes["currentModeId"], [mode["id"] for mode in modes["availableModes"]]
+
+
+async def mode_and_trust(running: RunningGateway, session: str) -> tuple[str, set[bool]]:
+    agent = (await get_session(running.client, session))["agent"]
+    return agent["options"].get("mode"), {tool["trust"] for tool in agent["tools"]}
+
+
+async def test_sessions_of_editors_have_the_clis_own_rules(start: Start) -> None:
+    async with start() as (running, client):
+        session, mode, listed = await new(client)
+        assert (mode, listed) == ("default", ["default", "plan", "ask", "edit", "auto"])
+        assert await mode_and_trust(running, session) == ("default", {False})
+        for mode, stored in (("plan", ("plan", {False})), ("auto", ("ask", {True})), ("default", ("default", {False}))):
+            await client.request("session/set_mode", {"sessionId": session, "modeId": mode})
+            assert await mode_and_trust(running, session) == stored
+            assert client.updates(session)[-2] == {"sessionUpdate": "current_mode_update", "currentModeId": mode}
+        change = {"sessionId": session, "configId": "mode", "value": "plan"}
+        await client.request("session/set_config_option", change)
+        assert await mode_and_trust(running, session) == ("plan", {False})
+
+
+async def test_configuration_chooses_the_mode_of_editors(start: Start) -> None:
+    async with start(options={"mode": "ask"}) as (_, client):
+        assert (await new(client))[1] == "ask"
+
+
+async def test_mode_without_questions_needs_allow_bypass(start: Start) -> None:
+    async with start() as (_, client):
+        session, _, listed = await new(client)
+        assert "bypass" not in listed
+        with pytest.raises(RpcFailed, match="unknown mode 'bypass'"):
+            await client.request("session/set_mode", {"sessionId": session, "modeId": "bypass"})
+    async with start(allow_bypass=True) as (running, client):
+        session, _, listed = await new(client)
+        assert "bypass" in listed
+        await client.request("session/set_mode", {"sessionId": session, "modeId": "bypass"})
+        agent = running.gateway.agents.get("script")
+        assert agent.mode({"mode": "bypass"}) == "bypass"
+        agent.settings = agent.settings.model_copy(update={"allow_bypass": False})
+        assert agent.mode({"mode": "bypass"}) == "ask" and agent.spec({"mode": "bypass"}).options["mode"] == "ask"
+
+
+async def test_locked_mode_stays(start: Start) -> None:
+    async with start(locked=["mode"], options={"mode": "default"}) as (running, client):
+        session, mode, listed = await new(client)
+        assert (mode, listed) == ("default", ["default"])
+        for other in ("plan", "ask", "auto"):
+            with pytest.raises(RpcFailed):
+                await client.request("session/set_mode", {"sessionId": session, "modeId": other})
+        assert [mode.id for mode in running.gateway.agents.get("script").modes] == ["default"]
+
+
+def test_choices_of_the_cli_come_before_the_whole_tool() -> None:
+    ids = [option.option_id for option in options("Bash", enabled=True, choices=CHOICES)]
+    assert ids == ["allow_once", "rule:0", "folder:1", "allow_always", "reject_once", "reject_always"]
+    assert [option.option_id for option in options("ExitPlanMode", enabled=True, choices=PLAN)] == ["mode:default", "keep"]
+
+
+def selected(option: str) -> dict[str, Any]:
+    return {"outcome": {"outcome": "selected", "optionId": option}}
+
+
+def test_choice_of_the_cli_is_passed_on_and_trusts_nothing() -> None:
+    decision = decision_of("c", "Bash", selected("rule:0"), CHOICES)
+    assert decision.reply == PermissionReply("c", True, choice="rule:0")
+    settings = SessionSettings()
+    assert with_decisions(settings, [decision]) is settings
+    assert decision_of("c", "ExitPlanMode", selected("keep"), PLAN).reply == PermissionReply("c", False, choice="keep")
+    # Where the choices are all there are, others are rejections.
+    assert not decision_of("c", "ExitPlanMode", selected("allow_once"), PLAN).reply.granted  # type: ignore[union-attr]
+    assert decision_of("c", "Bash", {"outcome": {"outcome": "cancelled"}}, CHOICES).choice == "cancelled"
+
+
+def test_questions_are_a_form() -> None:
+    questions = questions_of(ASKED)
+    request = form("sess", "c", questions)
+    check("CreateElicitationRequest", request)
+    properties = request["requestedSchema"]["properties"]
+    assert list(properties) == ["question_0", "question_0_other", "question_1", "question_1_other", "question_2"]
+    assert properties["question_0"]["oneOf"][0] == {"const": "Red", "title": "Red", "description": "warm"}
+    assert properties["question_1"]["items"]["anyOf"][1]["const"] == "M"
+    assert form("sess", "c", questions[:1])["message"] == "Color?"
+
+
+def answers_of(**content: Any) -> Any:
+    reply = reply_to_form("c", questions_of(ASKED), {"action": "accept", "content": content})
+    return json.loads(str(reply.content))["answers"] if isinstance(reply, ToolReply) else reply
+
+
+def test_answers_of_a_form() -> None:
+    assert answers_of(question_0="Red", question_1=["S", "M"], question_2="x") == {
+        "Color?": "Red", "Sizes?": ["S", "M"], "Name?": "x",
+    }  # fmt: skip
+    assert answers_of(question_0="Red", question_0_other=" Green ", question_1=["S"], question_1_other="XL") == {
+        "Color?": "Green", "Sizes?": ["S", "XL"],
+    }  # fmt: skip
+    declined = PermissionReply("c", False, "the user did not answer")
+    assert answers_of() == answers_of(question_0="") == declined
+    assert reply_to_form("c", questions_of(ASKED), {"action": "cancel"}) == declined
+
+
+def test_questions_are_permission_requests_for_clients_without_forms() -> None:
+    question = questions_of(ASKED)[0]
+    assert [(option.option_id, option.name, option.kind) for option in options_of(question)] == [
+        ("answer:0", "Red: warm", "allow_once"),
+        ("answer:1", "Blue", "allow_once"),
+        ("skip", "Skip", "reject_once"),
+    ]
+    assert (chosen_label(question, "answer:1"), chosen_label(question, "skip")) == ("Blue", None)
+    assert answered("c", {}) == PermissionReply("c", False, "the user did not answer")
+
+
+@pytest.mark.parametrize("given", [None, {}, {"questions": "x"}, {"questions": [1]}])
+def test_input_without_questions(given: Any) -> None:
+    assert questions_of(given) == []
+
+
+async def test_mode_that_the_cli_changes_is_sent_and_stored(start: Start, tmp_path: Path) -> None:
+    changed = json.dumps({"kind": "mode", "mode": "plan"})
+    (tmp_path / "scenes").mkdir()
+    (tmp_path / "scenes" / "s.json").write_text(
+        json.dumps({"turns": [{"steps": [{"line": {"line": changed}}, {"text": "planning"}]}]})
+    )
+    async with start(cwd=str(tmp_path / "scenes"), options={"scenario": "s.json"}) as (running, client):
+        session, mode, _ = await new(client)
+        assert mode == "default"
+        await client.prompt(session)
+        modes = [u["currentModeId"] for u in client.updates(session) if u["sessionUpdate"] == "current_mode_update"]
+        assert modes == ["plan"]
+
+        async def stored() -> str:
+            return (await running.gateway.store.sessions.get(session)).config["options"]["mode"]
+
+        for _ in range(200):
+            if await stored() == "plan":
+                return
+            await asyncio.sleep(0.005)
+        raise AssertionError(await stored())

@@ -1,0 +1,119 @@
+"""Usage limits: what clients get of them, and runs that go on when the limit resets."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import pytest
+
+from drivers.contract.messages import UserMessage
+from gateway.errors import Conflict
+from gateway.runs import run as run_module
+from gateway.security.authentication import ADMINISTRATOR
+from gateway.sessions.session import Submission
+from tests.daemon import RunningGateway
+from tests.gateway.protocols.acp.client import RpcFailed
+from tests.gateway.protocols.acp.conftest import ConnectClient, WriteScenario, scripted_session
+
+LIMITED = "out of tokens (the limit resets at 2100-01-01 00:00:00 UTC)"
+
+
+def limited(resets_at: float) -> list[dict[str, Any]]:
+    """The steps of a turn that a usage limit ends."""
+    limit = {"kind": "rate_limit", "status": "rejected", "limit": "five_hour", "resets_at": resets_at}
+    error = {"kind": "error", "message": "out of tokens", "resets_at": resets_at}
+    return [{"line": json.dumps(limit)}, {"line": json.dumps(error)}, {"stop": {"reason": "error", "message": LIMITED}}]
+
+
+def limits_of(client: Any) -> list[dict[str, Any]]:
+    found = [
+        update["_meta"]["portico/rateLimit"] for update in client.updates() if "portico/rateLimit" in update.get("_meta", {})
+    ]
+    return [{name: value for name, value in limit.items() if name != "resetsAt"} for limit in found]
+
+
+@pytest.fixture
+def waiting(portico: RunningGateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The script agent waits for limits, without a margin."""
+    settings = portico.gateway.agents.get("script").settings
+    monkeypatch.setitem(settings.__dict__, "on_rate_limit", "wait")
+    monkeypatch.setattr(run_module, "LIMIT_MARGIN", 0.0)
+
+
+async def test_run_fails_by_default_and_names_the_time(
+    acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario
+) -> None:
+    client = await acp()
+    session = await scripted_session(client, portico.gateway, write_scenario(limited(time.time())))
+    with pytest.raises(RpcFailed, match="resets at 2100-01-01"):
+        await client.prompt(session)
+    assert limits_of(client) == [{"status": "rejected", "limit": "five_hour"}]
+
+
+@pytest.mark.usefixtures("waiting")
+async def test_run_goes_on_when_the_limit_has_been_reset(
+    acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario
+) -> None:
+    client = await acp()
+    turns = [{"steps": limited(time.time() - 1)}, {"steps": [{"text": "Done."}]}]
+    session = await scripted_session(client, portico.gateway, write_scenario(*turns))
+    assert (await client.prompt(session))["stopReason"] == "end_turn"
+    assert client.text() == "Done."
+    assert limits_of(client) == [{"status": "rejected", "limit": "five_hour"}, {"status": "rejected", "waiting": True}]
+
+
+@pytest.mark.usefixtures("waiting")
+async def test_run_waits_whether_or_not_the_error_and_the_end_of_the_turn_are_read_at_once(
+    acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario
+) -> None:
+    client = await acp()
+    rate_limit, error, stop = limited(time.time() - 1)
+    turns = [{"steps": [rate_limit, error, {"delay": 0.1}, stop]}, {"steps": [{"text": "Done."}]}]
+    session = await scripted_session(client, portico.gateway, write_scenario(*turns))
+    assert (await client.prompt(session))["stopReason"] == "end_turn"
+    assert client.text() == "Done."
+
+
+@pytest.mark.usefixtures("waiting")
+async def test_waiting_run_is_cancelled_and_its_agent_takes_the_next_prompt(
+    acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario
+) -> None:
+    client = await acp()
+    turns = [{"steps": limited(time.time() + 3600)}, {"steps": [{"text": "Next."}]}]
+    session = await scripted_session(client, portico.gateway, write_scenario(*turns))
+    answer = await client.begin("session/prompt", {"sessionId": session, "prompt": [{"type": "text", "text": "go"}]})
+    await client.until(lambda _: len(limits_of(client)) == 2)
+    held = await portico.gateway.sessions.get(ADMINISTRATOR, session)
+    waiting = held.live
+    await client.notify("session/cancel", {"sessionId": session})
+    assert (await answer)["stopReason"] == "cancelled"
+    assert (await client.prompt(session))["stopReason"] == "end_turn"
+    assert waiting is not None and held.live is waiting
+    assert client.text() == "Next."
+
+
+@pytest.mark.usefixtures("waiting")
+async def test_waiting_run_takes_no_messages(acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario) -> None:
+    client = await acp()
+    session = await scripted_session(client, portico.gateway, write_scenario(limited(time.time() + 3600)))
+    answer = await client.begin("session/prompt", {"sessionId": session, "prompt": [{"type": "text", "text": "go"}]})
+    await client.until(lambda _: len(limits_of(client)) == 2)
+    found = await portico.gateway.sessions.get(ADMINISTRATOR, session)
+    assert not await found.steer(UserMessage(content="more"))
+    with pytest.raises(Conflict, match="waits for a usage limit"):
+        await found.submit(Submission(message=UserMessage(content="more"), when_busy="steer"))
+    await client.notify("session/cancel", {"sessionId": session})
+    assert (await answer)["stopReason"] == "cancelled"
+
+
+@pytest.mark.usefixtures("waiting")
+async def test_limit_that_resets_too_late_fails_the_run(
+    acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario
+) -> None:
+    client = await acp()
+    late = time.time() + run_module.MAX_LIMIT_WAIT + 60
+    session = await scripted_session(client, portico.gateway, write_scenario(limited(late)))
+    with pytest.raises(RpcFailed, match="resets at"):
+        await client.prompt(session)

@@ -1,0 +1,40 @@
+"""The slash commands of the real codex in an editor that connects to `portico acp`."""
+
+from __future__ import annotations
+
+from tests.model_server.openai import OpenAIServer
+from tests.real.codex.conftest import Home
+from tests.real.editor import editor_of
+from tests.real.test_commands import answer_to, command_lists
+
+SKILL = "---\nname: greet\ndescription: Greets.\n---\nGreet the user. [[run:touch made]]\n"
+COMMANDS = {"compact", "review", "review-branch", "review-commit", "rename", "$greet", "$review-agent"}
+
+
+async def test_codex_commands(home: Home, model: OpenAIServer) -> None:
+    skill = home.codex / "skills" / "greet" / "SKILL.md"
+    skill.parent.mkdir(parents=True)
+    skill.write_text(SKILL)
+    async with editor_of("codex", home.base, home.path, home.config()) as (editor, agent, _):
+        session = (await agent.new_session(cwd=str(home.work), mcp_servers=[])).session_id
+        await editor.until(lambda: command_lists(editor))
+        # Before the first prompt, and the same as those of the session.
+        [known] = command_lists(editor)
+        assert set(known) >= COMMANDS
+
+        await answer_to(editor, agent, session, "/rename The tall tower")
+        assert editor.of("session_info_update")[-1].title == "The tall tower"
+        # The call of a skill's turn is asked about like any other.
+        editor.choose = lambda call: "reject_once"
+        assert await answer_to(editor, agent, session, "/$greet me") == "The command ran."
+        assert "Greet the user." in str(model.requests[-1].body)
+        assert len(editor.permission_requests) == 1
+        assert not (home.work / "made").exists()
+        await answer_to(editor, agent, session, "/compact")
+        assert len(model.requests) == 3
+        assert await answer_to(editor, agent, session, "[[echo:still here]]") == "still here"
+        # A review is a turn of the session, with the CLI's own skill: `review/start` would ask about nothing.
+        await answer_to(editor, agent, session, "/review only a.py")
+        request = str(model.requests[-1].body)
+        assert "$review-agent only a.py" in request and "<name>review-agent</name>" in request
+        assert command_lists(editor) == [known]

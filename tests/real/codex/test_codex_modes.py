@@ -1,0 +1,175 @@
+"""The modes of the real codex over ACP: what its sandbox permits is not asked about, and its own choices are."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.gateway.protocols.acp.client import Client, connect
+from tests.model_server.openai import OpenAIServer, model_server
+from tests.model_server.scenarios import Scenario, Step, Text, ToolUse, text_step
+from tests.real.codex.conftest import Home, needs_sandbox
+
+Json = dict[str, Any]
+
+
+OUTSIDE = Path("/usr/out-of-the-sandbox")
+
+
+def left_the_sandbox() -> bool:
+    return OUTSIDE.exists()
+
+
+class Editor:
+    """A client whose permission requests are recorded and answered with `choice`."""
+
+    def __init__(self, client: Client) -> None:
+        self.client, self.choice = client, "accept"
+        self.asked: list[Json] = []
+        client.choose = self._answer
+        self.session = ""
+
+    def _answer(self, params: Json) -> str:
+        self.asked.append(params)
+        return self.choice
+
+    async def new(self) -> Json:
+        answer: Json = await self.client.request("session/new", {"cwd": ".", "mcpServers": []})
+        self.session = answer["sessionId"]
+        return answer["modes"]  # type: ignore[no-any-return]
+
+    async def set_mode(self, mode: str) -> None:
+        await self.client.request("session/set_mode", {"sessionId": self.session, "modeId": mode})
+
+    async def prompt(self, text: str) -> list[Json]:
+        """Send a prompt; return the permission requests."""
+        before = len(self.asked)
+        assert (await self.client.prompt(self.session, text))["stopReason"] == "end_turn"
+        return self.asked[before:]
+
+
+@asynccontextmanager
+async def editor(home: Home, **entry: Any) -> AsyncIterator[Editor]:
+    home.agent |= {"options": {}} | entry
+    async with home.gateway() as running:
+        client, connection = connect(running.gateway, "codex")
+        await client.initialize()
+        yield Editor(client)
+        await connection.close()
+
+
+async def test_what_the_sandbox_permits_is_not_asked_about(home: Home) -> None:
+    async with editor(home) as bot:
+        modes = await bot.new()
+        assert modes["currentModeId"] == "workspace"
+        assert [mode["id"] for mode in modes["availableModes"]] == ["workspace", "read-only", "plan", "ask", "edit", "auto"]
+        assert await bot.prompt("[[run:echo hi > made.txt]]") == []
+        assert await bot.prompt("[[patch:patched.txt]]") == []
+        assert {"made.txt", "patched.txt"} <= {path.name for path in home.work.iterdir()}
+        await bot.prompt(f"[[run:touch {OUTSIDE}]]")
+        assert not left_the_sandbox()
+        [asked] = await bot.prompt("[[runoutside:echo asked]]")
+        options = {option["optionId"]: option["kind"] for option in asked["options"]}
+        assert options["accept"] == "allow_once" and options["decline"] == "reject_once" and "allow_always" not in options
+        bot.choice = "decline"
+        await bot.prompt("[[runoutside:touch declined.txt]]")
+        assert not (home.work / "declined.txt").exists()
+
+
+async def test_reading_only(home: Home) -> None:
+    async with editor(home) as bot:
+        await bot.new()
+        await bot.set_mode("read-only")
+        assert await bot.prompt("[[run:ls; touch no.txt]]") == []
+        assert not (home.work / "no.txt").exists()
+        [asked] = await bot.prompt("[[patch:patched.txt]]")
+        assert "accept" in [option["optionId"] for option in asked["options"]]
+        assert (home.work / "patched.txt").exists()
+
+
+async def test_a_choice_of_the_cli_applies_to_the_next_call(home: Home) -> None:
+    async with editor(home) as bot:
+        await bot.new()
+        [asked] = await bot.prompt("[[runoutside:echo one]]")
+        bot.choice = next(option["optionId"] for option in asked["options"] if option["kind"] == "allow_always")
+        await bot.prompt("[[runoutside:echo one]]")
+        assert await bot.prompt("[[runoutside:echo one]]") == []
+
+
+@pytest.mark.parametrize("mode", ["workspace", "full-access"])
+async def test_rules_of_the_gateway_hold_in_each_mode(home: Home, mode: str) -> None:
+    rules = [{"tool": "shell", "when": {"command": "touch *"}, "decide": "deny", "reason": "No."}]
+    async with editor(home, policy=rules, allow_bypass=True) as bot:
+        await bot.new()
+        await bot.set_mode(mode)
+        bot.choice = "allow_once"
+        assert await bot.prompt("[[run:touch no.txt]]") == []
+        assert len(await bot.prompt("[[run:echo hi]]")) == 1
+        assert not (home.work / "no.txt").exists()
+
+
+async def test_full_access_needs_the_permission_of_the_configuration(home: Home) -> None:
+    async with editor(home, allow_bypass=True) as bot:
+        await bot.new()
+        await bot.set_mode("full-access")
+        target = home.base / "outside.txt"
+        assert await bot.prompt(f"[[run:touch {target}]]") == [] and target.exists()
+
+
+async def test_a_narrower_sandbox_of_the_configuration_holds(home: Home) -> None:
+    async with editor(home, options={"sandbox": "read-only"}, locked=["sandbox"]) as bot:
+        await bot.new()
+        assert await bot.prompt("[[run:touch no.txt]]") == []
+        assert not (home.work / "no.txt").exists()
+
+
+@needs_sandbox
+async def test_the_workspace_in_the_gateways_sandbox(home: Home) -> None:
+    home.use_sandbox()
+    async with editor(home) as bot:
+        await bot.new()
+        assert await bot.prompt(f"[[run:touch made.txt; touch {OUTSIDE}]]") == []
+        assert (home.work / "made.txt").exists() and not left_the_sandbox()
+
+
+PLAN = "<proposed_plan>\n# The plan\n\n1. Write it\n</proposed_plan>"
+ASKED = {
+    "questions": [
+        {
+            "id": "color",
+            "header": "Color",
+            "question": "Which color?",
+            "options": [{"label": "Red", "description": "warm"}, {"label": "Blue", "description": "cold"}],
+        }
+    ]
+}
+PLANNING = {
+    "makeplan": Scenario((Step((Text(PLAN),), chunk=500),)),
+    "askuser": Scenario((Step((ToolUse("request_user_input", ASKED),), chunk=5000), text_step("Thanks."))),
+}
+
+
+async def test_a_plan_and_a_question(home: Home, model: OpenAIServer) -> None:
+    async with model_server(PLANNING) as planner:
+        config = home.codex / "config.toml"
+        config.write_text(config.read_text().replace(model.url, planner.url))
+        async with editor(home) as bot:
+            await bot.new()
+            await bot.set_mode("plan")
+            assert await bot.prompt("[[makeplan]]") == []
+            assert "# The plan\n\n1. Write it" in bot.client.text() and "proposed_plan" not in bot.client.text()
+            bot.choice = "answer:1"
+            [asked] = await bot.prompt("[[askuser]]")
+            assert asked["toolCall"]["title"] == "Which color?"
+            assert "Blue" in json.dumps(planner.bodies()[-1]["input"])
+            assert await bot.prompt("[[run:touch no.txt]]") == [] and not (home.work / "no.txt").exists()
+            await bot.set_mode("workspace")
+            assert await bot.prompt("[[run:touch made.txt]]") == []
+            assert (home.work / "made.txt").exists()
+            # Only the plan mode has questions.
+            assert await bot.prompt("[[askuser]]") == []

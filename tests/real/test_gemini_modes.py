@@ -1,0 +1,124 @@
+"""The modes of the real gemini over ACP: its own rules, its own choices, and the rules of the gateway in each mode."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from tests.gateway.protocols.acp.client import connect
+from tests.model_server.scenarios import Scenario, Step, ToolUse, text_step
+from tests.real.codex.test_codex_modes import Editor
+from tests.real.editor import SERVER
+from tests.real.gemini import SCENARIOS, SHELL, Gemini, create_session
+
+SCENARIOS["server"] = Scenario((Step((ToolUse("mcp_my-server_secret", {"x": 1}),)), text_step("Done.")))
+
+POLICY = """
+[[rule]]
+toolName = "run_shell_command"
+commandPrefix = "touch allowed"
+decision = "allow"
+priority = 100
+
+[[rule]]
+toolName = "run_shell_command"
+commandPrefix = "touch denied"
+decision = "deny"
+priority = 200
+"""
+
+
+@asynccontextmanager
+async def editor(gemini: Gemini, **entry: Any) -> AsyncIterator[Editor]:
+    gemini.agent |= {"options": {}} | entry
+    async with gemini.gateway() as running:
+        client, connection = connect(running.gateway, "gemini")
+        await client.initialize()
+        yield Editor(client)
+        await connection.close()
+
+
+async def test_the_clis_own_rules(gemini: Gemini) -> None:
+    policies = gemini.home / ".gemini" / "policies"
+    policies.mkdir(parents=True)
+    (policies / "mine.toml").write_text(POLICY)
+    (gemini.work / "a.txt").write_text("text")
+    async with editor(gemini) as bot:
+        modes = await bot.new()
+        assert modes["currentModeId"] == "default"
+        assert [mode["id"] for mode in modes["availableModes"]] == ["default", "autoEdit", "ask", "edit", "auto"]
+        bot.choice = "proceed_once"
+        assert await bot.prompt("[[fileread:a.txt]]") == []
+        assert await bot.prompt("[[run:touch allowed]]") == [] and (gemini.work / "allowed").exists()
+        assert await bot.prompt("[[run:touch denied]]") == [] and not (gemini.work / "denied").exists()
+        [asked] = await bot.prompt("[[run:touch asked]]")
+        assert "allow_always" in [option["kind"] for option in asked["options"]] and (gemini.work / "asked").exists()
+        [asked] = await bot.prompt("[[filewrite:b.txt]]")
+        await bot.set_mode("autoEdit")
+        assert await bot.prompt("[[filewrite:c.txt]]") == [] and (gemini.work / "c.txt").exists()
+        before = {process.pid for process in gemini.processes("")}
+        await bot.set_mode("default")
+        bot.choice = next(option["optionId"] for option in asked["options"] if option["kind"] == "allow_always")
+        assert len(await bot.prompt("[[filewrite:d.txt]]")) == 1
+        assert await bot.prompt("[[filewrite:e.txt]]") == []
+        assert before == {process.pid for process in gemini.processes("")}, "the process stays"
+        # The user's rules do not apply where the gateway asks.
+        await bot.set_mode("ask")
+        bot.choice = "reject_once"
+        assert len(await bot.prompt("[[run:touch allowed2]]")) == 1
+
+
+@pytest.mark.parametrize("mode", ["default", "yolo"])
+async def test_rules_of_the_gateway_hold_in_each_mode(gemini: Gemini, mode: str) -> None:
+    rules = [{"tool": "run_shell_command", "when": {"command": "touch *"}, "decide": "deny", "reason": "No."}]
+    async with editor(gemini, policy=rules, allow_bypass=True) as bot:
+        await bot.new()
+        await bot.set_mode(mode)
+        bot.choice = "allow_once"
+        assert await bot.prompt("[[run:touch no.txt]]") == []
+        assert len(await bot.prompt("[[run:echo hi]]")) == 1
+        assert not (gemini.work / "no.txt").exists()
+
+
+async def test_a_mode_without_questions(gemini: Gemini) -> None:
+    async with editor(gemini, allow_bypass=True) as bot:
+        await bot.new()
+        await bot.set_mode("yolo")
+        assert await bot.prompt("[[run:touch made.txt]]") == [] and (gemini.work / "made.txt").exists()
+
+
+@pytest.mark.parametrize("mode", ["default", "yolo"])
+async def test_a_tool_that_is_not_listed_does_not_run(gemini: Gemini, mode: str) -> None:
+    policies = gemini.home / ".gemini" / "policies"
+    policies.mkdir(parents=True)
+    (policies / "mine.toml").write_text(POLICY)
+    gemini.agent["allow_bypass"] = True
+    async with gemini.gateway() as running:
+        aap = await create_session(running.client, "[[run:touch allowed]]", tools={"read_file": False}, mode=mode)
+        assert aap.last["stopReason"] == "end_turn" and SHELL not in gemini.tools()
+    assert not (gemini.work / "allowed").exists()
+
+
+async def test_a_rule_about_a_tool_of_a_server_holds_in_a_mode_without_questions(gemini: Gemini) -> None:
+    rules = [{"tool": "mcp__my-server__*", "decide": "deny", "reason": "No."}]
+    async with editor(gemini, policy=rules, allow_bypass=True) as bot:
+        server = {"name": "my server", "command": sys.executable, "args": [str(SERVER)], "env": []}
+        answer = await bot.client.request("session/new", {"cwd": ".", "mcpServers": [server]})
+        bot.session = answer["sessionId"]
+        await bot.set_mode("yolo")
+        assert await bot.prompt("[[server]]") == []
+        assert "letters" not in json.dumps(gemini.last_request())
+
+
+async def test_the_settings_of_a_project_permit_no_tool(gemini: Gemini) -> None:
+    (gemini.work / ".gemini").mkdir()
+    (gemini.work / ".gemini" / "settings.json").write_text(json.dumps({"tools": {"allowed": ["run_shell_command"]}}))
+    async with editor(gemini) as bot:
+        await bot.new()
+        bot.choice = "reject_once"
+        assert len(await bot.prompt("[[run:touch made.txt]]")) == 1 and not (gemini.work / "made.txt").exists()
