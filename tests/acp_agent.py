@@ -4,7 +4,8 @@
 stored in the folder ACP_AGENT_SESSIONS, so that another process can resume them. Flags in ACP_AGENT_FLAGS: `noresume`, `noload`,
 `noimage`, `login` (requires one), `nologin` (and rejects it), `http` (supports MCP servers by HTTP too), `commands` (sends its
 slash commands before the response to `session/new`), `commands_later` (sends them after it), `deaf` and `fragile` (does not
-respond to an unknown request, or exits), `folders` (supports additional directories).
+respond to an unknown request, or exits), `folders` (supports additional directories), `forgets` (loads sessions without their
+messages).
 """
 
 from __future__ import annotations
@@ -103,7 +104,7 @@ class SmallAgent:
     async def load_session(self, cwd: str, session_id: str, mcp_servers: Any = (), **kwargs: Any) -> LoadSessionResponse:
         self.session_start = _session_start("load", kwargs)
         await self._connect_servers(mcp_servers)
-        for text in self._load(session_id):
+        for text in self._load(session_id) if "forgets" not in FLAGS else ():
             await self._send_text(session_id, "user_message_chunk", text)
             await self._send_text(session_id, "agent_message_chunk", f"replay of {text}")
         return LoadSessionResponse.model_validate(self._settings())

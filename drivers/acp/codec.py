@@ -136,7 +136,7 @@ class AcpCodec(JsonLineCodec, SupportsDebounce, SupportsClientRequests, Supports
         self._deduplicator = Deduplicator()
         self._rpc = JsonRpcPeer(self.outbox)
         handshake = Handshake(self._rpc, request, self._session_ready, self._session_failed)
-        self.session, self.drain = handshake.session, handshake.drain
+        self.session, self.drain, self._replay = handshake.session, handshake.drain, handshake.replay
         self._cost = SessionCost(resumed=request.resume is not None)
         self._session_updates = SessionUpdates(self.session, report_commands=self._profile.slash_commands)
 
@@ -312,7 +312,8 @@ class AcpCodec(JsonLineCodec, SupportsDebounce, SupportsClientRequests, Supports
         if kind in SESSION_UPDATES and (starting or params["sessionId"] == self.native_id):
             return self._session_updates.read(update)
         if starting or kind in IGNORED_UPDATES or params["sessionId"] != self.native_id:
-            # Before the session is open these updates replay a loaded session.
+            if starting:
+                self._replay(update)
             if kind == "config_option_update":
                 self.session.update(update)
             return self._mode_reported(str(update["currentModeId"])) if kind == "current_mode_update" and not starting else []

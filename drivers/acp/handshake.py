@@ -40,6 +40,9 @@ AUTH_REQUIRED = -32000
 BARRIER = "_portico/barrier"
 """An unknown request. The agent rejects it after everything that it has begun to write before."""
 
+REPLAYED = frozenset({"user_message_chunk", "agent_message_chunk", "agent_thought_chunk", "tool_call"})
+"""The updates that replay the conversation of a loaded session (page "Session Setup")."""
+
 
 @dataclass(frozen=True, slots=True)
 class SessionRequest:
@@ -138,6 +141,7 @@ class Handshake:
         self._rpc, self._request, self._ready, self._failed = rpc, request, ready, failed
         self._login_tried = False
         self._opened: Callable[[], None] | None = None
+        self._replayed = False
         self._settings = self._setting_requests()
         capabilities = ClientCapabilities(
             fs=FileSystemCapabilities(read_text_file=request.read_files, write_text_file=request.write_files),
@@ -177,17 +181,30 @@ class Handshake:
         elif can and can.session_capabilities and can.session_capabilities.resume is not None:
             self._rpc.request("session/resume", ResumeSessionRequest(session_id=request.resume, **params), self._session)
         elif can and can.load_session:
-            load = LoadSessionRequest(session_id=request.resume, **params)
-            self._rpc.request("session/load", load, self._loaded if request.replays_after_load else self._session)
+            self._rpc.request("session/load", LoadSessionRequest(session_id=request.resume, **params), self._loaded)
         else:
             self._fail(ResumeFailed("the agent cannot resume sessions"))
         return []
 
+    def replay(self, update: Mapping[str, Any]) -> None:
+        """Take an update that the agent has sent before the session is open."""
+        content = update.get("content")
+        text = content.get("text") if isinstance(content, dict) else None
+        # gemini 0.44 to 0.61 begin each session with a message of their own.
+        if update["sessionUpdate"] in REPLAYED and not (isinstance(text, str) and text.startswith("<session_context>")):
+            self._replayed = True
+
     def _loaded(self, result: dict[str, Any] | None, error: RpcError | None) -> list[OutputEvent]:
-        if error:
+        if error or (self._replayed and not self._request.replays_after_load):
             return self._session(result, error)
-        self._rpc.request(BARRIER, {}, lambda _result, _error: self._session(result, None))
+        self._rpc.request(BARRIER, {}, lambda _result, _error: self._replay_ended(result))
         return []
+
+    def _replay_ended(self, result: dict[str, Any] | None) -> list[OutputEvent]:
+        if self._replayed:
+            return self._session(result, None)
+        # gemini 0.44 and 0.45 report success for a session whose conversation they have lost.
+        return self._fail(ResumeFailed("it loaded the session, but replayed no message of it"))
 
     def _session(self, result: dict[str, Any] | None, error: RpcError | None) -> list[OutputEvent]:
         if error:

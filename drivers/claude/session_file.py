@@ -7,25 +7,29 @@ from collections.abc import Sequence
 from pydantic_core import to_json
 
 from drivers.claude.content import native_messages
-from drivers.contract.messages import (
-    Message,
-)
+from drivers.contract.messages import Message
 
 BASE36_DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 LONGEST_FOLDER = 200
+NO_MODEL = "<synthetic>"
+"""The CLI's own name for the model of messages that no model has written. claude 2.1.148 to 2.1.202 never get ready with an
+assistant record without a `model`; with a real name, a resumed session changes to that model (2.1.176 and 2.1.330)."""
 
 
 def session_file(history: Sequence[Message], ids: Sequence[str], timestamp: str) -> bytes:
     """The CLI's own session file for a history: one line a message, each naming the one before.
 
     `timestamp` and the chain of `parentUuid` are needed: claude 2.1.329 ignores files without the one, records without
-    the other. `ids` are as many fresh UUIDs as there are messages, or more.
+    the other. claude 2.1.197 joins assistant messages that have the same `id`, or none. `ids` are as many fresh UUIDs as there
+    are messages, or more.
     """
     lines: list[bytes] = []
     parent: str | None = None
     for message, uuid in zip(native_messages(history), ids, strict=False):
-        if message["role"] == "assistant" and isinstance(message["content"], str):
-            message = {**message, "content": [{"type": "text", "text": message["content"]}]}
+        if message["role"] == "assistant":
+            content = message["content"]
+            content = [{"type": "text", "text": content}] if isinstance(content, str) else content
+            message = {**message, "id": uuid, "model": NO_MODEL, "content": content}
         lines.append(
             to_json({"type": message["role"], "message": message, "uuid": uuid, "parentUuid": parent, "timestamp": timestamp})
         )

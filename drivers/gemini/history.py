@@ -27,6 +27,12 @@ OLD_TIME = "2000-01-01T00-00"
 """The time in a chat file's name. A load overwrites the session's file of the current minute: the CLI creates a file of that name
 before it looks for the old one (measured with 0.61.0)."""
 
+NEWEST_TIME = "2999-01-01T00:00:00.000Z"
+"""The time of the last change in a chat file. A load creates a file of the same session and then reads the one that changed last:
+up to 0.45.2 its own, without the conversation (measured with 0.44.0 and 0.45.2; 0.47.0 to 0.61.0 read the older file)."""
+CHANGED_LAST = to_json({"$set": {"lastUpdated": NEWEST_TIME}}) + b"\n"
+"""A line that gives a chat file this time."""
+
 
 def chat_file_name(session_id: str) -> str:
     """The name of a session's chat file, which no new session uses."""
@@ -51,7 +57,7 @@ def chat_file(
         "sessionId": session_id,
         "projectHash": hashlib.sha256(folder.encode()).hexdigest(),
         "startTime": timestamp,
-        "lastUpdated": timestamp,
+        "lastUpdated": NEWEST_TIME,
         "kind": "main",
     }
     records = [{**record, "id": ids[n], "timestamp": timestamp} for n, record in enumerate(records_of(history, tool_names))]

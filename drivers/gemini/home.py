@@ -17,7 +17,7 @@ from typing import Any
 
 from drivers.contract.agent_specs import AgentSpec, SessionSpec
 from drivers.contract.errors import AgentUnavailable
-from drivers.gemini.history import OLD_TIME
+from drivers.gemini.history import CHANGED_LAST, OLD_TIME
 from drivers.gemini.modes import USER_POLICY, own_mode, project_permits, user_rules
 from drivers.gemini.tools import SERVER
 from drivers.runtime.confined_files import ConfinedFolders, NotRegularFile, OutsideFolders, regular_file
@@ -80,7 +80,7 @@ def prepare_home(user: Path, state: Path, *, link_all: bool) -> None:
 
 
 def rename_chats(chats: Path) -> None:
-    """Give each session's chat file a name that no new session uses; see OLD_TIME.
+    """Give each session's chat file a name that no new session uses (see OLD_TIME), and the newest time (see NEWEST_TIME).
 
     Of several files of a session the longest has the conversation; the others were created by a load and are empty.
     """
@@ -93,7 +93,22 @@ def rename_chats(chats: Path) -> None:
         for path in paths:
             if path != longest:
                 path.unlink()
-        longest.rename(chats / f"session-{OLD_TIME}-{session}.jsonl")
+        _set_newest(longest.rename(chats / f"session-{OLD_TIME}-{session}.jsonl"))
+
+
+def _set_newest(chat: Path) -> None:
+    # The CLI's tools can write in its home: a link there leads to a file that is not the session's.
+    try:
+        chat_file = regular_file(os.open(chat, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "r+b")
+    except (OSError, NotRegularFile):
+        return
+    with chat_file:
+        size = chat_file.seek(0, os.SEEK_END)
+        chat_file.seek(max(0, size - len(CHANGED_LAST)))
+        end = chat_file.read()
+        if end != CHANGED_LAST:
+            # The last line of a process that was killed is not complete.
+            chat_file.write(CHANGED_LAST if end.endswith(b"\n") else b"\n" + CHANGED_LAST)
 
 
 def user_settings(user: Path) -> dict[str, Any]:

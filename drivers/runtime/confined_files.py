@@ -118,7 +118,7 @@ def open_folder(path: Path) -> int:
         os.close(start)
 
 
-def regular_file(descriptor: int, mode: Literal["rb", "wb"]) -> BinaryIO:
+def regular_file(descriptor: int, mode: Literal["rb", "wb", "r+b"]) -> BinaryIO:
     """Return the file of a descriptor, which is opened with O_NONBLOCK: a FIFO would block. Closes it if it raises.
 
     Raises NotRegularFile for a FIFO, a folder or a device.

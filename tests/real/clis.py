@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-CLIS = ROOT / ".clis"
+CLIS = Path(os.environ.get("PORTICO_TEST_CLIS", ROOT / ".clis"))
+"""Where npm has installed the CLIs; another folder has other versions of them."""
 BIN = CLIS / "node_modules" / ".bin"
 IN_CI = "CI" in os.environ
 

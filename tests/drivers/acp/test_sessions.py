@@ -94,6 +94,14 @@ async def test_a_session_that_cannot_be_resumed_has_an_error_of_its_own(open_age
         await open_agent(history=(UserMessage(content="hello"),))
 
 
+async def test_loaded_session_whose_conversation_is_lost_is_not_resumed(open_agent: Open) -> None:
+    first = await open_agent(flags="noresume")
+    await run_events(first, "say one")
+    await first.close()
+    with pytest.raises(ResumeFailed, match="replayed no message"):
+        await open_agent(flags="noresume forgets", resume=first.native_id)
+
+
 async def test_additional_directories_are_sent_with_new_resume_and_load(open_agent: Open, tmp_path: Path) -> None:
     more = (tmp_path / "one", tmp_path / "two")
     directories = f"{tmp_path / 'one'} {tmp_path / 'two'}"

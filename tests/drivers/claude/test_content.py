@@ -96,7 +96,9 @@ def test_the_session_file_is_a_chain_of_minimal_lines() -> None:
     assert [record["type"] for record in records] == [message["role"] for message in NATIVE]
     # The content of an assistant message is always a list of blocks.
     expected = [*NATIVE[:3], {"role": "assistant", "content": [{"type": "text", "text": "It is mild."}]}, NATIVE[4]]
-    assert [record["message"] for record in records] == expected
+    for record, message in zip(records, expected, strict=True):
+        own = {"id": record["uuid"], "model": "<synthetic>"} if record["type"] == "assistant" else {}
+        assert record["message"] == {**message, **own}
 
 
 LONG = "/tmp/real/" + "/".join(f"L\u00f6ng-{n}_" + "x" * 40 for n in range(6))

@@ -21,7 +21,7 @@ from drivers.contract.mcp_servers import McpServer
 from drivers.contract.messages import AssistantMessage, ImageBlock, TextBlock, ToolMessage, ToolUseBlock, UserMessage
 from drivers.gemini.acp_profile import ZERO_WIDTH_SPACE, agent_profile
 from drivers.gemini.driver import MAX_TASK, GeminiDriver
-from drivers.gemini.history import OLD_TIME, chat_file, chat_file_name, records_of
+from drivers.gemini.history import CHANGED_LAST, OLD_TIME, chat_file, chat_file_name, records_of
 from drivers.gemini.home import (
     MAX_PROJECT_SETTINGS,
     prepare_home,
@@ -170,12 +170,22 @@ def test_chat_files_are_renamed_so_that_a_load_of_this_minute_keeps_them(tmp_pat
     (tmp_path / f"session-{OLD_TIME}-aaaaaaaa.jsonl").write_text("the conversation so far")
     (tmp_path / "session-2026-11-20T20-22-aaaaaaaa.jsonl").write_text("begun")
     (tmp_path / "session-2026-11-20T20-22-bbbbbbbb.jsonl").write_text("another")
-    rename_chats(tmp_path)
-    found = {path.name: path.read_text() for path in tmp_path.iterdir()}
-    assert found == {
-        f"session-{OLD_TIME}-aaaaaaaa.jsonl": "the conversation so far",
-        f"session-{OLD_TIME}-bbbbbbbb.jsonl": "another",
-    }
+    newest = CHANGED_LAST.decode()
+    for _ in range(2):
+        rename_chats(tmp_path)
+        found = {path.name: path.read_text() for path in tmp_path.iterdir()}
+        assert found == {
+            f"session-{OLD_TIME}-aaaaaaaa.jsonl": f"the conversation so far\n{newest}",
+            f"session-{OLD_TIME}-bbbbbbbb.jsonl": f"another\n{newest}",
+        }
+
+
+def test_chat_file_that_is_a_link_is_not_written(tmp_path: Path) -> None:
+    (tmp_path / "chats").mkdir()
+    (tmp_path / "outside").write_text("of the user")
+    (tmp_path / "chats" / "session-2026-11-20T20-22-aaaaaaaa.jsonl").symlink_to(tmp_path / "outside")
+    rename_chats(tmp_path / "chats")
+    assert (tmp_path / "outside").read_text() == "of the user"
 
 
 @pytest.fixture
