@@ -34,7 +34,7 @@ class SessionRequest:
     """The session that a fresh app-server is to open.
 
     Attributes:
-        thread: Parameters of `thread/start` and `thread/resume`.
+        thread: Parameters of `thread/start` and `thread/resume`. `cwd` is the folder in which the CLI's process is started.
         app_tools: The application-side tools.
         resume: The native id of the thread to resume; None for a new one.
         seed: The history of a new thread, as Responses items.
@@ -113,6 +113,9 @@ class SessionRequest:
             return "thread/resume", {**params, "threadId": self.resume.partition(":")[0], "excludeTurns": True}
         if self.app_tools:
             params["dynamicTools"] = _dynamic_tools(self.app_tools)
+        # The CLI works in the folder of its process. With the parameter it would add the folder to the user's trusted projects in
+        # `config.toml`, if the sandbox lets something be written, and apply the project's settings and rules (0.169.0).
+        del params["cwd"]
         return "thread/start", params
 
     def refusal(self, result: dict[str, Any]) -> str | None:

@@ -177,7 +177,7 @@ class TurnStream:
             return events
         events += self.start_call(item["id"])
         call = self.calls.running[item["id"]]
-        if item["type"] == "dynamic_tool_call" and call.name in self._app_tools:
+        if item["type"] == "dynamic_tool_call" and call.name in self._app_tools and call.id not in self.denials:
             # The client has given the result itself.
             return [*events, *self.calls.finish(call.id, failed=outcome_of(item)[1])]
         output, failed = outcome_of(item, self.denials.get(call.id))
@@ -364,6 +364,7 @@ class TurnRequests:
         elif request.wants == "answer":
             self._answer(request, reply)
         elif isinstance(reply, PermissionReply):
+            self._turn.denials[reply.call_id] = denied(reply.reason)
             self._rpc.respond(request.request_id, {"contentItems": tool_output(denied(reply.reason)), "success": False})
         else:
             self._rpc.respond(request.request_id, {"contentItems": tool_output(reply.content), "success": True})

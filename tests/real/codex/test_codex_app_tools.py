@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from gateway.security.authentication import ADMINISTRATOR
 from tests.daemon import RunningGateway
 from tests.model_server.openai import OpenAIServer
@@ -116,3 +118,16 @@ async def test_code_mode_calls_are_calls_too(portico: RunningGateway, home: Home
     answer = await aap.send(grant(call))
     assert results_of(answer["messages"]) == {call["toolCallId"]: "from-code\n"}
     assert text_of(answer["messages"]) == "The code ran."
+
+
+@pytest.mark.parametrize("mode", ["ask", "workspace", "full-access"])
+async def test_a_rule_denies_the_clients_tool_in_the_modes_of_the_cli(home: Home, model: OpenAIServer, mode: str) -> None:
+    home.agent |= {
+        "options": {"mode": mode},
+        "allow_bypass": True,
+        "policy": [{"tool": "get_weather", "decide": "deny", "reason": "No weather."}],
+    }
+    async with home.gateway() as running:
+        aap = await create_session(running.client, "[[weather]]", app=[WEATHER])
+        assert "No weather." in next(iter(results_of(aap.first["messages"]).values()))
+    assert "No weather." in outputs(model.bodies()[-1])[0]

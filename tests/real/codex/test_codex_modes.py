@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,7 +14,10 @@ import pytest
 from tests.gateway.protocols.acp.client import Client, connect
 from tests.model_server.openai import OpenAIServer, model_server
 from tests.model_server.scenarios import Scenario, Step, Text, ToolUse, text_step
+from tests.real.codex.aap_client import outputs
 from tests.real.codex.conftest import Home, needs_sandbox
+from tests.real.codex.test_codex_servers import CALLS
+from tests.real.editor import SERVER
 
 Json = dict[str, Any]
 
@@ -38,8 +42,8 @@ class Editor:
         self.asked.append(params)
         return self.choice
 
-    async def new(self) -> Json:
-        answer: Json = await self.client.request("session/new", {"cwd": ".", "mcpServers": []})
+    async def new(self, *servers: Json) -> Json:
+        answer: Json = await self.client.request("session/new", {"cwd": ".", "mcpServers": list(servers)})
         self.session = answer["sessionId"]
         return answer["modes"]  # type: ignore[no-any-return]
 
@@ -111,6 +115,25 @@ async def test_rules_of_the_gateway_hold_in_each_mode(home: Home, mode: str) -> 
         assert await bot.prompt("[[run:touch no.txt]]") == []
         assert len(await bot.prompt("[[run:echo hi]]")) == 1
         assert not (home.work / "no.txt").exists()
+
+
+@pytest.mark.parametrize("mode", ["workspace", "read-only", "full-access"])
+@pytest.mark.parametrize("denied", [True, False])
+async def test_calls_of_the_clients_servers_are_denied_or_asked_about_in_each_mode(
+    home: Home, model: OpenAIServer, mode: str, denied: bool
+) -> None:
+    rules = [{"tool": "mcp__my_server__*", "decide": "deny", "reason": "Not this server."}]
+    server = {"name": "my server", "command": sys.executable, "args": [str(SERVER)], "env": [{"name": "SECRET", "value": "x"}]}
+    async with model_server(CALLS) as caller:
+        config = home.codex / "config.toml"
+        config.write_text(config.read_text().replace(model.url, caller.url))
+        async with editor(home, allow_bypass=True, policy=rules if denied else []) as bot:
+            await bot.new(server)
+            await bot.set_mode(mode)
+            bot.choice = "reject_once"
+            assert len(await bot.prompt("[[server]]")) == (0 if denied else 1)
+        output = json.dumps(outputs(caller.bodies()[-1]))
+    assert "letters" not in output and ("Not this server." in json.dumps(caller.bodies()[-1])) == denied
 
 
 async def test_full_access_needs_the_permission_of_the_configuration(home: Home) -> None:
