@@ -14,6 +14,7 @@ from typing import Any
 
 from drivers.contract.agent_specs import SessionSpec
 from drivers.contract.driver_info import ASK_MODE, MODE_OPTION, PermissionMode
+from drivers.contract.errors import AgentUnavailable
 from drivers.gemini.tools import NAMES
 from drivers.runtime.confined_files import NotRegularFile, regular_file
 
@@ -26,6 +27,8 @@ USER_POLICY = "user-"
 """The names of the user's policy files in the home of a session begin so."""
 MAX_POLICY = 1024 * 1024
 """Bytes of a policy file of the user, or of a project's settings, that are read."""
+SERVER_TOOLS = "mcp_"
+"""The names of tools of MCP servers begin so."""
 _PERMITTING = (b"tools", b"Tools", b"autoAccept", b"\\")
 """In a project's settings: the object of the settings about tools, their names in older releases, and an escaped character."""
 
@@ -71,15 +74,24 @@ def user_policies(user: Path, listed: Collection[str]) -> dict[str, bytes]:
     """Return the user's policy files with their rules about listed tools, by their names. It blocks.
 
     Another rule could allow a tool that the session does not list, since it goes before the one that denies all others.
+    Rules that deny tools of MCP servers stay. Raises AgentUnavailable for a file that cannot be read, since it may have rules that deny.
     """
     found: dict[str, bytes] = {}
     for path in sorted((user / "policies").glob("*.toml")):
-        try:
-            # A special file could block.
-            text = path.read_text("utf-8") if path.is_file() and path.stat().st_size <= MAX_POLICY else ""
-            rules = tomllib.loads(text).get("rule")
-        except (OSError, ValueError):
+        if path.exists() and not path.is_file():
+            # The CLI reads regular files only.
             continue
+        try:
+            with regular_file(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+                text = file.read(MAX_POLICY + 1)
+            if len(text) > MAX_POLICY:
+                raise ValueError(f"it has more than {MAX_POLICY} bytes")
+            rules = tomllib.loads(text.decode()).get("rule")
+        except (OSError, ValueError, NotRegularFile) as error:
+            raise AgentUnavailable(
+                f"the policy file {path} cannot be read, and may have rules that deny ({error}): correct or remove it, or set "
+                "the option settings to none"
+            ) from None
         kept = (
             [line for rule in rules if isinstance(rule, dict) for line in _rule(rule, listed)] if isinstance(rules, list) else []
         )
@@ -89,11 +101,18 @@ def user_policies(user: Path, listed: Collection[str]) -> dict[str, bytes]:
 
 
 def _rule(rule: Mapping[str, Any], listed: Collection[str]) -> list[str]:
-    """Return the lines of a rule for the listed tools that it is about; none for another rule."""
+    """Return the lines of a rule for the listed tools that it is about; none for another rule that denies no tools of servers."""
     named = rule.get("toolName")
     names = named if isinstance(named, list) else [named]
-    about = sorted(listed) if "*" in names else [name for name in names if name in listed]
-    if not about or "mcpName" in rule:
+    if rule.get("decision") == "deny" and "mcpName" in rule:
+        about = names
+    elif "mcpName" in rule:
+        return []
+    else:
+        about = sorted(listed) if "*" in names else [name for name in names if name in listed]
+        if rule.get("decision") == "deny":
+            about += [name for name in names if isinstance(name, str) and name.startswith(SERVER_TOOLS)]
+    if not about:
         return []
     plain = {key: value for key, value in {**rule, "toolName": about}.items() if key.isidentifier() and _is_plain(value)}
     if len(plain) < len(rule) and rule.get("decision") == "allow":

@@ -15,6 +15,7 @@ from drivers.acp import AcpCodec, Grants, SessionRequest
 from drivers.contract.agent import PermissionReply, Prompt
 from drivers.contract.agent_specs import SessionSpec
 from drivers.contract.driver_info import ToolGrant
+from drivers.contract.errors import AgentUnavailable
 from drivers.contract.events import Awaiting, ModeChanged, OutputEvent
 from drivers.contract.mcp_servers import McpServer
 from drivers.gemini.acp_profile import agent_profile
@@ -74,7 +75,6 @@ def base(tmp_path: Path) -> Path:
     policies = tmp_path / "user" / ".gemini" / "policies"
     policies.mkdir(parents=True)
     (policies / "mine.toml").write_text(RULES)
-    (policies / "broken.toml").write_text("[[rule")
     (policies / "others.toml").write_text('[[rule]]\ntoolName = "activate_skill"\ndecision = "allow"\npriority = 900\n')
     os.mkfifo(policies / "pipe.toml")
     tools = {"allowed": ["run_shell_command(git)"], "exclude": ["glob"], "core": ["glob"]}
@@ -165,6 +165,31 @@ def test_a_rule_with_a_condition_that_is_not_written_never_allows(tmp_path: Path
     found = [tomllib.loads(text.decode())["rule"] for text in user_policies(tmp_path, NAMES).values()]
     expected = {"toolName": ["glob"], "decision": decision, "argsPattern": "gehe\u00edm\x7f"}
     assert found == ([[expected]] if kept else [])
+
+
+DENY = '[[rule]]\ntoolName = "run_shell_command"\ndecision = "deny"\npriority = 500\n'
+
+
+@pytest.mark.parametrize("text", [DENY + "#" * (1024 * 1024), DENY + "[[rule", DENY.encode() + b"# \xff"])
+def test_a_policy_file_that_cannot_be_read_is_never_skipped(base: Path, text: str | bytes) -> None:
+    file = base / "user" / ".gemini" / "policies" / "deny.toml"
+    file.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(AgentUnavailable, match=r"deny\.toml cannot be read, and may have rules that deny"):
+        GeminiDriver().session(spec(base, "default"))
+    # Where its rules do not apply, it is not read.
+    GeminiDriver().session(spec(base, "ask"))
+    GeminiDriver().session(spec(base, "default", settings="none"))
+
+
+@pytest.mark.parametrize("about", ['mcpName = "github"\ntoolName = "*"', 'toolName = "mcp_github_*"'])
+@pytest.mark.parametrize(("decision", "kept"), [("allow", False), ("ask_user", False), ("deny", True)])
+def test_rules_that_deny_tools_of_servers_stay(tmp_path: Path, about: str, decision: str, kept: bool) -> None:
+    (tmp_path / "policies").mkdir()
+    text = f'[[rule]]\n{about}\ndecision = "{decision}"\npriority = 500\n'
+    (tmp_path / "policies" / "x.toml").write_text(text)
+    [rule] = tomllib.loads(text)["rule"]
+    found = [tomllib.loads(text.decode())["rule"] for text in user_policies(tmp_path, NAMES).values()]
+    assert found == ([[{**rule, "toolName": [rule["toolName"]]}]] if kept else [])
 
 
 def test_the_users_rules_allow_listed_tools_only(base: Path) -> None:

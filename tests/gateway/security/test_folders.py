@@ -77,6 +77,29 @@ def test_request_of_a_program_on_this_machine(request_scope: dict[str, Any], bin
     assert caller_of_request(named, request_scope, bind) == named and not named.any_folder
 
 
+PROXIES = {
+    "nginx": ("x-real-ip", "x-forwarded-host", "x-scheme", "x-original-uri"),
+    "haproxy, envoy": ("x-forwarded", "x-client-ip", "x-envoy-external-address", "x-envoy-attempt-count"),
+    "cloudflared": ("cf-connecting-ip", "cf-ray", "cf-visitor", "cf-access-jwt-assertion", "cf-warp-tag-id", "cdn-loop"),
+    "tailscale serve": ("tailscale-user-login", "tailscale-user-name", "tailscale-headers-info", "tailscale-app-capabilities"),
+    "others": (
+        "forwarded", "via", "true-client-ip", "client-ip", "x-cluster-client-ip", "fastly-client-ip", "fly-client-ip",
+        "x-azure-clientip", "x-appengine-user-ip", "x-amzn-trace-id", "x-vercel-id", "do-connecting-ip", "ngrok-trace-id",
+        "x-ms-proxy", "x-arr-ssl", "front-end-https", "proxy-connection", "x-original-forwarded-for",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("header", [header for headers in PROXIES.values() for header in headers])
+def test_request_with_a_header_of_a_proxy_is_not_direct(header: str) -> None:
+    assert not is_direct_and_local(scope(**{header: "127.0.0.1"}), "127.0.0.1")
+
+
+@pytest.mark.parametrize("header", ["user-agent", "x-request-id", "traceparent", "sec-websocket-key", "idempotency-key"])
+def test_headers_of_clients_are_not_those_of_a_proxy(header: str) -> None:
+    assert is_direct_and_local(scope(**{header: "127.0.0.1"}), "127.0.0.1")
+
+
 def test_folders_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own, data = tmp_path / "own", tmp_path / "data"
     own.mkdir()
