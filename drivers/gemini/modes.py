@@ -74,7 +74,7 @@ def user_policies(user: Path, listed: Collection[str]) -> dict[str, bytes]:
     """Return the user's policy files with their rules about listed tools, by their names. It blocks.
 
     Another rule could allow a tool that the session does not list, since it goes before the one that denies all others.
-    Rules that deny tools of MCP servers stay. Raises AgentUnavailable for a file that cannot be read: it may have rules that deny.
+    Rules that deny tools of MCP servers stay. Raises AgentUnavailable for a file that cannot be read.
     """
     found: dict[str, bytes] = {}
     for path in sorted((user / "policies").glob("*.toml")):

@@ -419,9 +419,7 @@ class Run:
             await self._take([*kept, RateLimit(status="rejected", resets_at=reset, waiting=True)])
             seconds = self._seconds_until(reset)
             self._limit_wait = max(0.0, self._limit_wait - seconds)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(seconds):
-                    await self._stop_requested.wait()
+            await self._stopped_or_gone(seconds)
         finally:
             self._waits_for_limit = False
         if not self._stopping and self.agent is not None:
@@ -429,8 +427,32 @@ class Run:
         cancelled = [SessionEnd(exit_code=130, stop_reason="cancelled")]
         await self._take(_error_end(self._failing) if self._failing is not None else cancelled)
 
+    async def _stopped_or_gone(self, seconds: float) -> None:
+        """Wait until the run is to stop, for some seconds at most. Raises AgentGone as soon as the agent has ended by itself."""
+        stopped, gone = asyncio.create_task(self._stop_requested.wait()), asyncio.create_task(self._agent_gone())
+        try:
+            await asyncio.wait([stopped, gone], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            ended = gone.done()
+            stopped.cancel()
+            gone.cancel()
+            await asyncio.wait([stopped, gone])
+        if ended and not self._stopping:
+            gone.result()
+
+    async def _agent_gone(self) -> None:
+        """Keep what the agent reports about its session between two prompts. Raises AgentGone as soon as the agent has ended."""
+        while self.agent is not None:
+            try:
+                await self._take_superseded(await self.agent.receive())
+            except AgentGone:
+                if not self.agent.alive:
+                    raise
+                # An agent that has a process in its turns only.
+                return await asyncio.Future()
+
     async def _take_superseded(self, events: Sequence[OutputEvent]) -> None:
-        """The run has its last event, and a next one has begun: only what the agent reports about its session is kept."""
+        """No turn is under way, or that of a next run is: only what the agent reports about its session is kept."""
         # Its last event is counted already.
         if counted := [event for event in events if not isinstance(event, SessionEnd)]:
             self._meter.record(counted)

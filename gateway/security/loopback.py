@@ -16,12 +16,13 @@ MIN_KEY = 16
 PROXY_HEADERS = frozenset(
     {
         b"forwarded", b"via", b"x-real-ip", b"x-client-ip", b"true-client-ip", b"client-ip", b"x-cluster-client-ip",
-        b"x-real-port", b"x-original-host", b"x-original-url", b"x-original-uri", b"x-original-forwarded-for", b"x-forwarded",
-        b"x-proxyuser-ip", b"x-remote-ip", b"x-remote-addr", b"x-request-start", b"x-scheme", b"x-url-scheme",
-        b"front-end-https", b"forwarded-for", b"fastly-client-ip", b"fly-client-ip", b"cdn-loop", b"proxy-connection", b"x-arr-log-id", b"x-arr-ssl",
-        b"x-azure-clientip", b"x-azure-socketip", b"x-appengine-user-ip", b"x-cloud-trace-context", b"x-amzn-trace-id",
-        b"x-nf-client-connection-ip", b"x-vercel-id", b"do-connecting-ip", b"wl-proxy-client-ip", b"proxy-client-ip",
-        b"x-envoy-external-address", b"x-envoy-internal",
+        b"x-real-port", b"x-original-host", b"x-original-url", b"x-original-uri", b"x-original-forwarded-for",
+        b"x-forwarded", b"x-proxyuser-ip", b"x-remote-ip", b"x-remote-addr", b"x-request-start", b"x-scheme",
+        b"x-url-scheme", b"front-end-https", b"forwarded-for", b"fastly-client-ip", b"fly-client-ip", b"cdn-loop",
+        b"proxy-connection", b"x-arr-log-id", b"x-arr-ssl", b"x-azure-clientip", b"x-azure-socketip",
+        b"x-appengine-user-ip", b"x-cloud-trace-context", b"x-amzn-trace-id", b"x-nf-client-connection-ip",
+        b"x-vercel-id", b"do-connecting-ip", b"wl-proxy-client-ip", b"proxy-client-ip", b"x-envoy-external-address",
+        b"x-envoy-internal",
     }
 )  # fmt: skip
 """Headers by which proxies, tunnels and delivery networks mark the requests that they pass on, besides PROXY_PREFIXES."""

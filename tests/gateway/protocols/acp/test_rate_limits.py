@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
+import signal
 import time
 from typing import Any
 
 import pytest
 
 from drivers.contract.messages import UserMessage
+from drivers.runtime.cli_agent import CliAgent
 from gateway.errors import Conflict
 from gateway.runs import run as run_module
 from gateway.security.authentication import ADMINISTRATOR
@@ -92,6 +96,21 @@ async def test_waiting_run_is_cancelled_and_its_agent_takes_the_next_prompt(
     assert (await client.prompt(session))["stopReason"] == "end_turn"
     assert waiting is not None and held.live is waiting
     assert client.text() == "Next."
+
+
+@pytest.mark.usefixtures("waiting")
+async def test_waiting_run_fails_at_once_when_its_agent_ends(
+    acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario
+) -> None:
+    client = await acp()
+    session = await scripted_session(client, portico.gateway, write_scenario(limited(time.time() + 3600)))
+    answer = await client.begin("session/prompt", {"sessionId": session, "prompt": [{"type": "text", "text": "go"}]})
+    await client.until(lambda _: len(limits_of(client)) == 2)
+    run = (await portico.gateway.sessions.get(ADMINISTRATOR, session)).run
+    assert run is not None and isinstance(run.agent, CliAgent)
+    os.kill(run.agent.pid, signal.SIGKILL)
+    with pytest.raises(RpcFailed, match="the agent's process has ended"):
+        await asyncio.wait_for(answer, 30)
 
 
 @pytest.mark.usefixtures("waiting")
