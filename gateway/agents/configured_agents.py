@@ -429,7 +429,9 @@ class Agents:
         """Return the agent with this name. Raises BadRequest that lists the names of those that can be used."""
         if name not in self._agents:
             known = ", ".join(agent.name for agent in self if agent.usable)
-            raise BadRequest(f"there is no agent {name!r} here; " + (f"there are {known}" if known else "none can be used now"))
+            raise BadRequest(
+                f"there is no agent {name!r} here; " + (f"choose from: {known}" if known else "none can be used now")
+            )
         return self._agents[name]
 
     def only(self, name: str) -> Agents:

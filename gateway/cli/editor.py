@@ -74,7 +74,7 @@ def _agents(settings: Settings, given: Sequence[str]) -> list[str]:
     known = {agent.name: agent for agent in Agents(settings)}
     for name in given:
         if name not in known:
-            raise ConfigError(f"there is no agent {name!r}; there are {', '.join(sorted(known))}")
+            raise ConfigError(f"there is no agent {name!r}; choose from: {', '.join(sorted(known))}")
     # `echo` repeats its prompt: of use in an editor only for a test.
     usable = list(given) or [name for name, agent in known.items() if agent.settings.driver != "echo" and agent.problem() is None]
     if not usable:

@@ -16,6 +16,7 @@ from drivers.runtime.subreaper import adopted_orphans
 from gateway.agents.configured_agents import Agents
 from gateway.agents.discovery import Discovery
 from gateway.cli.options import starting
+from gateway.cli.shared_gateway import RESERVED
 from gateway.config import Settings
 from gateway.errors import ConfigError, GatewayError
 from gateway.observability.logs import set_up_logging
@@ -32,8 +33,6 @@ FIRST_ANSWER_TIMEOUT = 0.1
 """Seconds after which the gateway is opened although no message was answered. Clients send `initialize` at once."""
 LOG_FILE = "acp.log"
 """The log, in the data directory."""
-RESERVED = 15.0
-"""Seconds for a daemon to start, before the editors start a process of their own again."""
 FINISH_TIMEOUT = 5.0
 """Seconds for the errors of requests that wait for a gateway that cannot be opened."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import select
 import signal
 import socket
 import sys
@@ -24,6 +25,7 @@ from click import ClickException
 from gateway.cli.editor_lines import EditorLines, ServingProcessFailed
 from gateway.cli.options import config_errors
 from gateway.errors import ConfigError
+from gateway.security.socket_peer import is_same_user
 
 if TYPE_CHECKING:
     from gateway.config import Settings
@@ -32,6 +34,10 @@ RECORD = "acp-socket.json"
 """The file in a data directory with the path of the socket and the token that connects to it: mode 0600."""
 ANSWER_TIMEOUT = 10.0
 """Seconds for the first answer of a process that accepts connections."""
+RESERVED = 15.0
+"""Seconds for a daemon to start, before the editors start a process of their own again."""
+EXIT_WAIT = 1.0
+"""Seconds for a process that has closed its connection to exit."""
 WAIT, MIN_WAIT = 5.0, 0.02
 """Seconds after `limits.grace` for a process that starts or ends; and between two attempts."""
 START_ERROR, FAULT = 1, 70
@@ -55,6 +61,8 @@ class SharedGateway:
     def __init__(self, data_dir: Path, load: Callable[[], Settings], request: EditorRequest) -> None:
         self._data_dir, self._load, self._request = data_dir, load, request
         self._started: int | None = None
+        self._running = -1
+        """The end of a pipe that is readable once the process that this one has started has exited."""
 
     def serve_editor(self) -> int:
         """Carry lines of standard input and output, and return the exit code. Raises ConfigError."""
@@ -75,7 +83,8 @@ class SharedGateway:
         while True:
             record = self._record()
             connection = self._attach(record, hello)
-            reserved = record.get("reserved_until", 0) > time.time()
+            # The clock begins anew with the system: a record of an earlier start of it does not count for longer.
+            reserved = 0.0 < record.get("reserved_until", 0.0) - time.monotonic() <= RESERVED
             if connection is None and not reserved:
                 connection = self._start(hello)
             if connection is not None:
@@ -104,7 +113,11 @@ class SharedGateway:
         try:
             connection.settimeout(ANSWER_TIMEOUT)
             connection.connect(path)
+            # In the folder for temporary files another user may have a socket where that of a process that was killed was.
+            same_user = is_same_user(connection)
         except OSError:
+            same_user = False
+        if not same_user:
             connection.close()
             return None
         return self._introduced(connection, {**hello, "token": token})
@@ -146,12 +159,15 @@ class SharedGateway:
             with data_dir_lock(settings.data_dir):
                 gc.freeze()
                 ours, theirs = socket.socketpair()
-                self._reap()
+                self._exit_code(0.0)
+                self._running, running = os.pipe()
                 self._started = os.fork()
                 if self._started == 0:
                     ours.close()
+                    os.close(self._running)
                     _run(lambda: serve_editors(settings, agents, theirs))
                 theirs.close()
+                os.close(running)
         except DataDirLocked:
             return None
         ours.settimeout(ANSWER_TIMEOUT)
@@ -165,24 +181,16 @@ class SharedGateway:
         """Whether the process that this one has started could not start. It has printed why."""
         return self._exit_code() == START_ERROR
 
-    def _exit_code(self) -> int | None:
-        """Return the exit code of the process that this one has started, once; None if it has not ended."""
-        # Its sockets are closed a moment before its exit code is known.
-        for _ in range(25):
-            if self._started is None:
-                return None
-            with suppress(ChildProcessError):
-                pid, status = os.waitpid(self._started, os.WNOHANG)
-                if pid:
-                    self._started = None
-                    return os.waitstatus_to_exitcode(status)
-            time.sleep(0.002)
-        return None
-
-    def _reap(self) -> None:
-        if self._started is not None:
-            with suppress(ChildProcessError):
-                os.waitpid(self._started, os.WNOHANG)
+    def _exit_code(self, wait: float = EXIT_WAIT) -> int | None:
+        """Return the exit code of the process that this one has started, once; None if it does not end within some seconds."""
+        if self._started is None or not select.select([self._running], [], [], wait)[0]:
+            return None
+        started, self._started = self._started, None
+        os.close(self._running)
+        try:
+            return os.waitstatus_to_exitcode(os.waitpid(started, 0)[1])
+        except ChildProcessError:
+            return None
 
 
 def _first_line(connection: socket.socket) -> bytes:

@@ -78,7 +78,7 @@ def serve(settings: Settings, *, no_auth: bool = False, hints: Callable[[str], s
     """
     deny_process_inspection()
     check_no_auth(settings.server.host, no_auth)
-    with _data_dir_lock(settings.data_dir):
+    with _data_dir_lock(settings.data_dir, settings.limits.grace + EXIT_TIMEOUT):
         redactor = Redactor()
         set_up_logging(settings.server.log_level, settings.server.log_format, redactor)
         keys = () if no_auth else default_api_keys(settings)
@@ -93,10 +93,13 @@ def serve(settings: Settings, *, no_auth: bool = False, hints: Callable[[str], s
 
 
 @contextmanager
-def _data_dir_lock(data_dir: Path) -> Iterator[None]:
-    """Lock the data directory. A process that serves it to editors only is asked to end; the editors connect to this one then."""
+def _data_dir_lock(data_dir: Path, exit_time: float) -> Iterator[None]:
+    """Lock the data directory. A process that serves it to editors only is asked to end; the editors connect to this one then.
+
+    One that accepts no connections any more may be about to end: it has `exit_time` seconds. Raises ConfigError.
+    """
     released = False
-    deadline = time.monotonic() + RELEASE_TIMEOUT
+    started = time.monotonic()
     with ExitStack() as stack:
         while True:
             try:
@@ -105,7 +108,7 @@ def _data_dir_lock(data_dir: Path) -> Iterator[None]:
             except DataDirLocked:
                 # Not the second time: another daemon may have been started since.
                 released = released or request_release(data_dir)
-                if not released or time.monotonic() > deadline:
+                if time.monotonic() > started + (RELEASE_TIMEOUT if released else exit_time):
                     raise
             time.sleep(0.005)
         yield

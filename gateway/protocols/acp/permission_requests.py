@@ -92,8 +92,11 @@ class PermissionRequests:
             async with asyncio.TaskGroup() as group:
                 asked = [group.create_task(self._decision(run, call)) for call in calls]
             decisions = [task.result() for task in asked]
-        except* RpcError as errors:
-            log.warning("session %s: the client cannot be asked: %s", self._session.id, errors.exceptions[0])
+        except* Exception as errors:
+            # Among others an answer of another shape: a call without an answer must not wait for ever.
+            failures = errors.split(RpcError)[1]
+            first = errors.exceptions[0]
+            log.warning("session %s: the client cannot be asked: %s", self._session.id, first, exc_info=failures)
             decisions = [Decision(call.id, self._tool(call.id), "reject_once") for call in calls]
         # From here on these are answers: the end of the waiting, which they bring about, does not cancel them.
         self._asking = None

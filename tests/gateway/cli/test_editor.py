@@ -121,7 +121,7 @@ def test_settings_that_are_a_program_are_printed_instead(editor: str) -> None:
 
 def test_an_unknown_agent_and_a_machine_without_agents_are_errors() -> None:
     unknown = run_editor("zed", "nobody")
-    assert unknown.exit_code == 1 and "there is no agent 'nobody'; there are claude, codex, echo, gemini" in unknown.stderr
+    assert unknown.exit_code == 1 and "there is no agent 'nobody'; choose from: claude, codex, echo, gemini" in unknown.stderr
     none = run_editor("zed")
     assert none.exit_code == 1 and "its program 'claude' is not on PATH; install it with" in none.stderr
 

@@ -6,8 +6,11 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import stat
-from contextlib import AsyncExitStack
+import threading
+import time
+from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,7 @@ import pytest
 from gateway.cli.options import load_settings
 from gateway.cli.shared_gateway import EditorRequest, SharedGateway
 from gateway.protocols.acp.transport.local_socket import request_release
+from gateway.server.data_dir_lock import data_dir_lock
 from tests.conftest import write_config
 from tests.daemon import Daemon
 from tests.gateway.portico_command import PorticoCommand
@@ -191,3 +195,96 @@ def test_a_process_that_fails_at_its_start_is_started_once(
         SharedGateway(tmp_path / "data", lambda: settings, EditorRequest("echo")).connect(0)
     assert exited.value.code == 1
     assert capfd.readouterr().err.count("RuntimeError: a fault") == 1
+
+
+def test_the_exit_of_a_process_that_ends_slowly_is_awaited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def fail(settings: object, agents: object, first: socket.socket) -> None:
+        first.close()
+        time.sleep(0.3)
+        raise RuntimeError("a fault")
+
+    monkeypatch.setattr("gateway.cli.serving_process.serve_editors", fail)
+    settings = load_settings(None, tmp_path / "data")
+    with pytest.raises(SystemExit):
+        SharedGateway(tmp_path / "data", lambda: settings, EditorRequest("echo")).connect(0)
+    assert capfd.readouterr().err.count("RuntimeError: a fault") == 1
+
+
+@pytest.mark.parametrize(("seconds", "waits"), [(0.3, True), (-1.0, False), (3600.0, False)])
+def test_the_time_that_is_reserved_for_a_daemon_is_of_no_wall_clock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, waits: bool
+) -> None:
+    """A record of a system that was started anew since may be far in the future."""
+    started_at: list[float] = []
+    ours, theirs = socket.socketpair()
+
+    def start(self: SharedGateway, hello: object) -> socket.socket:
+        started_at.append(time.monotonic())
+        return ours
+
+    monkeypatch.setattr(SharedGateway, "_start", start)
+    monkeypatch.setattr(time, "time", lambda: 0.0)
+    settings = load_settings(None, tmp_path)
+    until = time.monotonic() + seconds
+    (tmp_path / "acp-socket.json").write_text(json.dumps({"reserved_until": until}))
+    with ours, theirs:
+        assert SharedGateway(tmp_path, lambda: settings, EditorRequest("echo")).connect(0) is ours
+    assert (started_at[0] >= until) is (waits or seconds < 0)
+
+
+async def test_a_daemon_waits_for_a_process_that_is_about_to_end(tmp_path: Path) -> None:
+    settings = config(tmp_path)
+    with ExitStack() as stack:
+        # It accepts no connections any more.
+        stack.enter_context(data_dir_lock(tmp_path / "data"))
+        threading.Timer(0.5, stack.pop_all().close).start()
+        daemon = await Daemon(write_config(tmp_path, settings), tmp_path).start()
+    assert await daemon.stop() == 0
+
+
+async def test_a_stale_or_foreign_socket_is_not_used(tmp_path: Path) -> None:
+    """A process that was killed leaves its socket and record; a link in the place of either leads nowhere else."""
+    data = tmp_path / "data"
+    data.mkdir(mode=0o700)
+    stale = socket.socket(socket.AF_UNIX)
+    stale.bind(str(data / "acp.sock"))
+    stale.close()
+    (data / "acp-socket.json").write_text(json.dumps({"path": str(data / "acp.sock"), "token": "t", "pid": 1}))
+    other = tmp_path / "other.json"
+    other.write_text("unchanged")
+    (data / "acp-socket.new").symlink_to(other)
+    async with on_stdio(tmp_path, "echo") as (client, _):
+        await client.initialize()
+        assert (await client.prompt(await client.new(), "hello"))["stopReason"] == "end_turn"
+        assert not (data / "acp-socket.json").is_symlink()
+        assert stat.S_IMODE((data / "acp-socket.json").stat().st_mode) == 0o600
+    assert other.read_text() == "unchanged"
+
+
+def test_a_socket_of_another_user_gets_no_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be where that of a process that was killed was, in the folder for temporary files."""
+    ours, theirs = socket.socketpair()
+    monkeypatch.setattr(SharedGateway, "_start", lambda self, hello: ours)
+    settings = load_settings(None, tmp_path)
+    path = tmp_path / "foreign.sock"
+    (tmp_path / "acp-socket.json").write_text(json.dumps({"path": str(path), "token": "secret"}))
+    with socket.socket(socket.AF_UNIX) as foreign, ours, theirs:
+        foreign.bind(str(path))
+        foreign.listen()
+        with monkeypatch.context() as other:
+            other.setattr(os, "geteuid", lambda: os.getuid() + 1)
+            assert SharedGateway(tmp_path, lambda: settings, EditorRequest("echo")).connect(0) is ours
+            assert not request_release(tmp_path)
+        for _ in range(2):
+            accepted, _ = foreign.accept()
+            with accepted:
+                assert accepted.recv(100) == b""
+
+
+async def test_a_data_directory_of_another_user_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir(mode=0o777)
+    (tmp_path / "data").chmod(0o1777)
+    code, out, err = await PorticoCommand(tmp_path, "acp", "echo").run()
+    assert (code, out) == (1, "") and "is a directory that users share" in err

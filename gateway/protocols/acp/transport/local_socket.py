@@ -16,8 +16,6 @@ import os
 import secrets
 import shutil
 import socket
-import struct
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -33,6 +31,7 @@ from gateway.protocols.acp.initialization import acp_command
 from gateway.protocols.acp.transport.messages import MAX_MESSAGE_BYTES, PARSE_ERROR, parse_message
 from gateway.protocols.acp.transport.stdio import read_lines
 from gateway.security.authentication import LOCAL_ADMINISTRATOR
+from gateway.security.socket_peer import is_same_user
 
 log = logging.getLogger(__name__)
 
@@ -88,13 +87,18 @@ class LocalSocket:
             os.umask(umask)
 
     def reserve(self, seconds: float) -> None:
-        """After `stop_accepting`: keep clients from starting a process for the data directory, because a daemon starts."""
-        self._write_record({"reserved_until": time.time() + seconds})
+        """After `stop_accepting`: keep clients from starting a process for the data directory, because a daemon starts.
+
+        The clock is that of all processes since the system has started, which no change of the time affects.
+        """
+        self._write_record({"reserved_until": time.monotonic() + seconds})
 
     def _write_record(self, content: dict[str, Any]) -> None:
         record = self._data_dir / RECORD
         temporary = record.with_suffix(".new")
-        with open(private_file(temporary, os.O_WRONLY | os.O_TRUNC), "w") as opened:
+        # Not through a link in its place.
+        temporary.unlink(missing_ok=True)
+        with open(private_file(temporary, os.O_WRONLY | os.O_EXCL), "w") as opened:
             json.dump(content, opened)
         temporary.replace(record)
 
@@ -143,7 +147,7 @@ class LocalSocket:
     # -- one client --------------------------------------------------------------------------------------------------
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self._server is None or len(self._tasks) >= MAX_CLIENTS or not _is_same_user(writer):
+        if self._server is None or len(self._tasks) >= MAX_CLIENTS or not is_same_user(writer.get_extra_info("socket")):
             writer.close()
         else:
             self._begin(reader, writer, trusted=False)
@@ -259,6 +263,8 @@ def request_release(data_dir: Path) -> bool:
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(HELLO_TIMEOUT)
             connection.connect(record["path"])
+            if not is_same_user(connection):
+                return False
             connection.sendall(to_json({"token": record["token"], RELEASE: True}) + b"\n")
             answer = from_json(connection.makefile("rb").readline())
     except (OSError, ValueError, KeyError):
@@ -281,17 +287,3 @@ async def _write(writer: asyncio.StreamWriter, messages: Sequence[dict[str, Any]
     """Write messages at once. Waits while the client does not read. Raises ConnectionError if it is gone."""
     writer.write(b"".join([to_json(message) + b"\n" for message in messages]))
     await writer.drain()
-
-
-def _is_same_user(writer: asyncio.StreamWriter) -> bool:
-    """Whether the process at the other end is one of this user, as its kernel reports. False where it does not report it."""
-    connection = writer.get_extra_info("socket")
-    try:
-        if sys.platform == "linux":
-            _, uid, _ = struct.unpack("iII", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-        else:
-            # LOCAL_PEERCRED of macOS and FreeBSD: struct xucred begins with its version and the user.
-            _, uid = struct.unpack("II", connection.getsockopt(0, 1, 76)[:8])
-    except OSError:
-        return False
-    return bool(uid == os.geteuid())

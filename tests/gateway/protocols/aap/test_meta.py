@@ -146,7 +146,7 @@ async def test_unknown_agent_is_an_error_that_names_those_of_meta(tmp_path: Path
         portico.gateway.agents.get("out").apply_probe(Probe(logged_in=False))
         text = await expect_error(portico.client.put("/session", json=session_body("nothing")), 400)
     assert "away" not in known and known[-1] == "echo"
-    assert text == f"there is no agent 'nothing' here; there are {', '.join(name for name in known if name != 'out')}"
+    assert text == f"there is no agent 'nothing' here; choose from: {', '.join(name for name in known if name != 'out')}"
 
 
 @pytest.mark.parametrize(("models", "name"), [(("sonnet", "opus"), "default"), (("default", "opus"), "CLI default")])

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gateway.protocols.acp import permission_requests
 from gateway.security.authentication import ADMINISTRATOR
 from tests.daemon import RunningGateway, gateway_config, run_gateway
 from tests.gateway.protocols.acp.client import RpcFailed, connect, prompt
@@ -232,3 +234,18 @@ async def test_session_accepts_prompts_after_a_crash(
         await client.prompt(session, "crash")
     assert (await client.prompt(session, "again"))["stopReason"] == "end_turn"
     assert client.text() == "back"
+
+
+async def test_call_whose_answer_cannot_be_read_is_denied(
+    acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise KeyError("outcome")
+
+    monkeypatch.setattr(permission_requests, "decision_of", fail)
+    client = await acp()
+    client.choose = lambda params: "allow_once"
+    call = {"name": "shell", "input": {"command": "rm x"}}
+    session = await scripted_session(client, portico.gateway, write_scenario([{"tool_call": call}, {"text": "{last_result}"}]))
+    assert (await asyncio.wait_for(client.prompt(session, "go"), 30))["stopReason"] == "end_turn"
+    assert "denied" in client.text()
