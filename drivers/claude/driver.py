@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import uuid
 from collections.abc import Mapping
@@ -12,13 +13,13 @@ from typing import Any
 from drivers.claude.codec import ClaudeCodec
 from drivers.claude.content import native_messages
 from drivers.claude.permissions import BYPASS, MODES, QUESTION_TOOL
-from drivers.claude.probe import commands, efforts, greeting, logged_in, model_names, models
+from drivers.claude.probe import commands, efforts, fast_models, greeting, logged_in, model_names, models
 from drivers.claude.session_file import project_folder, session_file
 from drivers.claude.stdin_lines import escape_command
 from drivers.claude.tools import MCP_PREFIX, OTHER_TOOLS, OWN_TOOLS, PLAN_TOOLS, Toolset
 from drivers.contract.agent_specs import AgentSpec, SessionSpec, TaskSpec
 from drivers.contract.codec import Command, Launch
-from drivers.contract.driver_info import ASK_MODE, MODE_OPTION, DriverInfo, Login, Option, PermissionMode, Probe
+from drivers.contract.driver_info import ASK_MODE, FAST_OPTION, MODE_OPTION, DriverInfo, Login, Option, PermissionMode, Probe
 from drivers.contract.errors import DriverError
 from drivers.runtime.cli_driver import CliDriver, run_to_end
 from drivers.runtime.process import Spawner
@@ -46,6 +47,8 @@ ENVIRONMENT = {
 NOT_IN_OWN_MODES = frozenset({"CLAUDE_CODE_DISABLE_ATTACHMENTS"})
 """Variables that are not set in the CLI's own modes: the instructions of plan mode are such a text."""
 
+FAST_SETTINGS = {"fastMode": True}
+"""Settings of the fast mode. In print mode the CLI takes it from `--settings` only, not from its settings files (2.1.329)."""
 LOGINS = (
     Login("claude-login", "Claude subscription", ("auth", "login", "--claudeai")),
     Login("console-login", "Anthropic Console", ("auth", "login", "--console")),
@@ -53,6 +56,10 @@ LOGINS = (
 OPTIONS = (
     Option("model", "Model", "An alias such as sonnet or opus, or a model's full name; empty is the CLI's own default."),
     Option("effort", "Effort", "How hard the model thinks, such as low or high; empty is the CLI's own default."),
+    Option(
+        FAST_OPTION, "Fast mode", "Faster answers at a higher price, from models and accounts that have it.",
+        default="off", choices=("off", "on"),
+    ),
     Option("api_key", "API key", "An Anthropic API key for this session; empty uses the CLI's own login.", secret=True),
     Option(
         "system_prompt", "System prompt", "Whether a system message is added to the CLI's own prompt or replaces it.",
@@ -138,6 +145,7 @@ class ClaudeDriver(CliDriver):
             commands=commands(answer),
             model_names=model_names(answer),
             efforts=efforts(answer),
+            fast_models=fast_models(answer),
         )
 
     async def _ask(self, spec: AgentSpec, spawner: Spawner, *arguments: str, stdin: bytes = b"") -> tuple[int, str]:
@@ -153,7 +161,7 @@ class ClaudeDriver(CliDriver):
     def task(self, spec: TaskSpec) -> Launch:
         model = spec.model or spec.options.get("model")
         argv = [spec.program, *spec.args, "--print", *STREAM, "--include-hook-events", *([f"--model={model}"] if model else [])]
-        argv += _effort(spec)
+        argv += [*_effort(spec), *(("--settings", json.dumps(FAST_SETTINGS)) if _is_fast(spec) else ())]
         command = Command(tuple(argv), spec.cwd, _environment(spec), stdin=_literal(spec, spec.task).encode())
         return Launch(command, ClaudeCodec(once=True))
 
@@ -161,6 +169,7 @@ class ClaudeDriver(CliDriver):
         mode = spec.options.get(MODE_OPTION, ASK_MODE)
         own_mode = None if mode == ASK_MODE else mode
         tools = Toolset(spec.tools, spec.app_tools, spec.mcp_servers, mode=own_mode, ruled=spec.ruled)
+        settings = {**tools.settings(), **(FAST_SETTINGS if _is_fast(spec) else {})}
         fresh = str(uuid.uuid4())
         files: dict[Path, bytes] = {}
         if spec.resume is not None:
@@ -174,7 +183,7 @@ class ClaudeDriver(CliDriver):
         server_file = spec.state / "mcp-servers.json" if servers and spec.state else None
         if servers and server_file:
             files[server_file] = servers
-        argv = (*_session_arguments(spec, tools, server_file), *identity)
+        argv = (*_session_arguments(spec, tools, settings, server_file), *identity)
         command = Command(argv, spec.cwd, _environment(spec), files=files, state=spec.state)
         codec = ClaudeCodec(
             _initialize(spec),
@@ -190,7 +199,9 @@ class ClaudeDriver(CliDriver):
         return Launch(command, codec)
 
 
-def _session_arguments(spec: SessionSpec, tools: Toolset, server_file: Path | None) -> tuple[str, ...]:
+def _session_arguments(
+    spec: SessionSpec, tools: Toolset, settings: Mapping[str, Any], server_file: Path | None
+) -> tuple[str, ...]:
     model = spec.options.get("model")
     return (
         spec.program,
@@ -208,6 +219,7 @@ def _session_arguments(spec: SessionSpec, tools: Toolset, server_file: Path | No
         "stdio",
         # No tool runs that the session does not list: none of the CLI's own, none of an MCP server in its settings.
         *tools.arguments(server_file),
+        *(("--settings", json.dumps(settings)) if settings else ()),
         "--setting-sources",
         _sources(spec),
         # The CLI refuses it to root outside of a sandbox, and the mode itself without it.
@@ -228,6 +240,10 @@ def _initialize(spec: SessionSpec) -> dict[str, Any]:
 def _effort(spec: AgentSpec) -> tuple[str, ...]:
     effort = spec.options.get("effort")
     return (f"--effort={effort}",) if effort else ()
+
+
+def _is_fast(spec: AgentSpec) -> bool:
+    return spec.options.get(FAST_OPTION) == "on"
 
 
 def _sources(spec: SessionSpec) -> str:

@@ -56,6 +56,12 @@ def efforts(answer: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(map(str, levels)))
 
 
+def fast_models(answer: Mapping[str, Any]) -> tuple[str, ...]:
+    """The models that have a fast mode."""
+    listed = [model for model in answer.get("models") or () if isinstance(model, dict) and model.get("value")]
+    return tuple(str(model["value"]) for model in listed if model.get("supportsFastMode"))
+
+
 def commands(answer: Mapping[str, Any]) -> tuple[SlashCommand, ...]:
     """The slash commands that it has without any settings."""
     listed = answer.get("commands")

@@ -96,18 +96,20 @@ class Toolset:
 
     def arguments(self, server_file: Path | None = None) -> list[str]:
         """The CLI's arguments that make these, and nothing else, its tools."""
-        asking = [name for name, trust in self._trust.items() if not trust] + [f"{MCP_PREFIX}{name}" for name in self._servers]
         own = [name for name in self._trust if not name.startswith(MCP_PREFIX)]
         native_mode = NATIVE.get(self._mode, self._mode) if self._mode else "default"
         arguments = ["--tools", ",".join(own), "--strict-mcp-config", "--permission-mode", native_mode]
-        if self._mode is not None:
-            arguments += ["--settings", json.dumps(self._settings_for_hooks())]
-        elif asking:
-            # Beside the codec's hook, which comes first. No rule, mode or hook of the user's settings overrides it.
-            arguments += ["--settings", json.dumps({"permissions": {"ask": asking}})]
         configs = [json.dumps({"mcpServers": {SERVER: {"type": "sdk", "name": SERVER}}})] if self._app else []
         configs += [str(server_file)] if server_file else []
         return [*arguments, *(["--mcp-config", *configs] if configs else [])]
+
+    def settings(self) -> dict[str, Any]:
+        """The settings of the CLI by which these tools ask, for its argument `--settings`."""
+        if self._mode is not None:
+            return self._settings_for_hooks()
+        asking = [name for name, trust in self._trust.items() if not trust] + [f"{MCP_PREFIX}{name}" for name in self._servers]
+        # Beside the codec's hook, which comes first. No rule, mode or hook of the user's settings overrides it.
+        return {"permissions": {"ask": asking}} if asking else {}
 
     def _settings_for_hooks(self) -> dict[str, Any]:
         """Settings without which the codec's hook, and with it the rules of the gateway, would not apply to all calls.

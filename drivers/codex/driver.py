@@ -16,12 +16,12 @@ from pathlib import Path
 from drivers.codex.app_server import CodexAppCodec
 from drivers.codex.exec import CodexExecCodec
 from drivers.codex.grants import TOOLS, cli_sandbox
-from drivers.codex.handshake import SessionRequest
+from drivers.codex.handshake import SERVICE_TIERS, SessionRequest
 from drivers.codex.modes import MODES, QUESTION_TOOL
 from drivers.codex.probe import CodexProbe
 from drivers.contract.agent_specs import AgentSpec, Limits, SessionSpec, TaskSpec
 from drivers.contract.codec import Command, Launch
-from drivers.contract.driver_info import ASK_MODE, MODE_OPTION, DriverInfo, Login, Option, Probe
+from drivers.contract.driver_info import ASK_MODE, FAST_OPTION, MODE_OPTION, DriverInfo, Login, Option, Probe
 from drivers.contract.errors import AgentUnavailable, DriverError
 from drivers.runtime.cli_agent import CliAgent
 from drivers.runtime.cli_driver import CliDriver
@@ -35,6 +35,10 @@ PROBE_SECONDS = 10.0
 OPTIONS = (
     Option("model", "Model", "A model's name, such as gpt-5.5; empty is the CLI's own default."),
     Option("effort", "Reasoning effort", "How hard the model thinks, such as low or high; empty is the CLI's own default."),
+    Option(
+        FAST_OPTION, "Fast mode", "Faster answers, of some models with more usage; empty is the CLI's own setting.",
+        choices=("", "on", "off"),
+    ),
     Option("api_key", "API key", "An OpenAI API key for this session; empty uses the CLI's own login.", secret=True),
     Option(
         "system_prompt", "System prompt", "Whether a system message is added to the CLI's own prompt or replaces it.",
@@ -111,6 +115,7 @@ class CodexDriver(CliDriver):
             commands=codec.commands,
             model_names=codec.model_names,
             efforts=codec.efforts,
+            fast_models=codec.fast_models,
         )
 
     def home_folders(self, spec: AgentSpec) -> tuple[Path, ...]:
@@ -121,6 +126,8 @@ class CodexDriver(CliDriver):
         argv = [native_program(spec.program), *spec.args, "exec", "--json", "--skip-git-repo-check", *SETTINGS]
         argv += [f"--model={model}"] if model else []
         argv += ["-c", f"model_reasoning_effort={json.dumps(effort)}"] if effort else []
+        tier = SERVICE_TIERS.get(spec.options.get(FAST_OPTION, ""))
+        argv += ["-c", f"service_tier={json.dumps(tier)}"] if tier else []
         argv += [f"--sandbox={cli_sandbox(sandbox, confined=spec.confined)}"] if sandbox and sandbox != "default" else []
         # The CLI takes away one byte order mark.
         task = "\ufeff" + spec.task if spec.task.startswith("\ufeff") else spec.task

@@ -15,7 +15,7 @@ from drivers.codex.grants import Grants
 from drivers.codex.mcp_servers import GRANULAR_POLICY, settings
 from drivers.codex.modes import sandbox_of
 from drivers.contract.agent_specs import SessionSpec
-from drivers.contract.driver_info import ASK_MODE, MODE_OPTION, ToolSpec
+from drivers.contract.driver_info import ASK_MODE, FAST_OPTION, MODE_OPTION, ToolSpec
 from drivers.contract.errors import AgentUnavailable, DriverError, ResumeFailed
 from drivers.contract.events import OutputEvent
 from drivers.contract.mcp_servers import McpServer
@@ -24,6 +24,8 @@ CLIENT = {"clientInfo": {"name": "portico", "title": "Portico", "version": "1"},
 """The parameters of `initialize`. Dynamic tools and seeds belong to what the CLI calls its experimental API (0.169.0)."""
 RETRIES = {"request_max_retries": 1, "stream_max_retries": 3}
 """For a provider of the user's own that sets none: errors take 3 s, by default 25 s. Built-in providers take no settings."""
+SERVICE_TIERS = {"on": "fast", "off": "default"}
+"""The CLI's service tier for each value of the option `fast`. Models without a fast tier ignore it (0.169.0)."""
 
 WIDTH = {"readOnly": 0, "read-only": 0, "workspaceWrite": 1, "workspace-write": 1}
 """How much each sandbox lets be written, by its name in a response and in a request; any other lets everything be written."""
@@ -83,6 +85,8 @@ class SessionRequest:
         thread["config"] = grants.config()
         if options.get("effort"):
             thread["config"]["model_reasoning_effort"] = options["effort"]
+        if tier := SERVICE_TIERS.get(options.get(FAST_OPTION, "")):
+            thread["serviceTier"] = tier
         seed = seed_items(spec.history)
         commands = options.get("slash_commands") == "on"
         effort = options.get("effort") or None
@@ -110,6 +114,8 @@ class SessionRequest:
         if self.directories or self.resume is not None:
             params["runtimeWorkspaceRoots"] = self._roots(config)
         if self.resume is not None:
+            # A resumed thread keeps its earlier tier (0.169.0).
+            params.setdefault("serviceTier", config.get("service_tier") or SERVICE_TIERS["off"])
             return "thread/resume", {**params, "threadId": self.resume.partition(":")[0], "excludeTurns": True}
         if self.app_tools:
             params["dynamicTools"] = _dynamic_tools(self.app_tools)

@@ -22,6 +22,7 @@ class CodexProbe(JsonLineCodec):
         models: The models that the CLI lists.
         model_names: Their names and descriptions.
         efforts: The levels of effort that any of them has.
+        fast_models: Those that have a fast mode.
         commands: The slash commands of a session in the folder `cwd`.
     """
 
@@ -34,6 +35,7 @@ class CodexProbe(JsonLineCodec):
         self.models: tuple[str, ...] = ()
         self.model_names: tuple[ModelName, ...] = ()
         self.efforts: tuple[str, ...] = ()
+        self.fast_models: tuple[str, ...] = ()
         self.commands: tuple[SlashCommand, ...] = ()
         self._rpc = JsonRpcPeer(self.outbox, version=None)
         self._rpc.request("initialize", CLIENT, self._initialized)
@@ -75,6 +77,8 @@ class CodexProbe(JsonLineCodec):
             )
             levels = [level["reasoningEffort"] for model in listed for level in model.get("supportedReasoningEfforts") or ()]
             self.efforts = tuple(dict.fromkeys(map(str, levels)))
+            # "Deprecated: use serviceTiers", whose ids are those of the model's API: `priority`, with the name "Fast".
+            self.fast_models = tuple(str(m["model"]) for m in listed if "fast" in (m.get("additionalSpeedTiers") or ()))
         self._rpc.request("skills/list", {"cwds": [self._cwd]}, self._skills_listed)
         return []
 

@@ -36,6 +36,8 @@ class Option:
 
 EFFORT_OPTION = "effort"
 """The option with the reasoning effort, of drivers that have one."""
+FAST_OPTION = "fast"
+"""The option with the fast mode, of drivers that have one: `on`, `off`, or empty for the CLI's own setting."""
 MODE_OPTION = "mode"
 """The option with the mode of a session, of drivers with `modes`."""
 ASK_MODE = "ask"
@@ -164,7 +166,7 @@ class Probe:
     it has in every folder, where it lists them without a prompt. `additional_directories` is whether it takes folders besides
     the working folder, None where it does not report it. `options` are settings of the program itself, each with its choices.
     They override the driver's options of the same names. `model_names` are the names of those models that have one, `efforts` the
-    values of the option `effort`, of all models together.
+    values of the option `effort`, of all models together, and `fast_models` the models that have a fast mode.
     """
 
     version: str | None = None
@@ -177,3 +179,4 @@ class Probe:
     options: tuple[Option, ...] = ()
     model_names: tuple[ModelName, ...] = ()
     efforts: tuple[str, ...] = ()
+    fast_models: tuple[str, ...] = ()

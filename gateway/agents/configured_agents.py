@@ -100,6 +100,11 @@ class ConfiguredAgent:
         return self._probe.efforts
 
     @property
+    def fast_models(self) -> tuple[str, ...]:
+        """The values of the option `model` that have a fast mode, where the program lists them."""
+        return self._probe.fast_models
+
+    @property
     def usable(self) -> bool:
         """Whether its program is found, and reported no problem and no missing login when it was probed last."""
         return self.problem() is None and self._probe.problem is None and self._probe.logged_in is not False

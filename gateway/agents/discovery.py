@@ -189,8 +189,19 @@ def _probe_of(value: dict[str, Any]) -> Probe:
     commands = tuple(SlashCommand.model_validate(command) for command in value.get("commands", ()))
     options = tuple(Option(**{**option, "choices": tuple(option["choices"])}) for option in value.get("options", ()))
     names = tuple(ModelName(**name) for name in value.get("model_names", ()))
-    rest = value.get("images"), commands, value.get("additional_directories"), options, names, tuple(value.get("efforts", ()))
-    return Probe(value["version"], value["problem"], value["logged_in"], tuple(value["models"]), *rest)
+    return Probe(
+        value["version"],
+        value["problem"],
+        value["logged_in"],
+        tuple(value["models"]),
+        value.get("images"),
+        commands,
+        value.get("additional_directories"),
+        options,
+        names,
+        tuple(value.get("efforts", ())),
+        tuple(value.get("fast_models", ())),
+    )
 
 
 def _write_cache(file: Path, known: dict[str, Probe]) -> None:

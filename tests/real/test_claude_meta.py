@@ -53,6 +53,7 @@ async def test_meta_lists_the_tools_capabilities_and_options(portico: RunningGat
         "slash_commands": "select",
         "mode": "select",
         "effort": "text",
+        "fast": "select",
         "cwd": "text",
     }
     await create_session(portico.client, "[[plain]] hello")

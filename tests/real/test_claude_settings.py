@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from tests.daemon import RunningGateway
-from tests.real.aap_client import create_session, user
+from tests.real.aap_client import create_session, execute, user
 from tests.real.conftest import DUMMY_KEY, Home
 from tests.real.models import Model, message_texts, system
 from tests.real.processes import arguments, cli_of, wait_for_exit
@@ -130,3 +130,25 @@ async def test_the_settings_option_selects_the_settings_of_the_home(portico: Run
     assert "Quicksilver" in json.dumps(model.last_request())
     await create_session(portico.client, "[[plain]] hello", settings="none")
     assert "Quicksilver" not in json.dumps(model.last_request())
+
+
+async def test_the_fast_mode_is_a_session_option_and_can_be_changed(portico: RunningGateway, model: Model) -> None:
+    aap = await create_session(portico.client, "[[plain]] hello", fast="on")
+    assert model.last_request()["speed"] == "fast"
+    # With the settings by which a tool asks.
+    await aap.send_turn("[[plain]] again", agent={"tools": [{"name": "Bash"}]})
+    assert model.last_request()["speed"] == "fast"
+    await aap.send_turn("[[plain]] once more", agent={"options": {"fast": "off"}})
+    assert "speed" not in model.last_request()
+
+
+async def test_the_fast_mode_is_not_requested_from_a_model_without_it(portico: RunningGateway, model: Model) -> None:
+    await create_session(portico.client, "[[plain]] hello", fast="on", model="haiku")
+    assert "speed" not in model.last_request()
+
+
+async def test_the_configured_fast_mode_applies_to_tasks(home: Home, model: Model) -> None:
+    home.agent["options"] = {"fast": "on"}
+    async with home.gateway() as portico:
+        await execute(portico.client, "[[plain]] hello")
+    assert model.last_request()["speed"] == "fast"

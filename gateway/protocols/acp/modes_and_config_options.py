@@ -13,7 +13,16 @@ from typing import Any
 
 from acp.schema import SessionConfigOptionSelect, SessionConfigSelectOption, SessionMode, SessionModeState
 
-from drivers.contract.driver_info import ASK_MODE, EFFORT_OPTION, MODE_OPTION, DriverInfo, ModelName, Option, ToolGrant
+from drivers.contract.driver_info import (
+    ASK_MODE,
+    EFFORT_OPTION,
+    FAST_OPTION,
+    MODE_OPTION,
+    DriverInfo,
+    ModelName,
+    Option,
+    ToolGrant,
+)
 from gateway.agents.configured_agents import CWD, ConfiguredAgent
 from gateway.errors import BadRequest
 from gateway.sessions.settings import SessionSettings, with_mode_option
@@ -31,7 +40,7 @@ TRUSTED_KINDS: Mapping[str, frozenset[str] | None] = {
 """The kinds of tools that run without asking in each mode. None means all of them."""
 CONFIG_ID = "permissions"
 """Id of the config option that sets the mode. `mode` sets it too, where the agent's CLI has modes of its own."""
-_CATEGORIES = {"model": "model", EFFORT_OPTION: "thought_level"}
+_CATEGORIES = {"model": "model", EFFORT_OPTION: "thought_level", FAST_OPTION: "model_config"}
 """The categories of options, which clients display apart."""
 DEFAULT = "default"
 """The value that stands for an option's empty value, which is the CLI's own default."""
@@ -112,7 +121,7 @@ def config_options(agent: ConfiguredAgent, config: SessionSettings, models: Iter
     `models` are the models that the agent's CLI lists.
     """
     mode = [_mode_option(agent, config)] if config.tools else []
-    choices = [option for option in _choices(agent, tuple(models)) if not option.secret]
+    choices = [option for option in _choices(agent, config, tuple(models)) if not option.secret]
     names = agent.model_names
     return mode + [_select(option, config.options.get(option.name, option.default), names) for option in choices]
 
@@ -138,9 +147,11 @@ def command_option(agent: ConfiguredAgent, requested: str | None) -> dict[str, s
     return {} if name in agent.settings.options or agent.locked - {CWD.name} else {name: "on"}
 
 
-def _choices(agent: ConfiguredAgent, models: tuple[str, ...]) -> list[Option]:
+def _choices(agent: ConfiguredAgent, config: SessionSettings, models: tuple[str, ...]) -> list[Option]:
     """Return the options that are choices. The model's choices are those that the CLI lists, if it lists any."""
-    settable = [o for o in agent.settable_options if o.name != MODE_OPTION or not agent.info.modes]
+    omitted = {MODE_OPTION} if agent.info.modes else set()
+    omitted |= set() if _has_fast_mode(agent, config, models) else {FAST_OPTION}
+    settable = [o for o in agent.settable_options if o.name not in omitted]
     listed = {"model": models, EFFORT_OPTION: ("", *agent.efforts) if agent.efforts else ()}
     options = [replace(o, choices=listed[o.name]) if o.name in listed and not o.choices else o for o in settable]
     return [
@@ -148,6 +159,13 @@ def _choices(agent: ConfiguredAgent, models: tuple[str, ...]) -> list[Option]:
         for o in options
         if o.choices
     ]
+
+
+def _has_fast_mode(agent: ConfiguredAgent, config: SessionSettings, models: tuple[str, ...]) -> bool:
+    """Whether the session's model has a fast mode, or may have one because the CLI does not list it."""
+    default = next((option.default for option in agent.options if option.name == "model"), "")
+    model = config.options.get("model", default) or DEFAULT
+    return bool(agent.fast_models) and (model in agent.fast_models or model not in models)
 
 
 def _mode_option(agent: ConfiguredAgent, config: SessionSettings) -> SessionConfigOptionSelect:
@@ -182,7 +200,7 @@ def _choice(option: Option, value: str, names: Mapping[str, ModelName]) -> Sessi
     known = names.get(value) if option.name == "model" else None
     if known is not None:
         return SessionConfigSelectOption(value=value, name=known.name, description=known.description or None)
-    name = value.replace("_", " ").capitalize() if option.name == EFFORT_OPTION else value
+    name = value.replace("_", " ").capitalize() if option.name in (EFFORT_OPTION, FAST_OPTION) else value
     return SessionConfigSelectOption(value=value or DEFAULT, name=name or "Default")
 
 

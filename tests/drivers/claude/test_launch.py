@@ -15,6 +15,8 @@ import pytest
 from drivers.claude.control_messages import HOOKS
 from drivers.claude.driver import ENVIRONMENT, OPTIONS, ClaudeDriver
 from drivers.contract.agent_specs import SessionSpec, TaskSpec
+from drivers.contract.codec import Launch
+from drivers.contract.driver_info import ToolGrant
 from drivers.contract.messages import AssistantMessage, Message, SystemMessage, ThinkingBlock, UserMessage
 
 TASK_ARGUMENTS = ("--print", "--output-format", "stream-json", "--verbose", "--include-partial-messages")
@@ -228,3 +230,17 @@ def test_the_effort_is_an_argument_of_sessions_and_tasks() -> None:
     options = {"effort": "high"}
     for launch in (ClaudeDriver().session(session(options=options)), ClaudeDriver().task(task(options=options))):
         assert "--effort=high" in launch.command.argv
+
+
+def test_the_fast_mode_is_a_setting_of_sessions_and_tasks() -> None:
+    on = {"fast": "on"}
+    for launch in (ClaudeDriver().session(session(options=on)), ClaudeDriver().task(task(options=on))):
+        assert json.loads(argument(launch, "--settings")) == {"fastMode": True}
+    asking = ClaudeDriver().session(session(options=on, tools=(ToolGrant("Bash"),)))
+    assert json.loads(argument(asking, "--settings")) == {"permissions": {"ask": ["Bash"]}, "fastMode": True}
+    for launch in (ClaudeDriver().session(session()), ClaudeDriver().task(task(options={"fast": "off"}))):
+        assert "--settings" not in launch.command.argv
+
+
+def argument(launch: Launch, flag: str) -> str:
+    return launch.command.argv[launch.command.argv.index(flag) + 1]

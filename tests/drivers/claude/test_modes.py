@@ -296,11 +296,11 @@ def arguments(tools: Toolset) -> dict[str, str]:
 
 
 def test_the_hook_applies_whatever_the_settings_are() -> None:
-    settings = json.loads(arguments(Toolset([ToolGrant("Bash")], mode="autoMode"))["--settings"])
+    settings = Toolset([ToolGrant("Bash")], mode="autoMode").settings()
     assert settings == {"env": {"CLAUDE_CODE_SIMPLE": ""}}
-    found = arguments(Toolset([ToolGrant("Bash")], mode="autoMode", ruled=lambda tool: tool == "Bash"))
-    assert json.loads(found["--settings"])["disableSkillShellExecution"] is True
-    assert found["--permission-mode"] == "auto"
+    ruled = Toolset([ToolGrant("Bash")], mode="autoMode", ruled=lambda tool: tool == "Bash")
+    assert ruled.settings()["disableSkillShellExecution"] is True
+    assert arguments(ruled)["--permission-mode"] == "auto"
 
 
 def test_unknown_requests_are_answered() -> None:

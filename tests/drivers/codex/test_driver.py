@@ -62,6 +62,15 @@ def test_the_options_of_a_task() -> None:
     assert argv[-5:] == ("--model=gpt-5.5", "-c", 'model_reasoning_effort="hi\\"gh"', "--sandbox=workspace-write", "-")
 
 
+@pytest.mark.parametrize(("fast", "tier"), [("on", "fast"), ("off", "default"), ("", None), (None, None)])
+def test_the_fast_mode_is_the_service_tier(fast: str | None, tier: str | None) -> None:
+    options = {} if fast is None else {"fast": fast}
+    _, asked = opened(replace(SPEC, options=options))
+    assert asked["params"].get("serviceTier") == tier
+    argv = CodexDriver().task(TaskSpec("codex", FOLDER, {}, options=options, task="x")).command.argv
+    assert [part for part in argv if "service_tier" in part] == ([f'service_tier="{tier}"'] if tier else [])
+
+
 def test_a_thread_is_started_with_the_settings_of_the_session() -> None:
     options = {"model": "gpt-5.5", "effort": "high"}
     codec, asked = opened(replace(SPEC, system="You are P.", options=options, app_tools=(WEATHER,)))
@@ -301,6 +310,7 @@ def test_the_native_binary_behind_the_wrapper(tmp_path: Path) -> None:
 DETAILS = {
     "displayName": "A",
     "description": "Best.",
+    "additionalSpeedTiers": ["fast"],
     "supportedReasoningEfforts": [{"reasoningEffort": level, "description": ""} for level in ("low", "high")],
 }
 
@@ -317,6 +327,7 @@ def test_the_probe() -> None:
         probe.receive(json.dumps(answer).encode())
     assert (probe.phase, probe.logged_in, probe.models) == ("ready", False, ("a",))
     assert (probe.model_names, probe.efforts) == ((ModelName("a", "A", "Best."),), ("low", "high"))
+    assert probe.fast_models == ("a",)
     assert [command.name for command in probe.commands] == ["compact", "rename", "$greet"]
     own = CodexProbe(FOLDER)
     own.receive(b'{"id":1,"result":{}}')

@@ -400,9 +400,14 @@ def test_list_of_models(claude: Pair, codex: Pair) -> None:
 def test_effort_and_fast_mode(claude: Pair, codex: Pair) -> None:
     for pair in (claude, codex):
         assert len(pair.vendor.options("thought_level")) == 1
-        assert any("fast" in option["id"] for option in pair.vendor.options("model_config"))
         assert len(pair.portico.options("thought_level")) == 1
-        assert pair.portico.options("model_config") == []
+    for pair, name in ((claude, "fast"), (codex, "fast-mode")):
+        assert (pair.vendor.fast["id"], pair.portico.fast["id"]) == (name, "fast")
+        assert pair.vendor.fast["category"] == pair.portico.fast["category"] == "model_config"
+    for side in claude:
+        assert side.requests["fast"]["speed"] == "fast" and "speed" not in side.requests["unasked"]
+    for side in codex:
+        assert side.requests["fast"]["service_tier"] == "priority" and "service_tier" not in side.requests["unasked"]
 
 
 @row("sessions of another process")

@@ -75,6 +75,8 @@ class Recording:
     rejected_key: Json | None = None
     """The error of a prompt that the model server answered with 401; None if it was not answered while the script ran."""
     steered: Json = field(default_factory=dict)
+    fast: Json = field(default_factory=dict)
+    """The config option of the fast mode."""
     session: str = ""
     listed: list[str] = field(default_factory=list)
     """The sessions that a second process lists while the first one runs."""
@@ -245,6 +247,16 @@ class Script:
                 except RequestFailed as failed:
                     self.record.answers[name] = {"error": failed.error}
 
+    async def fast(self) -> None:
+        """Turn the fast mode on in a session of its own, with the default model, and send a prompt."""
+        created = await self._new()
+        session = created["sessionId"]
+        [self.record.fast] = [option for option in created["configOptions"] if option["id"] in ("fast", "fast-mode")]
+        option = {"configId": self.record.fast["id"], "value": "on"}
+        await self.agent.request("session/set_config_option", {"sessionId": session, **option})
+        await self.agent.prompt(session, "[[echo:Fast.]]")
+        self.record.requests["fast"] = self.bench.last_request()
+
     async def beside(self, *prompts: str) -> None:
         """In a second process, list the sessions, open this one, and send prompts to a new one, without any capability."""
         record = self.record
@@ -389,6 +401,7 @@ async def record_claude(base: Path, side: Side) -> Recording:
         await script.busy()
         await script.set_mode("plan")
         await script.step("exit", choose="reject_once")
+        await script.fast()
         await script.beside("command", "question")
         await script.without_program()
         await script.close(0 if side == "vendor" else 30)
@@ -452,6 +465,7 @@ async def record_codex(base: Path, side: Side) -> Recording:
         await script.step("limited")
         await script.plan_with_codex()
         await script.step("planned", choose="reject_once")
+        await script.fast()
         await script.beside("command")
         await script.without_program()
         await script.close(30)

@@ -135,3 +135,11 @@ async def test_ps_shows_neither_the_task_nor_a_key(home: Home, model: OpenAIServ
             await wait_until(lambda: bool(model.requests), "the model has a request")
             visible = list(arguments(cli_of(home.path)))
         assert visible and not any("secret-task" in a or "sk-" in a for a in visible)
+
+
+@pytest.mark.parametrize(("fast", "tier"), [("on", "priority"), ("off", None)])
+async def test_the_configured_fast_mode(home: Home, model: OpenAIServer, fast: str, tier: str | None) -> None:
+    home.agent["options"] = {"fast": fast}
+    async with home.gateway() as running:
+        await execute(running.client, "[[plain]]")
+    assert model.bodies()[-1].get("service_tier") == tier

@@ -152,3 +152,23 @@ async def test_a_compaction_is_reported_without_a_compacted_history(home: Home, 
         assert len(await aap.history()) == 4
         answer = await portico.client.get(f"/session/{aap.id}", params={"history": "compacted"})
         assert answer.status_code == 404 and "declares no compacted history" in answer.json()["error"]
+
+
+async def test_the_fast_mode_is_a_session_option_and_can_be_changed(portico: RunningGateway, model: OpenAIServer) -> None:
+    aap = await create_session(portico.client, "[[plain]]", fast="on")
+    assert model.bodies()[-1]["service_tier"] == "priority"
+    for value, tier in (("off", None), ("on", "priority"), ("default", None)):
+        body = {"messages": [user("[[plain]]")], "agent": {"options": {"fast": value}}}
+        answer = await portico.client.post(f"/session/{aap.id}", json=body)
+        assert answer.json()["stopReason"] == "end_turn", answer.text
+        assert model.bodies()[-1].get("service_tier") == tier
+
+
+async def test_the_users_own_service_tier_is_the_default(home: Home, model: OpenAIServer) -> None:
+    config = home.codex / "config.toml"
+    config.write_text('service_tier = "fast"\n' + config.read_text())
+    async with home.gateway() as running:
+        await create_session(running.client, "[[plain]]")
+        assert model.bodies()[-1]["service_tier"] == "priority"
+        await create_session(running.client, "[[plain]]", fast="off")
+        assert "service_tier" not in model.bodies()[-1]
