@@ -26,6 +26,7 @@ from drivers.contract.capabilities import SupportsDebounce, SupportsModes, Suppo
 from drivers.contract.codec import IN_RUN
 from drivers.contract.errors import AgentUnavailable, ResumeFailed
 from drivers.contract.events import (
+    NO_USAGE,
     AgentToken,
     Awaiting,
     ContextUse,
@@ -289,11 +290,12 @@ class ClaudeCodec(JsonLineCodec, SupportsSteering, SupportsDebounce, SupportsMod
     def _stream_event(self, message: dict[str, Any]) -> list[OutputEvent] | None:
         if self.phase not in IN_RUN:
             return []
-        before = self._stream.context
+        context, usage = self._stream.context, self._stream.usage
         events = self._stream.read(message)
-        if self._stream.context == before or events is None:
+        if events is None or self._stream.usage is usage:
             return events
-        return [*events, *self._context_use()]
+        used = [] if self._once else [self._stream.message_usage]
+        return [*events, *used, *(self._context_use() if self._stream.context != context else ())]
 
     def _context_use(self) -> list[OutputEvent]:
         """How full the context is after a message of the model, where the size is known from an earlier turn."""
@@ -319,7 +321,12 @@ class ClaudeCodec(JsonLineCodec, SupportsSteering, SupportsDebounce, SupportsMod
             return [Error(message=text)]
         if self.phase not in IN_RUN or not self._ends_turn(message):
             return []
-        events = [*self._stream.end(), *self._compaction.end(), *usage_of(message)]
+        usage = usage_of(message)
+        if usage and not self._once:
+            # The rest: sub-agents, other requests of the CLI, and the price.
+            rest = usage[0].beyond(self._stream.usage)
+            usage = [rest] if rest != NO_USAGE else []
+        events = [*self._stream.end(), *self._compaction.end(), *usage]
         model = self._session.model if self._session else None
         size = context_size(message, model)
         if size is not None and self._context_sizes.get(model or "") != size:
@@ -447,7 +454,7 @@ class ClaudeCodec(JsonLineCodec, SupportsSteering, SupportsDebounce, SupportsMod
 # -- the `result` line ------------------------------------------------------------------------------------------------
 
 
-def usage_of(result: dict[str, Any]) -> list[OutputEvent]:
+def usage_of(result: dict[str, Any]) -> list[Usage]:
     """This turn's tokens. `model_usage_since_last_result` counts sub-agents too; `usage` does not, `modelUsage` adds up."""
     models = result.get("model_usage_since_last_result")
     if isinstance(models, dict) and models:

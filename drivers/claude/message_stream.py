@@ -7,7 +7,7 @@ from typing import Any
 from pydantic_core import from_json
 
 from drivers.claude.tool_calls import TurnCalls
-from drivers.contract.events import AgentToken, MessageEnd, OutputEvent, Thinking
+from drivers.contract.events import NO_USAGE, AgentToken, MessageEnd, OutputEvent, Thinking, Usage
 
 SYNTHETIC = "<synthetic>"
 """The model of messages of the CLI itself: the output of its own commands, with a `local_command_source`; else such as the text
@@ -77,13 +77,16 @@ class MessageStream:
         stop_reason: The model's stop reason of the last message.
         in_message: Whether a message is being streamed.
         context: The tokens of the last request and its response.
+        message_usage: What the last complete message has used. Messages of sub-agents do not count here.
+        usage: The sum of that over all messages.
     """
 
     def __init__(self, calls: TurnCalls) -> None:
         self.stop_reason: str | None = None
         self.in_message = False
         self.context: int | None = None
-        self._request_tokens = 0
+        self.message_usage = self.usage = NO_USAGE
+        self._request: dict[str, Any] | None = None
         self._streamed: set[str] = set()
         self._complete = False
         self._has_tokens = False
@@ -143,11 +146,14 @@ class MessageStream:
     def _count(self, event: dict[str, Any]) -> None:
         """The tokens of a request are at the start of its response, those of the response at its end."""
         if event["type"] == "message_start":
-            self._request_tokens = _sum(
-                event["message"].get("usage"), "input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens"
-            )
-        elif event["type"] == "message_delta" and self._request_tokens:
-            self.context = self._request_tokens + _sum(event.get("usage"), "output_tokens")
+            usage = event["message"].get("usage")
+            self._request = usage if isinstance(usage, dict) else None
+        elif event["type"] == "message_delta" and self._request is not None:
+            self.message_usage = _message_usage(self._request, event.get("usage"))
+            self.usage = self.usage.plus(self.message_usage)
+            used = self.message_usage
+            self.context = used.input_tokens + used.cache_read + used.cache_write + used.output_tokens
+            self._request = None
 
     def _delta(self, delta: dict[str, Any]) -> list[OutputEvent] | None:
         kind = delta["type"]
@@ -211,6 +217,18 @@ class MessageStream:
         return events
 
 
-def _sum(usage: Any, *names: str) -> int:
-    values = [usage.get(name) for name in names] if isinstance(usage, dict) else []
-    return sum(value for value in values if isinstance(value, int))
+def _message_usage(request: dict[str, Any], response: Any) -> Usage:
+    """The native usage of a message: at its start, and at its end, which has the tokens of its response."""
+    end = response if isinstance(response, dict) else {}
+    details = end.get("output_tokens_details")
+    return Usage(
+        input_tokens=_int(request.get("input_tokens")),
+        output_tokens=_int(end.get("output_tokens")),
+        cache_read=_int(request.get("cache_read_input_tokens")),
+        cache_write=_int(request.get("cache_creation_input_tokens")),
+        reasoning_tokens=_int(details.get("thinking_tokens")) if isinstance(details, dict) else 0,
+    )
+
+
+def _int(value: Any) -> int:
+    return value if isinstance(value, int) else 0

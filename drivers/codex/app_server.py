@@ -67,7 +67,7 @@ class CodexAppCodec(JsonLineCodec, SupportsSteering, SupportsDebounce, SupportsC
         self._new_turn()
         self._held = HeldEvents()
         self._used = NO_TOKENS if session.resume is None else None
-        self._used_before = self._used
+        self._reported = self._used
         self._clock = self._first_request_at = 0
         self._update_phase()
 
@@ -98,7 +98,7 @@ class CodexAppCodec(JsonLineCodec, SupportsSteering, SupportsDebounce, SupportsC
     def prompt(self, prompt: Prompt) -> None:
         self.phase = "running"
         self._new_turn()
-        self._used_before = self._used
+        self._reported = self._used
         command = command_of(prompt.content) if self._slash_commands and not prompt.go_on else None
         if command is not None:
             return self._run_command(command, prompt.content)
@@ -296,9 +296,7 @@ class CodexAppCodec(JsonLineCodec, SupportsSteering, SupportsDebounce, SupportsC
         return self._finish([], SessionEnd(exit_code=130, stop_reason="cancelled"), stopped=True)
 
     def _finish(self, last: list[OutputEvent], end: SessionEnd, *, stopped: bool = False) -> list[OutputEvent]:
-        events = self._turn.end(stopped=stopped or bool(end.exit_code))
-        if self._used is not None and self._used != self._used_before:
-            events.append(usage_of(self._used, self._used_before))
+        events = [*self._turn.end(stopped=stopped or bool(end.exit_code)), *self._unreported_usage()]
         self.phase = "ready"
         self._requests.clear()
         return [*events, *last, end]
@@ -311,13 +309,18 @@ class CodexAppCodec(JsonLineCodec, SupportsSteering, SupportsDebounce, SupportsC
         self._used = now
         if params["turnId"] != self._turn.turn_id:
             # Sent after a resume: the state of the thread's counters.
-            self._used_before = now
+            self._reported = now
             return []
-        self._used_before = self._used_before or {name: now[name] - last[name] for name in now}
+        self._reported = self._reported or {name: now[name] - last[name] for name in now}
         # It comes when a response and its calls are over, and when they are interrupted.
         over = self.phase == "running" and not self._requests.pending and not self._interrupted
-        context = context_of(usage) if self.phase in IN_RUN else []
-        return [*(self._turn.response_over() if over else []), *context]
+        reported = [*self._unreported_usage(), *context_of(usage)] if self.phase in IN_RUN else []
+        return [*(self._turn.response_over() if over else []), *reported]
+
+    def _unreported_usage(self) -> list[OutputEvent]:
+        """What the thread's counters have more than at the last event of the usage."""
+        before, self._reported = self._reported, self._used
+        return [usage_of(self._used, before)] if self._used is not None and self._used != before else []
 
     def _on_rate_limits(self, params: dict[str, Any]) -> list[OutputEvent]:
         return self._rate_limits.read(params["rateLimits"])

@@ -151,8 +151,9 @@ class Hook(Event):
 
 
 class Usage(Event):
-    """Tokens of this turn (not of the session), counted once: `input_tokens` excludes what the cache served.
+    """Tokens of this run (not of the session), counted once: `input_tokens` excludes what the cache served.
 
+    A run has one at its end, or several, each with what was used since the one before: their sum is what the run has used.
     `reasoning_tokens` is the part of `output_tokens` that the model has used to think. `cost_usd` is the price in US dollars, by
     the CLI's own price list. Both are left out where the CLI does not report them.
     """
@@ -164,6 +165,34 @@ class Usage(Event):
     cache_write: int = 0
     reasoning_tokens: int = Field(default=0, exclude_if=_is_zero)
     cost_usd: float | None = Field(default=None, exclude_if=_absent)
+
+    def plus(self, other: Usage) -> Usage:
+        """The sum of both."""
+        costs = [usage.cost_usd for usage in (self, other) if usage.cost_usd is not None]
+        return Usage(
+            input_tokens=self.input_tokens + other.input_tokens,
+            output_tokens=self.output_tokens + other.output_tokens,
+            cache_read=self.cache_read + other.cache_read,
+            cache_write=self.cache_write + other.cache_write,
+            reasoning_tokens=self.reasoning_tokens + other.reasoning_tokens,
+            # Sums of floating-point numbers have digits that are noise; a token costs more than 1e-9 dollars.
+            cost_usd=round(sum(costs), 9) if costs else None,
+        )
+
+    def beyond(self, part: Usage) -> Usage:
+        """What is left of it without a part, and never less than nothing. The price is the whole one."""
+        return Usage(
+            input_tokens=max(0, self.input_tokens - part.input_tokens),
+            output_tokens=max(0, self.output_tokens - part.output_tokens),
+            cache_read=max(0, self.cache_read - part.cache_read),
+            cache_write=max(0, self.cache_write - part.cache_write),
+            reasoning_tokens=max(0, self.reasoning_tokens - part.reasoning_tokens),
+            cost_usd=self.cost_usd,
+        )
+
+
+NO_USAGE = Usage()
+"""Nothing was used, or is known."""
 
 
 class RateLimit(Event):

@@ -16,10 +16,10 @@ from functools import partial
 from itertools import count, groupby, islice
 from typing import Any, NamedTuple, cast
 
-from drivers.contract.events import DELTAS, AgentToken, Awaiting, SessionEnd, Thinking, encode_deltas
+from drivers.contract.events import DELTAS, AgentToken, Awaiting, SessionEnd, Thinking, Usage, encode_deltas
 from gateway.errors import NotFound, StoreAbandoned, StoreUnavailable
 from gateway.events.log_entries import LogEvent, Steered, decode
-from gateway.store import EventRow, FailureRecord, IntegrityError, MessageRow, Store, UsageRecord
+from gateway.store import EventRow, FailureRecord, IntegrityError, MessageRow, Store
 
 log = logging.getLogger(__name__)
 
@@ -156,7 +156,7 @@ class EventLog:
         messages: Sequence[str] = (),
         *,
         failure: FailureRecord | None = None,
-        usage: UsageRecord | None = None,
+        usage: Usage | None = None,
         ended: Callable[[], None],
         stop: asyncio.Event | None = None,
     ) -> None:
@@ -496,7 +496,7 @@ def _end_of_turn(
     event: Awaiting | SessionEnd,
     now: float,
     failure: FailureRecord | None,
-    usage: UsageRecord | None,
+    usage: Usage | None,
 ) -> EndOfTurn:
     if isinstance(event, SessionEnd):
         return partial(store.runs.stop, run_id, "ended", event.stop_reason, failure=failure, usage=usage)

@@ -30,7 +30,7 @@ from gateway.runs.compaction import store_compaction
 from gateway.runs.session_metadata import METADATA_EVENTS, store_metadata
 from gateway.runs.store_retries import retried
 from gateway.security.redaction import Redactor
-from gateway.store import FailureRecord, Store, UsageRecord
+from gateway.store import FailureRecord, Store
 
 # isinstance costs 0.7 us where it fails, through pydantic's metaclass; a look-up in a set 0.03 us.
 _RAW: frozenset[type[Event]] = frozenset((Error, Stderr, Stdout))
@@ -42,6 +42,10 @@ class RunOutput:
     """The output of one run. `flush` appends what was taken to the log, with the messages that it completes.
 
     `has_history`: the run is of a session, whose messages are stored; a task has none. `stop` is set when the run is stopped.
+
+    Attributes:
+        usage: What the agent has used in the turn at work; None if it has reported nothing.
+        turns_over: The number of turns that are over.
     """
 
     def __init__(
@@ -59,7 +63,8 @@ class RunOutput:
         self._fold = Fold()
         self._taken: list[OutputEvent] = []
         self._completed: list[tuple[int, str]] = []
-        self._usage: UsageRecord | None = None
+        self.usage: Usage | None = None
+        self.turns_over = 0
 
     @property
     def unanswered(self) -> list[str]:
@@ -88,7 +93,7 @@ class RunOutput:
         if type(event) in _RAW:
             event = self._redactor.clean_event(event)
         elif type(event) is Usage:
-            self._usage = _sum(self._usage, event)
+            self.usage = event if self.usage is None else self.usage.plus(event)
         self._feed(event)
         self._taken.append(event)
 
@@ -129,10 +134,10 @@ class RunOutput:
         """Returns why the run failed if this event, which was taken last, ends it so. None for a task."""
         return failure_of(self._fold, event) if self._has_history else None
 
-    def take_usage(self) -> UsageRecord | None:
-        """Returns what the agent has used since the last call. None for a task, and if nothing was reported."""
-        usage, self._usage = self._usage, None
-        return usage if self._has_history else None
+    def turn_over(self) -> None:
+        """The turn is over, and stored: what the agent uses from now on is of the next one."""
+        self.usage = None
+        self.turns_over += 1
 
     async def steered(self, message: UserMessage, key: str | None = None) -> int:
         """Appends a message to the agent at work to the log, behind what was taken; returns the number of its event."""
@@ -166,15 +171,3 @@ def failure_of(fold: Fold, event: Event) -> FailureRecord | None:
     if not isinstance(event, SessionEnd) or event.stop_reason != "error":
         return None
     return FailureRecord(fold.error or NO_REASON, not fold.has_text)
-
-
-def _sum(before: UsageRecord | None, event: Usage) -> UsageRecord:
-    known = before or UsageRecord()
-    return UsageRecord(
-        known.input_tokens + event.input_tokens,
-        known.output_tokens + event.output_tokens,
-        known.cache_read + event.cache_read,
-        known.cache_write + event.cache_write,
-        known.reasoning_tokens + event.reasoning_tokens,
-        known.cost_usd + (event.cost_usd or 0),
-    )

@@ -12,6 +12,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from itertools import groupby
@@ -32,6 +33,7 @@ from drivers.contract.events import (
     SessionEnd,
     Stderr,
     Thinking,
+    Usage,
 )
 from drivers.contract.messages import Message, ToolUseBlock, UserMessage
 from drivers.runtime.file_threads import in_thread
@@ -91,6 +93,15 @@ class RunState(Enum):
     ENDED = "ended"
 
 
+@dataclass(frozen=True, slots=True)
+class TurnUsage:
+    """What the agent has used in a turn of a run so far; None if it has reported nothing."""
+
+    run_id: str
+    turn: int
+    usage: Usage | None
+
+
 class Run:
     """Call `start` once; then it works by itself until `session_end` is in the log.
 
@@ -124,7 +135,7 @@ class Run:
         self._store, self._redactor = store, redactor
         self._stop_requested = asyncio.Event()
         self._output = RunOutput(log, store, redactor, meter, has_history=has_history, stop=self._stop_requested)
-        self._meter, self._suspendable = meter, suspendable
+        self._meter, self._suspendable, self._has_history = meter, suspendable, has_history
         self._enforcer, self._audit, self._mode_changed = enforcer or PolicyEnforcer(), audit, mode_changed
         self._stopping = self._suspending = self._turn_ending = self._superseded = False
         self.agent_failed = False
@@ -140,6 +151,11 @@ class Run:
     def suspended(self) -> bool:
         """Whether it waits for the client without an agent."""
         return self.state is RunState.WAITING and (self.agent is None or not self.agent.alive)
+
+    @property
+    def turn_usage(self) -> TurnUsage:
+        """What the agent has used in the turn at work, which is not stored yet."""
+        return TurnUsage(self.id, self._output.turns_over, self._output.usage)
 
     def restore(self, pending: Iterable[AwaitedCall], unanswered: Mapping[str, ToolUseBlock], since: float | None) -> None:
         """Wait again for calls that an earlier gateway left pending; `unanswered` are all calls without a result."""
@@ -565,7 +581,7 @@ class Run:
                 since,
                 self._output.take_last(event),
                 failure=self._output.failure(event),
-                usage=self._output.take_usage(),
+                usage=self._output.usage if self._has_history else None,
                 ended=partial(self._set_turn_over, event, since),
                 stop=self._stop_requested,
             )
@@ -573,6 +589,7 @@ class Run:
             self._turn_ending = False
 
     def _set_turn_over(self, event: Awaiting | SessionEnd, since: float) -> None:
+        self._output.turn_over()
         if isinstance(event, SessionEnd):
             self.state = RunState.ENDED
             self.pending.close()

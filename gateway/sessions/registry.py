@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any, Literal
 from weakref import WeakValueDictionary
 
+from drivers.contract.events import Usage
 from drivers.contract.mcp_servers import McpServer
 from drivers.contract.messages import Message
 from gateway.agents.client_mcp_servers import allowed_servers, check_client_servers
@@ -24,6 +25,7 @@ from gateway.runs.admission_and_eviction import AdmissionControl
 from gateway.runs.cancellation import all_ended, completed
 from gateway.runs.idempotency import IdempotencyKey
 from gateway.runs.pending_calls import ends_pending
+from gateway.runs.run import TurnUsage
 from gateway.runs.session_metadata import displayed_title
 from gateway.security.authentication import Caller
 from gateway.security.encryption import SecretsUnreadable
@@ -203,12 +205,14 @@ class Sessions:
 
     async def summaries(self, records: Sequence[SessionRecord]) -> list[SessionSummary]:
         """Summaries of stored sessions, also of those whose agent is no longer configured."""
+        at_work = {record.id: self._turn_usage(record.id) for record in records}
         found = await self._store.sessions.details([record.id for record in records])
 
         def summary(record: SessionRecord) -> SessionSummary:
             config, details = self._settings(record, self._agents.find(record.agent), listed=True), found.get(record.id)
             state = STATES[details.run.state] if details and details.run else "idle"
-            return _summary(record.id, record.agent, config, state, details, record.created_at)
+            usage = self._usage(record.id, details, at_work[record.id])
+            return _summary(record.id, record.agent, config, state, details, record.created_at, usage)
 
         return [summary(record) for record in records]
 
@@ -227,9 +231,26 @@ class Sessions:
     async def summary(self, session: Session) -> SessionSummary:
         """The summary of a session."""
         # The state is read first: a run that has ended by now is stored by now. In the other order they might not match.
-        config, state = session.config, session.state
+        config, state, at_work = session.config, session.state, self._turn_usage(session.id)
         details = (await self._store.sessions.details([session.id])).get(session.id)
-        return _summary(session.id, session.agent.name, config, state, details, session.created_at)
+        usage = self._usage(session.id, details, at_work)
+        return _summary(session.id, session.agent.name, config, state, details, session.created_at, usage)
+
+    def _turn_usage(self, session_id: str) -> TurnUsage | None:
+        session = self._known.get(session_id)
+        return session.run.turn_usage if session is not None and session.run is not None else None
+
+    def _usage(self, session_id: str, details: SessionDetails | None, at_work: TurnUsage | None) -> Usage | None:
+        """What a session has used: what is stored, and what `at_work`, read before that, has of the turn that is not."""
+        stored = details.usage if details is not None else None
+        if at_work is None or at_work.usage is None or details is None or details.run is None:
+            return stored
+        now = self._turn_usage(session_id)
+        same_turn = now is not None and (now.run_id, now.turn) == (at_work.run_id, at_work.turn)
+        # The usage of a turn is stored in one transaction with the end of that.
+        if not same_turn or (details.run.id, details.run.state) != (at_work.run_id, "running"):
+            return stored
+        return at_work.usage if stored is None else stored.plus(at_work.usage)
 
     async def delete(self, caller: Caller, session_id: str) -> None:
         """Stop and delete a session. Raises NotFound."""
@@ -315,13 +336,14 @@ def _summary(
     state: Literal["idle", "running", "waiting"],
     details: SessionDetails | None,
     created_at: float,
+    usage: Usage | None,
 ) -> SessionSummary:
     """The summary of a session. `details` is None for a session that was deleted meanwhile."""
     if details is None:
         return SessionSummary(session_id, agent, config, state, None, None, None, created_at, created_at, None)
     reason, row = details.run.stop_reason if details.run else None, details.row
     error, title = details.error, displayed_title(row)
-    return SessionSummary(session_id, agent, config, state, reason, error, title, created_at, row.used_at, details.usage)
+    return SessionSummary(session_id, agent, config, state, reason, error, title, created_at, row.used_at, usage)
 
 
 def _none(session_id: str) -> NotFound:

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from drivers.contract.driver_info import MODE_OPTION, ToolGrant, ToolSpec
+from drivers.contract.events import Usage
 from drivers.contract.mcp_servers import McpServer, from_text, to_text
 from gateway.agents.environment import SECRET_NAMES, is_named
 from gateway.errors import AgentProblem
 from gateway.security.redaction import is_secret
-from gateway.store import UsageRecord
 
 _SERVERS = "mcp servers"
 """Not the name of any option: those have no space."""
@@ -98,7 +98,7 @@ class SessionSummary:
     """A session without its history: `waiting` is for the client, `stop_reason` and `error` (why it failed) are of its last run.
 
     Times are in seconds since the epoch; `used_at` is when a run began or ended last. `usage` is the sum
-    over all turns, None if the agent has reported none.
+    over all turns, with that at work, None if the agent has reported none.
     """
 
     id: str
@@ -110,4 +110,4 @@ class SessionSummary:
     title: str | None
     created_at: float
     used_at: float
-    usage: UsageRecord | None
+    usage: Usage | None

@@ -20,7 +20,6 @@ from gateway.store.rows import (
     SessionMetadataRecord,
     SessionRecord,
     SettingsRecord,
-    UsageRecord,
 )
 from gateway.store.store import Store
 
@@ -41,5 +40,4 @@ __all__ = [
     "SessionRecord",
     "SettingsRecord",
     "Store",
-    "UsageRecord",
 ]

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from drivers.contract.events import Usage
+
 Cursor = tuple[float, str]
 """Where a page of sessions ended: `created_at` and id of its last session."""
 EXECUTION_PREFIX = "exec_"
@@ -96,18 +98,6 @@ class FailureRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class UsageRecord:
-    """What an agent has used: tokens as in the event `usage`, and their price. 0 is nothing, or not reported."""
-
-    input_tokens: int = 0
-    output_tokens: int = 0
-    cache_read: int = 0
-    cache_write: int = 0
-    reasoning_tokens: int = 0
-    cost_usd: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
 class SessionListRow:
     """A session in a list. `title` is reported by its agent, `first_user_message` is JSON; times are in seconds since
     the epoch.
@@ -128,7 +118,7 @@ class SessionDetails:
     row: SessionListRow
     run: RunRecord | None
     error: str | None
-    usage: UsageRecord | None
+    usage: Usage | None
 
 
 @dataclass(frozen=True, slots=True)

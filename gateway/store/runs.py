@@ -10,6 +10,7 @@ from typing import Any
 
 from sqlalchemy import Connection, bindparam, delete, func, null, select, tuple_, update
 
+from drivers.contract.events import Usage
 from gateway.store import schema
 from gateway.store.audit import insert_decisions
 from gateway.store.database import Database
@@ -28,7 +29,6 @@ from gateway.store.rows import (
     MessageRow,
     RunRecord,
     SettingsRecord,
-    UsageRecord,
 )
 from gateway.store.session_usage import add_usage
 
@@ -85,7 +85,7 @@ class RunRepository:
         waiting_since: float | None = None,
         messages: Sequence[MessageRow] = (),
         failure: FailureRecord | None = None,
-        usage: UsageRecord | None = None,
+        usage: Usage | None = None,
     ) -> None:
         """Stores that a run has `ended` or is `waiting`, with the last events of its turn, its messages, why it failed, and what
         the turn has used."""

@@ -38,6 +38,7 @@ _LONG = "python3 -c 'import time; time.sleep(97)'"
 SCENARIOS: Mapping[str, Scenario] = {
     **COMMON,
     "shell": _calls(Thinking("I should list files."), Text("Listing. "), _run("ls -a; echo hi"), after="The files are listed."),
+    "twice": Scenario((Step((_run("echo one"),)), Step((_run("echo two"),)), text_step("Both ran."))),
     "run": _calls(_run("{arg}"), after="The command ran."),
     "runoutside": _calls(_outside("{arg}"), after="The command ran."),
     "longshell": _calls(_run(_LONG, yield_time_ms=90000), after="It ended."),

@@ -31,12 +31,12 @@ class AapSession:
         assert answer.json()["stopReason"] == stop, answer.text
         return text_of(answer.json()["messages"])
 
-    def open_stream(self, content: Any, mode: str = "delta") -> Any:
+    def open_stream(self, content: Any, mode: str = "delta", **settings: Any) -> Any:
         """Stream a turn: a context manager that yields its frames as they arrive."""
-        return frames_of(self.client, "POST", f"/session/{self.id}", {"messages": [user(content)], "stream": mode})
+        return frames_of(self.client, "POST", f"/session/{self.id}", {"messages": [user(content)], "stream": mode, **settings})
 
-    async def stream_turn(self, content: Any, mode: str = "delta") -> Frames:
-        async with self.open_stream(content, mode) as frames:
+    async def stream_turn(self, content: Any, mode: str = "delta", **settings: Any) -> Frames:
+        async with self.open_stream(content, mode, **settings) as frames:
             return [frame async for frame in frames]
 
     async def info(self) -> dict[str, Any]:

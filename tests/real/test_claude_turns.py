@@ -146,3 +146,24 @@ async def test_the_output_of_a_slash_command_is_the_answer(portico: RunningGatew
     assert "Estimated cost" in answer
     assert text_of((await aap.history())[-1:]) == answer
     assert len(model.bodies()) == 1
+
+
+async def test_the_usage_is_reported_while_the_turn_goes(portico: RunningGateway, model: Model) -> None:
+    aap = await create_session(portico.client, "[[plain]] hello")
+    before = (await aap.info())["usage"]
+    body = {"messages": [user("[[bash]]")], "stream": "delta", "agent": {"tools": [{"name": "Bash", "trust": True}]}}
+    async with frames_of(portico.client, "POST", f"/session/{aap.id}", body) as source:
+        frames = [frame async for frame in source]
+    [result] = [data for name, data in frames if name == "tool_result"]
+    assert result["x-portico"]["usage"] == USED
+    stop = frames[-1][1]["x-portico"]
+    assert stop["usage"]["inputTokens"] == 200 and stop["usage"]["costUsd"] > 0
+    assert stop["context"]["used"] == 149 and stop["context"]["size"] > 100_000
+    after = (await aap.info())["usage"]
+    assert {name: after[name] - before[name] for name in USED} == {name: stop["usage"][name] for name in USED}
+
+
+async def test_a_turn_that_waits_has_the_usage_of_its_message(portico: RunningGateway, model: Model) -> None:
+    aap = await create_session(portico.client, "[[plain]] hello")
+    *_, (name, stop) = await aap.stream_turn("[[bash]]", agent={"tools": [{"name": "Bash"}]})
+    assert (name, stop["stopReason"], stop["x-portico"]["usage"]) == ("turn_stop", "tool_use", USED)

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from drivers.contract.driver_info import ToolSpec
-from drivers.contract.events import RateLimit, Usage
+from drivers.contract.events import NO_USAGE, ContextUse, RateLimit, Usage
 from drivers.contract.messages import Message, ToolMessage, UserMessage
 from gateway.events.messages import EXTENSIONS
 
@@ -138,18 +138,23 @@ class TurnUsage(WireModel):
     cost_usd: OmitIfNone[float] = Field(default=None, alias="costUsd")
 
     @classmethod
-    def of(cls, before: TurnUsage | None, event: Usage) -> TurnUsage:
-        """Return the sum of what was used before and what an event reports."""
-        known, price = before or cls(), event.cost_usd
-        reasoning = (known.reasoning_tokens or 0) + event.reasoning_tokens
+    def of(cls, usage: Usage) -> TurnUsage:
+        """Return what an agent has reported."""
         return cls(
-            input_tokens=known.input_tokens + event.input_tokens,
-            output_tokens=known.output_tokens + event.output_tokens,
-            cache_read_tokens=known.cache_read_tokens + event.cache_read,
-            cache_write_tokens=known.cache_write_tokens + event.cache_write,
-            reasoning_tokens=reasoning or None,
-            cost_usd=known.cost_usd if price is None else round((known.cost_usd or 0) + price, 9),
+            input_tokens=usage.input_tokens,
+            output_tokens=usage.output_tokens,
+            cache_read_tokens=usage.cache_read,
+            cache_write_tokens=usage.cache_write,
+            reasoning_tokens=usage.reasoning_tokens or None,
+            cost_usd=usage.cost_usd,
         )
+
+
+class Context(WireModel):
+    """How many tokens of the model's context window the conversation takes."""
+
+    used: int
+    size: int
 
 
 def iso_time(seconds: float) -> str:
@@ -173,19 +178,28 @@ class UsageLimit(WireModel):
 
 
 class TurnExtension(WireModel):
-    """What the protocol does not have about a turn: `error` is the reason, if the stop reason is `error`."""
+    """What the protocol does not have about a turn: `error` is the reason, if the stop reason is `error`.
+
+    `usage` is what the agent has used in the turn so far, `context` the last state of it.
+    """
 
     error: OmitIfNone[str] = None
     usage: OmitIfNone[TurnUsage] = None
+    context: OmitIfNone[Context] = None
     rate_limit: OmitIfNone[UsageLimit] = Field(default=None, alias="rateLimit")
 
     @classmethod
-    def of(cls, error: str | None, usage: TurnUsage | None, limit: RateLimit | None = None) -> TurnExtension | None:
+    def of(
+        cls, usage: Usage | None, context: ContextUse | None, error: str | None = None, limit: RateLimit | None = None
+    ) -> TurnExtension | None:
         """Return the extension of a turn. None if it has nothing."""
-        used = None if usage == TurnUsage() else usage
-        if error is None and used is None and limit is None:
-            return None
-        return cls(error=error, usage=used, rate_limit=None if limit is None else UsageLimit.of(limit))
+        own = cls(
+            error=error,
+            usage=None if usage in (None, NO_USAGE) else TurnUsage.of(usage),
+            context=None if context is None else Context(used=context.used, size=context.size),
+            rate_limit=None if limit is None else UsageLimit.of(limit),
+        )
+        return None if own == cls() else own
 
 
 class AgentResponse(WireModel):
@@ -230,7 +244,7 @@ class SessionExtension(WireModel):
     """What the protocol does not have about a session. `stop_reason` is of its last turn, `error` why that failed.
 
     `title` is the agent's, or the beginning of the first prompt. Times are ISO 8601; `updated_at` is when a turn began or ended
-    last. `usage` is the sum over all turns.
+    last. `usage` is the sum over all turns, with that at work.
     """
 
     state: SessionState

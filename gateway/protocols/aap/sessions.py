@@ -25,7 +25,7 @@ from gateway.security.authentication import Caller
 from gateway.security.redaction import HIDDEN
 from gateway.sessions.session import Session, Submission
 from gateway.sessions.settings import SessionSettings, SessionSummary
-from gateway.store import SessionRecord, UsageRecord
+from gateway.store import SessionRecord
 
 Info = TypeVar("Info", bound=SessionInfo)
 
@@ -114,20 +114,9 @@ def session_info(gateway: Gateway, kind: type[Info], tool: type[Tool], summary: 
                 "title": summary.title,
                 "created_at": iso_time(summary.created_at),
                 "updated_at": iso_time(summary.used_at),
-                "usage": _usage(summary.usage) if summary.usage else None,
+                "usage": TurnUsage.of(summary.usage) if summary.usage else None,
             },
         }
-    )
-
-
-def _usage(record: UsageRecord) -> TurnUsage:
-    return TurnUsage(
-        input_tokens=record.input_tokens,
-        output_tokens=record.output_tokens,
-        cache_read_tokens=record.cache_read,
-        cache_write_tokens=record.cache_write,
-        reasoning_tokens=record.reasoning_tokens or None,
-        cost_usd=round(record.cost_usd, 9) or None,
     )
 
 

@@ -13,6 +13,7 @@ from drivers.contract.events import (
     DELTA_PREFIX,
     AgentToken,
     Awaiting,
+    ContextUse,
     Error,
     Event,
     MessageEnd,
@@ -28,7 +29,7 @@ from gateway.errors import BadRequest
 from gateway.events.event_log import Entry
 from gateway.events.log_entries import Steered, TurnStart
 from gateway.events.messages import EXTENSIONS, MAX_TEXT, NO_REASON, Fold, content_of, failure_message
-from gateway.protocols.aap.schema import AgentResponse, ToolPermissionMessage, TurnExtension, TurnUsage
+from gateway.protocols.aap.schema import AgentResponse, ToolPermissionMessage, TurnExtension
 from gateway.protocols.aap.stop_reasons import stop_reason
 
 LOST = "the gateway was killed; what had these numbers, if anything, was not stored yet and cannot be replayed"
@@ -94,8 +95,10 @@ class StreamView:
         self._kind: type[Event] = AgentToken
         self._has_text = self._has_complete_text = False
         self._error: str | None = None
-        self._usage: TurnUsage | None = None
+        self._usage: Usage | None = None
+        self._context: ContextUse | None = None
         self._limit: RateLimit | None = None
+        self._counted = False
 
     def feed(self, entries: Iterable[Entry]) -> bytes:
         """Return the frames of some events, joined."""
@@ -146,7 +149,8 @@ class StreamView:
             output.append(frame("gap", {"from": first, "to": seq - 1, "reason": LOST}, str(seq - 1)))
 
     def _start(self, event: TurnStart, out: Callable[[bytes], None]) -> None:
-        self._in_turn, self._error, self._usage, self._limit = True, None, None, None
+        self._in_turn, self._error, self._usage, self._context, self._limit = True, None, None, None, None
+        self._counted = False
         self._has_text = self._has_complete_text = False
         self._clear()
         if self._others:
@@ -208,13 +212,27 @@ class StreamView:
             return
         self._has_complete_text = self._has_text
         self._flush(event, out)
-        out(_frame_without_id("tool_result", {"toolCallId": event.tool_call_id, "content": content_of(event.output)}))
+        result = {"toolCallId": event.tool_call_id, "content": content_of(event.output)}
+        out(_frame_without_id("tool_result", {**result, **self._counted_since()}))
 
     def _record_error(self, event: Error, out: Callable[[bytes], None]) -> None:
         self._error = event.message
 
     def _count(self, event: Usage, out: Callable[[bytes], None]) -> None:
-        self._usage = TurnUsage.of(self._usage, event)
+        self._usage = event if self._usage is None else self._usage.plus(event)
+        self._counted = True
+
+    def _measure(self, event: ContextUse, out: Callable[[bytes], None]) -> None:
+        self._context, self._counted = event, True
+
+    def _counted_since(self) -> dict[str, TurnExtension]:
+        """Return the usage so far as a field of a result's frame, unless the turn has had a frame with it.
+
+        Clients of the protocol keep a message together over fields that they do not know; an event of its own would cut its text.
+        """
+        own = TurnExtension.of(self._usage, self._context) if self._counted else None
+        self._counted = False
+        return {} if own is None else {EXTENSIONS: own}
 
     def _record_limit(self, event: RateLimit, out: Callable[[bytes], None]) -> None:
         self._limit = event
@@ -233,7 +251,7 @@ class StreamView:
         error = self._error or NO_REASON if reason == "error" else None
         if error is not None and self._errors_as_text and not self._has_text:
             out(_frame_without_id("text", {"text": error}) if self._whole else _frame_without_id("text_delta", {"delta": error}))
-        own = TurnExtension.of(error, self._usage, self._limit)
+        own = TurnExtension.of(self._usage, self._context, error, self._limit)
         out(_frame_without_id("turn_stop", {"stopReason": reason, **({EXTENSIONS: own} if own else {})}))
 
 
@@ -255,6 +273,7 @@ _HANDLERS: dict[type[Event], Callable[[StreamView, Any, Callable[[bytes], None]]
     Error: StreamView._record_error,
     RateLimit: StreamView._record_limit,
     Usage: StreamView._count,
+    ContextUse: StreamView._measure,
     TurnStart: StreamView._start,
     Steered: StreamView._steered,
     Awaiting: StreamView._stop,
@@ -276,7 +295,8 @@ class JsonView:
         self._results: set[str] = set()
         self._stop: Awaiting | SessionEnd | None = None
         self._error: str | None = None
-        self._usage: TurnUsage | None = None
+        self._usage: Usage | None = None
+        self._context: ContextUse | None = None
         self._limit: RateLimit | None = None
 
     def feed(self, entries: Iterable[Entry]) -> None:
@@ -291,7 +311,9 @@ class JsonView:
                 self._add(self._fold.flush())
                 self._add([ToolMessage(tool_call_id=event.tool_call_id, content=content_of(event.output))])
             if type(event) is Usage:
-                self._usage = TurnUsage.of(self._usage, event)
+                self._usage = event if self._usage is None else self._usage.plus(event)
+            elif isinstance(event, ContextUse):
+                self._context = event
             elif isinstance(event, RateLimit):
                 self._limit = event
             elif isinstance(event, Awaiting | SessionEnd):
@@ -307,7 +329,7 @@ class JsonView:
     def response(self, session_id: str | None = None) -> AgentResponse:
         """Return the response, once the turn is over."""
         reason = stop_reason(self._stop) if self._stop else "error"
-        own = TurnExtension.of(self._error, self._usage, self._limit)
+        own = TurnExtension.of(self._usage, self._context, self._error, self._limit)
         return AgentResponse(session_id=session_id, stop_reason=reason, messages=self._messages, own=own)
 
     def take(self) -> list[Message]:

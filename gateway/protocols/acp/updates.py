@@ -104,8 +104,7 @@ class Updates:
         output_member: str | None = None,
     ) -> None:
         self.calls: dict[str, ToolCall] = {}
-        self.usage: Usage | None = None
-        self.has_cost = False
+        self._usage: UsageEvent | None = None
         self._used: ContextUse | None = None
         self._name, self._cwd, self._asks, self._has_terminal = name, cwd, asks, has_terminal
         self._terminals: dict[str, list[str]] = {}
@@ -119,7 +118,7 @@ class Updates:
 
     def start_run(self) -> None:
         """Reset the usage and the calls, which belong to one run."""
-        self.usage, self.has_cost = None, False
+        self._usage = None
         self.calls.clear()
         self._terminals.clear()
         self._streamed.clear()
@@ -367,19 +366,28 @@ class Updates:
         return [self._ended_update(call_id, status=status), *self._plan_update(call, failed=status == "failed")]
 
     def _count(self, event: UsageEvent) -> list[Update]:
-        before = self.usage or Usage(total_tokens=0, input_tokens=0, output_tokens=0, cached_read_tokens=0, cached_write_tokens=0)
-        read, write = (before.cached_read_tokens or 0) + event.cache_read, (before.cached_write_tokens or 0) + event.cache_write
-        sent, generated = before.input_tokens + event.input_tokens, before.output_tokens + event.output_tokens
-        self.usage = Usage(
-            total_tokens=sent + generated + read + write,
-            input_tokens=sent,
-            output_tokens=generated,
-            cached_read_tokens=read,
-            cached_write_tokens=write,
-            thought_tokens=(before.thought_tokens or 0) + event.reasoning_tokens or None,
-        )
-        self.has_cost = self.has_cost or event.cost_usd is not None
+        self._usage = event if self._usage is None else self._usage.plus(event)
         return []
+
+    @property
+    def usage(self) -> Usage | None:
+        """What the run has used; None if the agent has reported nothing."""
+        used = self._usage
+        if used is None:
+            return None
+        return Usage(
+            total_tokens=used.input_tokens + used.output_tokens + used.cache_read + used.cache_write,
+            input_tokens=used.input_tokens,
+            output_tokens=used.output_tokens,
+            cached_read_tokens=used.cache_read,
+            cached_write_tokens=used.cache_write,
+            thought_tokens=used.reasoning_tokens or None,
+        )
+
+    @property
+    def has_cost(self) -> bool:
+        """Whether the agent has reported what the run costs."""
+        return self._usage is not None and self._usage.cost_usd is not None
 
 
 _HANDLERS: dict[type[Event], Callable[[Updates, Any], list[Update]]] = {

@@ -65,6 +65,25 @@ def test_the_use_of_the_context_is_reported_after_each_message_once_its_size_is_
     assert turn(ready(context_sizes=sizes)) == [ContextUse(used=12, size=1000), ContextUse(used=22, size=1000)]
 
 
+def test_each_message_of_a_session_has_its_usage_and_the_result_the_rest() -> None:
+    models = {"m": {"inputTokens": 37, "outputTokens": 9, "thinkingTokens": 1, "costUSD": 0.5}}
+    result = {"type": "result", "is_error": False, "model_usage_since_last_result": models}
+    lines = (INIT, *model_message(10), *model_message(20), result)
+    codec = ready()
+    codec.prompt(Prompt("hi"))
+    events = [event for line in lines for event in feed(codec, line)]
+    assert [event for event in events if isinstance(event, Usage)] == [
+        Usage(input_tokens=10, output_tokens=2),
+        Usage(input_tokens=20, output_tokens=2),
+        Usage(input_tokens=7, output_tokens=5, reasoning_tokens=1, cost_usd=0.5),
+    ]
+    task = ClaudeCodec(once=True)
+    events = [event for line in lines for event in feed(task, line)]
+    assert [event for event in events if isinstance(event, Usage)] == [
+        Usage(input_tokens=37, output_tokens=9, reasoning_tokens=1, cost_usd=0.5)
+    ]
+
+
 def test_an_error_names_the_time_at_which_the_limit_resets() -> None:
     codec = ready()
     codec.prompt(Prompt("hi"))
@@ -172,10 +191,10 @@ def test_a_run_ends_after_the_answer_to_its_steered_message(text: str) -> None:
     written(codec)
     assert codec.steer(Prompt(text))
     assert [line["message"]["content"].strip() for line in written(codec)] == [text]
-    assert [event.kind for event in feed(codec, RESULT)] == ["usage"]
+    assert [event.kind for event in feed(codec, RESULT)] == []
     assert codec.phase == "running"
     assert feed(codec, INIT) == [] and replayed(codec, text) == []
-    assert [event.kind for event in feed(codec, RESULT)] == ["usage", "session_end"]
+    assert [event.kind for event in feed(codec, RESULT)] == ["session_end"]
     assert codec.phase == "ready"
 
 
@@ -186,7 +205,7 @@ def test_a_steered_message_in_the_current_turn_has_no_result_of_its_own() -> Non
     replayed(codec, "x")
     codec.steer(Prompt("y"))
     replayed(codec, "y")
-    assert [event.kind for event in feed(codec, RESULT)] == ["usage", "session_end"]
+    assert [event.kind for event in feed(codec, RESULT)] == ["session_end"]
 
 
 def test_an_interrupt_is_not_sent_with_an_unread_steered_message() -> None:

@@ -65,7 +65,7 @@ def test_a_boundary_without_its_summary_is_an_empty_compaction() -> None:
     codec = running()
     result = {"type": "result", "subtype": "success", "is_error": False, "usage": {}}
     events = feed(codec, boundary(), result)
-    assert [event.kind for event in events] == ["compacted", "usage", "session_end"]
+    assert [event.kind for event in events] == ["compacted", "session_end"]
     assert events[0] == Compacted()
     codec = running()
     tool_result = {"type": "user", "message": {"content": [{"type": "tool_result", "tool_use_id": "1", "content": "x"}]}}

@@ -128,7 +128,8 @@ def test_results_come_after_the_message_that_called(transcript: Transcript) -> N
 @every_run
 def test_the_tokens_of_the_turns_add_up_to_the_sessions(transcript: Transcript) -> None:
     usages = [event for turn in play(transcript) for event in turn if isinstance(event, Usage)]
-    assert len(usages) == len(transcript.results)
+    if transcript.once:
+        assert len(usages) == len(transcript.results)
     total = transcript.results[-1]["modelUsage"].values()
     assert sum(usage.input_tokens for usage in usages) == sum(model["inputTokens"] for model in total)
     assert sum(usage.output_tokens for usage in usages) == sum(model["outputTokens"] for model in total)

@@ -19,7 +19,8 @@ PIXEL = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAAD
 STOP = {
     "stopReason": "end_turn",
     "x-portico": {
-        "usage": {"inputTokens": 100, "outputTokens": 42, "cacheReadTokens": 7, "cacheWriteTokens": 0, "reasoningTokens": 5}
+        "usage": {"inputTokens": 100, "outputTokens": 42, "cacheReadTokens": 7, "cacheWriteTokens": 0, "reasoningTokens": 5},
+        "context": {"used": 149, "size": 258400},
     },
 }
 
@@ -172,3 +173,14 @@ async def test_the_users_own_service_tier_is_the_default(home: Home, model: Open
         assert model.bodies()[-1]["service_tier"] == "priority"
         await create_session(running.client, "[[plain]]", fast="off")
         assert "service_tier" not in model.bodies()[-1]
+
+
+async def test_the_usage_is_reported_while_the_turn_goes(portico: RunningGateway) -> None:
+    aap = await create_session(portico.client, "[[plain]] hello", own={"shell": True})
+    body = {"messages": [user("[[twice]]")], "stream": "delta"}
+    async with frames_of(portico.client, "POST", f"/session/{aap.id}", body) as source:
+        frames = [frame async for frame in source]
+    # The CLI reports the tokens of a response when its calls are over, so the result of a later call has them.
+    results = [data.get("x-portico", {}).get("usage", {}).get("inputTokens") for name, data in frames if name == "tool_result"]
+    assert results == [None, 100]
+    assert frames[-1][1]["x-portico"]["usage"]["inputTokens"] == 300

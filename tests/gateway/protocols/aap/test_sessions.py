@@ -188,3 +188,22 @@ async def test_session_has_a_title_times_and_the_usage_of_all_turns(aap: AapClie
         "reasoningTokens": 5,
         "costUsd": 0.25,
     }
+
+
+async def test_session_has_the_usage_of_the_turn_at_work(aap: AapClient, write_scenario: WriteScenario) -> None:
+    used = {"usage": {"input_tokens": 1, "output_tokens": 2, "cost_usd": 0.1}}
+    first, work = {"when": "^first$", "steps": [used, {"text": "x"}]}, [used, {"text": "x"}, {"delay": 60}]
+    name = write_scenario(first, {"when": "^work$", "steps": work})
+    session = (await aap.create_session("script", "first", options={"scenario": name}))["sessionId"]
+    async with aap.stream(session, user_message("work")) as response:
+        async for line in response.aiter_lines():
+            if "text_delta" in line:
+                break
+        during = await aap.get_session(session)
+        assert (during["state"], during["usage"]["inputTokens"], during["usage"]["costUsd"]) == ("running", 2, 0.2)
+        if aap.base.version != 1:
+            [listed] = (await aap.http.get(f"{aap.base.url}/sessions")).json()["sessions"]
+            assert listed["x-portico"]["usage"] == during["usage"]
+        await aap.http.post(aap.path(session) + "/cancel")
+    after = await aap.wait_until_idle(session)
+    assert after["usage"] == during["usage"]

@@ -10,6 +10,7 @@ from drivers.contract.events import (
     AgentToken,
     AwaitedCall,
     Awaiting,
+    ContextUse,
     Error,
     MessageEnd,
     RateLimit,
@@ -92,6 +93,43 @@ def test_end_of_a_turn_has_the_usage_limit() -> None:
     stop = parse_frames(StreamView(whole=True).feed(entries(limited)).decode())[-1]
     limit = {"status": "warning", "limit": "five_hour", "utilization": 0.9, "resetsAt": "2100-01-01T00:00:00.000Z"}
     assert stop == ("turn_stop", {"stopReason": "end_turn", "x-portico": {"rateLimit": limit}})
+
+
+def test_results_have_the_usage_so_far() -> None:
+    def call(name: str) -> list[LogEvent]:
+        started = ToolCall(id=name, name="t", status="started")
+        return [started, ToolResult(tool_call_id=name, output=name), ToolCall(id=name, name="t", status="completed")]
+
+    used = Usage(input_tokens=1, output_tokens=2)
+    events = [
+        used,
+        ContextUse(used=3, size=9),
+        *call("a"),
+        *call("b"),
+        used,
+        *call("c"),
+        Usage(cost_usd=0.5),
+        SessionEnd(exit_code=0),
+    ]
+    once = {"inputTokens": 1, "outputTokens": 2, "cacheReadTokens": 0, "cacheWriteTokens": 0}
+    twice = {**once, "inputTokens": 2, "outputTokens": 4}
+    context = {"used": 3, "size": 9}
+    for whole in (True, False):
+        frames = parse_frames(StreamView(whole=whole).feed(entries(events)).decode())
+        assert [data for name, data in frames if name == "tool_result"] == [
+            {"toolCallId": "a", "content": "a", "x-portico": {"usage": once, "context": context}},
+            {"toolCallId": "b", "content": "b"},
+            {"toolCallId": "c", "content": "c", "x-portico": {"usage": twice, "context": context}},
+        ]
+        # No event of its own, and each event of the agent is one frame: the ids are the same as without.
+        assert {name for name, _ in frames} == {"turn_start", "tool_call", "tool_result", "turn_stop"}
+        own = {"usage": {**twice, "costUsd": 0.5}, "context": context}
+        assert frames[-1] == ("turn_stop", {"stopReason": "end_turn", "x-portico": own})
+    view = JsonView()
+    view.feed(entries(events))
+    answer = view.response().model_dump(by_alias=True)
+    assert answer["x-portico"] == own
+    assert not [message for message in answer["messages"] if "x-portico" in message]
 
 
 def test_cancelled_turn_has_stop_reason_end_turn() -> None:
