@@ -108,6 +108,7 @@ class ClaudeCodec(JsonLineCodec, SupportsSteering, SupportsDebounce, SupportsMod
         self._context_sizes = {} if context_sizes is None else context_sizes
         self._mode, self._modes, self._folder, self._sources = mode, modes, folder, sources
         self._mode_requests: dict[str, str] = {}
+        self._mode_changes = 0
         self._once = once
         self._limit: RateLimit | None = None
         self._tools = tools or Toolset()
@@ -167,7 +168,8 @@ class ClaudeCodec(JsonLineCodec, SupportsSteering, SupportsDebounce, SupportsMod
     def set_mode(self, mode: str) -> bool:
         if self._mode is None or mode not in IDS.values():
             return False
-        request_id = f"mode-{len(self._mode_requests) + 1}"
+        self._mode_changes += 1
+        request_id = f"mode-{self._mode_changes}"
         self._mode_requests[request_id], self._mode = self._mode, mode
         self._control(request_id, {"subtype": "set_permission_mode", "mode": NATIVE.get(mode, mode)})
         return True
@@ -354,9 +356,9 @@ class ClaudeCodec(JsonLineCodec, SupportsSteering, SupportsDebounce, SupportsMod
         response = message["response"]
         if response["request_id"] == PING:
             self._calls.ping_answered()
-        elif response["request_id"] in self._mode_requests:
+        elif (before := self._mode_requests.pop(response["request_id"], None)) is not None:
             if response.get("subtype") == "error":
-                return self._mode_refused(self._mode_requests[response["request_id"]])
+                return self._mode_refused(before)
         elif self.phase == "starting":
             if response["request_id"] != INITIALIZE:
                 raise ValueError(f"no request has the id {response['request_id']!r}")

@@ -63,14 +63,18 @@ def questions_of(params: Mapping[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-def answers_of(params: Mapping[str, Any], content: Content) -> dict[str, Any]:
-    """Return the result of a request for answers, by the content of the client's reply."""
-    questions = params["questions"]
-    given = answers_by_question(content, (question["question"] for question in questions))
+def question_texts(params: Mapping[str, Any]) -> dict[str, str]:
+    """Return the questions of a request by their ids. A request with a question that has no id cannot be answered: KeyError."""
+    return {question["id"]: question["question"] for question in params["questions"]}
+
+
+def answers_of(questions: Mapping[str, str], content: Content) -> dict[str, Any]:
+    """Return the result of a request for answers to these questions, by the content of the client's reply."""
+    given = answers_by_question(content, questions.values())
     found = {
-        question["id"]: {"answers": [str(one) for one in (answer if isinstance(answer, list) else [answer])]}
-        for question in questions
-        if (answer := given.get(question["question"])) not in (None, "")
+        question_id: {"answers": [str(one) for one in (answer if isinstance(answer, list) else [answer])]}
+        for question_id, question in questions.items()
+        if (answer := given.get(question)) not in (None, "")
     }
     return {"answers": found}
 

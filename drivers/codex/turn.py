@@ -13,7 +13,7 @@ from drivers.codex.content import tool_output
 from drivers.codex.grants import Grants, paths_of
 from drivers.codex.items import call_of, exit_code_of, outcome_of, plain_command, snake
 from drivers.codex.mcp_servers import ELICITATION, call_of_elicitation
-from drivers.codex.modes import QUESTION_TOOL, answers_of, choices_of, questions_of
+from drivers.codex.modes import QUESTION_TOOL, answers_of, choices_of, question_texts, questions_of
 from drivers.contract.agent import PermissionReply, Reply, ToolReply
 from drivers.contract.client_services import CHECK_PATHS, METHOD_NOT_FOUND, ClientRequest
 from drivers.contract.events import (
@@ -255,7 +255,7 @@ class PendingRequest:
         client_decides: Neither trust nor a rule permits it.
         inside: The paths of a patch that led into the session's folders when the client was asked.
         choices: The answers that the CLI suggests, with its decision for each.
-        questions: The parameters of a request for answers.
+        questions: The questions of a request for answers, by their ids.
     """
 
     request_id: Any
@@ -265,7 +265,7 @@ class PendingRequest:
     client_decides: bool = False
     inside: Sequence[str] = ()
     choices: Mapping[str, tuple[PermissionChoice, Any]] = field(default_factory=dict)
-    questions: Mapping[str, Any] = field(default_factory=dict)
+    questions: Mapping[str, str] = field(default_factory=dict)
 
     def decision(self, *, granted: bool, choice: str | None = None) -> dict[str, Any]:
         """The result of a request for permission."""
@@ -399,7 +399,7 @@ class TurnRequests:
             return self._elicitation(request_id, params)
         if method == ASKS_USER and self._grants.trust.get(QUESTION_TOOL) is not None:
             call = Call(params["itemId"], QUESTION_TOOL, {"questions": questions_of(params)})
-            self.pending[call.id] = PendingRequest(request_id, "answer", questions=params)
+            self.pending[call.id] = PendingRequest(request_id, "answer", questions=question_texts(params))
             return self._turn.start_requested(call)
         if method == "item/tool/call" and params["tool"] in self._app_tools:
             arguments = params.get("arguments")

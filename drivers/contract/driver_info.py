@@ -100,11 +100,11 @@ class DriverInfo:
     files and terminals the session's client supports, so that it is restarted for a client that supports others.
 
     How clients display the tool calls of this driver: `tool_kinds` has the kinds of tools that are not in `tools`, such as those
-    of older versions. A call's title has the `command` of its input, its `pattern`, one of `path_fields` (which name files), or
-    one of `title_fields`. `error_prefixes` begin the stored results of calls that have failed. `plan_tools` are the tools whose
-    calls change the agent's plan. `mcp_tool_prefix` begins the names of tools of the client's MCP servers; None if they have
-    other names. `mcp_call_id_keys` are the keys in the `_meta` of an MCP `tools/call` request under which the CLI sends its own
-    id of the call.
+    of older versions. A call's title has the title of its tool, or else the name, and the `command` of its input, its `pattern`,
+    one of `path_fields` (which name files), or one of `title_fields`. `error_prefixes` begin the stored results of calls that have
+    failed. `plan_tools` are the tools whose calls change the agent's plan. `mcp_tool_prefix` begins the names of tools of the
+    client's MCP servers; None if they have other names. `mcp_call_id_keys` are the keys in the `_meta` of an MCP `tools/call`
+    request under which the CLI sends its own id of the call.
 
     `modes` are the modes of the CLI itself, which the option `mode` sets; the first one has the CLI's own rules and asks about
     the rest. `question_tools` are the tools whose calls are questions to the user; the answer is their result.
@@ -139,6 +139,10 @@ class DriverInfo:
     mcp_call_id_keys: tuple[str, ...] = ()
     modes: tuple[PermissionMode, ...] = ()
     question_tools: frozenset[str] = frozenset()
+
+    def tool_title(self, name: str) -> str:
+        """The title of the tool of that name; its name where it has none."""
+        return next((tool.title for tool in self.tools if tool.name == name and tool.title), name)
 
     def tool_kind(self, name: str) -> ToolKind:
         """The kind of the tool of that name. A tool whose name is a kind has that kind; one that is not known is `other`."""

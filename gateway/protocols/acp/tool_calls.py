@@ -17,6 +17,7 @@ from pydantic_core import to_json
 from drivers.codecs.file_changes import hunks_of_diff
 from drivers.contract.driver_info import TOOL_KINDS, DriverInfo, PlanChange, ToolKind
 from drivers.contract.events import FileChange
+from gateway.protocols.acp.questions import questions_of
 
 MAX_TITLE = 200
 """Characters of a title."""
@@ -33,8 +34,9 @@ BACKGROUND_FIELDS = ("run_in_background", "is_background")
 def title_of(info: DriverInfo, name: str, given: Any, detail: str | None, cwd: str = "") -> str:
     """Return a title of one line for a call of the tool `name` with the input `given`. `detail` is the driver's own, if any.
 
-    The title has what the call acts on: the first line of its command, its pattern, or its files. Paths inside `cwd` are relative
-    to it. Agents whose tools are known by their kinds only name their calls themselves.
+    The title has the tool's title, and what the call acts on: the first line of its command, its pattern, or its files. Paths
+    inside `cwd` are relative to it. A question to the user is its own title. Agents whose tools are known only by their kinds
+    name their calls themselves.
     """
     fields = given if isinstance(given, dict) else {}
     executes = info.tool_kind(name) == "execute"
@@ -42,10 +44,13 @@ def title_of(info: DriverInfo, name: str, given: Any, detail: str | None, cwd: s
         subject, labelled = detail, False
     elif command := _text(fields, "command"):
         subject, labelled = _first_line(command), not executes
+    elif name in info.question_tools and (questions := questions_of(fields)) and questions[0].text.strip():
+        more = f" (and {len(questions) - 1} more)" if len(questions) > 1 else ""
+        subject, labelled = questions[0].text + more, False
     else:
         subject = _subject(info, fields, cwd) or detail or _named(fields, *info.title_fields, *ID_FIELDS)
         labelled = not (subject and (name in TOOL_KINDS or (executes and subject == detail)))
-    title = " ".join((f"{name} {subject}" if labelled else subject).split())
+    title = " ".join((f"{info.tool_title(name)} {subject}" if labelled else subject).split())
     suffix = " (in the background)" if any(fields.get(key) is True for key in BACKGROUND_FIELDS) else ""
     limit = MAX_TITLE - len(suffix)
     return (title if len(title) <= limit else title[: limit - 1] + "…") + suffix

@@ -205,6 +205,11 @@ def test_a_mode_is_changed_by_request_and_reported_if_the_cli_refuses_it() -> No
     [line] = found.written()
     error = {"subtype": "error", "request_id": line["request_id"], "error": "no"}
     assert found.take({"type": "control_response", "response": error}) == [ModeChanged(mode="plan")]
+    # The request has its response: it is not kept for the life of the session.
+    assert found.take({"type": "control_response", "response": error}) == []
+    assert found.codec.set_mode("acceptEdits")
+    [again] = found.written()
+    assert again["request_id"] != line["request_id"]
 
 
 def test_modes_of_the_gateway_need_another_process() -> None:

@@ -9,7 +9,15 @@ import pytest
 
 from drivers.codex.grants import Grants
 from drivers.codex.handshake import SessionRequest
-from drivers.codex.modes import QUESTION_TOOL, answers_of, choices_of, collaboration_mode, questions_of, sandbox_of
+from drivers.codex.modes import (
+    QUESTION_TOOL,
+    answers_of,
+    choices_of,
+    collaboration_mode,
+    question_texts,
+    questions_of,
+    sandbox_of,
+)
 from drivers.contract.agent import PermissionReply, Reply, ToolReply
 from drivers.contract.agent_specs import SessionSpec
 from drivers.contract.driver_info import ToolGrant
@@ -137,7 +145,9 @@ def test_questions_have_the_form_of_a_calls_input() -> None:
     ],
 )
 def test_answers_are_text_or_json(text: str, answers: dict[str, list[str]]) -> None:
-    assert answers_of(QUESTIONS, text) == {"answers": {name: {"answers": given} for name, given in answers.items()}}
+    assert answers_of(question_texts(QUESTIONS), text) == {
+        "answers": {name: {"answers": given} for name, given in answers.items()}
+    }
 
 
 ASKS = "item/tool/requestUserInput"
@@ -156,10 +166,11 @@ def test_questions_wait_for_the_users_answers(reply: Reply, result: dict[str, An
     assert server.written() == [{"id": 70, "result": {"answers": result}}]
 
 
-def test_questions_of_another_shape_are_declined() -> None:
+@pytest.mark.parametrize("question", [{"id": "a"}, {"question": "A?"}, {"id": ["a"], "question": "A?"}, "A?"])
+def test_questions_of_another_shape_are_declined(question: Any) -> None:
     server = Server(QUESTION_TOOL)
     server.begin("one")
-    server.request(ASKS, "one", "q", questions=[{"id": "a"}])
+    server.request(ASKS, "one", "q", questions=[question])
     assert server.written() == [{"id": 70, "result": {"answers": {}}}]
     assert server.codec.debounce_seconds() is None and server.codec.debounced_events() == []
 

@@ -109,7 +109,7 @@ def test_title_of_a_file_call(claude: Pair, codex: Pair) -> None:
         assert read in side.titles("unasked")
         assert [asked["toolCall"]["title"] for asked in side.asked("edit")] == ["Edit a.txt"]
     assert codex.vendor.titles("edit") == ["Editing files"]
-    assert codex.portico.titles("edit") == ["apply_patch a.txt"]
+    assert codex.portico.titles("edit") == ["Edit files a.txt"]
 
 
 @row("result of an edit")

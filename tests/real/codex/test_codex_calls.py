@@ -46,7 +46,7 @@ async def test_a_patch_is_hunks_with_line_numbers(home: Home, model: OpenAIServe
     assert "twenty" in path.read_text()
     [asked] = [found["params"]["toolCall"] for found in client.received if found.get("method") == "session/request_permission"]
     for shown in (calls(client)[0], asked):
-        assert shown["title"] == "apply_patch a.txt"
+        assert shown["title"] == "Edit files a.txt"
         assert shown["locations"] == [{"path": str(path), "line": 19}]
         [diff] = shown["content"]
         assert (diff["oldText"], diff["newText"]) == ("line 19\nline 20\nline 21", "line 19\ntwenty\nline 21")
