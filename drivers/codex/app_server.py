@@ -14,19 +14,40 @@ from drivers.codecs.deduplication import Deduplicator
 from drivers.codecs.held_events import HeldEvents
 from drivers.codecs.json_lines import JsonLineCodec
 from drivers.codecs.json_rpc import JsonRpcPeer, RpcError, is_response
+from drivers.codecs.tool_calls import Call
 from drivers.codex.commands import COMPACT, CommandPrompt, command_of, commands_of
 from drivers.codex.content import user_input
 from drivers.codex.grants import NOT_CONFINED
 from drivers.codex.handshake import Handshake, SessionRequest
-from drivers.codex.modes import PLAN, collaboration_mode
+from drivers.codex.modes import (
+    APPROVED,
+    IMPLEMENT,
+    PLAN,
+    PLAN_TOOL,
+    STILL_PLANNING,
+    collaboration_mode,
+    mode_after_plan,
+    plan_choices,
+)
 from drivers.codex.turn import TurnRequests, TurnStream, decline
 from drivers.codex.turn_result import NO_TOKENS, RateLimits, context_of, failure, tokens, usage_of
-from drivers.contract.agent import Prompt, Reply
-from drivers.contract.capabilities import SupportsClientRequests, SupportsDebounce, SupportsSteering
+from drivers.contract.agent import PermissionReply, Prompt, Reply
+from drivers.contract.capabilities import SupportsClientRequests, SupportsDebounce, SupportsModes, SupportsSteering
 from drivers.contract.client_services import ClientRequest, ClientResponse
 from drivers.contract.codec import IN_RUN
-from drivers.contract.events import Commands, Error, NativeSession, OutputEvent, SessionEnd, Title
+from drivers.contract.events import (
+    AwaitedCall,
+    Awaiting,
+    Commands,
+    Error,
+    ModeChanged,
+    NativeSession,
+    OutputEvent,
+    SessionEnd,
+    Title,
+)
 from drivers.contract.messages import Content, TextBlock, blocks
+from drivers.contract.tool_denials import denied
 
 DEBOUNCE = 0.2
 """Seconds: requests of one message came up to 20 ms apart (measured, 2 cores), a sandboxed command beside them up to 150 ms."""
@@ -40,20 +61,22 @@ REDUNDANT = frozenset(
         "item/fileChange/outputDelta", "item/fileChange/patchUpdated", "item/mcpToolCall/progress",
         "mcpServer/startupStatus/updated",
         "remoteControl/status/changed", "serverRequest/resolved", "thread/compacted", "thread/goal/cleared",
-        "thread/readState/changed", "thread/settings/updated", "thread/started", "thread/status/changed",
+        "thread/readState/changed", "thread/started", "thread/status/changed",
         "turn/diff/updated",
     }
 )  # fmt: skip
 """Notifications whose content another notification has too, or that no event can express."""
 
 
-class CodexAppCodec(JsonLineCodec, SupportsSteering, SupportsDebounce, SupportsClientRequests):
+class CodexAppCodec(JsonLineCodec, SupportsSteering, SupportsDebounce, SupportsClientRequests, SupportsModes):
     """A live session."""
 
     title = "codex"
 
     def __init__(self, session: SessionRequest) -> None:
         super().__init__()
+        # Whose approval policy and sandbox the thread has. Those of another mode go to it with the next turn.
+        self._session = self._applied = session
         self._grants, self._app_tools = session.grants, frozenset(tool.name for tool in session.app_tools)
         self._rpc = JsonRpcPeer(self.outbox, version=None)
         self._thread = Handshake(self._rpc, session)
@@ -79,6 +102,7 @@ class CodexAppCodec(JsonLineCodec, SupportsSteering, SupportsDebounce, SupportsC
         self._steers_unanswered = 0
         self._rejected_input: list[dict[str, Any]] = []
         self._unauthorized: dict[str, Any] | None = None
+        self._plan_call: str | None = None
 
     def _update_phase(self) -> None:
         self.start_error = self._thread.error
@@ -120,8 +144,18 @@ class CodexAppCodec(JsonLineCodec, SupportsSteering, SupportsDebounce, SupportsC
 
     def _start_turn(self, content: list[dict[str, Any]]) -> None:
         mode = collaboration_mode(self._grants.mode, self._thread.model, self._effort) if self._sets_mode else {}
-        params = {"threadId": self._thread.thread_id, "input": content, **mode}
-        self._rpc.request("turn/start", params, self._turn_accepted)
+        before, self._applied = self._applied, self._session
+        settings = self._session.turn_settings(self._thread.config) if before is not self._session else {}
+        params = {"threadId": self._thread.thread_id, "input": content, **settings, **mode}
+        self._rpc.request("turn/start", params, lambda result, error: self._turn_accepted(result, error, before))
+
+    def set_mode(self, mode: str) -> bool:
+        changed = self._session.in_mode(mode)
+        if changed is None:
+            return False
+        self._sets_mode = self._sets_mode or PLAN in (self._grants.mode, mode)
+        self._session, self._grants = changed, changed.grants
+        return True
 
     def steer(self, prompt: Prompt) -> bool:
         if not self._turn_started or self._completed or self._interrupted:
@@ -133,6 +167,10 @@ class CodexAppCodec(JsonLineCodec, SupportsSteering, SupportsDebounce, SupportsC
         return True
 
     def reply(self, reply: Reply) -> None:
+        if self._plan_call is not None and reply.call_id == self._plan_call:
+            self.phase = "running"
+            self.pending += self.deliver(self._plan_answered(reply))
+            return
         self._requests.reply(reply, self._thread.thread_id)
         events, self._requests.events = self._requests.events, []
         self.pending += self.deliver(events)
@@ -144,6 +182,11 @@ class CodexAppCodec(JsonLineCodec, SupportsSteering, SupportsDebounce, SupportsC
 
     def interrupt(self) -> bool:
         self._interrupted = True
+        if self._plan_call is not None:
+            # Its turn is over: the CLI has nothing to interrupt.
+            end = SessionEnd(exit_code=130, stop_reason="cancelled")
+            self.pending += [*self._held.release(), *self._finish([], end, stopped=True)]
+            return True
         # The CLI itself rejects what is pending when its turn is interrupted.
         self._requests.clear()
         self.phase = "running"
@@ -163,6 +206,8 @@ class CodexAppCodec(JsonLineCodec, SupportsSteering, SupportsDebounce, SupportsC
         return self._held.pass_on(events, waiting=waiting) if waiting or self._held.events else events
 
     def debounce_seconds(self) -> float | None:
+        if self.phase == "running" and self._plan_call is not None:
+            return 0.0
         if self.phase != "running" or not self._requests.unanswered:
             return None
         if self._clock - self._first_request_at > DEBOUNCE_RUNNING * 1000:
@@ -173,6 +218,11 @@ class CodexAppCodec(JsonLineCodec, SupportsSteering, SupportsDebounce, SupportsC
     def debounced_events(self) -> list[OutputEvent]:
         if self.phase != "running":
             return []
+        if self._plan_call is not None:
+            choices = plan_choices(self._session.modes)
+            events = self.deliver([Awaiting(calls=(AwaitedCall(id=self._plan_call, wants="permission", choices=choices),))])
+            self.phase = "waiting"
+            return events
         events = self._requests.start_early()
         if not self._requests.pending:
             return self.deliver(events)
@@ -223,8 +273,11 @@ class CodexAppCodec(JsonLineCodec, SupportsSteering, SupportsDebounce, SupportsC
             self._first_request_at = self._clock
         return self._requests.receive(request_id, method, params)
 
-    def _turn_accepted(self, result: dict[str, Any] | None, error: RpcError | None) -> list[OutputEvent]:
+    def _turn_accepted(
+        self, result: dict[str, Any] | None, error: RpcError | None, before: SessionRequest | None = None
+    ) -> list[OutputEvent]:
         if error is not None:
+            self._applied = before or self._applied
             return self._finish([Error(message=f"codex: {error.message}")], SessionEnd(exit_code=1, stop_reason="error"))
         self._turn.turn_id = (result or {})["turn"]["id"]
         return []
@@ -248,11 +301,40 @@ class CodexAppCodec(JsonLineCodec, SupportsSteering, SupportsDebounce, SupportsC
 
     def _turn_over(self) -> list[OutputEvent]:
         if not self._rejected_input or self._interrupted:
+            plans = self._grants.mode == PLAN and PLAN_TOOL in self._grants.trust
+            if plans and self._turn.plan and not self._interrupted:
+                return self._ask_about_plan(self._turn.plan)
             return self._finish([], SessionEnd(exit_code=0))
         events, content = self._turn.end(stopped=False), self._rejected_input
         self._new_turn()
         self._start_turn(content)
         return events
+
+    def _ask_about_plan(self, plan: str) -> list[OutputEvent]:
+        """The turn has ended with a plan: the run goes on when the client has approved it or rejected it with a reason."""
+        self._plan_call = f"plan-{self._turn.turn_id}"
+        call = Call(self._plan_call, PLAN_TOOL, {"plan": plan})
+        return [*self._turn.end(stopped=False), *self._turn.start_requested(call)]
+
+    def _plan_answered(self, reply: Reply) -> list[OutputEvent]:
+        granted = isinstance(reply, PermissionReply) and reply.granted
+        reason = reply.reason if isinstance(reply, PermissionReply) else None
+        call_id, self._plan_call = reply.call_id, None
+        output = APPROVED if granted else denied(reason or STILL_PLANNING)
+        events = self._turn.calls.end(call_id, output, failed=not granted)
+        if isinstance(reply, PermissionReply) and granted:
+            mode = mode_after_plan(reply.choice, self._session.modes)
+            self.set_mode(mode)
+            return [*events, ModeChanged(mode=mode), *self._next_turn(IMPLEMENT)]
+        if reason:
+            return [*events, *self._next_turn(f"The plan is not approved: {reason}")]
+        return [*events, *self._finish([], SessionEnd(exit_code=0))]
+
+    def _next_turn(self, text: str) -> list[OutputEvent]:
+        """Begin another turn of the same run, with a message of its own."""
+        self._new_turn()
+        self._start_turn(user_input(text))
+        return []
 
     def _on_turn_started(self, params: dict[str, Any]) -> list[OutputEvent]:
         if self.phase != "running" or self._turn_started or params["threadId"] != self._thread.thread_id:
@@ -297,7 +379,7 @@ class CodexAppCodec(JsonLineCodec, SupportsSteering, SupportsDebounce, SupportsC
 
     def _finish(self, last: list[OutputEvent], end: SessionEnd, *, stopped: bool = False) -> list[OutputEvent]:
         events = [*self._turn.end(stopped=stopped or bool(end.exit_code)), *self._unreported_usage()]
-        self.phase = "ready"
+        self.phase, self._plan_call = "ready", None
         self._requests.clear()
         return [*events, *last, end]
 
@@ -328,6 +410,15 @@ class CodexAppCodec(JsonLineCodec, SupportsSteering, SupportsDebounce, SupportsC
     def _on_name(self, params: dict[str, Any]) -> list[OutputEvent]:
         return [Title(text=params.get("threadName"))] if params["threadId"] == self._thread.thread_id else []
 
+    def _on_settings(self, params: dict[str, Any]) -> list[OutputEvent]:
+        settings = params["threadSettings"]
+        if params["threadId"] != self._thread.thread_id:
+            return []
+        if refusal := self._applied.refusal(settings["approvalPolicy"], settings["sandboxPolicy"]):
+            # A fresh process would be refused when it resumes the thread.
+            self.protocol_error = f"codex cannot be used in this mode: {refusal}. Its requirements.toml may forbid that"
+        return []
+
     def _on_skills_changed(self, params: dict[str, Any]) -> list[OutputEvent]:
         if self._thread.ready:
             self._list_commands()
@@ -352,6 +443,7 @@ class CodexAppCodec(JsonLineCodec, SupportsSteering, SupportsDebounce, SupportsC
         "thread/name/updated": _on_name,
         "account/rateLimits/updated": _on_rate_limits,
         "skills/changed": _on_skills_changed,
+        "thread/settings/updated": _on_settings,
         "error": _on_error,
     }
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from drivers.codex.modes import FULL_ACCESS, QUESTION_TOOL
+from drivers.codex.modes import FULL_ACCESS, MODES, PLAN_TOOL, QUESTION_TOOL, sandbox_of
 from drivers.contract.agent_specs import no_rules
-from drivers.contract.driver_info import ToolGrant, ToolSpec
+from drivers.contract.driver_info import ASK_MODE, ToolGrant, ToolSpec
 
 _TEXT = {"type": "string"}
 TOOLS = (
@@ -78,6 +78,13 @@ TOOLS = (
         {"type": "object", "properties": {"questions": {"type": "array"}}, "required": ["questions"]},
         "Questions",
     ),
+    ToolSpec(
+        PLAN_TOOL,
+        "Asks the user to approve the plan that the mode plan has led to, and in which mode it is carried out.",
+        {"type": "object", "properties": {"plan": _TEXT}, "required": ["plan"]},
+        "Implement plan",
+        kind="switch_mode",
+    ),
 )
 
 CLOSED_FEATURES = (
@@ -101,12 +108,13 @@ class Grants:
     """The grants of one session, and the sandbox of its trusted tools.
 
     Attributes:
-        sandbox: The option `sandbox`, without `default`.
+        sandbox: The option `sandbox`, without `default`, as narrowed by the mode.
         confined: Whether all processes of the CLI are in the gateway's sandbox.
         mode: The CLI's own mode of the session, in which the CLI decides what it asks about; None where the gateway asks about
             each call of an untrusted tool.
         ruled: The tools that a rule of the gateway may deny or ask about.
         lasting_choices: Whether the client's choices may add rules to the CLI's files.
+        option: The option `sandbox`.
     """
 
     trust: Mapping[str, bool]
@@ -116,12 +124,13 @@ class Grants:
     mode: str | None = None
     ruled: frozenset[str] = frozenset()
     lasting_choices: bool = True
+    option: str = ""
 
     @classmethod
     def of(
         cls,
         tools: Sequence[ToolGrant],
-        sandbox: str,
+        option: str,
         folders: Sequence[str],
         *,
         confined: bool = False,
@@ -129,14 +138,20 @@ class Grants:
         ruled: Callable[[str], bool] = no_rules,
         lasting_choices: bool = True,
     ) -> Grants:
-        """The grants of a session with the option `sandbox`; its working folder is the first of `folders`.
+        """The grants of a session, given the `option` `sandbox`; its working folder is the first of `folders`.
 
         With rules about commands or patches, the mode is none of the CLI's: it would not ask before it runs what they deny.
         """
-        sandbox = "workspace-write" if sandbox in ("", "default") else sandbox
         found = frozenset(tool.name for tool in tools if ruled(tool.name))
         own_mode = None if found & {"shell", "apply_patch"} else mode
-        return cls({tool.name: tool.trust for tool in tools}, sandbox, folders, confined, own_mode, found, lasting_choices)
+        trust = {tool.name: tool.trust for tool in tools}
+        return cls(trust, _sandbox(mode, option), folders, confined, own_mode, found, lasting_choices, option)
+
+    def in_mode(self, mode: str) -> Grants | None:
+        """The same grants in another of the CLI's own modes; None unless both modes are the CLI's."""
+        if self.mode is None or mode not in _OWN_MODES:
+            return None
+        return replace(self, mode=mode, sandbox=_sandbox(mode, self.option))
 
     def trusts(self, name: str) -> bool:
         return self.trust.get(name, False)
@@ -222,6 +237,14 @@ class Grants:
         paths = [posixpath.normpath(posixpath.join(self.folders[0], path)) for path in paths_of(changes)]
         inside = all(any(path.startswith(folder.rstrip("/") + "/") for folder in self.folders) for path in paths)
         return self.sandbox == "workspace-write" and bool(paths) and inside
+
+
+_OWN_MODES = frozenset(mode.id for mode in MODES)
+
+
+def _sandbox(mode: str | None, option: str) -> str:
+    sandbox = sandbox_of(mode or ASK_MODE, option)
+    return "workspace-write" if sandbox in ("", "default") else sandbox
 
 
 def cli_sandbox(option: str, *, confined: bool) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pydantic_core import to_json
@@ -13,7 +13,6 @@ from drivers.codecs.json_rpc import JsonRpcPeer, RpcError
 from drivers.codex.content import seed_items
 from drivers.codex.grants import Grants
 from drivers.codex.mcp_servers import GRANULAR_POLICY, settings
-from drivers.codex.modes import sandbox_of
 from drivers.contract.agent_specs import SessionSpec
 from drivers.contract.driver_info import ASK_MODE, FAST_OPTION, MODE_OPTION, ToolSpec
 from drivers.contract.errors import AgentUnavailable, DriverError, ResumeFailed
@@ -45,6 +44,7 @@ class SessionRequest:
         directories: Folders to work in besides the working folder.
         slash_commands: Whether a prompt that begins with a `/` can be a command.
         effort: The option `effort`.
+        modes: The modes that the session may have.
     """
 
     grants: Grants
@@ -57,6 +57,7 @@ class SessionRequest:
     directories: tuple[str, ...] = ()
     slash_commands: bool = False
     effort: str | None = None
+    modes: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, spec: SessionSpec, api_key: str | None = None) -> SessionRequest:
@@ -66,15 +67,14 @@ class SessionRequest:
         mode = options.get(MODE_OPTION, ASK_MODE)
         grants = Grants.of(
             spec.tools,
-            sandbox_of(mode, options.get("sandbox", "")),
+            options.get("sandbox", ""),
             (str(spec.cwd), *directories),
             confined=spec.confined,
             mode=None if mode == ASK_MODE else mode,
             ruled=spec.ruled,
             lasting_choices=spec.lasting_choices,
         )
-        policy = GRANULAR_POLICY if spec.mcp_servers and grants.policy == "never" else grants.policy
-        thread: dict[str, Any] = {"cwd": str(spec.cwd), "approvalPolicy": policy, "sandbox": grants.sandbox_mode}
+        thread: dict[str, Any] = {"cwd": str(spec.cwd), **_limits(grants, spec.mcp_servers)}
         # The CLI's own settings may name a model as the reviewer.
         thread["approvalsReviewer"] = "user"
         if options.get("model"):
@@ -90,7 +90,44 @@ class SessionRequest:
         seed = seed_items(spec.history)
         commands = options.get("slash_commands") == "on"
         effort = options.get("effort") or None
-        return cls(grants, thread, spec.app_tools, spec.resume, seed, api_key, spec.mcp_servers, directories, commands, effort)
+        return cls(
+            grants,
+            thread,
+            spec.app_tools,
+            spec.resume,
+            seed,
+            api_key,
+            spec.mcp_servers,
+            directories,
+            commands,
+            effort,
+            spec.modes,
+        )
+
+    def in_mode(self, mode: str) -> SessionRequest | None:
+        """The same session in another of the CLI's own modes; None unless both modes are the CLI's."""
+        grants = self.grants.in_mode(mode)
+        return None if grants is None else replace(self, grants=grants, thread={**self.thread, **_limits(grants, self.servers)})
+
+    def turn_settings(self, config: dict[str, Any]) -> dict[str, Any]:
+        """Parameters of `turn/start` that give the thread the approval policy and the sandbox of this session, from that turn on.
+
+        `config` is the CLI's own configuration. The CLI applies it to a sandbox that `thread/start` names, not to this one.
+        """
+        sandbox = self.thread["sandbox"]
+        users = config.get("sandbox_workspace_write") or {}
+        policies: dict[str, dict[str, Any]] = {
+            "read-only": {"type": "readOnly", "networkAccess": False},
+            "workspace-write": {
+                "type": "workspaceWrite",
+                "writableRoots": users.get("writable_roots") or [],
+                "networkAccess": bool(users.get("network_access")),
+                "excludeTmpdirEnvVar": bool(users.get("exclude_tmpdir_env_var")),
+                "excludeSlashTmp": bool(users.get("exclude_slash_tmp")),
+            },
+            "danger-full-access": {"type": "dangerFullAccess"},
+        }
+        return {"approvalPolicy": self.thread["approvalPolicy"], "sandboxPolicy": policies[sandbox]}
 
     @property
     def tools_digest(self) -> str:
@@ -124,15 +161,17 @@ class SessionRequest:
         del params["cwd"]
         return "thread/start", params
 
-    def refusal(self, result: dict[str, Any]) -> str | None:
-        """Why the thread that the CLI has opened must not be used: it would run without asking what this session must ask about.
+    def refusal(self, policy: Any, sandbox: Any) -> str | None:
+        """Why the thread must not be used, given the approval policy and the sandbox that the CLI reports: it would run without
+        asking what this session must ask about.
 
-        The CLI replaces what its administrator's requirements (`requirements.toml`) forbid, and reports that here only (0.169.0).
+        The CLI replaces what its administrator's requirements (`requirements.toml`) forbid, and reports that when it opens the
+        thread and when its settings change (0.169.0).
         """
-        policy, asked = result.get("approvalPolicy"), self.thread.get("approvalPolicy")
+        asked = self.thread.get("approvalPolicy")
         if asked == "untrusted" and policy is not None and policy != asked:
             return f"it uses the approval policy {policy!r} instead of {asked!r}, with which it would not ask before tools run"
-        sandbox, wanted = result.get("sandbox"), str(self.thread.get("sandbox"))
+        wanted = str(self.thread.get("sandbox"))
         mode = sandbox.get("type") if isinstance(sandbox, dict) else None
         if mode is not None and WIDTH.get(mode, 2) > WIDTH.get(wanted, 2):
             return f"it uses the sandbox {mode!r} instead of {wanted!r}"
@@ -146,6 +185,12 @@ class SessionRequest:
         """
         users = (config.get("sandbox_workspace_write") or {}).get("writable_roots") or ()
         return list(dict.fromkeys([self.thread["cwd"], *self.directories, *users]))
+
+
+def _limits(grants: Grants, servers: Sequence[McpServer]) -> dict[str, Any]:
+    """The approval policy and the sandbox of a thread."""
+    policy = GRANULAR_POLICY if servers and grants.policy == "never" else grants.policy
+    return {"approvalPolicy": policy, "sandbox": grants.sandbox_mode}
 
 
 def _overrides(config: dict[str, Any], servers: Sequence[McpServer]) -> dict[str, Any]:
@@ -177,6 +222,7 @@ class Handshake:
         thread_id: The CLI's id of the thread; None until it is open.
         native_id: The native id of the session; None until the thread is open.
         model: The thread's model, where the CLI reports it.
+        config: The CLI's own configuration; empty until it is read.
         ready: Whether the thread takes prompts.
         error: Why the CLI does not open the session.
     """
@@ -186,6 +232,7 @@ class Handshake:
         self.thread_id: str | None = None
         self.native_id: str | None = None
         self.model: str | None = None
+        self.config: dict[str, Any] = {}
         self.ready = False
         self.error: DriverError | None = None
         if session.resume is not None and not session.resumable:
@@ -212,13 +259,14 @@ class Handshake:
 
     def _config_read(self, result: dict[str, Any] | None, error: RpcError | None) -> list[OutputEvent]:
         if not self._failed(error) and result is not None:
-            self._rpc.request(*self._session.thread_request(result["config"]), self._thread_opened)
+            self.config = result["config"]
+            self._rpc.request(*self._session.thread_request(self.config), self._thread_opened)
         return []
 
     def _thread_opened(self, result: dict[str, Any] | None, error: RpcError | None) -> list[OutputEvent]:
         if self._failed(error) or result is None:
             return []
-        if refusal := self._session.refusal(result):
+        if refusal := self._session.refusal(result.get("approvalPolicy"), result.get("sandbox")):
             # Also of a thread that was to be resumed: a new one would have the same.
             self.error = AgentUnavailable(
                 f"codex cannot be used for this session: {refusal}. Its requirements.toml may forbid that"

@@ -26,6 +26,18 @@ SANDBOXES = {READ_ONLY: "read-only", WORKSPACE: "workspace-write", FULL_ACCESS: 
 """The CLI's sandbox of each mode, the narrowest first. That of the mode `plan` is `read-only`."""
 QUESTION_TOOL = "request_user_input"
 """The CLI's tool for questions to the user, which it has in its plan mode."""
+PLAN_TOOL = "implement_plan"
+"""The approval of a plan, as a call. The CLI has no such tool: its own interface asks when a turn has ended with a plan."""
+IMPLEMENT = "Implement the plan."
+"""The prompt that the CLI's own interface sends when the plan is approved."""
+APPROVED = "The user has approved the plan."
+STILL_PLANNING = "the user wants to go on planning"
+KEEP_PLANNING = "keep_planning"
+_AFTER_PLAN = {
+    WORKSPACE: "Yes, implement this plan",
+    READ_ONLY: "Yes, and approve each change",
+    FULL_ACCESS: "Yes, and do not ask about anything",
+}
 
 
 def sandbox_of(mode: str, option: str) -> str:
@@ -46,6 +58,22 @@ def collaboration_mode(mode: str | None, model: str | None, effort: str | None) 
         return {}
     settings = {"model": model, "reasoning_effort": effort, "developer_instructions": None}
     return {"collaborationMode": {"mode": "plan" if mode == PLAN else "default", "settings": settings}}
+
+
+def plan_choices(modes: frozenset[str]) -> tuple[PermissionChoice, ...]:
+    """Return the answers to a plan: those of `modes` in which it can be carried out, and a rejection."""
+    approvals = (
+        PermissionChoice(id=f"mode:{mode}", name=name, kind="allow_always" if mode == FULL_ACCESS else "allow_once")
+        for mode, name in _AFTER_PLAN.items()
+        if mode in modes
+    )
+    return (*approvals, PermissionChoice(id=KEEP_PLANNING, name="No, keep planning", kind="reject_once"))
+
+
+def mode_after_plan(choice: str | None, modes: frozenset[str]) -> str:
+    """Return the mode in which an approved plan is carried out, by the id of the choice. An approval without one is the first."""
+    mode = (choice or "").removeprefix("mode:")
+    return mode if mode in modes and mode in _AFTER_PLAN else WORKSPACE
 
 
 def questions_of(params: Mapping[str, Any]) -> list[dict[str, Any]]:

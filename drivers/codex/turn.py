@@ -65,12 +65,14 @@ class TurnStream:
         calls: The calls that are running.
         denials: The result of each call that was denied, by the call's id.
         turn_id: The CLI's id of the turn; None until it is known.
+        plan: The plan that the model has proposed last, in Markdown; empty if there is none.
     """
 
     def __init__(self, thread_id: str | None, app_tools: frozenset[str], patch_reason: str = "") -> None:
         self.calls = CallTracker()
         self.denials: dict[str, str] = {}
         self.turn_id: str | None = None
+        self.plan = ""
         self._thread_id, self._app_tools, self._patch_reason = thread_id, app_tools, patch_reason
         self._unstarted: dict[str, Call] = {}
         self._background: set[str] = set()
@@ -161,6 +163,8 @@ class TurnStream:
 
     def _item_completed(self, params: dict[str, Any]) -> list[OutputEvent] | None:
         item = snake(params["item"])
+        if item["type"] == "plan" and self._in_thread(params):
+            self.plan = item["text"]
         if item["type"] in ("agent_message", "plan"):
             return self._whole(params, AgentToken, item["id"], item["text"])
         if item["type"] == "reasoning":

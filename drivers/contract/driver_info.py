@@ -101,9 +101,9 @@ class DriverInfo:
 
     How clients display the tool calls of this driver: `tool_kinds` has the kinds of tools that are not in `tools`, such as those
     of older versions. A call's title has the title of its tool, or else the name, and the `command` of its input, its `pattern`,
-    one of `path_fields` (which name files), or one of `title_fields`. `error_prefixes` begin the stored results of calls that have
-    failed. `plan_tools` are the tools whose calls change the agent's plan. `mcp_tool_prefix` begins the names of tools of the
-    client's MCP servers; None if they have other names. `mcp_call_id_keys` are the keys in the `_meta` of an MCP `tools/call`
+    one of `path_fields` (which name files), or one of `title_fields`. `error_prefixes` begin the stored results of calls that
+    have failed. `plan_tools` are the tools whose calls change the agent's plan. `mcp_tool_prefix` begins the names of tools of
+    the client's MCP servers; None if they have other names. `mcp_call_id_keys` are the keys in the `_meta` of an MCP `tools/call`
     request under which the CLI sends its own id of the call.
 
     `modes` are the modes of the CLI itself, which the option `mode` sets; the first one has the CLI's own rules and asks about

@@ -224,10 +224,28 @@ def test_approval_of_a_plan(claude: Pair, codex: Pair) -> None:
     vendor, own = names
     assert vendor == ["Yes, manually approve edits", "Yes, and use auto mode", "Yes, and bypass permissions", "No, keep planning"]
     assert own == ["Yes, and use auto mode", "Yes, and accept edits", "Yes, and approve edits manually", "No, keep planning"]
-    [asked] = codex.vendor.asked("planned")
-    assert "# The plan" in str(codex.vendor.steps["planned"])
-    assert sorted(option["kind"] for option in asked["options"]) == ["allow_once", "reject_once"]
-    assert codex.portico.asked("planned") == [] and "# The plan" in codex.portico.text("planned")
+    [asked], [own_asked] = codex.vendor.asked("planned"), codex.portico.asked("planned")
+    assert [option["name"] for option in asked["options"]] == [
+        "Yes, implement this plan",
+        "No, and tell Codex what to do differently",
+    ]
+    assert [option["name"] for option in own_asked["options"]] == [
+        "Yes, implement this plan",
+        "Yes, and approve each change",
+        "No, keep planning",
+    ]
+    for side, request, title in ((codex.vendor, asked, "Implement this plan?"), (codex.portico, own_asked, "Implement plan")):
+        assert request["toolCall"]["rawInput"] == {"plan": "# The plan\n\n1. Do it\n"} and request["toolCall"]["title"] == title
+        assert "# The plan" in side.text("planned")
+    assert not contents(asked["toolCall"]) and contents(own_asked["toolCall"]) == ["# The plan\n\n1. Do it\n"]
+    # Approved, the plan is carried out in the same run, in another mode.
+    for side in codex:
+        approved, _ = side.steps["approved"], side.asked("approved")
+        assert "# The plan" in str(approved) and "I see" in side.text("approved")
+    assert "Implement the approved plan." in str(codex.vendor.requests["approved"]["input"][-1])
+    assert "Implement the plan." in str(codex.portico.requests["approved"]["input"][-1])
+    [changed] = codex.portico.updates("approved", "current_mode_update")
+    assert changed["currentModeId"] == "workspace"
 
 
 @row("questions of the agent")

@@ -465,6 +465,7 @@ async def record_codex(base: Path, side: Side) -> Recording:
         await script.step("limited")
         await script.plan_with_codex()
         await script.step("planned", choose="reject_once")
+        await script.step("approved", "again [[planned]]")
         await script.fast()
         await script.beside("command")
         await script.without_program()

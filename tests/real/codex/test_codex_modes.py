@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 from collections.abc import AsyncIterator
@@ -18,6 +19,7 @@ from tests.real.codex.aap_client import outputs
 from tests.real.codex.conftest import Home, needs_sandbox
 from tests.real.codex.test_codex_servers import CALLS
 from tests.real.editor import SERVER
+from tests.real.processes import clis_of, wait_until
 
 Json = dict[str, Any]
 
@@ -184,8 +186,11 @@ async def test_a_plan_and_a_question(home: Home, model: OpenAIServer) -> None:
         async with editor(home) as bot:
             await bot.new()
             await bot.set_mode("plan")
-            assert await bot.prompt("[[makeplan]]") == []
+            bot.choice = "keep_planning"
+            [asked] = await bot.prompt("[[makeplan]]")
+            assert asked["toolCall"]["rawInput"] == {"plan": "# The plan\n\n1. Write it\n"}
             assert "# The plan\n\n1. Write it" in bot.client.text() and "proposed_plan" not in bot.client.text()
+            assert len(planner.bodies()) == 1
             bot.choice = "answer:1"
             [asked] = await bot.prompt("[[askuser]]")
             assert asked["toolCall"]["title"] == "Which color?"
@@ -196,3 +201,66 @@ async def test_a_plan_and_a_question(home: Home, model: OpenAIServer) -> None:
             assert (home.work / "made.txt").exists()
             # Only the plan mode has questions.
             assert await bot.prompt("[[askuser]]") == []
+
+
+@asynccontextmanager
+async def planner(home: Home, model: OpenAIServer) -> AsyncIterator[tuple[Editor, OpenAIServer]]:
+    """An editor in plan mode, and the server of its model."""
+    async with model_server(PLANNING) as server:
+        config = home.codex / "config.toml"
+        config.write_text(config.read_text().replace(model.url, server.url))
+        async with editor(home) as bot:
+            await bot.new()
+            await bot.set_mode("plan")
+            yield bot, server
+
+
+async def test_an_approved_plan_is_carried_out_in_the_same_run(home: Home, model: OpenAIServer) -> None:
+    async with planner(home, model) as (bot, server):
+        bot.choice = "mode:workspace"
+        [asked] = await bot.prompt("[[makeplan]]")
+        assert (asked["toolCall"]["title"], asked["toolCall"]["kind"]) == ("Implement plan", "switch_mode")
+        assert [option["name"] for option in asked["options"]] == [
+            "Yes, implement this plan",
+            "Yes, and approve each change",
+            "No, keep planning",
+        ]
+        # The second turn of the run, which the model answers by the prompts that it has got.
+        assert bot.client.text().endswith("I see 2 user texts. Before this one: [[makeplan]]")
+        assert [update["currentModeId"] for update in bot.client.updates() if "currentModeId" in update][-1] == "workspace"
+        texts = [str(item.get("content")) for item in server.bodies()[1]["input"] if item.get("role") == "user"]
+        assert "Implement the plan." in texts[-1]
+        # The mode stays.
+        assert await bot.prompt("[[run:touch made.txt]]") == [] and (home.work / "made.txt").exists()
+
+
+async def test_modes_change_without_a_restart_and_keep_the_conversation(home: Home) -> None:
+    async with editor(home, allow_bypass=True) as bot:
+        await bot.new()
+        await bot.prompt("[[run:touch first.txt]]")
+        [process] = clis_of(home.path)
+        await bot.set_mode("read-only")
+        assert await bot.prompt("[[run:touch no.txt]]") == [] and not (home.work / "no.txt").exists()
+        await bot.set_mode("full-access")
+        target = home.base / "outside.txt"
+        assert await bot.prompt(f"[[run:touch {target}]]") == [] and target.exists()
+        await bot.set_mode("plan")
+        await bot.set_mode("workspace")
+        assert await bot.prompt(f"[[run:touch made.txt {OUTSIDE}]]") == []
+        assert (home.work / "made.txt").exists() and not left_the_sandbox()
+        # The model gets all prompts of the conversation, and quotes the one before.
+        await bot.prompt("which prompts?")
+        assert "I see 5 user texts. Before this one: [[run:touch first.txt]] | " in bot.client.text()
+        assert clis_of(home.path) == [process]
+
+
+async def test_a_mode_that_is_changed_during_a_turn_holds_from_the_next(home: Home) -> None:
+    async with editor(home) as bot:
+        await bot.new()
+        wait = "touch started; until test -e go; do sleep 0.05; done; touch during.txt"
+        running = asyncio.create_task(bot.prompt(f"[[run:{wait}]]"))
+        await wait_until((home.work / "started").exists, "the command runs")
+        await bot.set_mode("read-only")
+        (home.work / "go").touch()
+        assert await running == [] and (home.work / "during.txt").exists()
+        assert await bot.prompt("[[run:touch after.txt]]") == [] and not (home.work / "after.txt").exists()
