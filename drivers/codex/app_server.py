@@ -7,7 +7,7 @@ client has answered, so that each `awaiting` names exactly the calls that are pe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from drivers.codecs.deduplication import Deduplicator
@@ -15,6 +15,7 @@ from drivers.codecs.held_events import HeldEvents
 from drivers.codecs.json_lines import JsonLineCodec
 from drivers.codecs.json_rpc import JsonRpcPeer, RpcError, is_response
 from drivers.codecs.tool_calls import Call
+from drivers.codex import commands
 from drivers.codex.commands import COMPACT, CommandPrompt, command_of, commands_of
 from drivers.codex.content import user_input
 from drivers.codex.grants import NOT_CONFINED
@@ -25,6 +26,7 @@ from drivers.codex.modes import (
     PLAN,
     PLAN_TOOL,
     STILL_PLANNING,
+    WORKSPACE,
     collaboration_mode,
     mode_after_plan,
     plan_choices,
@@ -35,11 +37,14 @@ from drivers.contract.agent import PermissionReply, Prompt, Reply
 from drivers.contract.capabilities import SupportsClientRequests, SupportsDebounce, SupportsModes, SupportsSteering
 from drivers.contract.client_services import ClientRequest, ClientResponse
 from drivers.contract.codec import IN_RUN
+from drivers.contract.driver_info import ASK_MODE
 from drivers.contract.events import (
+    AgentToken,
     AwaitedCall,
     Awaiting,
     Commands,
     Error,
+    MessageEnd,
     ModeChanged,
     NativeSession,
     OutputEvent,
@@ -138,9 +143,56 @@ class CodexAppCodec(JsonLineCodec, SupportsSteering, SupportsDebounce, SupportsC
             self._start_turn(user_input((TextBlock(text=text), *tuple(blocks(content))[1:])))
         elif command.name == COMPACT.name:
             self._rpc.request("thread/compact/start", thread, self._compaction_accepted)
+        elif command.name == commands.PLAN.name:
+            self._plan(command.rest, content)
+        elif command.name == commands.STATUS.name:
+            self._rpc.request("account/read", {}, lambda account, _: self._say(commands.status_text(self._facts(), account)))
+        elif command.name == commands.MCP.name:
+            inventory = {**thread, "detail": "toolsAndAuthOnly"}
+            self._rpc.request(
+                "mcpServerStatus/list", inventory, lambda found, error: self._say_of(commands.servers_text, found, error)
+            )
+        elif command.name == commands.SKILLS.name:
+            folders = {"cwds": [self._cwd]}
+            self._rpc.request("skills/list", folders, lambda found, error: self._say_of(commands.skills_text, found, error))
         else:
             title = command.rest
             self._rpc.request("thread/name/set", {**thread, "name": title}, lambda _, error: self._renamed(title, error))
+
+    def _plan(self, what: str, content: Content) -> None:
+        """Switch to plan mode, or back where nothing is to be planned."""
+        mode = WORKSPACE if self._grants.mode == PLAN and not what else PLAN
+        if mode not in self._session.modes or not self.set_mode(mode):
+            message = "codex: /plan needs one of the CLI's own modes (option mode), since plan mode is one of them"
+            self.pending += self._finish([Error(message=message)], SessionEnd(exit_code=1, stop_reason="error"))
+            return
+        self.pending.append(ModeChanged(mode=mode))
+        if what:
+            self._start_turn(user_input((TextBlock(text=what), *tuple(blocks(content))[1:])))
+        else:
+            self.pending += self._finish([], SessionEnd(exit_code=0))
+
+    def _facts(self) -> dict[str, str | None]:
+        """What `/status` displays of the session."""
+        used = self._used or {}
+        limits = self._session.thread
+        policy = limits.get("approvalPolicy")
+        return {
+            "Model": self._thread.model,
+            "Folder": self._cwd,
+            "Mode": self._grants.mode or ASK_MODE,
+            "Approval policy": policy if isinstance(policy, str) else "never, except for MCP servers",
+            "Sandbox": str(limits.get("sandbox")),
+            "Session": self._thread.thread_id,
+            "Tokens": ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in used.items()),
+        }
+
+    def _say_of(self, text_of: Callable[[Any], str], result: dict[str, Any] | None, error: RpcError | None) -> list[OutputEvent]:
+        return self._say(text_of(result)) if error is None else self._turn_accepted(None, error)
+
+    def _say(self, text: str) -> list[OutputEvent]:
+        """End a run whose answer is a text of the driver's own."""
+        return self._finish([AgentToken(text=text), MessageEnd()], SessionEnd(exit_code=0))
 
     def _start_turn(self, content: list[dict[str, Any]]) -> None:
         mode = collaboration_mode(self._grants.mode, self._thread.model, self._effort) if self._sets_mode else {}

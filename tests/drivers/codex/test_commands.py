@@ -11,8 +11,19 @@ import pytest
 from drivers.codex.commands import commands_of
 from drivers.codex.driver import CodexDriver
 from drivers.contract.agent import Prompt
+from drivers.contract.agent_specs import SessionSpec
 from drivers.contract.codec import Codec
-from drivers.contract.events import Commands, Compacted, Error, OutputEvent, SessionEnd, Title
+from drivers.contract.events import (
+    AgentToken,
+    Commands,
+    Compacted,
+    Error,
+    MessageEnd,
+    ModeChanged,
+    OutputEvent,
+    SessionEnd,
+    Title,
+)
 from drivers.contract.messages import TextBlock
 from tests.drivers.codex.test_driver import SPEC, opened, written
 
@@ -46,9 +57,9 @@ def receive(codec: Codec, **message: Any) -> list[OutputEvent]:
     return events
 
 
-def ready(*, on: bool = True) -> Codec:
+def ready(spec: SessionSpec | None = None, *, on: bool = True) -> Codec:
     """A codec whose thread is open."""
-    codec, asked = opened(ON if on else SPEC)
+    codec, asked = opened(spec or (ON if on else SPEC))
     receive(codec, id=asked["id"], result={"thread": {"id": "T"}, "model": "m"})
     assert codec.phase == "ready"
     return codec
@@ -71,7 +82,8 @@ def test_commands_of_a_session_are_reported_when_they_change() -> None:
     [reported] = receive(codec, id=asked["id"], result=SKILLS)
     assert isinstance(reported, Commands)
     names = [command.name for command in reported.commands]
-    assert names == ["compact", "review", "review-branch", "review-commit", "rename", "$greet", "$review-agent"]
+    own = ["compact", "plan", "review", "review-branch", "review-commit", "status", "mcp", "skills", "rename"]
+    assert names == [*own, "$greet", "$review-agent"]
     assert reported.commands[-1].description == "Find actionable bugs in code changes"
     assert receive(codec, method="skills/changed", params={}) == []
     (again,) = written(codec)
@@ -86,7 +98,7 @@ def test_no_commands_are_listed_where_a_slash_is_text() -> None:
 
 @pytest.mark.parametrize("result", [None, {}, {"data": None}, {"data": [None, {"skills": [None, {"name": 1}]}]}])
 def test_commands_without_skills(result: Any) -> None:
-    assert [command.name for command in commands_of(result)] == ["compact", "rename"]
+    assert [command.name for command in commands_of(result)] == ["compact", "plan", "status", "mcp", "skills", "rename"]
 
 
 @pytest.mark.parametrize(
@@ -132,7 +144,7 @@ def test_compact() -> None:
     assert codec.phase == "ready"
 
 
-@pytest.mark.parametrize("command", ["/compact", "/rename a"])
+@pytest.mark.parametrize("command", ["/compact", "/rename a", "/mcp", "/skills"])
 def test_refused_command_ends_the_run_with_the_reason(command: str) -> None:
     codec, request = prompted(command)
     events = receive(codec, id=request["id"], error={"code": -32600, "message": "not now"})
@@ -156,6 +168,69 @@ def test_missing_argument_is_named(command: str) -> None:
     assert isinstance(error, Error) and f"{command.strip()} needs a" in error.message
     assert end == SessionEnd(exit_code=1, stop_reason="error")
     assert codec.phase == "ready"
+
+
+def said(text: str) -> list[OutputEvent]:
+    return [AgentToken(text=text), MessageEnd(), SessionEnd(exit_code=0)]
+
+
+@pytest.mark.parametrize(
+    ("result", "text"),
+    [
+        (SKILLS, "- `$greet`: Greets.\n- `$review-agent`: Find actionable bugs in code changes"),
+        ({"data": []}, "There are no skills."),
+        ({"data": [{"skills": [{"name": "bare"}]}]}, "- `$bare`"),
+    ],
+)
+def test_skills(result: Any, text: str) -> None:
+    codec, request = prompted("/skills")
+    assert (request["method"], request["params"]) == ("skills/list", {"cwds": ["/nowhere/work"]})
+    assert receive(codec, id=request["id"], result=result) == said(text)
+    assert codec.phase == "ready"
+
+
+def test_mcp() -> None:
+    codec, request = prompted("/mcp")
+    assert (request["method"], request["params"]["threadId"]) == ("mcpServerStatus/list", "T")
+    servers = [
+        {"name": "small", "tools": {"secret": {}, "other": {}}, "toolsError": None, "runtimeStatus": "connected"},
+        {"name": "broken", "tools": {}, "toolsError": "cannot start"},
+        {"name": "users", "tools": {}, "toolsError": None, "runtimeStatus": "disabled"},
+    ]
+    assert receive(codec, id=request["id"], result={"data": servers}) == said("- small: other, secret\n- broken: cannot start")
+    codec, request = prompted("/mcp")
+    assert receive(codec, id=request["id"], result={"data": []}) == said("There are no MCP servers.")
+
+
+@pytest.mark.parametrize("account", [{"type": "chatgpt", "email": "a@example.org", "planType": "plus"}, {"type": "apiKey"}, None])
+def test_status_names_the_settings_and_no_address(account: Any) -> None:
+    codec, request = prompted("/status")
+    assert request["method"] == "account/read"
+    token, _, end = receive(codec, id=request["id"], result={"account": account})
+    assert isinstance(token, AgentToken) and end == SessionEnd(exit_code=0)
+    assert "**Model:** m" in token.text and "**Folder:** /nowhere/work" in token.text and "**Sandbox:** " in token.text
+    assert "**Account:** " in token.text and "example.org" not in token.text
+
+
+def test_plan_switches_to_plan_mode_and_back() -> None:
+    codec = ready(replace(ON, options={"slash_commands": "on", "mode": "workspace"}, modes=frozenset({"workspace", "plan"})))
+    written(codec)
+    for mode in ("plan", "workspace"):
+        codec.prompt(Prompt("/plan"))
+        assert codec.pending == [ModeChanged(mode=mode), SessionEnd(exit_code=0)] and written(codec) == []
+        codec.pending.clear()
+    codec.prompt(Prompt("/plan a tower"))
+    [request] = written(codec)
+    assert codec.pending == [ModeChanged(mode="plan")]
+    assert request["params"]["collaborationMode"]["mode"] == "plan" and request["params"]["input"][0]["text"] == "a tower"
+
+
+def test_plan_needs_a_mode_of_the_clis_own() -> None:
+    codec = ready()
+    written(codec)
+    codec.prompt(Prompt("/plan"))
+    error, end = codec.pending
+    assert isinstance(error, Error) and "option mode" in error.message and end == SessionEnd(exit_code=1, stop_reason="error")
 
 
 def test_slash_commands_are_an_option_of_the_driver() -> None:

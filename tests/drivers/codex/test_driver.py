@@ -328,7 +328,7 @@ def test_the_probe() -> None:
     assert (probe.phase, probe.logged_in, probe.models) == ("ready", False, ("a",))
     assert (probe.model_names, probe.efforts) == ((ModelName("a", "A", "Best."),), ("low", "high"))
     assert probe.fast_models == ("a",)
-    assert [command.name for command in probe.commands] == ["compact", "rename", "$greet"]
+    assert [command.name for command in probe.commands] == ["compact", "plan", "status", "mcp", "skills", "rename", "$greet"]
     own = CodexProbe(FOLDER)
     own.receive(b'{"id":1,"result":{}}')
     own.receive(b'{"id":2,"result":{"account":null,"requiresOpenaiAuth":false}}')

@@ -132,9 +132,10 @@ def test_slash_commands_before_the_first_prompt(claude: Pair, codex: Pair) -> No
     assert len(claude.portico.commands()) >= 40 and "hello" not in claude.portico.commands()
     [*_, known] = claude.portico.updates("unasked", "available_commands_update")
     assert "hello" in {command["name"] for command in known["availableCommands"]}
-    for side, count in ((codex.vendor, 11), (codex.portico, 5)):
+    for side, count in ((codex.vendor, 11), (codex.portico, 9)):
         assert len([name for name in side.commands() if not name.startswith("$")]) == count
         assert "$greet" in side.commands()
+    assert {"goal", "logout"} == {name for name in codex.vendor.commands() - codex.portico.commands() if not name.startswith("$")}
 
 
 @row("a review")

@@ -8,7 +8,19 @@ from tests.real.editor import editor_of
 from tests.real.test_commands import answer_to, command_lists
 
 SKILL = "---\nname: greet\ndescription: Greets.\n---\nGreet the user. [[run:touch made]]\n"
-COMMANDS = {"compact", "review", "review-branch", "review-commit", "rename", "$greet", "$review-agent"}
+COMMANDS = {
+    "compact",
+    "plan",
+    "status",
+    "mcp",
+    "skills",
+    "review",
+    "review-branch",
+    "review-commit",
+    "rename",
+    "$greet",
+    "$review-agent",
+}
 
 
 async def test_codex_commands(home: Home, model: OpenAIServer) -> None:
@@ -30,6 +42,11 @@ async def test_codex_commands(home: Home, model: OpenAIServer) -> None:
         assert "Greet the user." in str(model.requests[-1].body)
         assert len(editor.permission_requests) == 1
         assert not (home.work / "made").exists()
+        assert "`$greet`: Greets." in await answer_to(editor, agent, session, "/skills")
+        assert await answer_to(editor, agent, session, "/mcp") == "There are no MCP servers."
+        status = await answer_to(editor, agent, session, "/status")
+        assert f"**Folder:** {home.work}" in status and "**Account:** none" in status
+        assert len(model.requests) == 2
         await answer_to(editor, agent, session, "/compact")
         assert len(model.requests) == 3
         assert await answer_to(editor, agent, session, "[[echo:still here]]") == "still here"
