@@ -154,8 +154,9 @@ def session_settings(spec: SessionSpec, user: Path, tools: list[str]) -> dict[st
         kept,
         user_rules(given, tools) if own_mode(spec) is not None else {},
         _required(spec, user, given),
-        # The CLI allows what is listed here without asking: in its own modes the policy file alone removes tools.
-        {} if own_mode(spec) is not None else {"tools": {"core": tools}},
+        # The CLI allows what is listed here without asking: in its own modes the policy file alone removes tools. Its plan mode,
+        # which the user's settings can remove, is one of these.
+        {"general": {"plan": {"enabled": True}}} if own_mode(spec) is not None else {"tools": {"core": tools}},
         {"tools": {"shell": {"enableInteractiveShell": False}}, "mcpServers": servers},
         _directories(spec, given),
     )

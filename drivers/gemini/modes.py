@@ -1,6 +1,6 @@
 """The modes of the gemini CLI itself, and the user's own rules about tools, which apply in them.
 
-Measured with gemini 0.61.0. In plan mode the CLI needs tools that a session cannot list, so it is none of these.
+Measured with gemini 0.61.0.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from drivers.runtime.confined_files import NotRegularFile, regular_file
 MODES = (
     PermissionMode("default", "Default", "Asks by the CLI's own rules: reading and searching do not ask."),
     PermissionMode("autoEdit", "Auto edit", "As Default, but edits files without asking."),
+    PermissionMode("plan", "Plan", "Reads and searches only; the plan is text of the answer."),
     PermissionMode("yolo", "YOLO", "Asks about nothing.", unrestricted=True),
 )
 USER_POLICY = "user-"

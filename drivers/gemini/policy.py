@@ -10,7 +10,10 @@ from drivers.gemini.tools import NAMES, SHELL, app_tool_name, native_tool_name
 
 READING = frozenset({"glob", "grep_search", "list_directory", "read_file", "google_web_search"})
 """Tools that the CLI's default policy allows in every mode."""
-IN_YOLO = 'modes = ["yolo"]'
+IN_YOLO, IN_PLAN = 'modes = ["yolo"]', 'modes = ["plan"]'
+NOT_IN_PLAN = 'modes = ["default", "autoEdit", "yolo"]'
+FIRST = 999
+"""The highest priority of a rule: neither a user's rule nor a trusted tool goes before what plan mode denies."""
 
 
 def policy_file(
@@ -27,7 +30,8 @@ def policy_file(
         server's tools under `portico`, but looks up the rule of a call under `mcp_portico`.
     servers: the client's MCP servers.
     own_modes: whether the CLI decides about the calls of tools that are not trusted. They have the rules of the CLI's default
-        policy then, with the same priorities: those of the user's policy files go before them as they do in the CLI.
+        policy then, with the same priorities: those of the user's policy files go before them as they do in the CLI. In plan mode
+        only the tools that read are left, whether others are trusted or not.
 
     The shell's rule has a pattern that matches every command. Without one the CLI runs commands that it considers safe (`ls`,
     `cat`) without asking (measured with 0.61.0).
@@ -37,13 +41,15 @@ def policy_file(
         if own_modes and grant.name in NAMES and not grant.trust:
             rules += _default_rules(grant.name)
         elif grant.name in NAMES:
+            modes = (NOT_IN_PLAN,) if own_modes and grant.name not in READING else ()
             extra = ('argsPattern = "."', "allowRedirection = true") if grant.name == SHELL else ()
-            rules.append(_rule(grant.name, "allow" if grant.trust else "ask_user", 999, *extra))
+            rules.append(_rule(grant.name, "allow" if grant.trust else "ask_user", 999, *extra, *modes))
         elif grant.trust and (native := native_tool_name(grant.name, servers)):
-            rules.append(_rule(native, "allow", 999))
+            rules.append(_rule(native, "allow", 999, *((NOT_IN_PLAN,) if own_modes else ())))
     rules += [_rule(app_tool_name(tool.name), "allow", 999) for tool in app_tools]
     rules += [_rule("mcp_*", "ask_user", 950)] if servers else []
     rules += [_rule("mcp_*", "allow", 998, IN_YOLO)] if servers and own_modes else []
+    rules += [_rule(name, "deny", FIRST, IN_PLAN) for name in sorted(NAMES - READING)] if own_modes else []
     return "\n".join(rules)
 
 

@@ -51,7 +51,7 @@ async def test_the_clis_own_rules(gemini: Gemini) -> None:
     async with editor(gemini) as bot:
         modes = await bot.new()
         assert modes["currentModeId"] == "default"
-        assert [mode["id"] for mode in modes["availableModes"]] == ["default", "autoEdit", "ask", "edit", "auto"]
+        assert [mode["id"] for mode in modes["availableModes"]] == ["default", "autoEdit", "plan", "ask", "edit", "auto"]
         bot.choice = "proceed_once"
         assert await bot.prompt("[[fileread:a.txt]]") == []
         assert await bot.prompt("[[run:touch allowed]]") == [] and (gemini.work / "allowed").exists()
@@ -83,6 +83,32 @@ async def test_rules_of_the_gateway_hold_in_each_mode(gemini: Gemini, mode: str)
         assert await bot.prompt("[[run:touch no.txt]]") == []
         assert len(await bot.prompt("[[run:echo hi]]")) == 1
         assert not (gemini.work / "no.txt").exists()
+
+
+@pytest.mark.parametrize("choice", ["proceed_once", "proceed_always"])
+async def test_plan_mode_only_reads(gemini: Gemini, choice: str) -> None:
+    policies = gemini.home / ".gemini" / "policies"
+    policies.mkdir(parents=True)
+    # In the CLI, a rule of the user goes before its plan mode.
+    (policies / "mine.toml").write_text(POLICY.replace("100", "998"))
+    (gemini.home / ".gemini" / "settings.json").write_text(json.dumps({"general": {"plan": {"enabled": False}}}))
+    (gemini.work / "a.txt").write_text("the text of the file")
+    async with editor(gemini) as bot:
+        await bot.new()
+        bot.choice = choice
+        for tool in ("run:touch first.txt", "filewrite:first.md"):
+            await bot.prompt(f"[[{tool}]]")
+        before = {process.pid for process in gemini.processes("")}
+        await bot.set_mode("plan")
+        assert await bot.prompt("[[fileread:a.txt]]") == [] and "the text of the file" in json.dumps(gemini.last_request())
+        for tool in ("run:touch allowed", "run:touch no.txt", "filewrite:no.txt", "filewrite:plans/no.md"):
+            assert await bot.prompt(f"[[{tool}]]") == []
+            # The model does not have the tools that write, nor those by which it would submit the plan.
+            assert gemini.tools() == ["list_directory", "read_file", "grep_search", "glob", "google_web_search"]
+        assert {path.name for path in gemini.work.iterdir()} == {"a.txt", "first.txt", "first.md"}
+        await bot.set_mode("default")
+        assert before == {process.pid for process in gemini.processes("")}, "the process stays"
+        assert await bot.prompt("[[run:touch allowed]]") == [] and (gemini.work / "allowed").exists()
 
 
 async def test_a_mode_without_questions(gemini: Gemini) -> None:

@@ -123,6 +123,10 @@ def test_the_policy_is_the_clis_own_for_listed_tools() -> None:
         ("run_shell_command", "allow", 998, "yolo"),
         ("mcp_*", "ask_user", 950, ""),
         ("mcp_*", "allow", 998, "yolo"),
+        ("replace", "deny", 999, "plan"),
+        ("run_shell_command", "deny", 999, "plan"),
+        ("web_fetch", "deny", 999, "plan"),
+        ("write_file", "deny", 999, "plan"),
     ]
     assert all("argsPattern" not in rule for rule in rules)
 
@@ -201,6 +205,15 @@ def test_the_users_rules_allow_listed_tools_only(base: Path) -> None:
     assert user_policies(base / "user" / ".gemini", []) == {}
     allowed = {"tools": {"allowed": ["run_shell_command(git)", "glob"]}}
     assert user_rules(allowed, ["glob"]) == {"tools": {"allowed": ["glob"]}}
+
+
+def test_a_trusted_tool_is_not_available_in_plan_mode() -> None:
+    grants = [ToolGrant("run_shell_command", True), ToolGrant("glob", True), ToolGrant("mcp__files__write", True)]
+    server = McpServer("files", "stdio", command="x")
+    rules = tomllib.loads(policy_file(grants, (), (server,), own_modes=True))["rule"]
+    trusted = {rule["toolName"]: rule.get("modes") for rule in rules if rule["decision"] == "allow" and rule["priority"] == 999}
+    elsewhere = ["default", "autoEdit", "yolo"]
+    assert trusted == {"run_shell_command": elsewhere, "glob": None, "mcp_files_write": elsewhere}
 
 
 class Cli:
