@@ -210,3 +210,10 @@ def test_values_that_json_lacks_still_give_json(given_value: object) -> None:
         line = ToolResult(tool_call_id="1", output=[odd, given_value]).encode()
         EVENT.validate_json(line)
         json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+
+
+def test_usage_adds_up_and_what_is_left_is_never_negative() -> None:
+    first, second = Usage(input_tokens=1, cache_read=5, cost_usd=0.1), Usage(input_tokens=2, reasoning_tokens=3, cost_usd=0.2)
+    assert first.plus(second) == Usage(input_tokens=3, cache_read=5, reasoning_tokens=3, cost_usd=0.3)
+    assert Usage().plus(Usage(output_tokens=1)).cost_usd is None
+    assert second.beyond(first) == Usage(input_tokens=1, reasoning_tokens=3, cost_usd=0.2)
