@@ -151,8 +151,12 @@ class SessionRequest:
         if self.directories or self.resume is not None:
             params["runtimeWorkspaceRoots"] = self._roots(config)
         if self.resume is not None:
-            # A resumed thread keeps its earlier tier (0.169.0).
+            # A resumed thread keeps its earlier settings where none are sent (0.169.0).
             params.setdefault("serviceTier", config.get("service_tier") or SERVICE_TIERS["off"])
+            if config.get("model"):
+                params.setdefault("model", config["model"])
+            if config.get("model_reasoning_effort"):
+                params["config"].setdefault("model_reasoning_effort", config["model_reasoning_effort"])
             return "thread/resume", {**params, "threadId": self.resume.partition(":")[0], "excludeTurns": True}
         if self.app_tools:
             params["dynamicTools"] = _dynamic_tools(self.app_tools)

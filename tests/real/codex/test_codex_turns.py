@@ -184,3 +184,16 @@ async def test_the_usage_is_reported_while_the_turn_goes(portico: RunningGateway
     results = [data.get("x-portico", {}).get("usage", {}).get("inputTokens") for name, data in frames if name == "tool_result"]
     assert results == [None, 100]
     assert frames[-1][1]["x-portico"]["usage"]["inputTokens"] == 300
+
+
+async def test_the_model_and_the_effort_of_the_users_settings_apply_again(home: Home, model: OpenAIServer) -> None:
+    config = home.codex / "config.toml"
+    config.write_text('model_reasoning_effort = "high"\n' + config.read_text())
+    async with home.gateway() as running:
+        aap = await create_session(running.client, "[[plain]]", model="gpt-5.4-mini", effort="low")
+        first = model.bodies()[-1]
+        body = {"messages": [user("[[plain]]")], "agent": {"options": {"model": "", "effort": ""}}}
+        answer = await running.client.post(f"/session/{aap.id}", json=body)
+    assert answer.json()["stopReason"] == "end_turn", answer.text
+    used = [(request["model"], request["reasoning"]["effort"]) for request in (first, model.bodies()[-1])]
+    assert used == [("gpt-5.4-mini", "low"), ("gpt-5.5", "high")]
