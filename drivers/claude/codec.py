@@ -5,7 +5,7 @@ The members of its lines come in any order, and any release adds types: a type w
 
 from __future__ import annotations
 
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from typing import Any, Literal
 
 from pydantic_core import to_json
@@ -78,7 +78,7 @@ class ClaudeCodec(JsonLineCodec, SupportsSteering, SupportsDebounce, SupportsMod
         initialize: Members of the control request that opens a session.
         tools: The tools of the session.
         once: The one-shot form, whose run ends with the process. Else a session, one run a prompt.
-        verbatim: Whether a prompt is never a slash command.
+        is_command: Whether a prompt may be the slash command of this name; None if a prompt is always text.
         mode: The CLI's own mode of the session; None where the gateway asks about each call of an untrusted tool.
         modes: The modes that the session may have.
         folder: The working folder of the session, as a real path.
@@ -97,7 +97,7 @@ class ClaudeCodec(JsonLineCodec, SupportsSteering, SupportsDebounce, SupportsMod
         *,
         tools: Toolset | None = None,
         once: bool = False,
-        verbatim: bool = True,
+        is_command: Callable[[str], bool] | None = None,
         mode: str | None = None,
         modes: frozenset[str] = frozenset(),
         folder: str = "",
@@ -114,8 +114,8 @@ class ClaudeCodec(JsonLineCodec, SupportsSteering, SupportsDebounce, SupportsMod
         self._tools = tools or Toolset()
         self._session: NativeSession | None = None
         self._compaction = Compaction()
-        self._metadata = SessionMetadata(reports_commands=not verbatim)
-        self._user_messages = UserMessages(verbatim=verbatim)
+        self._metadata = SessionMetadata(is_command)
+        self._user_messages = UserMessages(is_command or (lambda name: False))
         self._interrupts = 0
         self._reports_ids = self._reports_turns = False
         self._begun = True

@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 import os
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from drivers.claude.codec import ClaudeCodec
+from drivers.claude.commands import permitted
 from drivers.claude.content import native_messages
 from drivers.claude.permissions import BYPASS, MODES, QUESTION_TOOL
 from drivers.claude.probe import commands, efforts, fast_models, greeting, logged_in, model_names, models
 from drivers.claude.session_file import project_folder, session_file
-from drivers.claude.stdin_lines import escape_command
+from drivers.claude.stdin_lines import escape_command, without_forbidden
 from drivers.claude.tools import MCP_PREFIX, OTHER_TOOLS, OWN_TOOLS, PLAN_TOOLS, Toolset
 from drivers.contract.agent_specs import AgentSpec, SessionSpec, TaskSpec
 from drivers.contract.codec import Command, Launch
@@ -188,7 +190,7 @@ class ClaudeDriver(CliDriver):
         codec = ClaudeCodec(
             _initialize(spec),
             tools=tools,
-            verbatim=spec.options.get("slash_commands") != "on",
+            is_command=_is_command(spec, lasting=spec.lasting_choices),
             mode=own_mode,
             modes=spec.modes,
             folder=str(spec.cwd),
@@ -264,7 +266,16 @@ def _environment(spec: AgentSpec) -> dict[str, str]:
 
 
 def _literal(spec: TaskSpec, task: str) -> str:
-    return task if spec.options.get("slash_commands") == "on" else escape_command(task)
+    # No command of a task writes to settings: nobody is asked about it.
+    is_command = _is_command(spec, lasting=False)
+    return escape_command(task) if is_command is None else without_forbidden(task, is_command)
+
+
+def _is_command(spec: AgentSpec, *, lasting: bool) -> Callable[[str], bool] | None:
+    """Whether a prompt may be the slash command of a name; None if there are no commands."""
+    if spec.options.get("slash_commands") != "on":
+        return None
+    return partial(permitted, locked=spec.locked, lasting=lasting)
 
 
 def _seed(spec: SessionSpec, tools: Toolset) -> bytes:

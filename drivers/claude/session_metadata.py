@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from drivers.codecs.deduplication import Deduplicator
@@ -15,11 +16,11 @@ class SessionMetadata:
     """Makes events of metadata that have changed.
 
     Parameters:
-        reports_commands: Whether commands become events. They do where a `/` in a prompt is a command.
+        is_command: Whether a prompt may be the command of this name. Only those become events, and without any there is none.
     """
 
-    def __init__(self, *, reports_commands: bool) -> None:
-        self._reports_commands = reports_commands
+    def __init__(self, is_command: Callable[[str], bool] | None) -> None:
+        self._is_command = is_command
         self._last = Deduplicator()
 
     def initialized(self, response: dict[str, Any]) -> list[OutputEvent]:
@@ -34,7 +35,9 @@ class SessionMetadata:
         return self._commands(message["commands"])
 
     def _commands(self, listed: list[Any]) -> list[OutputEvent]:
-        return self._last.changed(Commands(commands=commands_of(listed))) if self._reports_commands else []
+        if self._is_command is None:
+            return []
+        return self._last.changed(Commands(commands=tuple(one for one in commands_of(listed) if self._is_command(one.name))))
 
 
 def commands_of(listed: list[Any]) -> tuple[SlashCommand, ...]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from drivers.claude.commands import name_of
 from drivers.claude.content import native_content
 from drivers.codecs.slash_commands import escape
 from drivers.contract.agent import AFTER_LIMIT, Prompt
@@ -31,15 +33,15 @@ class UserMessages:
     """The messages of one process.
 
     Parameters:
-        verbatim: Whether a message is never a command to the CLI.
+        is_command: Whether a message may be the command of this name; if not, it is text.
 
     Attributes:
         ids: The ids of the run's messages. The CLI (2.1.329) repeats them in the lines about a turn and in its result.
     """
 
-    def __init__(self, *, verbatim: bool) -> None:
+    def __init__(self, is_command: Callable[[str], bool]) -> None:
         self.ids: set[str] = set()
-        self._verbatim = verbatim
+        self._is_command = is_command
         self._unread: list[Unread] = []
 
     def prompt(self, prompt: Prompt) -> dict[str, Any]:
@@ -68,7 +70,9 @@ class UserMessages:
         return any(message.steers for message in self._unread)
 
     def _line(self, content: Any, *, steers: bool) -> dict[str, Any]:
-        content = _escaped(content) if self._verbatim else _command_last(content)
+        texts = [content] if isinstance(content, str) else [str(block.get("text", "")) for block in content]
+        names = [name for name in map(name_of, texts) if name is not None]
+        content = _command_last(content) if all(map(self._is_command, names)) else _escaped(content)
         message_id = str(uuid.uuid4())
         self.ids.add(message_id)
         self._unread.append(Unread(message_id, _plain(content), steers))
@@ -79,6 +83,12 @@ class UserMessages:
 def escape_command(text: str) -> str:
     """A text that is no command: the CLI ignores a line break before the `/`, but does not take the rest for a command then."""
     return escape(text, "\n")
+
+
+def without_forbidden(text: str, is_command: Callable[[str], bool]) -> str:
+    """The text, as no command if it is one that is not permitted."""
+    name = name_of(text)
+    return text if name is None or is_command(name) else escape_command(text)
 
 
 def _escaped(content: Any) -> Any:

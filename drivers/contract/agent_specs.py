@@ -34,6 +34,8 @@ class AgentSpec:
     options: Mapping[str, str] = field(default_factory=dict)
     state: Path | None = None
     confined: bool = False
+    locked: frozenset[str] = frozenset()
+    """The options that the configuration locks: no prompt may change them, either."""
 
 
 @dataclass(frozen=True, slots=True)

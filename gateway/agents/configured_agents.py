@@ -380,7 +380,9 @@ class ConfiguredAgent:
             merged[MODE_OPTION] = self.mode(options)
         folder = self.stored_directory(chosen, workspace_key)
         confined = self.settings.sandbox != "off"
-        return AgentSpec(self.program(), folder, self.environment, self.settings.args, merged, confined=confined)
+        return AgentSpec(
+            self.program(), folder, self.environment, self.settings.args, merged, confined=confined, locked=self.locked
+        )
 
 
 class Agents:

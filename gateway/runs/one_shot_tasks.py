@@ -143,7 +143,16 @@ class TaskRunner:
         metrics = self._shared.metrics.for_agent(entry.name)
         state = self._states / task_id
         spec = TaskSpec(
-            base.program, base.cwd, base.env, base.args, base.options, state, base.confined, task=task.task, model=task.model
+            base.program,
+            base.cwd,
+            base.env,
+            base.args,
+            base.options,
+            state,
+            base.confined,
+            base.locked,
+            task=task.task,
+            model=task.model,
         )
         log = EventLog(task_id, self._store, stored_first=self._shared.stored_first)
         record = RunRecord(f"run_{uuid.uuid4().hex}", task_id, "running", None, log.last + 1)

@@ -215,6 +215,7 @@ class LiveAgent:
             base.options,
             self._shared.states / self._session_id,
             base.confined,
+            base.locked,
             system=system or None,
             tools=self._agent.policy.effective_grants(settings.tools or ()),
             app_tools=settings.app_tools or (),

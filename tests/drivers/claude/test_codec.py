@@ -131,14 +131,14 @@ def test_prompts_are_kept_literal(content: Content, native: Any) -> None:
 
 
 def test_a_slash_command_runs_if_slash_commands_are_on() -> None:
-    codec = ready(verbatim=False)
+    codec = ready(is_command=lambda name: True)
     codec.prompt(Prompt("/clear"))
     assert written(codec)[0]["message"]["content"] == "/clear"
 
 
 @pytest.mark.parametrize("texts", [("/fix it", "a file"), ("a file", "/fix it")])
 def test_a_slash_command_with_an_attached_file_is_the_last_block(texts: tuple[str, str]) -> None:
-    codec = ready(verbatim=False)
+    codec = ready(is_command=lambda name: True)
     codec.prompt(Prompt(tuple(TextBlock(text=text) for text in texts)))
     text = written(codec)[0]["message"]["content"]
     assert [block["text"] for block in text] == ["a file", "/fix it"]

@@ -15,7 +15,7 @@ KNOWN = Commands(commands=(SlashCommand(name="cost", description="Tokens."),))
 
 
 def codec(*, verbatim: bool = False, **answer: Any) -> tuple[ClaudeCodec, list[OutputEvent]]:
-    found = ClaudeCodec(verbatim=verbatim)
+    found = ClaudeCodec(is_command=None if verbatim else lambda name: True)
     response = {"subtype": "success", "request_id": "init", "response": answer}
     return found, take(found, type="control_response", response=response)
 
@@ -40,7 +40,7 @@ def test_no_commands_are_reported_if_a_slash_is_text() -> None:
 
 
 def test_a_recorded_initialize_response() -> None:
-    cli = ClaudeCodec(verbatim=False)
+    cli = ClaudeCodec(is_command=lambda name: True)
     first = (TRANSCRIPTS / "claude" / "plain.jsonl").read_bytes().splitlines()[0]
     (event,) = cli.receive(first)
     assert isinstance(event, Commands)
