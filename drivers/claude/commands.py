@@ -1,7 +1,7 @@
 """Which slash commands of claude a client may use: none that changes what is locked, or what other sessions use. No state.
 
 Measured with claude 2.1.329: `/model`, `/effort`, `/fast` and `/config model=…` change the model and its effort, as does the
-front matter of a command or skill of the project. `/config` and others write to the user's settings, which apply to every session.
+front matter of a command or skill of the project. `/config` and others write to the user's settings, which all sessions have.
 """
 
 from __future__ import annotations

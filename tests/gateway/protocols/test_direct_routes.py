@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 import weakref
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.protocols import execute
 from gateway.protocols.direct_routes import DirectRequest, DirectRoute, DirectRoutes
+from gateway.security.api_keys import NamedKeys
 from tests.app_pool import app_of
 from tests.daemon import KEY, NO_CERTIFICATES, RunningGateway, gateway_config, run_gateway
-from tests.gateway.requests import create_session, user_message
+from tests.gateway.requests import create_session, session_body, user_message
 
 ROOT = "/behind"
 """A request below another root path is not for the direct routes."""
@@ -78,7 +80,7 @@ class _Client:
         transport = httpx.ASGITransport(self._observed, root_path=root)
         self._client = httpx.AsyncClient(transport=transport, base_url=f"http://localhost{root}", verify=NO_CERTIFICATES)
 
-    async def post(self, path: str, content: bytes | AsyncIterator[bytes], headers: dict[str, str]) -> tuple[Any, ...]:
+    async def post(self, path: str, content: bytes | AsyncIterator[bytes], headers: Mapping[str, str | bytes]) -> tuple[Any, ...]:
         """Return what a client gets, and the route in the access log."""
         given = {"authorization": f"Bearer {KEY}", **JSON, **headers}
         answer = await self._client.post(path, content=content, headers=given)
@@ -115,6 +117,61 @@ async def test_responses_are_those_of_fastapi(tmp_path: Path) -> None:
                 answer = await direct.post(paths[0], _chunks(content), {})
                 assert answer == await by_fastapi.post(paths[0], _chunks(content), {}), content[:100]
         assert statuses == {200, 307, 400, 401, 403, 404, 413, 415}
+
+
+PARTS: list[tuple[str, list[Any]]] = [
+    (
+        "path",
+        [
+            "/session/ID",
+            "/session/OTHER",
+            "/session/none",
+            "/session/%2e%2e",
+            "/session/",
+            "/aap/v3/sessions/OTHER/turns",
+            "/v1/execute",
+        ],
+    ),
+    ("authorization", ["Bearer NAMED", "bearer NAMED", "Bearer  NAMED ", "Bearer", "NAMED", "Bearer wrong", "Bearer wr\u00f6ng"]),
+    ("host", ["localhost", "localhost:1", "elsewhere.example", "localhost@elsewhere.example", "127.0.0.1.", ""]),
+    ("origin", [None, "null", "https://elsewhere.example", "http://localhost:3000"]),
+    ("sec-fetch-site", [None, "cross-site", "none"]),
+    (
+        "content-type",
+        ["application/json", "APPLICATION/JSON", "text/plain", "application/json, text/plain", "multipart/form-data"],
+    ),
+    ("content-encoding", [None, "gzip"]),
+    ("content-length", [None, "-1", "999999999", "x"]),
+    ("idempotency-key", [None, "\u00e9", " ", "a b"]),
+    ("last-event-id", [None, "0", "99999999999999999999", "1e3"]),
+    ("x-forwarded-for", [None, "203.0.113.7"]),
+]
+"""Parts of a request, each with a value that is valid in most requests first."""
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_hostile_requests_of_a_named_key_have_the_responses_of_fastapi(tmp_path: Path, seed: int) -> None:
+    """Random combinations: none gets further by one way than by the other, and none reaches a session of another key."""
+    chosen = random.Random(seed)
+    async with run_gateway(gateway_config(tmp_path, server={"max_body": 2000})) as portico:
+        other = (await create_session(portico.client, "echo"))["sessionId"]
+        key = NamedKeys(portico.gateway.settings.data_dir).add("phone")
+        named = {"Authorization": f"Bearer {key}"}
+        own = (await portico.client.put("/session", json=session_body("echo"), headers=named)).json()["sessionId"]
+        before = (await portico.client.get(f"/session/{other}")).content
+        bodies = [*BODIES, json.dumps(TASK).encode(), json.dumps({**TASK, "auth_token": "wrong"}).encode(), b"[" * 900]
+        with app_of(portico.gateway) as app:
+            direct, by_fastapi = _Client(app, ""), _Client(app, ROOT)
+            for _ in range(60):
+                values = {name: chosen.choice(given) if chosen.random() < 0.3 else given[0] for name, given in PARTS}
+                path = values.pop("path").replace("ID", own).replace("OTHER", other)
+                headers = {name: value.replace("NAMED", key).encode() for name, value in values.items() if value is not None}
+                # A turn that is accepted is another one each time.
+                content = chosen.choice([body for body in bodies if b"hello" not in body])
+                answer = await direct.post(path, content, headers)
+                assert answer == await by_fastapi.post(path, content, headers), (path, content[:100], headers)
+                assert answer[0] >= 300, (path, content[:100], headers)
+        assert (await portico.client.get(f"/session/{other}")).content == before
 
 
 async def _passed_on(
