@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Set
 
+from drivers.contract.driver_info import FAST_OPTION
+
 WRITING = frozenset(
     {
         "config", "settings", "output-style", "mcp", "agents", "autocompact", "auto-mode-setup", "permissions", "allowed-tools",
@@ -15,7 +17,7 @@ WRITING = frozenset(
     }
 )  # fmt: skip
 """Commands that may change settings, logins or extensions of the user."""
-MODEL_OPTIONS = frozenset({"model", "effort"})
+MODEL_OPTIONS = frozenset({"model", "effort", FAST_OPTION})
 NEUTRAL = frozenset({"clear", "compact", "context", "recap", "rename", "usage"})
 """Commands that no option changes: with a locked model only these, since any other may choose a model by its front matter."""
 

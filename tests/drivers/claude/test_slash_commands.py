@@ -10,6 +10,7 @@ import pytest
 from drivers.claude.commands import name_of, permitted
 from drivers.claude.stdin_lines import UserMessages, without_forbidden
 from drivers.contract.agent import Prompt
+from drivers.contract.driver_info import FAST_OPTION
 from drivers.contract.messages import TextBlock
 
 EVERY = ("config", "model", "effort", "mine", "compact")
@@ -23,6 +24,7 @@ EVERY = ("config", "model", "effort", "mine", "compact")
         ({"cwd"}, True, {"config", "model", "effort", "mine", "compact"}),
         ({"model"}, True, {"compact"}),
         ({"effort"}, False, {"compact"}),
+        ({FAST_OPTION}, True, {"compact"}),
     ],
 )
 def test_commands_that_a_client_may_use(locked: set[str], lasting: bool, expected: set[str]) -> None:
