@@ -40,7 +40,7 @@ _AFTER_PLAN = {
     BYPASS: "Yes, and bypass permissions",
     AUTO: "Yes, and use auto mode",
     "acceptEdits": "Yes, and accept edits",
-    "default": "Yes, and approve edits manually",
+    "default": "Yes, manually approve edits",
 }
 
 Json = dict[str, Any]

@@ -224,7 +224,14 @@ def test_approval_of_a_plan(claude: Pair, codex: Pair) -> None:
         names.append([option["name"] for option in asked["options"]])
     vendor, own = names
     assert vendor == ["Yes, manually approve edits", "Yes, and use auto mode", "Yes, and bypass permissions", "No, keep planning"]
-    assert own == ["Yes, and use auto mode", "Yes, and accept edits", "Yes, and approve edits manually", "No, keep planning"]
+    assert own == ["Yes, and use auto mode", "Yes, and accept edits", "Yes, manually approve edits", "No, keep planning"]
+    # With the plan in the CLI's own file, the adapter can carry it out in a new conversation; its other options are the same.
+    cleared, kept = ([option["name"] for option in side.asked("planfile")[0]["options"]] for side in claude)
+    assert [name for name in cleared if name not in vendor] == ["Yes, clear context (0% used) and use auto mode"]
+    assert kept == own
+    for side, title in ((claude.vendor, "Approve Plan"), (claude.portico, "Approve plan")):
+        [asked] = side.asked("planfile")
+        assert asked["toolCall"]["title"] == title and contents(asked["toolCall"]) == ["# The plan\n\n1. Do it\n"]
     [asked], [own_asked] = codex.vendor.asked("planned"), codex.portico.asked("planned")
     assert [option["name"] for option in asked["options"]] == [
         "Yes, implement this plan",

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -329,7 +330,8 @@ def _bash(command: str, **more: object) -> ToolUse:
     return ToolUse("Bash", {"command": command, "description": "what it does", **more})
 
 
-def claude_scenarios(base: Path) -> dict[str, Scenario]:
+def claude_scenarios(base: Path, requested: Callable[[], list[Json]]) -> dict[str, Scenario]:
+    """The scenarios; `requested` returns the bodies of the requests that the model has got so far."""
     path = str(base / "work" / "a.txt")
     waits = f"touch {base}/started; until [ -e {base}/released ]; do sleep 0.05; done; echo over"
     written = ToolUse("Write", {"file_path": str(base / "work" / "b.txt"), "content": "word " * 100})
@@ -351,7 +353,16 @@ def claude_scenarios(base: Path) -> dict[str, Scenario]:
         "question": calls(ToolUse("AskUserQuestion", {"questions": [QUESTION]})),
         "busy": calls(_bash(waits), after="First."),
         "exit": calls(ToolUse("ExitPlanMode", {"plan": "# The plan\n\n1. Do it"})),
+        "planfile": Scenario(
+            (lambda _: _write_plan(requested()), Step((ToolUse("ExitPlanMode", {}),), chunk=5000), text_step("Done."))
+        ),
     }
+
+
+def _write_plan(requests: list[Json]) -> Step:
+    """Write the plan to the file that the CLI names to the model in plan mode, given the bodies of the requests."""
+    path = re.findall(r"/[^\s`'\"]+/plans/[\w-]+\.md", json.dumps(requests))[-1]
+    return Step((ToolUse("Write", {"file_path": path, "content": "# The plan\n\n1. Do it\n"}),), chunk=5000)
 
 
 @asynccontextmanager
@@ -366,7 +377,7 @@ async def claude_bench(base: Path, side: Side) -> AsyncIterator[Bench]:
     commands = base / "work" / ".claude" / "commands"
     commands.mkdir(parents=True)
     (commands / "hello.md").write_text("---\ndescription: Says hello.\n---\nSay hello.\n")
-    async with anthropic.model_server(claude_scenarios(base)) as model:
+    async with anthropic.model_server(claude_scenarios(base, lambda: model.bodies())) as model:
         env = {
             **_environment(home, program),
             "ANTHROPIC_BASE_URL": model.url,
@@ -401,6 +412,7 @@ async def record_claude(base: Path, side: Side) -> Recording:
         await script.busy()
         await script.set_mode("plan")
         await script.step("exit", choose="reject_once")
+        await script.step("planfile", choose="reject_once")
         await script.fast()
         await script.beside("command", "question")
         await script.without_program()
