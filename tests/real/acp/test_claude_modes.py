@@ -152,7 +152,7 @@ async def test_rules_of_the_gateway_hold_in_each_mode(unstarted_bench: Bench, mo
         await bot.new(mode)
         assert await bot.calls(bash("ls"), bash("cat a"), bash("pwd"), ToolUse("Skill", {"skill": "x"})) in (
             ["pwd"],
-            ["pwd", "Skill"],
+            ["pwd", "Load"],
         )
         denied = [str(block["content"]) for block in bench.results_sent().values() if block.get("is_error")]
         assert len(denied) == 1 and "No cats." in denied[0]
