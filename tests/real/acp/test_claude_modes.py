@@ -188,7 +188,7 @@ async def test_a_plan_is_shown_and_its_approval_changes_the_mode(unstarted_bench
         plan = ToolUse("Write", {"file_path": path[1], "content": "# The plan\n\n1. Write it"})
         bot.choose = lambda params: "keep_planning"
         assert await bot.calls(plan) == []
-        assert await bot.calls(ToolUse("ExitPlanMode", {})) == ["ExitPlanMode"]
+        assert await bot.calls(ToolUse("ExitPlanMode", {})) == ["Approve"]
         [content] = bot.asked[-1]["toolCall"]["content"]
         assert content["content"]["text"] == "# The plan\n\n1. Write it"
         assert [option["optionId"] for option in bot.asked[-1]["options"]] == [
@@ -196,7 +196,7 @@ async def test_a_plan_is_shown_and_its_approval_changes_the_mode(unstarted_bench
         ]  # fmt: skip
         assert bot.modes == ["plan"]
         bot.choose = lambda params: "mode:acceptEdits"
-        assert await bot.calls(ToolUse("ExitPlanMode", {})) == ["ExitPlanMode"]
+        assert await bot.calls(ToolUse("ExitPlanMode", {})) == ["Approve"]
         assert bot.modes == ["plan", "acceptEdits"]
         process = bot.pids()
         assert await bot.calls(ToolUse("Write", {"file_path": "b.txt", "content": "x"})) == []
