@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from drivers.contract.events import OutputEvent
+from drivers.contract.events import Commands, OutputEvent
 from drivers.contract.messages import Content, text_of
 
 
@@ -88,6 +88,13 @@ class Agent(ABC):
 
     async def set_mode(self, mode: str) -> bool:
         """Change the mode of the native session, also during a run. False if that needs a new process."""
+        return False
+
+    def watch_commands(self, reported: Callable[[Commands], None]) -> bool:
+        """Call `reported` with the slash commands that the CLI has listed since its start, and lists between runs from now on.
+
+        The next run reports them too. False if the agent lists none outside of a run.
+        """
         return False
 
     @abstractmethod

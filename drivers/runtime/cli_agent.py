@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
 from drivers.contract.agent import Agent, Prompt, Reply
@@ -63,12 +63,22 @@ class EventsBetweenRuns:
         self._state: dict[type[OutputEvent], OutputEvent] = {}
         self._lines: deque[Stdout] = deque()
         self._bytes = 0
+        self._watching: Callable[[Commands], None] | None = None
+
+    def watch_commands(self, reported: Callable[[Commands], None]) -> None:
+        """Call `reported` with the commands among the events, and with those that come."""
+        self._watching = reported
+        commands = self._state.get(Commands)
+        if isinstance(commands, Commands):
+            reported(commands)
 
     def add(self, events: Iterable[OutputEvent]) -> None:
         """Keep raw lines, and the last event of each kind about the session."""
         for event in events:
             if isinstance(event, NativeSession | Commands | Title | ContextUse | RateLimit | ModeChanged):
                 self._state[type(event)] = event
+                if self._watching is not None and isinstance(event, Commands):
+                    self._watching(event)
             elif isinstance(event, Stdout):
                 self._lines.append(event)
                 self._bytes += len(event.line)
@@ -192,6 +202,10 @@ class CliAgent(Agent):
         changed = self._codec.set_mode(mode)
         self._update()
         return changed
+
+    def watch_commands(self, reported: Callable[[Commands], None]) -> bool:
+        self._between_runs.watch_commands(reported)
+        return True
 
     async def steer(self, prompt: Prompt) -> bool:
         if (

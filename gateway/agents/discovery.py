@@ -32,6 +32,8 @@ PROBE_TIMEOUT = 10.0
 """Seconds that a request waits for the first result of a probe. The probe itself continues."""
 MAX_AGE, MAX_AGE_PROBLEM = 600.0, 15.0
 """Seconds until a result is refreshed; and one with a problem, which the user may have solved."""
+REFRESH_DELAY = 5.0
+"""Seconds that the refresh of a result waits. It starts the CLI up to three times, and would slow down the start of a session."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,7 @@ class Discovery:
         self._results: dict[str, Probe] = _read_cache(self._file)
         self._probed_at: dict[str, float] = {}
         self._probes: dict[str, asyncio.Task[None]] = {}
+        self._delayed: dict[str, asyncio.TimerHandle] = {}
         for agent in agents if self._results else ():
             if agent.problem() is None:
                 agent.apply_probe(self._results.get(self._key(agent), Probe()))
@@ -119,6 +122,9 @@ class Discovery:
         return self._discovered(agent)
 
     async def close(self) -> None:
+        self.spawner = None
+        for timer in self._delayed.values():
+            timer.cancel()
         for task in self._probes.values():
             task.cancel()
         await asyncio.gather(*self._probes.values(), return_exceptions=True)
@@ -136,10 +142,16 @@ class Discovery:
         known = self._results.get(self._key(agent))
         well = known is not None and known.problem is None and known.logged_in is not False
         age = time.monotonic() - self._probed_at.get(agent.name, float("-inf"))
-        if known is None or age > (MAX_AGE if well else MAX_AGE_PROBLEM):
+        if not well and (known is None or age > MAX_AGE_PROBLEM):
             self._start_probe(agent)
+        elif well and age > MAX_AGE and agent.name not in self._delayed:
+            loop = asyncio.get_running_loop()
+            self._delayed[agent.name] = loop.call_later(REFRESH_DELAY, self._start_probe, agent)
 
     def _start_probe(self, agent: ConfiguredAgent) -> None:
+        delayed = self._delayed.pop(agent.name, None)
+        if delayed is not None:
+            delayed.cancel()
         if self.spawner is None or (agent.name in self._probes and not self._probes[agent.name].done()):
             return
         self._probed_at[agent.name] = time.monotonic()

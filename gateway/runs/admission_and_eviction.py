@@ -88,6 +88,14 @@ class AdmissionControl:
         finally:
             del self._starting[log_id]
 
+    def has_free_agent_slot(self, log_id: str) -> bool:
+        """Whether this occupant could have an agent without the end of another's. False once `close` was called."""
+        return not self._closing and self._agents_beside(log_id) < self._limits.live_agents
+
+    def _agents_beside(self, log_id: str) -> int:
+        with_agents = {key for key, one in self._occupants.items() if one.has_agent}
+        return len((with_agents | self._starting.keys()) - {log_id})
+
     def _take_turn(self, log_id: str, owner: str | None) -> None:
         limits = self._limits
         if not (limits.running_turns or limits.turns_per_key):
@@ -101,9 +109,9 @@ class AdmissionControl:
             raise TooMany(f"this key has {own} turns running, and no more may (limits.turns_per_key); try again")
 
     def _take_agent(self, log_id: str) -> None:
-        with_agents = {key: one for key, one in self._occupants.items() if one.has_agent and key != log_id}
-        if len(with_agents.keys() | self._starting.keys() - {log_id}) < self._limits.live_agents:
+        if self._agents_beside(log_id) < self._limits.live_agents:
             return
+        with_agents = {key: one for key, one in self._occupants.items() if one.has_agent and key != log_id}
         # The agent that was idle for the longest; if none is idle, the one that has waited for its client for the longest.
         idle = [(order, key) for key, one in with_agents.items() if (order := one.eviction_order) is not None]
         if not idle:

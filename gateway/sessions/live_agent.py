@@ -31,6 +31,9 @@ STORE_TIMEOUT = 1.0
 class LiveAgent:
     """`current` is the process, if there is one. The methods are called under the session's lock. `redactor` is the session's.
 
+    `prepare` starts a process ahead of its first prompt, while the lock is free. Until it has a prompt, its native id is not
+    stored: CLIs do not resume a session without messages.
+
     `became_stored` is called when `stored` has become true. `owner` is the name of the session's key, None for a default key.
     """
 
@@ -56,6 +59,13 @@ class LiveAgent:
         self._spawner = shared.transcripts.spawner(shared.spawner, session_id, agent, redactor)
         self._forgotten = self._unstored = self._closed = False
         self._storing: asyncio.Task[None] | None = None
+        self._preparation: asyncio.Task[Agent] | None = None
+        self._unused = False
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is a process, or one is being started ahead of its first prompt."""
+        return self.current is not None or self._preparation is not None
 
     @property
     def stored(self) -> bool:
@@ -67,6 +77,55 @@ class LiveAgent:
         if self.current is None or not self.current.alive or self._forgotten:
             return None
         return self.current if self._settings == settings and self._announced == self._client_services else None
+
+    def prepare(self, settings: SessionSettings, history: Sequence[Message]) -> asyncio.Task[Agent]:
+        """Begin to start a process as `start` does, for a prompt to come. There must be none; see `prepared`.
+
+        The task raises AgentProblem. It is ended by whatever ends or starts a process.
+        """
+        task = asyncio.create_task(self._prepare(settings, history))
+        self._preparation = task
+        task.add_done_callback(self._preparation_over)
+        return task
+
+    async def _prepare(self, settings: SessionSettings, history: Sequence[Message]) -> Agent:
+        agent = await self._start(settings, history, resume=True)
+        self._unused = True
+        return agent
+
+    def _preparation_over(self, task: asyncio.Task[Agent]) -> None:
+        self._preparation = None
+        if not task.cancelled():
+            # Also where no prompt waits for it: the next one starts a process again, and gets the reason then.
+            task.exception()
+
+    def preparing_for(self, settings: SessionSettings) -> bool:
+        """Whether a process is being started that these settings need no other one for, unless it cannot change its mode."""
+        if self._preparation is None or self._settings is None:
+            return False
+        mode = settings.options.get(MODE_OPTION, ASK_MODE)
+        return settings in (self._settings, with_mode_option(self._settings, mode))
+
+    async def prepared(self) -> None:
+        """Wait until the process that is being started is ready. Raises AgentProblem if it cannot start."""
+        task = self._preparation
+        if task is not None:
+            await asyncio.wait([task])
+            if not task.cancelled() and (error := task.exception()) is not None:
+                raise error
+
+    async def end_preparation(self) -> None:
+        """End the process that is being started, if there is one."""
+        task = self._preparation
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])
+
+    def use(self) -> None:
+        """The process gets a prompt: its native session is worth resuming."""
+        if self._unused:
+            self._unused = False
+            self.record_native_id()
 
     async def change_mode(self, settings: SessionSettings) -> None:
         """Change the mode of the process to that of the settings, where nothing else differs and the CLI can do that."""
@@ -90,19 +149,24 @@ class LiveAgent:
         """
         await self.end()
         await self.native_id_stored()
-        self._forgotten = False
+        agent = await self._start(settings, history, resume=resume)
+        self.record_native_id()
+        await self.native_id_stored()
+        return agent
+
+    async def _start(self, settings: SessionSettings, history: Sequence[Message], *, resume: bool) -> Agent:
+        self._forgotten = self._unused = False
         self._settings, self._announced = settings, self._client_services
         try:
             self.current = await self._open(self._spec(settings, history), resume)
         except DriverError as error:
             self._metrics.failed_to_start()
             raise AgentProblem(self._redactor.clean(f"agent {self._agent.name!r} cannot start: {error}")) from error
-        self.record_native_id()
-        await self.native_id_stored()
         return self.current
 
     async def end(self) -> None:
         """End the process, if there is one; what is needed to resume its session is kept."""
+        await self.end_preparation()
         agent = self.current
         if agent is None:
             return
@@ -134,7 +198,9 @@ class LiveAgent:
 
     def record_native_id(self) -> None:
         """Store the native id as it is after a run: a CLI with one process a turn reports it in its first."""
-        if not self._forgotten and self.current is not None and self.current.native_id not in (None, self._native_id):
+        if self._forgotten or self._unused:
+            return
+        if self.current is not None and self.current.native_id not in (None, self._native_id):
             self._store_native_id(self.current.native_id)
 
     async def native_id_stored(self) -> None:

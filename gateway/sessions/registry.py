@@ -285,6 +285,16 @@ class Sessions:
         await all_ended(session.stop(why) for session in list(self._known.values()))
         await all_ended(self._background)
 
+    def prepare(self, session: Session) -> None:
+        """Start the agent of a session in the background, ahead of its next prompt; see `Session.prepare`."""
+
+        async def prepare() -> None:
+            bind_session_id(session.id, session.redactor)
+            await session.prepare()
+
+        if not self._closing:
+            self._run_in_background(prepare())
+
     def end_unstored(self, why: str) -> None:
         """End the runs that `close` cannot end in time, for their readers only."""
         for session in list(self._known.values()):

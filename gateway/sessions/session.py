@@ -20,7 +20,7 @@ from drivers.contract.agent import GO_ON, Agent, PermissionReply, Prompt, Reply
 from drivers.contract.client_services import ClientServices
 from drivers.contract.driver_info import ASK_MODE, MODE_OPTION
 from drivers.contract.errors import AgentGone, InputFull
-from drivers.contract.events import SessionEnd, ToolCall
+from drivers.contract.events import Commands, SessionEnd, ToolCall
 from drivers.contract.messages import Message, ToolMessage, ToolUseBlock, UserMessage
 from gateway.agents.configured_agents import ConfiguredAgent
 from gateway.errors import BadRequest, Conflict, GatewayError, NotFound, ShuttingDown, StoreUnavailable, TooMany
@@ -36,6 +36,7 @@ from gateway.runs.idempotency import IdempotencyKey
 from gateway.runs.interruptible_start import InterruptibleStart, StartCancelled
 from gateway.runs.pending_calls import PendingCalls, client_results, ids, pending_in, resolve, unanswered
 from gateway.runs.run import Run, RunState
+from gateway.runs.session_metadata import store_metadata
 from gateway.runs.stored_history import StoredHistory
 from gateway.security.redaction import Redactor
 from gateway.sessions.client_service_routing import SessionServices
@@ -93,8 +94,10 @@ class Session:
     """Made and found by `Sessions`.
 
     What changes it happens under its lock, one request after the other. `submit` and `cancel` take the lock; the other methods
-    that change something are called under it. `changed` and `evict` are the registry's: the first is called whenever a run or
-    the agent begins or ends, or the store has got all that it lacked; the second ends the agent in the background.
+    that change something are called under it, except `prepare`. `changed` and `evict` are the registry's: the first is called
+    whenever a run or the agent begins or ends, or the store has got all that it lacked; the second ends the agent in the
+    background.
+    The callbacks in `commands_changed` are called when the agent has listed other slash commands outside of a run.
     """
 
     def __init__(
@@ -123,6 +126,8 @@ class Session:
         self.services = SessionServices()
         self.queue = TurnQueue(self.lock, lambda: self.state == "idle" or self.deleted)
         self.evicting = False
+        self.commands_changed: set[Callable[[], None]] = set()
+        self._storing_commands: set[asyncio.Task[None]] = set()
         self._storing_mode: asyncio.Task[None] | None = None
         self._starts: set[InterruptibleStart] = set()
         self._agent = LiveAgent(record.id, agent, record.native_id, shared, redactor, self.services, stored, record.owner)
@@ -155,11 +160,11 @@ class Session:
     def only_stored(self) -> bool:
         """Whether it can be loaded again as it is: it is idle, has no agent, and the store has all of it."""
         stored = not self.log.unwritten and self._agent.stored and self.config == self._stored_config
-        return self.live is None and self.state == "idle" and stored
+        return not self._agent.exists and self.state == "idle" and stored
 
     @property
     def has_agent(self) -> bool:
-        return self.live is not None and not self.evicting
+        return self._agent.exists and not self.evicting
 
     @property
     def eviction_order(self) -> tuple[bool, float] | None:
@@ -241,7 +246,7 @@ class Session:
     @contextmanager
     def _admitted(self) -> Iterator[None]:
         """Hold a slot for the turn, and one for an agent where there is none, until they count by themselves."""
-        with self._admission.turn(self.id, self.owner, new_agent=self.live is None):
+        with self._admission.turn(self.id, self.owner, new_agent=not self._agent.exists):
             try:
                 yield
             finally:
@@ -282,10 +287,14 @@ class Session:
         prompt, which the live agent has not taken.
         """
         if not prompted:
+            if self._agent.preparing_for(settings):
+                with suppress(StartCancelled):
+                    await start.run(self._agent.prepared())
             await self._agent.change_mode(settings)
         # An agent that has not taken it counts as alive until the event loop is notified of its exit.
         ready = None if prompted else self._agent.ready(settings)
         if ready is not None and not start.interrupted:
+            self._agent.use()
             return ready
         with suppress(StartCancelled):
             return await start.run(self._fresh_agent(settings, prompted))
@@ -625,6 +634,9 @@ class Session:
                     pass
         if self._storing_mode is not None:
             self._storing_mode.cancel()
+        for storing in self._storing_commands:
+            storing.cancel()
+        await self._agent.end_preparation()
         live = self._agent.current
         ends: list[Awaitable[None]] = []
         if self.run is not None:
@@ -691,9 +703,69 @@ class Session:
 
     # -- the agent --------------------------------------------------------------------------------------------------------
 
+    async def prepare(self) -> None:
+        """Start the agent ahead of the next prompt, if the session is idle and no other agent has to be ended for that.
+
+        Returns when the agent is ready, or there is to be none. It raises nothing: the next prompt starts an agent that could not
+        be started, and raises the reason. The lock is free while the agent starts. Where the settings change meanwhile, it is
+        started with the new ones, as it would be for a prompt.
+        """
+        settings: SessionSettings | None = None
+        while settings != self.config:
+            try:
+                async with self.lock:
+                    settings, preparation = self.config, await self._begin_preparation()
+                if preparation is None:
+                    return
+                await asyncio.wait([preparation])
+                if preparation.cancelled():
+                    return
+                preparation.result().watch_commands(self._commands_listed)
+            except GatewayError as error:
+                return log.info("session %s: its agent is not started ahead of a prompt: %s", self.id, error)
+            except Exception as error:
+                return log.warning("session %s: its agent is not started ahead of a prompt", self.id, exc_info=error)
+            finally:
+                self._changed(self)
+
+    async def _begin_preparation(self) -> asyncio.Task[Agent] | None:
+        """Begin to start an agent; None if none can be started now, or none has to be."""
+        # An agent that asks its client learns at its start what the client of the prompt can do.
+        if self.deleted or self.state != "idle" or self.config.secrets_lost or self.agent.info.asks_client:
+            return None
+        if self._agent.preparing_for(self.config) or not self._admission.has_free_agent_slot(self.id):
+            return None
+        await self._agent.change_mode(self.config)
+        if self._agent.ready(self.config) is not None:
+            return None
+        await self._end_agent()
+        await self.log.require_written()
+        seed = await self.history.seed()
+        # Others may have begun to start an agent meanwhile.
+        if self.deleted or not self._admission.has_free_agent_slot(self.id):
+            return None
+        preparation = self._agent.prepare(self.config, seed)
+        # From here on it counts as an agent, and the registry holds the session.
+        self._changed(self)
+        return preparation
+
+    def _commands_listed(self, commands: Commands) -> None:
+        task = asyncio.create_task(self._store_commands(commands))
+        self._storing_commands.add(task)
+        task.add_done_callback(self._storing_commands.discard)
+
+    async def _store_commands(self, commands: Commands) -> None:
+        try:
+            changed = not self.deleted and await store_metadata(self._shared.store, self.id, commands)
+        except StoreUnavailable as error:
+            return log.warning("session %s: its slash commands are stored with its next turn: %s", self.id, error)
+        if changed:
+            for callback in list(self.commands_changed):
+                callback()
+
     async def sleep(self, state: str = "idle") -> None:
         """End the live agent, if the session is in this state; it is resumed when it is needed. Call it under the lock."""
-        if self.live is not None and self.state == state:
+        if self._agent.exists and self.state == state:
             await self._end_agent()
             self._changed(self)
 

@@ -37,8 +37,20 @@ from fastapi.openapi.models import Info, OpenAPI
 assert not OpenAPI.__pydantic_complete__ and not BaseModel.model_config, "built before its first use, or other models with it"
 OpenAPI(openapi="3.1.0", info=Info(title="t", version="1"), paths={})
 assert OpenAPI.__pydantic_complete__
+
+from pydantic import ConfigDict
+from gateway.protocols.acp.schema_import import import_schema
+
+import_schema()
+import pydantic
+from acp.schema import PlanEntry
+
+assert not PlanEntry.__pydantic_complete__ and not PlanEntry.model_fields["content"].description, "built or described"
+assert pydantic.ConfigDict is ConfigDict and not BaseModel.model_config, "other models with it"
+assert PlanEntry(content="c", priority="low", status="pending").model_dump(by_alias=True, exclude_none=True)["content"] == "c"
 """
-"""Prints what commands have imported; then checks that FastAPI's models of OpenAPI documents are built on first use."""
+"""Prints what commands have imported; then checks that FastAPI's models of OpenAPI documents, and those of the Agent Client
+Protocol, are built on first use."""
 HEAVY = ["acp", "aiosqlite", "alembic", "cryptography", "fastapi", "jsonschema", "mcp", "prometheus_client", "rich", "sqlalchemy",
          "starlette", "uvicorn", "websockets"]  # fmt: skip
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from gateway.errors import BadRequest
 from gateway.protocols.acp.initialization import ClientFeatures, client_features, initialize_response
 from gateway.protocols.acp.rpc import INVALID_REQUEST, Client, Id, RpcError, rpc_error
+from gateway.protocols.acp.schema_import import import_schema
 from gateway.security.authentication import Caller
 from gateway.security.redaction import Redactor
 
@@ -175,7 +176,12 @@ class Connection:
         # Not at the same time as the imports of the gateway: two threads can see each other's unfinished modules.
         with suppress(Exception):
             await self._gateway.opened()
-        await asyncio.to_thread(importlib.import_module, _REQUESTS)
+        await asyncio.to_thread(_import_requests)
+
+
+def _import_requests() -> None:
+    import_schema()
+    importlib.import_module(_REQUESTS)
 
 
 def checked_slash_commands(value: str | None) -> str | None:

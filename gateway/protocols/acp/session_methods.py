@@ -193,7 +193,11 @@ class OpenSessions:
         return servers
 
     def _start_following(self, view: SessionView) -> Callable[[], None]:
-        return lambda: view.start(lambda: self._gateway.discovery.wait_for_probe(self._agent))
+        def start() -> None:
+            view.start(lambda: self._gateway.discovery.wait_for_probe(self._agent))
+            self._gateway.sessions.prepare(view.session)
+
+        return start
 
     async def _found(self, session_id: str) -> Session:
         try:
@@ -332,6 +336,7 @@ class OpenSessions:
         async with view.session.lock:
             await view.session.configure(change(view.session.config))
         await view.send_settings()
+        self._gateway.sessions.prepare(view.session)
 
 
 async def _log_failure(outcome: PromptResponse | RpcError) -> None:

@@ -104,7 +104,7 @@ class SessionView:
         self._in_run = False
         self._user_messages: list[UserMessage] = []
         self._prompts: list[PendingPrompt] = []
-        self._submissions: set[asyncio.Task[None]] = set()
+        self._background: set[asyncio.Task[None]] = set()
         self._steered: list[UserMessage] = []
         self._no_prompt = asyncio.Event()
         self._no_prompt.set()
@@ -169,12 +169,14 @@ class SessionView:
         self._tasks.append(asyncio.create_task(self._follow(), name=f"view of {self.session.id}"))
         if later is not None:
             self._tasks.append(asyncio.create_task(self._learn_of_program(later)))
+        self.session.commands_changed.add(self._commands_changed)
         if self._seen >= self.session.log.last:
             self._permissions.ask()
 
     async def close(self) -> None:
         """Send and ask nothing more; the session stays as it is."""
-        tasks = [*self._tasks, *self._submissions]
+        self.session.commands_changed.discard(self._commands_changed)
+        tasks = [*self._tasks, *self._background]
         for task in tasks:
             task.cancel()
         if tasks:
@@ -201,8 +203,8 @@ class SessionView:
         self._no_prompt.clear()
         if at_once:
             return await self._submit_prompt(message, prompt)
-        self._start_submission(self._submit_held(message, prompt))
-        self._start_submission(self._ask_again())
+        self._run_in_background(self._submit_held(message, prompt))
+        self._run_in_background(self._ask_again())
 
     async def _submit_prompt(self, message: UserMessage, prompt: PendingPrompt) -> None:
         def began(turn: Turn) -> None:
@@ -243,10 +245,10 @@ class SessionView:
         if not self._permissions.asking and self._seen >= self.session.log.last:
             self._permissions.ask()
 
-    def _start_submission(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work, name=f"prompt in {self.session.id}")
-        self._submissions.add(task)
-        task.add_done_callback(self._submissions.discard)
+    def _run_in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work, name=f"view of {self.session.id}")
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
 
     async def steer(self, message: UserMessage) -> bool:
         """Send a message to the run at work, whoever began it. Returns False if none is at work or it takes none at this moment.
@@ -433,6 +435,13 @@ class SessionView:
         if (found := await later()) is not None:
             self.info.update_probe(found.probe)
             await self.send_settings()
+
+    def _commands_changed(self) -> None:
+        self._run_in_background(self._send_commands())
+
+    async def _send_commands(self) -> None:
+        await self.info.load_metadata()
+        await self.send_settings()
 
     async def send_settings(self) -> None:
         """Send the client the changes of settings and commands since it got them last."""

@@ -12,8 +12,13 @@ from typing import Any
 import pytest
 
 from drivers.contract.driver_info import Probe
-from gateway.agents.discovery import _write_cache
+from drivers.runtime.process import Spawner
+from gateway.agents.configured_agents import Agents
+from gateway.agents.discovery import Discovery, _write_cache
+from gateway.config import parse
+from gateway.security.redaction import Redactor
 from tests.daemon import gateway_config, run_gateway
+from tests.gateway.requests import wait_until
 
 Program = Callable[..., Path]
 
@@ -82,6 +87,29 @@ async def test_probe_result_is_kept_over_a_restart_while_the_program_is_unchange
     async with run_gateway(claude_config(tmp_path, program)) as running:
         state = await asyncio.wait_for(agent_state(running.client, "claude"), 2)
     assert state["version"] == "2.1.329"
+
+
+async def test_refresh_of_a_known_result_waits_until_sessions_have_started(
+    tmp_path: Path, claude: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = claude()
+
+    async def calls_after(delay: float) -> list[str]:
+        monkeypatch.setattr("gateway.agents.discovery.REFRESH_DELAY", delay)
+        discovery = Discovery(Agents(parse(claude_config(tmp_path, program))), tmp_path, Redactor(), probes_at_start=False)
+        discovery.spawner = Spawner()
+        agent = next(agent for agent in discovery._agents if agent.name == "claude")
+        (tmp_path / "calls").write_text("")
+        assert (await discovery.probe(agent)).version == "2.1.329"
+        if not delay:
+            await wait_until(lambda: discovery._probes)
+            await asyncio.wait(discovery._probes.values())
+        await discovery.close()
+        return program_calls(tmp_path)
+
+    assert len(await calls_after(300.0)) == 3, "without a result it is probed at once"
+    assert await calls_after(300.0) == []
+    assert len(await calls_after(0.0)) == 3
 
 
 async def test_changed_program_is_probed_again(tmp_path: Path, claude: Program) -> None:

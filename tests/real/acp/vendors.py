@@ -183,14 +183,17 @@ class Script:
         self.bench, self.agent = bench, agent
         self.record = Recording(bench.work)
 
-    async def open(self, **params: Any) -> None:
-        """Initialize, begin a prompt that the model server rejects in a session of its own, and create the session."""
+    async def open(self, command: str, **params: Any) -> None:
+        """Initialize, begin a prompt that the model server rejects in a session of its own, and create the session.
+
+        Waits until its slash commands are announced, with this one.
+        """
         record, agent = self.record, self.agent
         record.initialized = await _initialize(agent, ALL_CAPABILITIES)
         async with self._recorded("created"):
             record.created = await self._new(**params)
             record.session = record.created["sessionId"]
-            await agent.until(lambda: _has_commands(agent, record.session))
+            await agent.until(lambda: _has_command(agent, record.session, command))
         self._rejected = agent.begin_prompt((await self._new())["sessionId"], "[[e401]]")
 
     async def _new(self, **params: Any) -> Json:
@@ -304,13 +307,13 @@ class Script:
             self._rejected.cancel()
 
 
-def _has_commands(agent: StdioAgent, session: str) -> bool:
-    """Whether the slash commands of this session were announced."""
+def _has_command(agent: StdioAgent, session: str, command: str) -> bool:
+    """Whether this slash command of the session was announced."""
     return any(
-        frame.get("method") == "session/update"
-        and frame["params"]["sessionId"] == session
-        and frame["params"]["update"]["sessionUpdate"] == "available_commands_update"
+        command == announced["name"]
         for _, frame in agent.frames
+        if frame.get("method") == "session/update" and frame["params"]["sessionId"] == session
+        for announced in frame["params"]["update"].get("availableCommands", ())
     )
 
 
@@ -397,7 +400,7 @@ async def record_claude(base: Path, side: Side) -> Recording:
         meta = {"systemPrompt": {"append": "MARKED-PROMPT"}, "claudeCode": {"options": {"model": "haiku"}}}
         secret = {"name": "SECRET", "value": "x"}
         server = {"name": "small", "command": sys.executable, "args": [str(SERVER)], "env": [secret]}
-        await script.open(_meta=meta, mcpServers=[server])
+        await script.open("hello", _meta=meta, mcpServers=[server])
         await script.set_mode("default")
         await script.step("unasked")
         await script.step("command")
@@ -465,7 +468,7 @@ async def record_codex(base: Path, side: Side) -> Recording:
     """Run the script with the agent of this side for codex."""
     async with codex_bench(base, side) as bench, bench.start() as agent:
         script = Script(bench, agent)
-        await script.open(_meta={"systemPrompt": {"append": "MARKED-PROMPT"}})
+        await script.open("$greet", _meta={"systemPrompt": {"append": "MARKED-PROMPT"}})
         await script.step("unasked")
         await script.set_mode("read-only")
         await script.step("command")

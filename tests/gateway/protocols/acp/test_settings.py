@@ -12,7 +12,7 @@ import pytest
 
 from tests.daemon import RunningGateway, gateway_config, run_gateway
 from tests.gateway.cli.test_acp import small_agent
-from tests.gateway.protocols.acp.client import RpcFailed, connect, prompt
+from tests.gateway.protocols.acp.client import RpcFailed, connect, kinds, prompt
 from tests.gateway.protocols.acp.conftest import ConnectClient, WriteScenario, scripted_session
 from tests.gateway.requests import create_session, get_session
 
@@ -180,7 +180,7 @@ async def test_discovery_results_of_a_slow_program_are_sent_later(tmp_path: Path
         answer = await client.request("session/new", {"cwd": ".", "mcpServers": []})
         assert "model" not in [option["id"] for option in answer["configOptions"]]
         assert not of_kind(client.updates(), "available_commands_update")
-        await client.until(lambda _: of_kind(client.updates(), "available_commands_update"))
+        await client.until(lambda _: {"available_commands_update", "config_option_update"} <= set(kinds(client.updates())))
         [reported] = of_kind(client.updates(), "config_option_update")
         assert {"model", "mode", "config.loud"} <= {option["id"] for option in reported["configOptions"]}
         [reported] = of_kind(client.updates(), "available_commands_update")

@@ -1,0 +1,264 @@
+"""Agents that are started when a client opens a session, ahead of its first prompt."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.security.authentication import ADMINISTRATOR
+from gateway.sessions.session import Session
+from tests.daemon import RunningGateway, gateway_config, run_gateway
+from tests.gateway.cli.test_acp import small_agent
+from tests.gateway.protocols.acp.client import Client, RpcFailed, connect, load, prompt
+from tests.gateway.requests import is_alive, read_pid, wait_until
+
+REMEMBER = [{"steps": [{"remember": True}]}]
+"""The turn of an agent that says what it has been prompted with before."""
+SLOW_START = [{"spawn": {"seconds": 300, "pid_file": "started", "new_session": True}}, {"wait_for_file": "go"}]
+"""An agent that writes the id of a process that it has started, and takes no prompt until the file `go` is there."""
+
+
+@asynccontextmanager
+async def serving(tmp_path: Path, *, start: list[Any] | None = None, **limits: Any) -> AsyncIterator[RunningGateway]:
+    """Run a gateway whose agent `script` plays these steps when it starts."""
+    scenes = tmp_path / "scenes"
+    scenes.mkdir()
+    (scenes / "default.json").write_text(json.dumps({"start": start or [], "turns": REMEMBER}))
+    agent = {"driver": "script", "cwd": str(scenes), "options": {"scenario": "default.json"}}
+    async with run_gateway(gateway_config(tmp_path, agents={"script": agent}, limits=limits)) as portico:
+        yield portico
+
+
+@asynccontextmanager
+async def client_of(portico: RunningGateway, agent: str = "script") -> AsyncIterator[Client]:
+    client, connection = connect(portico.gateway, agent)
+    await client.initialize()
+    try:
+        yield client
+    finally:
+        await connection.close()
+
+
+async def processes(portico: RunningGateway) -> list[tuple[str, int, float]]:
+    return await portico.gateway.store.processes.all()
+
+
+async def found(portico: RunningGateway, session: str) -> Session:
+    return await portico.gateway.sessions.get(ADMINISTRATOR, session)
+
+
+async def ready(portico: RunningGateway, session: str) -> Any:
+    """Wait until the session has an agent, and return it."""
+    held = await found(portico, session)
+    return await wait_until(lambda: held.live)
+
+
+async def started(tmp_path: Path) -> int:
+    """Wait until an agent starts, and return the id of the process that it has started. The next one can be waited for."""
+    file = tmp_path / "scenes" / "started"
+    pid = await read_pid(file)
+    file.unlink()
+    return pid
+
+
+def let_it_start(tmp_path: Path) -> None:
+    (tmp_path / "scenes" / "go").touch()
+
+
+async def test_agent_of_a_new_session_is_started_before_its_first_prompt(tmp_path: Path) -> None:
+    async with serving(tmp_path) as portico, client_of(portico) as client:
+        session = await client.new()
+        agent = await ready(portico, session)
+        warm = await processes(portico)
+        await client.prompt(session, "one")
+        await client.prompt(session, "two")
+        assert client.text(session) == '[]["one"]'
+        assert (await found(portico, session)).live is agent
+        assert len(warm) == 1 and await processes(portico) == warm
+
+
+@pytest.mark.parametrize("method", ["session/load", "session/resume", "session/fork"])
+async def test_agent_of_a_session_that_is_opened_again_is_started_with_its_history(tmp_path: Path, method: str) -> None:
+    async with serving(tmp_path) as portico:
+        async with client_of(portico) as client:
+            session = await client.new()
+            await client.prompt(session, "one")
+            await client.request("session/close", {"sessionId": session})
+        async with client_of(portico) as client:
+            assert await processes(portico) == []
+            session = (await client.request(method, load(session))).get("sessionId", session)
+            agent = await ready(portico, session)
+            before = len(client.received)
+            await client.prompt(session, "two")
+            assert client.text(session, since=before) == '["one"]'
+            assert (await found(portico, session)).live is agent
+
+
+async def test_prompt_waits_for_the_agent_that_is_being_started(tmp_path: Path) -> None:
+    async with serving(tmp_path, start=SLOW_START) as portico, client_of(portico) as client:
+        session = await client.new()
+        pid = await started(tmp_path)
+        answer = await client.begin("session/prompt", prompt(session, "one"))
+        held = await found(portico, session)
+        await wait_until(lambda: held.lock.locked())
+        let_it_start(tmp_path)
+        assert (await answer)["stopReason"] == "end_turn"
+        assert is_alive(pid) and not (tmp_path / "scenes" / "started").exists(), "one process was started"
+
+
+async def test_cancelled_prompt_leaves_the_agent_that_is_being_started(tmp_path: Path) -> None:
+    async with serving(tmp_path, start=SLOW_START) as portico, client_of(portico) as client:
+        session = await client.new()
+        pid = await started(tmp_path)
+        answer = await client.begin("session/prompt", prompt(session, "one"))
+        held = await found(portico, session)
+        await wait_until(lambda: held.lock.locked())
+        await client.notify("session/cancel", {"sessionId": session})
+        assert (await answer)["stopReason"] == "cancelled"
+        let_it_start(tmp_path)
+        await client.prompt(session, "two")
+        assert is_alive(pid) and not (tmp_path / "scenes" / "started").exists(), "one process was started"
+        assert client.text(session) == "[]", "the cancelled prompt was not given"
+
+
+async def test_option_that_is_changed_while_the_agent_starts_replaces_it(tmp_path: Path) -> None:
+    async with serving(tmp_path, start=SLOW_START) as portico, client_of(portico) as client:
+        session = await client.new()
+        first = await started(tmp_path)
+        # It is answered although the agent does not start.
+        await client.request("session/set_config_option", {"sessionId": session, "configId": "pace", "value": "fast"})
+        second = await started(tmp_path)
+        assert not is_alive(first)
+        let_it_start(tmp_path)
+        await client.prompt(session, "one")
+        assert is_alive(second) and not (tmp_path / "scenes" / "started").exists(), "the second agent has got the prompt"
+        assert len(await processes(portico)) == 1
+
+
+async def test_settings_that_another_client_changes_while_the_agent_starts_count(tmp_path: Path) -> None:
+    async with serving(tmp_path, start=SLOW_START) as portico, client_of(portico) as client:
+        session = await client.new()
+        first = await started(tmp_path)
+        turn = {"messages": [{"role": "user", "content": "one"}], "agent": {"options": {"pace": "fast"}}}
+        answer = asyncio.create_task(portico.client.post(f"/session/{session}", json=turn))
+        second = await started(tmp_path)
+        assert not is_alive(first)
+        let_it_start(tmp_path)
+        assert (await answer).json()["stopReason"] == "end_turn"
+        assert is_alive(second) and len(await processes(portico)) == 1
+
+
+@pytest.mark.parametrize("method", ["session/close", "session/delete"])
+async def test_agent_that_is_being_started_ends_with_its_session(tmp_path: Path, method: str) -> None:
+    async with serving(tmp_path, start=SLOW_START) as portico, client_of(portico) as client:
+        session = await client.new()
+        pid = await started(tmp_path)
+        await client.request(method, {"sessionId": session})
+        await wait_until(lambda: not is_alive(pid), 5.0)
+        assert await processes(portico) == []
+        assert portico.gateway.sessions.held == []
+
+
+async def test_shutdown_ends_an_agent_that_is_being_started(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with serving(tmp_path, start=SLOW_START) as portico, client_of(portico) as client:
+        await client.new()
+        pid = await started(tmp_path)
+        await portico.gateway.stop_runs()
+        assert not is_alive(pid)
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
+async def test_agent_stays_when_its_client_leaves(tmp_path: Path) -> None:
+    async with serving(tmp_path, start=SLOW_START) as portico:
+        async with client_of(portico) as client:
+            session = await client.new()
+            await started(tmp_path)
+        let_it_start(tmp_path)
+        agent = await ready(portico, session)
+        async with client_of(portico) as client:
+            await client.request("session/resume", load(session))
+            await client.prompt(session, "one")
+            assert (await found(portico, session)).live is agent
+
+
+async def test_unused_agent_is_ended_when_idle_and_its_empty_native_session_is_not_resumed(tmp_path: Path) -> None:
+    agents = {"small": small_agent(tmp_path)}
+    config = gateway_config(tmp_path, agents=agents, limits={"sleep_after": 0.05})
+    async with run_gateway(config) as portico, client_of(portico, "small") as client:
+
+        async def native_id() -> str | None:
+            record = await portico.gateway.store.sessions.get(session)
+            assert record is not None
+            return record.native_id
+
+        session = await client.new()
+        agent = await ready(portico, session)
+        held = await found(portico, session)
+        await wait_until(lambda: held.only_stored)
+        assert (agent.alive, await processes(portico), await native_id()) == (False, [], None)
+        await client.prompt(session, "one")
+        await wait_until(native_id)
+
+
+async def test_agent_that_cannot_start_is_an_error_of_the_prompt(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    start = [{"wait_for_file": "go"}, {"stderr": "no license"}, {"exit": 3}]
+    async with serving(tmp_path, start=start) as portico, client_of(portico) as client:
+        session = await client.new()
+        held = await found(portico, session)
+        waiting = await client.begin("session/prompt", prompt(session, "one"))
+        await wait_until(lambda: held.lock.locked())
+        let_it_start(tmp_path)
+        with pytest.raises(RpcFailed, match=r"cannot start: .*no license"):
+            await waiting
+        with pytest.raises(RpcFailed, match=r"cannot start: .*no license"):
+            await client.prompt(session, "two")
+        assert held.only_stored and await processes(portico) == []
+        (tmp_path / "scenes" / "default.json").write_text(json.dumps({"turns": REMEMBER}))
+        await client.prompt(session, "three")
+        assert client.text(session) == "[]"
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
+async def test_no_other_agent_is_ended_for_one_that_has_no_prompt(tmp_path: Path) -> None:
+    async with serving(tmp_path, live_agents=1) as portico, client_of(portico) as client:
+        first = await client.new()
+        agent = await ready(portico, first)
+        second = await client.new()
+        other = await found(portico, second)
+        await other.prepare()
+        assert other.live is None
+        assert (await found(portico, first)).live is agent and agent.alive
+        # A prompt ends it, as before.
+        await client.prompt(second, "one")
+        assert (await found(portico, first)).live is None
+
+
+async def test_agent_that_is_being_started_makes_way_for_a_prompt(tmp_path: Path) -> None:
+    async with serving(tmp_path, start=SLOW_START, live_agents=1) as portico, client_of(portico) as client:
+        await client.new()
+        pid = await started(tmp_path)
+        async with client_of(portico, "echo") as other:
+            assert (await other.prompt(await other.new(), "one"))["stopReason"] == "end_turn"
+        await wait_until(lambda: not is_alive(pid), 5.0)
+
+
+async def test_commands_are_announced_before_the_first_prompt(tmp_path: Path) -> None:
+    commands = [{"name": "deploy", "description": "Deploys the project.", "hint": "where"}]
+    async with serving(tmp_path, start=[{"commands": commands}]) as portico, client_of(portico) as client:
+        session = await client.new()
+
+        def announced(_: Any) -> list[Any]:
+            return [update for update in client.updates(session) if update["sessionUpdate"] == "available_commands_update"]
+
+        [update] = await client.until(announced)
+        [command] = update["availableCommands"]
+        assert (command["name"], command["input"]["hint"]) == ("deploy", "where")
+        await client.prompt(session, "one")
+        assert len(announced(None)) == 1, "the first run reports no change"
