@@ -9,9 +9,8 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from drivers.claude.codec import ClaudeCodec
 from drivers.claude.commands import permitted
 from drivers.claude.content import native_messages
 from drivers.claude.permissions import BYPASS, MODES, QUESTION_TOOL
@@ -25,6 +24,9 @@ from drivers.contract.driver_info import ASK_MODE, FAST_OPTION, MODE_OPTION, Dri
 from drivers.contract.errors import DriverError
 from drivers.runtime.cli_driver import CliDriver, run_to_end
 from drivers.runtime.process import Spawner
+
+if TYPE_CHECKING:
+    from drivers.claude.codec import ClaudeCodec
 
 STREAM = ("--output-format", "stream-json", "--verbose", "--include-partial-messages")
 ENVIRONMENT = {
@@ -133,7 +135,7 @@ class ClaudeDriver(CliDriver):
             return found
         try:
             code, status = await self._ask(spec, spawner, "auth", "status")
-            initialize = ClaudeCodec(once=False).outbox
+            initialize = _codec_class()(once=False).outbox
             command = ("--print", "--input-format", "stream-json", *STREAM, "--setting-sources", "", "--strict-mcp-config")
             _, output = await self._ask(spec, spawner, *command, stdin=bytes(initialize))
         except (DriverError, TimeoutError) as error:
@@ -165,7 +167,7 @@ class ClaudeDriver(CliDriver):
         argv = [spec.program, *spec.args, "--print", *STREAM, "--include-hook-events", *([f"--model={model}"] if model else [])]
         argv += [*_effort(spec), *(("--settings", json.dumps(FAST_SETTINGS)) if _is_fast(spec) else ())]
         command = Command(tuple(argv), spec.cwd, _environment(spec), stdin=_literal(spec, spec.task).encode())
-        return Launch(command, ClaudeCodec(once=True))
+        return Launch(command, _codec_class()(once=True))
 
     def session(self, spec: SessionSpec) -> Launch:
         mode = spec.options.get(MODE_OPTION, ASK_MODE)
@@ -187,7 +189,7 @@ class ClaudeDriver(CliDriver):
             files[server_file] = servers
         argv = (*_session_arguments(spec, tools, settings, server_file), *identity)
         command = Command(argv, spec.cwd, _environment(spec), files=files, state=spec.state)
-        codec = ClaudeCodec(
+        codec = _codec_class()(
             _initialize(spec),
             tools=tools,
             is_command=_is_command(spec, lasting=spec.lasting_choices),
@@ -199,6 +201,13 @@ class ClaudeDriver(CliDriver):
         )
         codec.native_id = identity[1]
         return Launch(command, codec)
+
+
+def _codec_class() -> type[ClaudeCodec]:
+    # Imported with the first process: 5 ms of the start of each command.
+    from drivers.claude.codec import ClaudeCodec
+
+    return ClaudeCodec
 
 
 def _session_arguments(

@@ -13,8 +13,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from drivers.codex.app_server import CodexAppCodec
-from drivers.codex.exec import CodexExecCodec
 from drivers.codex.grants import TOOLS, cli_sandbox
 from drivers.codex.handshake import SERVICE_TIERS, SessionRequest
 from drivers.codex.modes import MODES, QUESTION_TOOL
@@ -129,6 +127,8 @@ class CodexDriver(CliDriver):
         tier = SERVICE_TIERS.get(spec.options.get(FAST_OPTION, ""))
         argv += ["-c", f"service_tier={json.dumps(tier)}"] if tier else []
         argv += [f"--sandbox={cli_sandbox(sandbox, confined=spec.confined)}"] if sandbox and sandbox != "default" else []
+        from drivers.codex.exec import CodexExecCodec
+
         # The CLI takes away one byte order mark.
         task = "\ufeff" + spec.task if spec.task.startswith("\ufeff") else spec.task
         key = _api_key(spec)
@@ -136,6 +136,9 @@ class CodexDriver(CliDriver):
         return Launch(Command((*argv, "-"), spec.cwd, env, stdin=task.encode()), CodexExecCodec())
 
     def session(self, spec: SessionSpec) -> Launch:
+        # With the first session: 4 ms of the start of each command.
+        from drivers.codex.app_server import CodexAppCodec
+
         session = SessionRequest.of(spec, _api_key(spec))
         # In a mode of its own the CLI decides by its rules too.
         asks = session.grants.needs_permission("shell") and session.grants.mode is None

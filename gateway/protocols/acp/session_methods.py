@@ -181,6 +181,8 @@ class OpenSessions:
         return await self._open(session)
 
     async def _open(self, session: Session) -> SessionView:
+        # Before the answer: to build the models of the first updates takes 20 ms.
+        self._gateway.sessions.prepare(session)
         finding = await self._gateway.discovery.probe(self._agent)
         about = SessionInfoUpdates(session, finding.probe, self._gateway.store)
         view = SessionView(session, self._client, about, self.features)
@@ -193,11 +195,7 @@ class OpenSessions:
         return servers
 
     def _start_following(self, view: SessionView) -> Callable[[], None]:
-        def start() -> None:
-            view.start(lambda: self._gateway.discovery.wait_for_probe(self._agent))
-            self._gateway.sessions.prepare(view.session)
-
-        return start
+        return lambda: view.start(lambda: self._gateway.discovery.wait_for_probe(self._agent))
 
     async def _found(self, session_id: str) -> Session:
         try:
