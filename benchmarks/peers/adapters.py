@@ -24,6 +24,8 @@ ROUNDS = 7
 WARM_TURNS = 8
 PAUSE = 0.05
 """Between warm turns, in seconds."""
+BEFORE_PROMPT = 2.0
+"""Seconds in which a user writes the first prompt of the second session."""
 TOLERANCE = 1.1
 """With codex, the CLI takes nearly all of a turn, and the medians of both sides differ by less than those of two runs."""
 BENCHES: dict[str, Callable[[Path, Side], AbstractAsyncContextManager[Bench]]] = {"claude": claude_bench, "codex": codex_bench}
@@ -40,6 +42,7 @@ HEADINGS = (
     "launch to first token",
     "warm prompt to first token",
     "warm turn",
+    "first prompt to first token, 2 s after `session/new`",
 )
 
 
@@ -53,13 +56,14 @@ class Samples:
     launch: list[float] = field(default_factory=list)
     warm_first: list[float] = field(default_factory=list)
     warm: list[float] = field(default_factory=list)
+    written: list[float] = field(default_factory=list)
 
     def columns(self) -> list[list[float]]:
-        return [self.initialized, self.created, self.first, self.launch, self.warm_first, self.warm]
+        return [self.initialized, self.created, self.first, self.launch, self.warm_first, self.warm, self.written]
 
 
 async def measure(bench: Bench, samples: Samples) -> None:
-    """Start the agent, open a session, and take one sample of each figure."""
+    """Start the agent, open a session and later a second one, and take one sample of each figure."""
     began = time.perf_counter()
     async with bench.start() as agent:
         await agent.request("initialize", {"protocolVersion": 1, "clientCapabilities": {}})
@@ -71,11 +75,15 @@ async def measure(bench: Bench, samples: Samples) -> None:
         for _ in range(WARM_TURNS):
             await asyncio.sleep(PAUSE)
             turns.append(await _turn(agent, created["sessionId"]))
+        second = await agent.request("session/new", {"cwd": str(bench.work), "mcpServers": []})
+        await asyncio.sleep(BEFORE_PROMPT)
+        written, _ = await _turn(agent, second["sessionId"])
     samples.initialized.append(initialized - began)
     samples.created.append(opened - initialized)
     samples.first.append(first)
     samples.launch.append(opened - began + first)
     samples.warm_first.append(statistics.median(first for first, _ in turns))
+    samples.written.append(written)
     samples.warm.append(statistics.median(whole for _, whole in turns))
 
 
