@@ -89,7 +89,7 @@ def write_config(home: Path, limits: Mapping[str, float], durability: str = "sen
     scenes = home / "scenes"
     scenes.mkdir()
     (scenes / "bench.json").write_text(json.dumps(SCENARIO))
-    lines = ["[server]", f"data_dir = {json.dumps(str(home / 'data'))}", "port = 0"]
+    lines = ["[server]", f"data_dir = {json.dumps(str(home / 'data'))}", "port = 0", "linger = 0.0"]
     lines += ["[store]", f"durability = {json.dumps(durability)}", "[limits]"]
     lines += [f"{name} = {value}" for name, value in limits.items()]
     lines += ["[agents.script]", 'driver = "script"', f"cwd = {json.dumps(str(scenes))}", 'options = { scenario = "bench.json" }']

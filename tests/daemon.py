@@ -34,7 +34,7 @@ def gateway_config(data_dir: Path, **tables: Any) -> dict[str, Any]:
     scenes = data_dir / "scenes"
     scenes.mkdir(parents=True, exist_ok=True)
     agents = {"script": {"driver": "script", "cwd": str(scenes)}, **tables.pop("agents", {})}
-    server = {"data_dir": str(data_dir / "data"), "port": 0, **tables.pop("server", {})}
+    server = {"data_dir": str(data_dir / "data"), "port": 0, "linger": 0.0, **tables.pop("server", {})}
     limits = {"grace": 1.0, **tables.pop("limits", {})}
     return {"server": server, "auth": {"keys": [KEY]}, "limits": limits, "agents": agents, **tables}
 

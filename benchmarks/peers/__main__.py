@@ -220,8 +220,8 @@ def main() -> int:
     failed = any(one.failures or min(one.delivered + one.fan_delivered, default=0.0) < 1 for one in ours)
     lost = [one for kind, one in kept.items() if issubclass(kind, Portico) and min(one.returned, one.restarted) < BURST]
     slow = adapters.behind(timed)
-    for cli in slow:
-        sys.stdout.write(f"\nBehind: a warm turn of {cli}\n")
+    for what in slow:
+        sys.stdout.write(f"\nBehind: {what}\n")
     return 1 if failed or lost or slow else 0
 
 

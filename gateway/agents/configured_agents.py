@@ -157,6 +157,10 @@ class ConfiguredAgent:
         """The complete environment of the agent's processes."""
         return process_environment(self._environ, self.info.env, self.settings.env)
 
+    def has_environment(self, environ: Mapping[str, str]) -> bool:
+        """Whether the agent's processes would have the same environment where `environ` is that of the gateway."""
+        return process_environment(environ, self.info.env, self.settings.env) == self.environment
+
     @property
     def secrets(self) -> list[str]:
         """Values in the configuration and environment that logs and responses must not contain."""

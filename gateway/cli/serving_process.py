@@ -9,14 +9,16 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from drivers.runtime.subreaper import adopted_orphans
+from gateway import __version__
 from gateway.agents.configured_agents import Agents
 from gateway.agents.discovery import Discovery
 from gateway.cli.options import starting
-from gateway.cli.shared_gateway import RESERVED
+from gateway.cli.shared_gateway import RESERVED, STARTED_WITH, settings_digest
 from gateway.config import Settings
 from gateway.errors import ConfigError, GatewayError
 from gateway.observability.logs import set_up_logging
@@ -26,6 +28,7 @@ from gateway.security.redaction import Redactor
 
 if TYPE_CHECKING:
     from gateway.gateway import Gateway
+    from gateway.sessions.session import Session
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +51,8 @@ def checked_agents(settings: Settings, name: str) -> Agents:
 
 
 def serve_editors(settings: Settings, agents: Agents, first: socket.socket) -> None:
-    """Serve the client behind a connected socket and those that connect, until the last has gone, or SIGINT or SIGTERM.
+    """Serve the client behind a connected socket and those that connect, until there has been none for `server.linger` seconds,
+    or SIGINT or SIGTERM.
 
     The caller has locked the data directory. Raises ConfigError if the store cannot be used.
     """
@@ -89,10 +93,28 @@ class _StartingGateway:
     @property
     def runs_under_way(self) -> int:
         """The number of sessions with a run under way, those included whose agent waits for its client."""
+        return sum(session.busy or (session.state == "waiting" and session.live is not None) for session in self._sessions)
+
+    @property
+    def runs_at_work(self) -> int:
+        """The number of sessions with a run that does not wait for its client."""
+        return sum(session.busy for session in self._sessions)
+
+    @property
+    def _sessions(self) -> Sequence[Session]:
         if self._start is None or not self._start.done() or self._start.exception() is not None:
-            return 0
-        held = self._start.result().sessions.held
-        return sum(session.busy or (session.state == "waiting" and session.live is not None) for session in held)
+            return ()
+        return self._start.result().sessions.held
+
+    def differs(self, start: object) -> bool:
+        """Whether a process that an editor starts now would have another version, other settings or another environment of its
+        agents. `start` is what the editor's first line has of that.
+        """
+        if not isinstance(start, dict):
+            return False
+        if (start.get("version"), start.get("settings")) != (__version__, settings_digest(self.settings)):
+            return True
+        return not all(agent.has_environment(start.get("environment", {})) for agent in self.agents)
 
     async def close(self) -> None:
         """Close the gateway if it is open. Raises nothing."""
@@ -111,7 +133,16 @@ async def _serve(gateway: _StartingGateway, first: socket.socket, standard_error
             stop.set()
             return None
 
-        clients = LocalSocket(gateway, gateway.settings.data_dir, release=release, keep_last=True)
+        def ends_for(hello: Mapping[str, Any]) -> bool:
+            if gateway.runs_under_way or not gateway.differs(hello.get(STARTED_WITH)):
+                return False
+            stop.set()
+            return True
+
+        settings = gateway.settings
+        clients = LocalSocket(
+            gateway, settings.data_dir, release=release, ends_for=ends_for, keep_last=not settings.server.linger
+        )
         try:
             await clients.open()
         except OSError as error:
@@ -154,9 +185,27 @@ async def _serve_clients(
     # written there in spite of that is in the log: the first editor must not wait for the end of its standard error.
     standard_error.setLevel(logging.CRITICAL + 1)
     _redirect_standard_error(gateway.settings.data_dir / LOG_FILE)
-    none_left = asyncio.create_task(clients.none_left())
-    await asyncio.wait([none_left, stopping], return_when=asyncio.FIRST_COMPLETED)
-    none_left.cancel()
+    unused = asyncio.create_task(_unused(gateway, clients))
+    await asyncio.wait([unused, stopping], return_when=asyncio.FIRST_COMPLETED)
+    unused.cancel()
+
+
+async def _unused(gateway: _StartingGateway, clients: LocalSocket) -> None:
+    """Wait until there has been no client for `server.linger` seconds, and no run is at work.
+
+    The next editor, such as one that is restarted, need not wait for the start of a process.
+    """
+    linger = gateway.settings.server.linger
+    while True:
+        await clients.none_left()
+        if not linger:
+            return
+        try:
+            async with asyncio.timeout(linger):
+                await clients.some()
+        except TimeoutError:
+            if not gateway.runs_at_work:
+                return
 
 
 def _redirect_standard_error(file: Path) -> None:

@@ -6,6 +6,7 @@ It imports the gateway only where it starts the process.
 from __future__ import annotations
 
 import gc
+import hashlib
 import json
 import os
 import select
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from click import ClickException
 
+from gateway import __version__
 from gateway.cli.editor_lines import EditorLines, ServingProcessFailed
 from gateway.cli.options import config_errors
 from gateway.errors import ConfigError
@@ -40,6 +42,8 @@ EXIT_WAIT = 1.0
 """Seconds for a process that has closed its connection to exit."""
 WAIT, MIN_WAIT = 5.0, 0.02
 """Seconds after `limits.grace` for a process that starts or ends; and between two attempts."""
+STARTED_WITH = "started_with"
+"""The key of an editor's first line with what a process that it started would have: version, settings, and environment."""
 START_ERROR, FAULT = 1, 70
 """Exit codes of the serving process: the settings or the data directory do not allow its start; and any other error."""
 
@@ -52,10 +56,15 @@ class EditorRequest:
     slash_commands: str | None = None
 
 
+def settings_digest(settings: Settings) -> str:
+    """Return a digest of all values of the settings."""
+    return hashlib.sha256(settings.model_dump_json().encode()).hexdigest()
+
+
 class SharedGateway:
     """Connects this process to the one that serves `data_dir`, and starts that if none does.
 
-    `load` returns the settings. They are loaded only where the process is started: its settings count for all editors.
+    `load` returns the settings. Those of the process that is started count for all editors that it serves.
     """
 
     def __init__(self, data_dir: Path, load: Callable[[], Settings], request: EditorRequest) -> None:
@@ -78,6 +87,12 @@ class SharedGateway:
             "slash_commands": self._request.slash_commands,
             "folder": os.getcwd(),
             "last_request_id": last_request_id,
+            STARTED_WITH: {
+                "version": __version__,
+                "settings": settings_digest(self._load()),
+                # JSON has no text for what is not UTF-8.
+                "environment": {name: value for name, value in os.environ.items() if (name + value).isprintable()},
+            },
         }
         deadline: float | None = None
         while True:

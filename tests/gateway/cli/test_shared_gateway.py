@@ -10,7 +10,8 @@ import socket
 import stat
 import threading
 import time
-from contextlib import AsyncExitStack, ExitStack
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,76 @@ async def test_two_editors_have_one_history_and_the_second_stays_when_the_first_
         # The last one ends with the process that serves.
         await gone(serving)
         assert not (tmp_path / "data" / "acp-socket.json").exists() and not (tmp_path / "data" / "acp.sock").exists()
+
+
+@asynccontextmanager
+async def lingering(folder: Path, linger: float, **changes: Any) -> AsyncIterator[tuple[int, Client]]:
+    """An editor, and the id of the process that serves it. It is ended after the block."""
+    settings = {**config(folder), **changes.pop("tables", {})}
+    settings["server"] |= {"linger": linger}
+    async with on_stdio(folder, changes.pop("agent", "echo"), settings=settings, **changes) as (client, process):
+        await client.initialize()
+        yield record(folder)["pid"], client
+        assert await end(process) == 0
+
+
+async def test_next_editor_is_served_by_the_process_of_the_one_before(tmp_path: Path) -> None:
+    async with lingering(tmp_path, 60.0) as (first, client):
+        session = await client.new()
+        await client.prompt(session, "hello")
+    assert psutil.pid_exists(first)
+    async with lingering(tmp_path, 60.0) as (second, client):
+        assert await sessions_of(client) == {session}
+    assert second == first
+    os.kill(first, signal.SIGTERM)
+    await gone(first)
+
+
+async def test_process_without_editors_ends_after_the_configured_time(tmp_path: Path) -> None:
+    async with lingering(tmp_path, 0.2) as (pid, client):
+        await client.new()
+    await gone(pid)
+    assert not (tmp_path / "data" / "acp-socket.json").exists()
+
+
+async def test_process_without_editors_ends_after_the_run_at_work(tmp_path: Path) -> None:
+    (tmp_path / "work").mkdir()
+    steps = [{"text": "Begun. "}, {"wait_for_file": "go"}, {"text": "Done."}]
+    (tmp_path / "work" / "slow.json").write_text(json.dumps({"turns": [{"steps": steps}]}))
+    agents = {"script": {"driver": "script", "cwd": str(tmp_path / "work"), "options": {"scenario": "slow.json"}}}
+    tables = {"agents": agents}
+    async with lingering(tmp_path, 0.2, agent="script", tables=tables) as (pid, client):
+        session = await client.new()
+        await client.begin("session/prompt", {"sessionId": session, "prompt": [{"type": "text", "text": "work"}]})
+        await client.until(lambda _: "Begun." in client.text())
+    async with lingering(tmp_path, 0.2, agent="script", tables=tables) as (second, client):
+        assert second == pid
+        (tmp_path / "work" / "go").touch()
+        await client.request("session/load", {"sessionId": session, "cwd": ".", "mcpServers": []})
+        await client.until(lambda _: "Done." in client.text())
+    await gone(pid)
+
+
+CHANGES: dict[str, dict[str, Any]] = {
+    "environment": {"env": {**os.environ, "LC_TIME": "C"}},
+    "settings": {"tables": {"store": {"keep_keys_days": 3.0}}},
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+async def test_editor_that_would_start_another_process_replaces_one_that_nobody_uses(tmp_path: Path, change: str) -> None:
+    async with lingering(tmp_path, 60.0) as (first, client):
+        session = await client.new()
+        await client.prompt(session, "hello")
+        # While the first editor is connected, its process serves the other one.
+        async with lingering(tmp_path, 60.0, **CHANGES[change]) as (second, _):
+            assert second == first
+    async with lingering(tmp_path, 60.0, **CHANGES[change]) as (third, client):
+        assert third != first
+        await gone(first)
+        assert await sessions_of(client) == {session}
+    os.kill(third, signal.SIGTERM)
+    await gone(third)
 
 
 async def test_editors_go_on_when_the_process_that_serves_them_is_killed(tmp_path: Path) -> None:

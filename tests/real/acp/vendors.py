@@ -369,7 +369,7 @@ def _write_plan(requests: list[Json]) -> Step:
 
 
 @asynccontextmanager
-async def claude_bench(base: Path, side: Side) -> AsyncIterator[Bench]:
+async def claude_bench(base: Path, side: Side, linger: float = 0.0) -> AsyncIterator[Bench]:
     """The agent of this side for claude, whose user has rules and whose project has a slash command."""
     program = require(BIN / "claude")
     adapter = require(ADAPTERS / "claude-agent-acp" / "dist" / "index.js")
@@ -390,7 +390,7 @@ async def claude_bench(base: Path, side: Side) -> AsyncIterator[Bench]:
         }
         own = {"CLAUDE_CODE_EXECUTABLE": str(program)}
         missing = {"CLAUDE_CODE_EXECUTABLE": "/nonexistent/claude"}
-        yield _bench(base, side, "claude", adapter, env, own, missing, model)
+        yield _bench(base, side, "claude", adapter, env, own, missing, model, linger)
 
 
 async def record_claude(base: Path, side: Side) -> Recording:
@@ -448,7 +448,7 @@ def codex_scenarios(base: Path) -> dict[str, Scenario]:
 
 
 @asynccontextmanager
-async def codex_bench(base: Path, side: Side) -> AsyncIterator[Bench]:
+async def codex_bench(base: Path, side: Side, linger: float = 0.0) -> AsyncIterator[Bench]:
     """The agent of this side for codex, whose user has a skill and a rule."""
     program = require(BIN / "codex")
     adapter = require(ADAPTERS / "codex-acp" / "dist" / "index.js")
@@ -461,7 +461,8 @@ async def codex_bench(base: Path, side: Side) -> AsyncIterator[Bench]:
     async with openai.model_server(codex_scenarios(base)) as model:
         (home / ".codex" / "config.toml").write_text(CODEX_CONFIG.format(url=model.url))
         env = {**_environment(home, program), "CODEX_HOME": str(home / ".codex"), "SCRIPTED_KEY": "sk-dummy"}
-        yield _bench(base, side, "codex", adapter, env, {"CODEX_PATH": str(program)}, {"CODEX_PATH": "/nonexistent"}, model)
+        own, missing = {"CODEX_PATH": str(program)}, {"CODEX_PATH": "/nonexistent"}
+        yield _bench(base, side, "codex", adapter, env, own, missing, model, linger)
 
 
 async def record_codex(base: Path, side: Side) -> Recording:
@@ -514,15 +515,19 @@ def _bench(
     own: dict[str, str],
     missing: dict[str, str],
     model: ModelServer,
+    linger: float,
 ) -> Bench:
-    """The bench of a side. `own` and `missing` name the program to the adapter; Portico finds it by PATH."""
+    """The bench of a side. `own` and `missing` name the program to the adapter; Portico finds it by PATH.
+
+    `linger` is how long Portico's process is kept for a next start, in seconds.
+    """
     if side == "vendor":
         return Bench(base, side, ["node", str(adapter)], env | own, env | missing, model)
     agent: Json = {"driver": cli}
     if "SCRIPTED_KEY" in env:
         # The configuration names the variables that an agent's CLI gets besides the usual ones.
         agent["env"] = {"SCRIPTED_KEY": env["SCRIPTED_KEY"]}
-    config = write_config(base, {"agents": {cli: agent}})
+    config = write_config(base, {"server": {"linger": linger}, "agents": {cli: agent}})
     command = [sys.executable, "-m", "gateway", "acp", "--config", str(config), cli]
     env = env | {"PYTHONPATH": str(ROOT)}
     # With another home, because processes with the same data directory have the environment of the first one.

@@ -18,7 +18,7 @@ import shutil
 import socket
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,8 +51,9 @@ RELEASE = "release"
 class LocalSocket:
     """The clients of this user on this machine. They have the rights of the administrator.
 
-    `release` is called for a client that asks the process to end: it returns why it does not, or None. `keep_last` leaves the
-    connection of the last client open, which then ends with the process.
+    `release` is called for a client that asks the process to end: it returns why it does not, or None. `ends_for` is called with
+    the first line of a client where there is no other: it returns whether the process ends, so that the client starts another.
+    `keep_last` leaves the connection of the last client open, which then ends with the process.
     """
 
     def __init__(
@@ -61,9 +62,11 @@ class LocalSocket:
         data_dir: Path,
         *,
         release: Callable[[], str | None] = lambda: DAEMON_STAYS,
+        ends_for: Callable[[Mapping[str, Any]], bool] = lambda _: False,
         keep_last: bool = False,
     ) -> None:
         self._gateway, self._data_dir, self._release, self._keep_last = gateway, data_dir, release, keep_last
+        self._ends_for = ends_for
         self._server: asyncio.Server | None = None
         self._token = secrets.token_urlsafe(32)
         self._folder: str | None = None
@@ -121,6 +124,12 @@ class LocalSocket:
             self._changed.clear()
             await self._changed.wait()
 
+    async def some(self) -> None:
+        """Wait until there is a client."""
+        while not self._tasks:
+            self._changed.clear()
+            await self._changed.wait()
+
     async def drain(self, timeout: float) -> None:
         """Wait until all received messages are handled, at most `timeout` seconds."""
         await asyncio.gather(*(connection.drain(timeout) for connection in self._clients.values()))
@@ -156,6 +165,7 @@ class LocalSocket:
         writer.transport.set_write_buffer_limits(high=0)
         task = asyncio.create_task(self._serve(reader, writer, trusted=trusted))
         self._tasks.add(task)
+        self._changed.set()
         task.add_done_callback(self._on_end)
 
     def _on_end(self, task: asyncio.Task[None]) -> None:
@@ -173,6 +183,8 @@ class LocalSocket:
             if RELEASE in hello:
                 problem = self._release()
                 return await _write(writer, [{} if problem is None else {"error": problem}])
+            if not trusted and len(self._tasks) == 1 and self._ends_for(hello):
+                return None
             try:
                 connection = self._connection(hello, writer)
             except GatewayError as error:

@@ -20,7 +20,7 @@ from tests.gateway.protocols.acp.client import Client
 
 def config(folder: Path) -> dict[str, Any]:
     work = folder / "work"
-    work.mkdir()
+    work.mkdir(exist_ok=True)
     (work / "acp.json").write_text((SCENARIOS / "acp.json").read_text())
     return gateway_config(folder, agents={"script": {"driver": "script", "cwd": str(work), "options": {"scenario": "acp.json"}}})
 
