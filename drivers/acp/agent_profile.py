@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from acp.schema import ToolCall, ToolCallUpdate
+
 from drivers.acp.app_tool_calls import AppToolName, no_app_tools
 from drivers.acp.content import prompt_blocks
 from drivers.acp.tool_calls import ToolCallState, default_input, default_name
@@ -15,6 +17,16 @@ from drivers.contract.agent import Prompt
 def default_prompt(prompt: Prompt) -> list[Any]:
     """The prompt's content as ACP content blocks, unchanged."""
     return prompt_blocks(prompt.content)
+
+
+def unchanged(update: ToolCall | ToolCallUpdate) -> ToolCall | ToolCallUpdate:
+    """An update that is read as it is."""
+    return update
+
+
+def no_tool_name(_: ToolCall | ToolCallUpdate) -> str | None:
+    """For agents whose program reports no names of tools."""
+    return None
 
 
 @dataclass(frozen=True)
@@ -28,6 +40,11 @@ class AgentProfile:
     app_tool: the application-side tool that a call belongs to; None for the agent's own calls.
     missing_file_is_empty: `fs/read_text_file` of a missing file returns an empty text instead of an error.
     slash_commands: a prompt can be a slash command, so the client is sent the list of them.
+    call_update: a call's update, or the call in a permission request, in the form that other agents give it.
+    reported_tool: the name of the tool in such an update, where the agent's program writes it and never its model. An
+        application-side tool of that name needs no permission.
+    inputs_vary: the agent describes one call by different inputs, in its updates and its permission request: what it has
+        reported before is kept, and the call is the same as long as its command line and files are.
     """
 
     title: str = "the agent"
@@ -37,3 +54,6 @@ class AgentProfile:
     app_tool: AppToolName = no_app_tools
     missing_file_is_empty: bool = False
     slash_commands: bool = True
+    call_update: Callable[[ToolCall | ToolCallUpdate], ToolCall | ToolCallUpdate] = unchanged
+    reported_tool: Callable[[ToolCall | ToolCallUpdate], str | None] = no_tool_name
+    inputs_vary: bool = False

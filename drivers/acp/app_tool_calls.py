@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from drivers.acp.call_scope import scope_of
 from drivers.acp.content import tool_output
 from drivers.acp.mcp_servers import SERVER
 from drivers.acp.tool_calls import CHANGED, ToolCallState
@@ -25,8 +26,9 @@ from drivers.contract.tool_server import ToolRequest, ToolResponse
 MATCHED_DELAY, UNMATCHED_DELAY, UNREPORTED_DELAY = 0.05, 1.0, 0.1
 """Seconds without output after which the client is asked for the results: when the agent has reported every call, when it has not
 yet, and when it is an agent that does not report its MCP calls."""
-AGENT_KINDS = frozenset({"read", "edit", "delete", "move", "search", "execute", "fetch", "switch_mode"})
-"""Kinds that an agent reports for its own tools only; it cannot know them of an application-side tool."""
+AGENT_KINDS = frozenset({"edit", "delete", "move", "search", "execute", "fetch", "switch_mode"})
+"""Kinds that an agent reports for its own tools only. It may take an application-side tool for `read`, because the MCP server
+declares these as read-only (copilot 1.0.102, qwen 0.24.4)."""
 
 AppToolName = Callable[[ToolCallState], str | None]
 """The application-side tool that a call belongs to; None for the agent's own calls."""
@@ -40,20 +42,28 @@ def by_title(names: Iterable[str]) -> AppToolName:
     """Recognizes the calls of these tools by the names of server and tool, in the call's title or its input.
 
     The whole title must be these names. A title that merely contains them, such as a command's text, may be the model's words.
-    Calls of AGENT_KINDS are never recognized, since the model may write anything into their titles and inputs.
+    Calls of AGENT_KINDS, and those that read a file, are never recognized, since the model may write anything into their titles
+    and inputs. Where the agent's program reports the name of the tool, that name decides.
     """
     known = {_normalized(name): name for name in names}
 
     def app_tool(call: ToolCallState) -> str | None:
-        if call.kind in AGENT_KINDS:
-            return None
+        if call.tool:
+            return known.get(_tool_name(call.tool))
         given = call.raw_input
+        if call.kind in AGENT_KINDS or (call.kind == "read" and (call.paths or scope_of(given or {}, "/").paths)):
+            return None
         if isinstance(given, dict) and given.get("server") == SERVER and given.get("tool") in known.values():
             return str(given["tool"])
-        found = re.fullmatch(rf"(?:tool_)?(?:mcp_)?{SERVER}_(.+)|(.+)_{SERVER}_mcp_server", _normalized(call.title))
-        return known.get(found[1] or found[2]) if found else None
+        return known.get(_tool_name(call.title))
 
     return app_tool
+
+
+def _tool_name(title: str) -> str:
+    """The normalized name of the tool in a title that is the names of server and tool; empty for any other."""
+    found = re.fullmatch(rf"(?:tool_)?(?:mcp_)?{SERVER}_(.+)|(.+)_{SERVER}_mcp_server", _normalized(title))
+    return (found[1] or found[2]) if found else ""
 
 
 def _normalized(title: str) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-PATH_FIELDS = ("file_path", "filePath", "filepath", "path", "notebook_path", "dir_path", "absolute_path")
+PATH_FIELDS = ("file_path", "filePath", "filepath", "fileName", "path", "notebook_path", "dir_path", "absolute_path")
 """The names of paths in the inputs of the CLIs that are known to run behind an ACP adapter."""
 
 _SHELL = re.compile(r"(?:(?:/usr)?/bin/)?(?:sh|bash|dash|zsh)")

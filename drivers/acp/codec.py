@@ -17,7 +17,9 @@ from acp.schema import (
     TerminalToolCallContent,
     ToolCallProgress,
     ToolCallStart,
+    ToolCallUpdate,
 )
+from acp.schema import ToolCall as NativeCall
 
 from drivers.acp.agent_profile import AgentProfile
 from drivers.acp.app_tool_calls import AppToolCalls
@@ -328,7 +330,7 @@ class AcpCodec(JsonLineCodec, SupportsDebounce, SupportsClientRequests, Supports
         return self._run_updates.read(parsed)
 
     def _tool_call(self, update: ToolCallStart | ToolCallProgress) -> list[OutputEvent]:
-        call = self._calls.update(update)
+        call = self._updated(self._profile.call_update(update))
         self._streaming = None
         if call.granted and call.status not in ("completed", "failed") and self._calls.runs_something_else(call):
             # Not what the client has granted: it is asked again. The agent does not wait for the answer.
@@ -338,6 +340,12 @@ class AcpCodec(JsonLineCodec, SupportsDebounce, SupportsClientRequests, Supports
             self._streaming = call
             return []
         return self._call_progress(call)
+
+    def _updated(self, update: NativeCall | ToolCallUpdate) -> ToolCallState:
+        """The call that an update belongs to, with the update applied."""
+        call = self._calls.update(update)
+        call.tool = self._profile.reported_tool(update) or call.tool
+        return call
 
     def _call_progress(self, call: ToolCallState) -> list[OutputEvent]:
         name = self._app_tool(call)
@@ -407,22 +415,23 @@ class AcpCodec(JsonLineCodec, SupportsDebounce, SupportsClientRequests, Supports
         if self.phase not in ("running", "waiting"):
             self._rpc.respond(request_id, CANCELLED_OUTCOME)
             return []
-        call = self._calls.update(request.tool_call)
+        tool_call = self._profile.call_update(request.tool_call)
+        call = self._updated(tool_call)
         self._streaming = None
         name = self._app_tool(call)
-        if name is not None and self._app_calls.is_requested(call, name):
-            # The client itself runs the call, so it needs no permission.
+        if name is not None and (call.tool or self._app_calls.is_requested(call, name)):
+            # The client itself runs the call, so it needs no permission. Its name is not the model's.
             self._rpc.respond(request_id, permission_response(request.options, granted=True))
             return self._app_calls.report(call, name)
         if name is not None:
             # It may be any call of the agent's own. The MCP request, if it comes, is another call, without a report.
             self._app_calls.reported = False
         call, events = self._own(call)
-        asked, changed = self._calls.asked(request.tool_call)
+        asked, changed = self._calls.asked(tool_call)
         if asked is not call:
             self._deny_obsolete(call)
-        approval = PendingApproval(asked, request_id, tuple(request.options))
-        return [*events, *changed, *self._authorize(approval, always_ask=name is not None)]
+        approval = PendingApproval(asked, request_id, tuple(request.options), always_ask=name is not None)
+        return [*events, *changed, *self._authorize(approval)]
 
     def _deny_obsolete(self, call: ToolCallState) -> None:
         """Deny the requests about a call that has become another one, which the agent asks about too."""
@@ -449,10 +458,10 @@ class AcpCodec(JsonLineCodec, SupportsDebounce, SupportsClientRequests, Supports
         # The request belongs to no permitted call: it is a call of its own.
         self._service_calls += 1
         call = self._calls.add(f"service_{self._service_calls}", kind, request)
-        approval = PendingApproval(call, request.id, service=request)
+        approval = PendingApproval(call, request.id, service=request, always_ask=self._grants.agent_asks)
         if not declared:
             return self._deny(approval, NOT_ENABLED)
-        return self._authorize(approval, always_ask=self._grants.agent_asks)
+        return self._authorize(approval)
 
     def _service_between_runs(self, request: ClientRequest, kind: str, *, trusted: bool) -> list[OutputEvent]:
         """No client can be asked. The next run reports the request, and the audit has it then."""
@@ -483,10 +492,10 @@ class AcpCodec(JsonLineCodec, SupportsDebounce, SupportsClientRequests, Supports
         own = approval.service is None and self._grants.left_to_agent(self._calls.name(approval.call))
         return choices_of(approval.options) if own else ()
 
-    def _authorize(self, approval: PendingApproval, *, always_ask: bool = False) -> list[OutputEvent]:
-        """Allow or deny a call by the grants, or ask the client; one approval at a time. `always_ask`: instead of a denial."""
+    def _authorize(self, approval: PendingApproval) -> list[OutputEvent]:
+        """Allow or deny a call by the grants, or ask the client; one approval at a time."""
         verdict = self._grants.verdict(self._calls.name(approval.call))
-        if self._interrupted or (verdict == "deny" and not always_ask):
+        if self._interrupted or (verdict == "deny" and not approval.always_ask):
             return self._deny(approval, RUN_CANCELLED if self._interrupted else NOT_ENABLED)
         if verdict == "allow":
             return [*self._calls.start(approval.call), *self._resolve(approval, granted=True)]
@@ -550,7 +559,7 @@ class AcpCodec(JsonLineCodec, SupportsDebounce, SupportsClientRequests, Supports
         self.start_error = type(error)(f"{self.title}: {error}")
 
     def _new_calls(self) -> ToolCalls:
-        return ToolCalls(self._profile.tool_name, self._profile.tool_input, self._cwd)
+        return ToolCalls(self._profile.tool_name, self._profile.tool_input, self._cwd, self._profile.inputs_vary)
 
 
 def _declared_methods(request: SessionRequest) -> frozenset[str]:

@@ -46,7 +46,8 @@ class PendingApproval:
     """A call that waits for the client's approval: of a permission request (`options`), of a client method (`service`), or of a
     change of a granted call, for which the agent has made no request (`request_id` is None).
 
-    `choice` is the option that the client has chosen, if it was one of the agent's own.
+    `choice` is the option that the client has chosen, if it was one of the agent's own. `always_ask`: the client is asked even if
+    it does not list the tool.
     """
 
     call: ToolCallState
@@ -54,6 +55,7 @@ class PendingApproval:
     options: tuple[PermissionOption, ...] = ()
     service: ClientRequest | None = None
     choice: str | None = None
+    always_ask: bool = False
 
 
 class Grants:

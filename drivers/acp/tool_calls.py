@@ -40,6 +40,7 @@ class ToolCallState:
     id: the id of the call's events; the agent's own is `native_id`, which several calls have after a change.
     sent: what the client was sent of it; None before its start.
     own: it is known to be no application-side call.
+    tool: the name of its tool, where the agent's program reports it.
     method_input: its whole input, of a call that the gateway has created for a client method.
     ran: its command line was run by a `terminal/create`.
     """
@@ -61,6 +62,7 @@ class ToolCallState:
     own: bool = False
     method_input: dict[str, Any] | None = None
     ran: bool = False
+    tool: str = ""
 
     def merge(self, update: NativeCall | ToolCallUpdate) -> None:
         """Apply an update; fields that it omits keep their values, and so does the input if it is empty."""
@@ -101,15 +103,17 @@ def _change(edit: FileEditToolCallContent) -> dict[str, str]:
 
 
 class ToolCalls:
-    """The calls of the current run. `name` and `input_of` are those of the AgentProfile, `cwd` is the session's folder."""
+    """The calls of the current run. `name`, `input_of` and `inputs_vary` are those of the AgentProfile, `cwd` is the session's
+    folder."""
 
     def __init__(
         self,
         name: Callable[[ToolCallState], str] = default_name,
         input_of: Callable[[ToolCallState], dict[str, Any]] = default_input,
         cwd: str = "/",
+        inputs_vary: bool = False,
     ) -> None:
-        self.name, self._tool_input, self._cwd = name, input_of, cwd
+        self.name, self._tool_input, self._cwd, self._inputs_vary = name, input_of, cwd, inputs_vary
         self.terminals: dict[str, str] = {}
         self._calls: dict[str, ToolCallState] = {}
         self._of_methods: list[ToolCallState] = []
@@ -121,7 +125,10 @@ class ToolCalls:
         call = self._calls.get(native_id)
         if call is None:
             call = self._calls[native_id] = ToolCallState(self._unused(native_id), native_id=native_id)
+        before = call.raw_input
         call.merge(update)
+        if self._inputs_vary and isinstance(before, dict) and isinstance(call.raw_input, dict):
+            call.raw_input = {**before, **call.raw_input}
         return call
 
     def is_own(self, native_id: str | None) -> bool:
@@ -129,7 +136,7 @@ class ToolCalls:
         call = self._calls.get(native_id) if native_id is not None else None
         return call is not None and call.own
 
-    def asked(self, update: ToolCallUpdate) -> tuple[ToolCallState, list[OutputEvent]]:
+    def asked(self, update: NativeCall | ToolCallUpdate) -> tuple[ToolCallState, list[OutputEvent]]:
         """The call of a permission request, which is applied to it already. A changed call, or one that has ended, becomes
         another call; the events end the one that the client was sent."""
         call = self._calls[update.tool_call_id]
@@ -137,13 +144,16 @@ class ToolCalls:
             call = self.successor(call)
             call.status = update.status or "pending"
             return call, []
-        if call.sent is not None and (call.sent.title != call.title or self.is_changed(call)):
+        if call.sent is not None and ((call.sent.title != call.title and not self._inputs_vary) or self.is_changed(call)):
             return self.supersede(call)
         return call, []
 
     def is_changed(self, call: ToolCallState) -> bool:
         """Whether the call's tool or input is not what the client was sent."""
-        return call.sent is not None and (call.sent.name, call.sent.input) != (self.name(call), self._input_of(call))
+        if call.sent is None or (call.sent.name, call.sent.input) == (self.name(call), self._input_of(call)):
+            return False
+        same_scope = bool(call.sent.scope) and call.sent.scope == self._scope(call, self._input_of(call))
+        return not (self._inputs_vary and same_scope and call.sent.name == self.name(call))
 
     def runs_something_else(self, call: ToolCallState) -> bool:
         """Whether the call's command line or files are not those that the client was sent."""
