@@ -1,4 +1,5 @@
-"""Loads drivers by name from the entry-point group `portico.drivers`, in which the built-in ones are registered too."""
+"""Loads drivers by name: those of the entry-point group `portico.drivers`, in which the built-in ones are registered too, and one
+for each agent of the catalogue."""
 
 from __future__ import annotations
 
@@ -7,6 +8,8 @@ import sys
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 
+from drivers.acp.catalogue import catalogue
+from drivers.acp.driver import AcpDriver
 from drivers.runtime.cli_driver import Driver
 
 log = logging.getLogger(__name__)
@@ -22,7 +25,8 @@ def load() -> dict[str, Driver]:
             drivers[point.name] = point.load()()
         except Exception as error:
             log.warning("the driver %r of %s is left out: %s: %s", point.name, point.value, type(error).__name__, error)
-    return drivers
+    # A driver of another package is preferred to the catalogue's.
+    return {**{name: AcpDriver(agent) for name, agent in catalogue().items()}, **drivers}
 
 
 @cache

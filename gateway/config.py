@@ -65,6 +65,7 @@ class ServerSettings(_Table):
     log_level: str = Field(default="info", pattern="^(debug|info|warning|error)$")
     log_format: Literal["text", "json"] = "text"
     open_metrics: bool = Field(default=False, strict=True)
+    discover_agents: bool = Field(default=True, strict=True)
 
 
 class AuthSettings(_Table):
@@ -189,8 +190,8 @@ def load(path: Path | None, environ: Mapping[str, str] = os.environ) -> Settings
 
     Without any file, return the defaults. Raises ConfigError that names the file, the path of the key and the allowed values.
     """
-    explicit = path or (Path(environ["PORTICO_CONFIG"]) if environ.get("PORTICO_CONFIG") else None)
-    file = explicit or user_config_path("portico", appauthor=False) / "config.toml"
+    explicit = explicit_file(path, environ)
+    file = explicit or user_file()
     if explicit is None and not file.exists():
         return Settings()
     try:
@@ -202,6 +203,16 @@ def load(path: Path | None, environ: Mapping[str, str] = os.environ) -> Settings
     settings = parse(table, str(file))
     settings._file = file.expanduser().absolute()
     return settings
+
+
+def explicit_file(path: Path | None, environ: Mapping[str, str] = os.environ) -> Path | None:
+    """Return the configuration file that `path` or PORTICO_CONFIG names; None if neither does."""
+    return path or (Path(environ["PORTICO_CONFIG"]) if environ.get("PORTICO_CONFIG") else None)
+
+
+def user_file() -> Path:
+    """Return the configuration file in the user's configuration folder, which may be missing."""
+    return user_config_path("portico", appauthor=False) / "config.toml"
 
 
 def parse(table: Mapping[str, Any], source: str = "the configuration") -> Settings:

@@ -1,4 +1,5 @@
-"""The acp driver: runs any agent that speaks the Agent Client Protocol over stdio, by the command line in the configuration.
+"""The acp driver: runs any agent that speaks the Agent Client Protocol over stdio, by the command line in the configuration or in
+the catalogue.
 
 Nothing here imports `acp`, or a module that does, at the top: `import_protocol` does it when the first such agent is opened.
 """
@@ -11,11 +12,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from drivers.acp.catalogue import CatalogueAgent
 from drivers.acp.config_options import options_of, requested
 from drivers.contract.agent import Agent, Prompt
 from drivers.contract.agent_specs import AgentSpec, Limits, SessionSpec, TaskSpec
 from drivers.contract.codec import Command, Launch
-from drivers.contract.driver_info import DriverInfo, Option, Probe, ToolKind, ToolSpec
+from drivers.contract.driver_info import DriverInfo, Login, Option, Probe, ToolKind, ToolSpec
 from drivers.contract.errors import AgentUnavailable, DriverError
 from drivers.runtime.cli_agent import CliAgent
 from drivers.runtime.cli_driver import PROBE_SECONDS, CliDriver
@@ -58,22 +60,35 @@ DRAIN_SECONDS = 5.0
 
 
 class AcpDriver(CliDriver):
-    """A session is one process for all its turns; a task is a session with one prompt."""
+    """A session is one process for all its turns; a task is a session with one prompt.
+
+    With an entry of the catalogue it is the driver of that agent, whose command line it knows.
+    """
 
     name = "acp"
     tools_by_mcp = True
 
+    def __init__(self, agent: CatalogueAgent | None = None) -> None:
+        self._agent = agent
+        if agent is not None:
+            self.name = agent.agent
+
     def info(self) -> DriverInfo:
         schema = {"type": "object", "properties": {}, "additionalProperties": True}
+        agent = self._agent
+        defaults = agent.options if agent else {}
         return DriverInfo(
-            title="ACP agent",
-            description="An agent that speaks the Agent Client Protocol over stdio.",
-            program="acp-agent",
+            title=agent.title if agent else "ACP agent",
+            description=agent.description if agent else "An agent that speaks the Agent Client Protocol over stdio.",
+            program=agent.program if agent else "acp-agent",
+            install=agent.install if agent else "",
+            logins=(Login(f"{agent.agent}-login", agent.title, agent.login),) if agent and agent.login else (),
+            env=agent.variables if agent else (),
             tools=tuple(
                 ToolSpec(kind, f"{meaning} Every tool of the agent of this kind.", schema, kind=kind)
                 for kind, meaning in KINDS.items()
             ),
-            options=OPTIONS,
+            options=tuple(replace(option, default=defaults.get(option.name, option.default)) for option in OPTIONS),
             image_data=True,
             app_tools=True,
             mcp=frozenset({"stdio", "http", "sse"}),
@@ -81,7 +96,7 @@ class AcpDriver(CliDriver):
             system=False,
             additional_directories=None,
             # The inputs are those of any CLI behind an adapter.
-            path_fields=("file_path", "path", "notebook_path", "dir_path", "absolute_path"),
+            path_fields=("file_path", "filePath", "filepath", "fileName", "path", "notebook_path", "dir_path", "absolute_path"),
             # claude 2.1.329, codex 0.169.0.
             mcp_call_id_keys=("claudecode/toolUseId", "callId"),
         )
@@ -89,7 +104,12 @@ class AcpDriver(CliDriver):
     async def probe(self, spec: AgentSpec, spawner: Spawner) -> Probe:
         await import_protocol()
         session = SessionSpec(spec.program, spec.cwd, spec.env, spec.args, spec.options, spec.state)
-        return await probe_session(self, session, spawner)
+        probe = await probe_session(self, session, spawner)
+        # The catalogue's defaults stay: without its mode an agent may run tools unasked. A value that a newer version does not
+        # have is the probe's problem.
+        defaults = self._agent.options if self._agent else {}
+        options = (replace(option, default=defaults.get(option.name, option.default)) for option in probe.options)
+        return replace(probe, options=tuple(options))
 
     async def open(self, spec: SessionSpec, spawner: Spawner, limits: Limits) -> Agent:
         if spec.history and spec.resume is None:
@@ -104,23 +124,26 @@ class AcpDriver(CliDriver):
     def session(self, spec: SessionSpec) -> Launch:
         from drivers.acp.agent_profile import AgentProfile
         from drivers.acp.app_tool_calls import by_title
+        from drivers.acp.catalogue_profiles import profile_of
         from drivers.acp.codec import AcpCodec
         from drivers.acp.mcp_servers import bypass_proxy
         from drivers.acp.permissions import Grants
 
         grants = Grants(spec.tools)
         request = replace(
-            _session_request(spec),
+            _session_request(spec, self._agent),
             resume=spec.resume,
-            read_files=grants.lists_any(("read", "search", "edit")),
-            write_files=grants.lists_any(("edit",)),
-            terminals=grants.lists_any(("execute",)),
+            read_files=self._declares("read", grants.lists_any(("read", "search", "edit"))),
+            write_files=self._declares("write", grants.lists_any(("edit",))),
+            terminals=self._declares("terminal", grants.lists_any(("execute",))),
             tool_server=spec.tool_server,
             mcp_servers=spec.mcp_servers,
             additional_directories=tuple(map(str, spec.additional_directories)),
         )
-        profile = AgentProfile(Path(spec.program).name, app_tool=by_title(tool.name for tool in spec.app_tools))
-        command = Command((spec.program, *spec.args), spec.cwd, bypass_proxy(spec.env, spec.tool_server))
+        general = AgentProfile(Path(spec.program).name, app_tool=by_title(tool.name for tool in spec.app_tools))
+        profile = profile_of(self.name, general)
+        argv, env = self._command_line(spec)
+        command = Command(argv, spec.cwd, bypass_proxy(env, spec.tool_server))
         return Launch(command, AcpCodec(request, grants, profile), spec.tool_server, spec.additional_directories)
 
     def home_files(self, spec: AgentSpec) -> tuple[Path, ...]:
@@ -128,23 +151,48 @@ class AcpDriver(CliDriver):
         name = Path(spec.program).name
         folders = {"XDG_CONFIG_HOME": ".config", "XDG_DATA_HOME": ".local/share", "XDG_STATE_HOME": ".local/state",
                    "XDG_CACHE_HOME": ".cache"}  # fmt: skip
-        return (home / f".{name}", *(Path(spec.env.get(variable) or home / usual) / name for variable, usual in folders.items()))
+        own = (home / folder for folder in (self._agent.folders if self._agent else ()))
+        return (
+            *own,
+            home / f".{name}",
+            *(Path(spec.env.get(variable) or home / usual) / name for variable, usual in folders.items()),
+        )
 
     def task(self, spec: TaskSpec) -> Launch:
         from drivers.acp.agent_profile import AgentProfile
+        from drivers.acp.catalogue_profiles import profile_of
         from drivers.acp.codec import AcpCodec
         from drivers.acp.permissions import Grants
 
         allow = spec.options.get("task_permissions") == "allow"
-        request = _session_request(spec)
-        request = replace(request, model=spec.model or request.model, read_files=allow, write_files=allow, terminals=allow)
-        profile = AgentProfile(Path(spec.program).name)
+        request = _session_request(spec, self._agent)
+        request = replace(
+            request,
+            model=spec.model or request.model,
+            read_files=self._declares("read", allow),
+            write_files=self._declares("write", allow),
+            terminals=self._declares("terminal", allow),
+        )
+        profile = profile_of(self.name, AgentProfile(Path(spec.program).name))
         codec = AcpCodec(request, Grants(allow_all=allow), profile, Prompt(spec.task))
-        return Launch(Command((spec.program, *spec.args), spec.cwd, spec.env), codec)
+        argv, env = self._command_line(spec)
+        return Launch(Command(argv, spec.cwd, env), codec)
+
+    def _declares(self, method: str, permitted: bool) -> bool:
+        """Whether these methods of the client are declared to the agent: by default if the session permits their kind of tool."""
+        if self._agent is None or self._agent.client_methods is None:
+            return permitted
+        return method in self._agent.client_methods
+
+    def _command_line(self, spec: AgentSpec) -> tuple[tuple[str, ...], dict[str, str]]:
+        """The arguments and the environment, with those of the catalogue."""
+        if self._agent is None:
+            return (spec.program, *spec.args), dict(spec.env)
+        return (spec.program, *self._agent.args, *spec.args), {**self._agent.env, **spec.env}
 
 
-def _session_request(spec: AgentSpec) -> SessionRequest:
-    """What the options set of a session."""
+def _session_request(spec: AgentSpec, agent: CatalogueAgent | None) -> SessionRequest:
+    """What the options set of a session, and how to log in."""
     from drivers.acp.handshake import SessionRequest
 
     return SessionRequest(
@@ -153,6 +201,7 @@ def _session_request(spec: AgentSpec) -> SessionRequest:
         model=spec.options.get("model", ""),
         config_options=requested(spec.options),
         auth_method=spec.options.get("auth_method", ""),
+        login_hint=f"use {agent.key}" if agent and agent.key else "",
     )
 
 

@@ -26,7 +26,7 @@ PROBE_SECONDS = 20.0
 class Driver(ABC):
     """The code of one type of agent. It has no state: one instance serves all agents and sessions."""
 
-    name: ClassVar[str]
+    name: str
 
     @abstractmethod
     def info(self) -> DriverInfo:

@@ -13,6 +13,7 @@ from functools import cached_property
 from pathlib import Path
 
 import drivers.driver_registry as driver_registry
+from drivers.acp.catalogue import catalogue
 from drivers.contract.agent_specs import AgentSpec, SessionSpec
 from drivers.contract.driver_info import ASK_MODE, MODE_OPTION, DriverInfo, ModelName, Option, PermissionMode, Probe
 from drivers.runtime.cli_driver import Driver
@@ -390,7 +391,8 @@ class ConfiguredAgent:
 
 
 class Agents:
-    """All agents by name: those of the configuration, and by default `echo` and every CLI that Portico has a driver for.
+    """All agents by name: those of the configuration, and by default `echo` and every CLI that Portico has a driver for. Those of
+    the catalogue are there only if their program is found.
 
     They are in the order of `/meta`: those with an entry, as in the configuration, then the others, and last those for tests.
 
@@ -406,8 +408,11 @@ class Agents:
         any_directory: bool = False,
     ) -> None:
         self.drivers = drivers = driver_registry.load()
+        found = installed_agents(environ) if settings.server.discover_agents else ()
         defaults = {
-            name: AgentSettings(driver=name) for name in DEFAULT_AGENTS if name in drivers and name not in settings.agents
+            name: AgentSettings(driver=name)
+            for name in (*DEFAULT_AGENTS, *found)
+            if name in drivers and name not in settings.agents
         }
         entries = dict(sorted((settings.agents | defaults).items(), key=lambda entry: entry[1].driver in TEST_DRIVERS))
         self._agents: dict[str, ConfiguredAgent] = {}
@@ -453,6 +458,13 @@ class Agents:
 
     def find(self, name: str) -> ConfiguredAgent | None:
         return self._agents.get(name)
+
+
+def installed_agents(environ: Mapping[str, str]) -> Iterator[str]:
+    """Yield the names of the agents of the catalogue whose program is on PATH. A program that may be another one of the same name
+    is left out: it would be started to find its version."""
+    path = environ.get("PATH")
+    return (name for name, agent in catalogue().items() if not agent.same_name and shutil.which(agent.program, path=path))
 
 
 def _is_named_below(base: Path, path: Path) -> bool:
