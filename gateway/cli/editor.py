@@ -7,7 +7,6 @@ import os
 import shlex
 import shutil
 import sys
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gateway.cli.file_replacement import replace_file
 from gateway.cli.jsonc import JSONDecodeError, parse, with_member
 from gateway.cli.options import CONFIG, DATA_DIR, config_errors, load_settings, starting
 from gateway.errors import ConfigError
@@ -99,7 +99,7 @@ def _write(editor: str, commands: Sequence[Command]) -> None:
     if editor == "toad":
         for command in commands:
             file = Path.home() / ".local/bin" / f"toad-{command.agent}"
-            _replace(file, f'#!/bin/sh\nexec {_toad(command)} "$@"\n', 0o755)
+            replace_file(file, f'#!/bin/sh\nexec {_toad(command)} "$@"\n', 0o755)
             click.echo(f"wrote {file}: start Toad with it, in the folder of a project")
         return
     if editor not in _SETTINGS:
@@ -118,7 +118,7 @@ def _write(editor: str, commands: Sequence[Command]) -> None:
     if changed == text:
         click.echo(f"{file} has it already")
         return
-    _replace(file, changed, 0o600)
+    replace_file(file, changed, 0o600)
     click.echo(f"wrote {', '.join(command.title for command in commands)} to {file}")
 
 
@@ -126,22 +126,6 @@ def _member(value: Any, path: Sequence[str]) -> Any:
     for key in path:
         value = value.get(key) if isinstance(value, dict) else None
     return value
-
-
-def _replace(file: Path, text: str, mode: int) -> None:
-    """Replace the file as a whole, and keep the mode of one that is there; `mode` is that of a new one."""
-    # Settings are often links into a folder of dotfiles, which a replacement of the link would cut off.
-    file = file.resolve()
-    file.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, temporary = tempfile.mkstemp(dir=file.parent)
-    try:
-        with open(descriptor, "w", encoding="utf-8") as handle:
-            handle.write(text)
-        os.chmod(temporary, file.stat().st_mode & 0o777 if file.exists() else mode)
-        os.replace(temporary, file)
-    except BaseException:
-        os.unlink(temporary)
-        raise
 
 
 def _entry(editor: str, command: Command) -> dict[str, Any]:

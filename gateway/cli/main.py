@@ -6,6 +6,7 @@ import click
 
 from gateway import __version__
 from gateway.cli.acp import acp
+from gateway.cli.agents import agents
 from gateway.cli.audit import audit
 from gateway.cli.editor import editor
 from gateway.cli.key import key
@@ -19,5 +20,5 @@ def main() -> None:
     """A local gateway that serves agent CLIs as protocol agents."""
 
 
-for command in (serve, key, run, acp, editor, audit):
+for command in (serve, key, run, acp, agents, editor, audit):
     main.add_command(command)

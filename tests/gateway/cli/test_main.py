@@ -6,7 +6,7 @@ from click.testing import CliRunner
 
 from gateway.cli.main import main
 
-COMMANDS = ["acp", "audit", "editor", "key", "run", "serve"]
+COMMANDS = ["acp", "agents", "audit", "editor", "key", "run", "serve"]
 
 
 def test_every_command_has_help() -> None:
