@@ -39,6 +39,17 @@ $(CLIS)/acp-client/.installed: tests/real/acp/package.json
 	@npm install --prefix $(CLIS)/acp-client --no-audit --no-fund --no-package-lock --loglevel=error
 	@touch $@
 
+# Mistral Vibe needs Python 3.12, which may be newer than the one here: without any, its test is skipped.
+$(CLIS)/agents/.installed: tests/real/agents/package.json tests/real/agents/requirements.txt
+	@mkdir -p $(CLIS)/agents
+	@cp tests/real/agents/package.json $(CLIS)/agents/package.json
+	@npm install --prefix $(CLIS)/agents --no-audit --no-fund --no-package-lock --loglevel=error
+	@for python in $(PYTHON) python3.14 python3.13 python3.12 $(wildcard $(or $(PYENV_ROOT),$(HOME)/.pyenv)/versions/3.1[2-9]*/bin/python); do \
+		$$python -c 'import sys; sys.exit(sys.version_info < (3, 12))' 2>/dev/null || continue; \
+		$$python -m venv $(CLIS)/agents/vibe && $(CLIS)/agents/vibe/bin/python -m pip install --quiet --disable-pip-version-check -r tests/real/agents/requirements.txt && break; \
+	done; test -x $(CLIS)/agents/vibe/bin/vibe-acp || echo 'No Python 3.12 or newer was found: Mistral Vibe is not installed.'
+	@touch $@
+
 $(PEERS)/.installed: benchmarks/peers/package.json
 	@mkdir -p $(PEERS)
 	@cp benchmarks/peers/package.json $(PEERS)/package.json
@@ -56,7 +67,7 @@ test test-real: export PYTHONDONTWRITEBYTECODE =
 test: $(VENV)/.dev ## Run the whole suite: no model, no CLI, no network
 	@$(BIN)/python -m pytest -q -n 3 --dist worksteal --durations=10
 
-test-real: $(VENV)/.dev $(CLIS)/.installed $(CLIS)/acpx/.installed $(CLIS)/acp-client/.installed ## Run the tests with the real CLIs against model servers on loopback
+test-real: $(VENV)/.dev $(CLIS)/.installed $(CLIS)/acpx/.installed $(CLIS)/acp-client/.installed $(CLIS)/agents/.installed ## Run the tests with the real CLIs against model servers on loopback
 	@$(BIN)/python -m pytest -q -n 2 --dist loadfile tests/real
 
 check: $(VENV)/.dev ## Lint, types and the import contract
