@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import uuid
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -14,21 +16,39 @@ from typing import TYPE_CHECKING, Any
 from drivers.claude.commands import permitted
 from drivers.claude.content import native_messages
 from drivers.claude.permissions import BYPASS, MODES, QUESTION_TOOL
-from drivers.claude.probe import commands, efforts, fast_models, greeting, logged_in, model_names, models
+from drivers.claude.probe import commands, efforts, fast_models, greeting, login_status, model_names, models
 from drivers.claude.session_file import project_folder, session_file
 from drivers.claude.stdin_lines import escape_command, without_forbidden
 from drivers.claude.tools import MCP_PREFIX, OTHER_TOOLS, OWN_TOOLS, PLAN_TOOLS, Toolset
 from drivers.contract.agent_specs import AgentSpec, SessionSpec, TaskSpec
 from drivers.contract.codec import Command, Launch
-from drivers.contract.driver_info import ASK_MODE, FAST_OPTION, MODE_OPTION, DriverInfo, Login, Option, PermissionMode, Probe
-from drivers.contract.errors import DriverError
-from drivers.runtime.cli_driver import CliDriver, run_to_end
+from drivers.contract.driver_info import (
+    ASK_MODE,
+    FAST_OPTION,
+    MODE_OPTION,
+    DriverInfo,
+    Login,
+    Option,
+    PermissionMode,
+    Probe,
+    ToolGrant,
+)
+from drivers.contract.errors import AgentUnavailable, DriverError, UnknownArguments
+from drivers.contract.line_splitter import text_line
+from drivers.runtime.cli_driver import PROBE_SECONDS, CliDriver, throwaway_folder
 from drivers.runtime.process import Spawner
+from drivers.runtime.unknown_arguments import unknown_arguments
 
 if TYPE_CHECKING:
     from drivers.claude.codec import ClaudeCodec
 
 STREAM = ("--output-format", "stream-json", "--verbose", "--include-partial-messages")
+END_SECONDS = 2.0
+"""The time that a probed CLI has to end by itself."""
+HOOK_EVENTS = "--include-hook-events"
+DUMMY_KEY = "sk-ant-portico-probe"
+NO_TRAFFIC = {"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1", "ANTHROPIC_BASE_URL": "http://127.0.0.1:9"}
+"""Variables of a CLI that is to make no request."""
 ENVIRONMENT = {
     "DISABLE_AUTOUPDATER": "1",
     # By default there are 10, and the error of a wrong key takes more than 90 s. 2 take 2 s.
@@ -88,6 +108,8 @@ class ClaudeDriver(CliDriver):
     """Anthropic's claude CLI: one process a session, warm between turns."""
 
     name = "claude"
+    # claude 1.0 does not know it. Sessions without it report no hooks.
+    optional_arguments = frozenset({HOOK_EVENTS})
 
     def __init__(self) -> None:
         self._context_sizes: dict[str, int] = {}
@@ -134,27 +156,67 @@ class ClaudeDriver(CliDriver):
         if found.problem:
             return found
         try:
-            code, status = await self._ask(spec, spawner, "auth", "status")
-            initialize = _codec_class()(once=False).outbox
-            command = ("--print", "--input-format", "stream-json", *STREAM, "--setting-sources", "", "--strict-mcp-config")
-            _, output = await self._ask(spec, spawner, *command, stdin=bytes(initialize))
+            session, answer = await self.with_known_arguments(_probed(spec), lambda known: self._greeting(known, spawner))
+            # Only of a CLI that opens a session: claude 1.0 sends these words to the model.
+            known = await self._logged_in(spec, spawner)
         except (DriverError, TimeoutError) as error:
-            return Probe(found.version, f"{spec.program} does not answer: {error or 'time is over'}")
-        answer = greeting(output.splitlines())
+            return Probe(found.version, f"claude {found.version}: {str(error) or f'no answer in {PROBE_SECONDS:g} s'}")
         return Probe(
             found.version,
             None,
-            logged_in(code, status),
+            known,
             models(answer),
             commands=commands(answer),
             model_names=model_names(answer),
             efforts=efforts(answer),
             fast_models=fast_models(answer),
+            unknown_arguments=tuple(sorted(session.unknown_arguments)),
         )
 
-    async def _ask(self, spec: AgentSpec, spawner: Spawner, *arguments: str, stdin: bytes = b"") -> tuple[int, str]:
-        command = Command((spec.program, *arguments), spec.cwd, _environment(spec), stdin=stdin)
-        return await run_to_end(command, spawner)
+    async def _logged_in(self, spec: AgentSpec, spawner: Spawner) -> bool | None:
+        process = await spawner.spawn(Command((spec.program, "auth", "status"), spec.cwd, _environment(spec), stdin=b""))
+        printed: list[str] = []
+        try:
+            async with asyncio.timeout(PROBE_SECONDS):
+                while lines := await process.read_lines():
+                    printed += map(text_line, lines)
+                    if (reported := login_status("\n".join(printed))) is not None:
+                        return reported
+                return {0: True, 1: False}.get(await process.exit_code())
+        finally:
+            await asyncio.shield(process.close(END_SECONDS))
+
+    async def _greeting(self, spec: SessionSpec, spawner: Spawner) -> Mapping[str, Any]:
+        """Start a session, and return its answer to `initialize`."""
+        launch = self.session(spec)
+        codec, printed = launch.codec, list[str]()
+        process = await spawner.spawn(launch.command)
+        try:
+            async with asyncio.timeout(PROBE_SECONDS):
+                process.write(codec.outbox)
+                while lines := await process.read_lines():
+                    codec.receive_lines(lines)
+                    printed += map(text_line, lines)
+                    if codec.start_error or codec.protocol_error:
+                        raise codec.start_error or AgentUnavailable(codec.protocol_error)
+                    if codec.phase == "ready":
+                        return greeting(printed)
+                code = await process.exit_code()
+        finally:
+            # Without a network 2.1.329 takes 20 s to end by itself. It writes files of the user's home.
+            await asyncio.shield(process.close(END_SECONDS))
+        printed += process.stderr_tail()
+        if unknown := unknown_arguments(printed, launch.command.argv):
+            raise UnknownArguments(unknown)
+        raise AgentUnavailable(f"it opened no session (exit code {code}): {' '.join(printed)[-500:] or 'it wrote no message'}")
+
+    async def check_seeding(self, spec: AgentSpec, spawner: Spawner) -> bool | None:
+        """A CLI that cannot read the seeded session does not answer `initialize` (claude 2.1.148 to 2.1.202 did so)."""
+        async with throwaway_folder(spec.env) as home:
+            env = {**spec.env, "CLAUDE_CONFIG_DIR": str(home), "ANTHROPIC_API_KEY": DUMMY_KEY, **NO_TRAFFIC}
+            env.pop("ANTHROPIC_AUTH_TOKEN", None)
+            session = replace(_probed(spec), cwd=home, env=env, options={"settings": "none"})
+            return await self.opens_with_seed(session, spawner)
 
     def home_folders(self, spec: AgentSpec) -> tuple[Path, ...]:
         return (_home(spec),)
@@ -164,7 +226,7 @@ class ClaudeDriver(CliDriver):
 
     def task(self, spec: TaskSpec) -> Launch:
         model = spec.model or spec.options.get("model")
-        argv = [spec.program, *spec.args, "--print", *STREAM, "--include-hook-events", *([f"--model={model}"] if model else [])]
+        argv = [spec.program, *spec.args, "--print", *STREAM, *_hook_events(spec), *([f"--model={model}"] if model else [])]
         argv += [*_effort(spec), *(("--settings", json.dumps(FAST_SETTINGS)) if _is_fast(spec) else ())]
         command = Command(tuple(argv), spec.cwd, _environment(spec), stdin=_literal(spec, spec.task).encode())
         return Launch(command, _codec_class()(once=True))
@@ -223,7 +285,7 @@ def _session_arguments(
         "--input-format",
         "stream-json",
         *STREAM,
-        "--include-hook-events",
+        *_hook_events(spec),
         # Reports when the CLI reads a message that was sent while it worked.
         "--replay-user-messages",
         "--permission-prompt-tool",
@@ -238,6 +300,17 @@ def _session_arguments(
         *((f"--model={model}",) if model else ()),
         *_effort(spec),
     )
+
+
+def _probed(spec: AgentSpec) -> SessionSpec:
+    """The session of a probe, with the arguments of any session."""
+    options = {**spec.options, "settings": "none"}
+    session = SessionSpec(spec.program, spec.cwd, spec.env, spec.args, options, spec.state, spec.confined)
+    return replace(session, unknown_arguments=spec.unknown_arguments, tools=(ToolGrant("Read"),))
+
+
+def _hook_events(spec: AgentSpec) -> tuple[str, ...]:
+    return () if HOOK_EVENTS in spec.unknown_arguments else (HOOK_EVENTS,)
 
 
 def _initialize(spec: SessionSpec) -> dict[str, Any]:

@@ -11,12 +11,11 @@ from drivers.contract.events import SlashCommand
 from drivers.contract.line_splitter import parse_object
 
 
-def logged_in(exit_code: int, printed: str) -> bool | None:
-    """Of `claude auth status`: a JSON object with `loggedIn`, exit code 0 or 1."""
+def login_status(printed: str) -> bool | None:
+    """Of what `claude auth status` has printed: the member `loggedIn` of a JSON object; None without it."""
     status = parse_object(printed.encode())
-    if status is not None and isinstance(status.get("loggedIn"), bool):
-        return bool(status["loggedIn"])
-    return None if exit_code not in (0, 1) else exit_code == 0
+    reported = status.get("loggedIn") if status is not None else None
+    return reported if isinstance(reported, bool) else None
 
 
 def greeting(lines: Iterable[str]) -> Mapping[str, Any]:

@@ -22,7 +22,7 @@ from drivers.contract.codec import Command, Launch
 from drivers.contract.driver_info import ASK_MODE, FAST_OPTION, MODE_OPTION, DriverInfo, Login, Option, Probe
 from drivers.contract.errors import AgentUnavailable, DriverError
 from drivers.runtime.cli_agent import CliAgent
-from drivers.runtime.cli_driver import CliDriver
+from drivers.runtime.cli_driver import CliDriver, throwaway_folder
 from drivers.runtime.process import Spawner
 
 # Else, without a network, the CLI prints "waiting for network" for ever. A setting, since an unknown `--disable` is an error.
@@ -103,7 +103,7 @@ class CodexDriver(CliDriver):
             agent = await CliAgent.start(Launch(command, codec), spawner, limits)
             await agent.close(0.0)
         except DriverError as error:
-            return Probe(probe.version, f"{spec.program} does not answer: {error}")
+            return Probe(probe.version, f"codex {probe.version}: {error}")
         has_key = bool(_api_key(spec))
         return Probe(
             probe.version,
@@ -115,6 +115,14 @@ class CodexDriver(CliDriver):
             efforts=codec.efforts,
             fast_models=codec.fast_models,
         )
+
+    async def check_seeding(self, spec: AgentSpec, spawner: Spawner) -> bool | None:
+        """A CLI that takes no history refuses the request that adds it to the thread."""
+        async with throwaway_folder(spec.env) as home:
+            env = {**spec.env, "CODEX_HOME": str(home)}
+            env.pop("CODEX_API_KEY", None)
+            session = SessionSpec(spec.program, home, env, spec.args, {}, spec.state, spec.confined)
+            return await self.opens_with_seed(session, spawner)
 
     def home_folders(self, spec: AgentSpec) -> tuple[Path, ...]:
         return (_home(spec),)

@@ -57,26 +57,35 @@ class CodexProbe(JsonLineCodec):
             self.start_error = AgentUnavailable(f"codex: {error.message}")
             return []
         self._rpc.notify("initialized")
+        self._rpc.request("config/read", {"cwd": self._cwd}, self._config_read)
+        return []
+
+    def _config_read(self, result: dict[str, Any] | None, error: RpcError | None) -> list[OutputEvent]:
+        if error is not None:
+            # A session begins with the same request. codex 0.50.0 has another protocol, without it.
+            reason = f"config/read: {error.describe()}"
+            self.start_error = AgentUnavailable(f"it opens no sessions: {reason}")
+            return []
         self._rpc.request("account/read", {}, self._account_read)
         return []
 
     def _account_read(self, result: dict[str, Any] | None, error: RpcError | None) -> list[OutputEvent]:
-        if result is not None:
-            self.logged_in = result.get("account") is not None or not result["requiresOpenaiAuth"]
+        if result is not None and ("account" in result or "requiresOpenaiAuth" in result):
+            self.logged_in = result.get("account") is not None or not result.get("requiresOpenaiAuth", True)
         self._rpc.request("model/list", {}, self._models_listed)
         return []
 
     def _models_listed(self, result: dict[str, Any] | None, error: RpcError | None) -> list[OutputEvent]:
         if result is not None:
-            listed = [model for model in result["data"] if not model.get("hidden")]
+            listed = [model for model in result.get("data") or () if model.get("model") and not model.get("hidden")]
             self.models = tuple(str(model["model"]) for model in listed)
             self.model_names = tuple(
                 ModelName(str(model["model"]), str(model["displayName"]), str(model.get("description") or ""))
                 for model in listed
                 if model.get("displayName")
             )
-            levels = [level["reasoningEffort"] for model in listed for level in model.get("supportedReasoningEfforts") or ()]
-            self.efforts = tuple(dict.fromkeys(map(str, levels)))
+            levels = [level.get("reasoningEffort") for model in listed for level in model.get("supportedReasoningEfforts") or ()]
+            self.efforts = tuple(dict.fromkeys(str(level) for level in levels if level))
             # "Deprecated: use serviceTiers", whose ids are those of the model's API: `priority`, with the name "Fast".
             self.fast_models = tuple(str(m["model"]) for m in listed if "fast" in (m.get("additionalSpeedTiers") or ()))
         self._rpc.request("skills/list", {"cwds": [self._cwd]}, self._skills_listed)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import uuid
+from collections.abc import Collection
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -37,9 +38,13 @@ from drivers.gemini.modes import MODES, own_mode, user_policies
 from drivers.gemini.one_shot_codec import LOGIN_HINT, GeminiTaskCodec
 from drivers.gemini.policy import policy_file
 from drivers.gemini.tools import NAMES, SERVER, TOOLS, app_tool_name, rename_servers, server_prefixes
-from drivers.runtime.cli_driver import CliDriver
+from drivers.runtime.cli_driver import CliDriver, throwaway_folder
 from drivers.runtime.process import Spawner
 
+ACP = "--acp"
+NOT_IN_ITS_HOME = "it does not use the folder GEMINI_CLI_HOME, so that the user's settings would add tools to each session"
+"""The problem of a CLI that reads the user's own folder instead (0.12.0)."""
+DUMMY_KEY = "portico-probe"
 MAX_TASK = 8 * 1024 * 1024
 """Bytes of standard input that the CLI reads; it drops the rest without an error."""
 
@@ -70,6 +75,7 @@ class GeminiDriver(CliDriver):
 
     name = "gemini"
     tools_by_mcp = True
+    optional_arguments = frozenset({ACP})
 
     def info(self) -> DriverInfo:
         return DriverInfo(
@@ -100,18 +106,44 @@ class GeminiDriver(CliDriver):
         try:
             await asyncio.to_thread(prepare_home, user_folder(spec), state, link_all=False)
             # Not in the working folder: the CLI reads the folder's files, and keeps a history of it.
-            session = SessionSpec(spec.program, state / "tmp", spec.env, spec.args, {**spec.options, "settings": "user"}, state)
+            options = {**spec.options, "settings": "user"}
+            session = SessionSpec(
+                spec.program, state / "tmp", spec.env, spec.args, options, state, spec.confined,
+                unknown_arguments=spec.unknown_arguments,
+            )  # fmt: skip
             # The CLI's modes are levels of trust; a session grants tools by its list instead.
             found = replace(await probe_session(self, session, spawner), options=())
-            return found if found.version else replace(await super().probe(spec, spawner), problem=found.problem)
+            if found.problem is None and not await _keeps_to_its_home(session, found.unknown_arguments):
+                found = replace(found, problem=NOT_IN_ITS_HOME)
+            if found.problem is None:
+                return found
+            version = found.version or (await super().probe(spec, spawner)).version
+            problem = f"{' '.join(filter(None, ('gemini', version)))}: {found.problem.removeprefix('gemini: ')}"
+            return replace(found, version=version, problem=problem)
         finally:
             await asyncio.to_thread(shutil.rmtree, state, ignore_errors=True)
+
+    async def check_seeding(self, spec: AgentSpec, spawner: Spawner) -> bool | None:
+        """A CLI that does not find the seed's messages replays none of them, which is the error of a resume."""
+        await import_protocol()
+        async with throwaway_folder(spec.env) as state:
+            key = {"GEMINI_API_KEY": DUMMY_KEY, "GOOGLE_GENAI_USE_VERTEXAI": "false"}
+            env = {**spec.env, **key, "GEMINI_CLI_HOME": str(state / "user")}
+            session = SessionSpec(
+                spec.program, state / "tmp", env, spec.args, {"settings": "none"}, state, spec.confined,
+                unknown_arguments=spec.unknown_arguments,
+            )  # fmt: skip
+            return await self.opens_with_seed(session, spawner)
 
     async def open(self, spec: SessionSpec, spawner: Spawner, limits: Limits) -> Agent:
         await import_protocol()
         spec = replace(spec, state=spec.state or await asyncio.to_thread(temporary_state))
         await asyncio.to_thread(prepare_home, user_folder(spec), _state(spec), link_all=False)
-        return await super().open(spec, spawner, limits)
+        known, agent = await self.with_known_arguments(spec, lambda known: self._open(known, spawner, limits))
+        if not await _keeps_to_its_home(spec, known.unknown_arguments):
+            await agent.close(0.0)
+            raise AgentUnavailable(NOT_IN_ITS_HOME)
+        return agent
 
     async def execute(self, spec: TaskSpec, spawner: Spawner, limits: Limits) -> Agent:
         if len(spec.task.encode()) > MAX_TASK:
@@ -151,7 +183,9 @@ class GeminiDriver(CliDriver):
         allowed = [server.name for server in spec.mcp_servers] + ([SERVER] if spec.tool_server else [])
         # Without an allowed name the CLI starts all MCP servers of the project's settings; a random name allows none of them.
         servers = [f"--allowed-mcp-server-names={name}" for name in allowed or [uuid.uuid4().hex]]
-        argv = (spec.program, *spec.args, "--acp", *servers, *_model_argument(model))
+        # The name of the argument in older versions (0.12.0).
+        acp = "--experimental-acp" if ACP in spec.unknown_arguments else ACP
+        argv = (spec.program, *spec.args, acp, *servers, *_model_argument(model))
         # For files in its working folder the CLI uses the client's methods, if declared, after it has asked by its own policy.
         methods = spec.services.supported_methods() if spec.services else frozenset()
         mode = own_mode(spec)
@@ -176,6 +210,16 @@ class GeminiDriver(CliDriver):
         profile = agent_profile(verbatim=spec.options.get("slash_commands") != "on", app_tools=spec.app_tools)
         command = Command(argv, spec.cwd, env, files=files, state=state)
         return Launch(command, AcpCodec(request, grants, profile, changes_modes=mode is not None), spec.tool_server)
+
+
+async def _keeps_to_its_home(spec: SessionSpec, unknown_arguments: Collection[str]) -> bool:
+    """Whether a CLI with an open session has written to its home. Only older versions are asked, which do not know ACP."""
+    return ACP not in unknown_arguments or await asyncio.to_thread(_has_written, spec)
+
+
+def _has_written(spec: SessionSpec) -> bool:
+    given = _session_files(spec, _state(spec), str(spec.cwd))
+    return any(path not in given and path.is_file() and not path.is_symlink() for path in _state(spec).rglob("*"))
 
 
 def _model_argument(model: str | None) -> tuple[str, ...]:

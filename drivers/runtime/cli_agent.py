@@ -20,7 +20,7 @@ from drivers.contract.capabilities import (
 )
 from drivers.contract.client_services import ClientRequest, ClientResponse, ClientServices
 from drivers.contract.codec import Codec, Launch
-from drivers.contract.errors import AgentGone, AgentUnavailable, InputFull
+from drivers.contract.errors import AgentGone, AgentUnavailable, InputFull, UnknownArguments
 from drivers.contract.events import (
     Commands,
     ContextUse,
@@ -38,6 +38,7 @@ from drivers.runtime.local_client_services import ClientRequests
 from drivers.runtime.pipes import INPUT_HIGH_WATER
 from drivers.runtime.process import Process, Spawner
 from drivers.runtime.time_limits import Deadline, RunLimits
+from drivers.runtime.unknown_arguments import unknown_arguments
 
 INTERRUPTED = 130
 """The exit code of a run that was interrupted, as of a shell's command that got SIGINT."""
@@ -143,7 +144,7 @@ class CliAgent(Agent):
             raise
         if agent._gone or agent._codec.start_error is not None:
             await agent._terminate(0.0)
-            raise agent._start_error()
+            raise agent._start_error(launch.command.argv)
         if agent._codec.phase == "ready":
             agent._run_over = True
             agent._between_runs.add(agent._ready)
@@ -451,12 +452,15 @@ class CliAgent(Agent):
             with suppress(RuntimeError):
                 self._timer.reschedule(None if deadline is None else loop.time() + max(0.0, deadline.at - time.monotonic()))
 
-    def _start_error(self) -> Exception:
+    def _start_error(self, argv: Sequence[str]) -> Exception:
         if self._codec.start_error is not None:
             return self._codec.start_error
         if self._codec.protocol_error is not None:
             return AgentUnavailable(self._codec.protocol_error)
-        messages = [event.message for event in self._ready if isinstance(event, Error)] or self._process.stderr_tail()
+        printed = self._process.stderr_tail()
+        if unknown := unknown_arguments(printed, argv):
+            return UnknownArguments(unknown)
+        messages = [event.message for event in self._ready if isinstance(event, Error)] or printed
         return AgentUnavailable(f"the agent ended before it took a prompt: {' '.join(messages)[-2000:] or 'it wrote no message'}")
 
 

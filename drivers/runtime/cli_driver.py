@@ -3,24 +3,35 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
+import shutil
+import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 from drivers.contract.agent import Agent
 from drivers.contract.agent_specs import AgentSpec, Limits, SessionSpec, TaskSpec
 from drivers.contract.codec import Command, Launch
 from drivers.contract.driver_info import DriverInfo, PermissionMode, Probe
-from drivers.contract.errors import AgentUnavailable, DriverError
+from drivers.contract.errors import AgentUnavailable, DriverError, UnknownArguments
 from drivers.contract.line_splitter import text_line
+from drivers.contract.messages import AssistantMessage, Message, UserMessage
 from drivers.runtime.cli_agent import CliAgent
 from drivers.runtime.process import Spawner
 
 VERSION = re.compile(r"\d+(?:\.\d+)+(?:[-+][0-9A-Za-z.-]+)?")
 PROBE_SECONDS = 20.0
+SEED_SECONDS, UNSEEDED_SECONDS = 20.0, 5.0
+"""The time limits of a check whether a program takes a history: with it, and, where that passes, without."""
+SEED: tuple[Message, ...] = (UserMessage(content="What is one and one?"), AssistantMessage(content="Two."))
+"""The history with which that is checked."""
+
+Started = TypeVar("Started")
 
 
 class Driver(ABC):
@@ -43,11 +54,17 @@ class Driver(ABC):
         try:
             code, output = await run_to_end(Command((spec.program, "--version"), spec.cwd, spec.env, stdin=b""), spawner)
         except (DriverError, TimeoutError) as error:
-            return Probe(problem=f"{spec.program} --version: {error or 'no answer'}")
+            return Probe(problem=f"{spec.program} --version: {str(error) or 'no answer'}")
         found = VERSION.search(output)
         if code or not found:
             return Probe(problem=f"{spec.program} --version gave exit code {code} and no version: {output[:200]!r}")
         return Probe(version=found.group())
+
+    async def check_seeding(self, spec: AgentSpec, spawner: Spawner) -> bool | None:
+        """Start a native session with SEED in a folder of its own, and return whether it has these messages; None if that cannot
+        be found out. Makes no model request. Raises DriverError if the session does not open with them, TimeoutError if the
+        program is too slow to tell."""
+        return None
 
     def home_folders(self, spec: AgentSpec) -> tuple[Path, ...]:
         """The folders with the CLI's own settings, login and sessions, which it writes: in a sandbox they are writable.
@@ -73,9 +90,11 @@ class CliDriver(Driver):
     """A driver whose agent is a process that writes one event a line.
 
     `tools_by_mcp`: a session that has application-side tools gets a `tool_server` for them, which its launch is to pass on.
+    `optional_arguments` are options of its command line that are left out, or replaced, where a program does not know them.
     """
 
     tools_by_mcp: ClassVar[bool] = False
+    optional_arguments: ClassVar[frozenset[str]] = frozenset()
 
     @abstractmethod
     def session(self, spec: SessionSpec) -> Launch:
@@ -86,6 +105,42 @@ class CliDriver(Driver):
         """The process of one task, with the task on its standard input."""
 
     async def open(self, spec: SessionSpec, spawner: Spawner, limits: Limits) -> Agent:
+        _, agent = await self.with_known_arguments(spec, lambda known: self._open(known, spawner, limits))
+        return agent
+
+    async def with_known_arguments(
+        self, spec: SessionSpec, start: Callable[[SessionSpec], Awaitable[Started]]
+    ) -> tuple[SessionSpec, Started]:
+        """Call `start`, and again for a program that has refused optional arguments. Returns the spec of the last call, and its
+        result.
+
+        Raises what `start` raises: UnknownArguments for arguments that are not optional.
+        """
+        while True:
+            try:
+                return spec, await start(spec)
+            except UnknownArguments as error:
+                if error.arguments <= spec.unknown_arguments or not error.arguments <= self.optional_arguments:
+                    raise
+                spec = replace(spec, unknown_arguments=spec.unknown_arguments | error.arguments)
+
+    async def opens_with_seed(self, spec: SessionSpec, spawner: Spawner) -> bool:
+        """True if a fresh session opens with SEED. Raises as `check_seeding` does."""
+        try:
+            await self._open_and_close(replace(spec, history=SEED), spawner, SEED_SECONDS)
+        except TimeoutError:
+            # claude 2.1.148 to 2.1.202 never got ready with a record that they could not read. On a busy machine a session
+            # without a history is slow too.
+            await self._open_and_close(spec, spawner, UNSEEDED_SECONDS)
+            raise AgentUnavailable(f"with a history it was not ready {SEED_SECONDS:g} s after its start") from None
+        return True
+
+    async def _open_and_close(self, spec: SessionSpec, spawner: Spawner, seconds: float) -> None:
+        async with asyncio.timeout(seconds):
+            agent = await self.open(spec, spawner, Limits(start=0))
+        await agent.close(0.0)
+
+    async def _open(self, spec: SessionSpec, spawner: Spawner, limits: Limits) -> Agent:
         if not (self.tools_by_mcp and spec.app_tools):
             return await CliAgent.start(self.session(spec), spawner, limits, spec.services)
         spec = await with_tool_server(spec, self.info().mcp_call_id_keys)
@@ -105,6 +160,17 @@ async def with_tool_server(spec: SessionSpec, call_id_keys: Sequence[str]) -> Se
     if spec.tool_host is None:
         raise AgentUnavailable("it calls application-side tools by MCP, and there is no MCP server here")
     return replace(spec, tool_server=await spec.tool_host(spec.app_tools, call_id_keys))
+
+
+@asynccontextmanager
+async def throwaway_folder(env: Mapping[str, str]) -> AsyncIterator[Path]:
+    """A fresh folder, as a real path, that is removed at the end. It is in the temporary folder of the agent's environment."""
+    made = await asyncio.to_thread(tempfile.mkdtemp, None, "portico-probe-", env.get("TMPDIR"))
+    folder = await asyncio.to_thread(os.path.realpath, made)
+    try:
+        yield Path(folder)
+    finally:
+        await asyncio.shield(asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True))
 
 
 async def run_to_end(command: Command, spawner: Spawner, seconds: float = PROBE_SECONDS) -> tuple[int, str]:

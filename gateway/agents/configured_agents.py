@@ -14,12 +14,14 @@ from pathlib import Path
 
 import drivers.driver_registry as driver_registry
 from drivers.acp.catalogue import catalogue
+from drivers.compatibility import too_old
 from drivers.contract.agent_specs import AgentSpec, SessionSpec
 from drivers.contract.driver_info import ASK_MODE, MODE_OPTION, DriverInfo, ModelName, Option, PermissionMode, Probe
 from drivers.runtime.cli_driver import Driver
 from drivers.runtime.process import Spawner
 from drivers.runtime.sandbox import Sandbox, unavailable
 from gateway.agents.environment import process_environment, secret_values
+from gateway.agents.installed_version import installed_version
 from gateway.agents.user_folders import problem_of_folder
 from gateway.config import AgentSettings, Settings
 from gateway.errors import AgentProblem, BadRequest, ConfigError, Forbidden
@@ -71,6 +73,8 @@ class ConfiguredAgent:
     def apply_probe(self, probe: Probe) -> None:
         """Replace the driver's general information by what the probe of the installed program reports."""
         self._probe = probe
+        if self.driver.info().seeds:
+            self.info = replace(self.info, seeds=probe.seeds is not False)
         if probe.images is False:
             self.info = replace(self.info, image_http=False, image_data=False)
         if probe.additional_directories is not None and self.driver.info().additional_directories is None:
@@ -167,6 +171,43 @@ class ConfiguredAgent:
         """Values in the configuration and environment that logs and responses must not contain."""
         hidden = {option.name for option in self.info.options if option.secret}
         return [*secret_values(self.environment), *(value for name, value in self.settings.options.items() if name in hidden)]
+
+    @property
+    def version(self) -> str | None:
+        """The version that the program has reported. Before it has: that of its files, or of the driver's own program."""
+        if self._probe.version or self._probe.problem:
+            return self._probe.version
+        try:
+            program = self.program()
+        except AgentProblem:
+            return None
+        return installed_version(program) if program else self.info.version
+
+    @property
+    def described(self) -> str:
+        """The agent with its version, for errors: `agent 'claude' (2.1.329)`."""
+        version = self.version if self.info.program is not None else None
+        return f"agent {self.name!r} ({version})" if version else f"agent {self.name!r}"
+
+    @property
+    def update(self) -> str:
+        """How to get another version of the program; with what is wrong about this one, if it is older than is supported."""
+        old = too_old(self.settings.driver, self.version)
+        install = f"update it with `{self.info.install}`" if self.info.install else "update it"
+        return f"{old}: {install}" if old else install
+
+    @property
+    def limitation(self) -> str | None:
+        """What a session of the agent cannot do because of the program's version, and what to do about it; None without that."""
+        if self.info.seeds or not self.driver.info().seeds:
+            return None
+        cannot = "cannot be given a history: no session can be forked or begin with messages, and one that the CLI has lost ends"
+        return f"{self.described} {cannot}; {self.update}"
+
+    def start_error(self, error: object) -> str:
+        """Return the text of an error at the start of its program."""
+        old = f"; {self.update}" if too_old(self.settings.driver, self.version) else ""
+        return f"{self.described} cannot start: {error}{old}"
 
     def problem(self) -> str | None:
         """Return why the agent cannot be used, and what to do; None if it can be used."""
@@ -386,7 +427,14 @@ class ConfiguredAgent:
         folder = self.stored_directory(chosen, workspace_key)
         confined = self.settings.sandbox != "off"
         return AgentSpec(
-            self.program(), folder, self.environment, self.settings.args, merged, confined=confined, locked=self.locked
+            self.program(),
+            folder,
+            self.environment,
+            self.settings.args,
+            merged,
+            confined=confined,
+            locked=self.locked,
+            unknown_arguments=frozenset(self._probe.unknown_arguments),
         )
 
 

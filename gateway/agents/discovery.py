@@ -2,6 +2,8 @@
 
 Results are cached in a file of the data directory by the program's path and modification time, so that they are known
 immediately after a restart. Old results are refreshed in the background.
+
+Whether the program takes a history is found out afterwards, in a second start, for which no request waits.
 """
 
 from __future__ import annotations
@@ -16,9 +18,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from drivers.compatibility import Support, compatibility, support_of, too_old
 from drivers.contract.driver_info import ModelName, Option, Probe
+from drivers.contract.errors import DriverError
 from drivers.contract.events import SlashCommand
 from drivers.runtime.process import Spawner
+from gateway import __version__
 from gateway.agents.configured_agents import Agents, ConfiguredAgent
 from gateway.agents.installed_version import installed_version
 from gateway.errors import GatewayError
@@ -34,6 +39,10 @@ MAX_AGE, MAX_AGE_PROBLEM = 600.0, 15.0
 """Seconds until a result is refreshed; and one with a problem, which the user may have solved."""
 REFRESH_DELAY = 5.0
 """Seconds that the refresh of a result waits. It starts the CLI up to three times, and would slow down the start of a session."""
+SEED_CHECK_DELAY = 5.0
+"""Seconds after a probe until the program is started to find out whether it takes a history, for the same reason."""
+MAX_AGE_UNSEEDED = 60.0
+"""Seconds until it is found out again that a program takes no history: a busy machine can have caused that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +61,17 @@ class DiscoveredAgent:
             return self.probe.version
         return installed_version(self.program) if self.program else self.agent.info.version
 
+    @property
+    def support(self) -> Support | None:
+        """How well that version is supported; None where that is not known."""
+        return support_of(self.agent.settings.driver, self.version)
+
+    @property
+    def notes(self) -> list[str]:
+        """What is to be known of that version: what the agent cannot do with it comes first."""
+        table, limitation = compatibility().get(self.agent.settings.driver), self.agent.limitation
+        return [*([limitation] if limitation else []), *(table.notes_on(self.version) if table and self.version else [])]
+
 
 class Discovery:
     """Probes all agents, caches the results, and refreshes them.
@@ -68,6 +88,9 @@ class Discovery:
         self._probed_at: dict[str, float] = {}
         self._probes: dict[str, asyncio.Task[None]] = {}
         self._delayed: dict[str, asyncio.TimerHandle] = {}
+        self._seed_checks: dict[str, asyncio.Task[None]] = {}
+        self._seeds_checked_at: dict[str, float] = {}
+        self._seed_check = asyncio.Semaphore(1)
         for agent in agents if self._results else ():
             if agent.problem() is None:
                 agent.apply_probe(self._results.get(self._key(agent), Probe()))
@@ -125,9 +148,10 @@ class Discovery:
         self.spawner = None
         for timer in self._delayed.values():
             timer.cancel()
-        for task in self._probes.values():
+        tasks = [*self._probes.values(), *self._seed_checks.values()]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._probes.values(), return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     def _discovered(self, agent: ConfiguredAgent) -> DiscoveredAgent:
         problem = agent.problem()
@@ -159,8 +183,10 @@ class Discovery:
 
     async def _probe(self, agent: ConfiguredAgent, spawner: Spawner) -> None:
         key = self._key(agent)
+        known = self._results.get(key)
         try:
-            spec = agent.spec({})
+            # The agent may have the result of another version of the program still.
+            spec = replace(agent.spec({}), unknown_arguments=frozenset(known.unknown_arguments if known else ()))
             probe = await agent.driver.probe(spec, agent.sandboxed(spawner, spec))
         except GatewayError as error:
             probe = Probe(problem=str(error))
@@ -168,8 +194,47 @@ class Discovery:
             log.exception("agent %s cannot be probed", agent.name)
             probe = Probe(problem=f"{type(error).__name__}: {error}")
         if probe.problem:
-            probe = replace(probe, problem=self._redactor.clean(probe.problem))
+            old = too_old(agent.settings.driver, probe.version)
+            hint = f"; {old}: update it with `{agent.info.install}`" if old else ""
+            probe = replace(probe, problem=self._redactor.clean(probe.problem + hint))
             log.warning("agent %s: %s", agent.name, probe.problem)
+        await self._keep(agent, key, replace(probe, seeds=known.seeds if known else None))
+        self._start_seed_check(agent, spawner, key)
+
+    def _start_seed_check(self, agent: ConfiguredAgent, spawner: Spawner, key: str) -> None:
+        """Find out in the background whether the agent takes a history, unless that is known."""
+        probe, checking = self._results[key], self._seed_checks.get(agent.name)
+        if probe.problem or probe.seeds or not agent.driver.info().seeds or (checking is not None and not checking.done()):
+            return
+        if time.monotonic() - self._seeds_checked_at.get(key, float("-inf")) > MAX_AGE_UNSEEDED:
+            self._seeds_checked_at[key] = time.monotonic()
+            self._seed_checks[agent.name] = asyncio.create_task(
+                self._check_seeding(agent, spawner, key), name=f"seed check {agent.name}"
+            )
+
+    async def _check_seeding(self, agent: ConfiguredAgent, spawner: Spawner, key: str) -> None:
+        await asyncio.sleep(SEED_CHECK_DELAY)
+        # One after the other: each starts a CLI, when the machine has other work to do.
+        async with self._seed_check:
+            seeds = await self._takes_history(agent, spawner)
+        if seeds is not None and self._results[key].seeds is not seeds:
+            await self._keep(agent, key, replace(self._results[key], seeds=seeds))
+            if agent.limitation:
+                log.warning("%s", agent.limitation)
+
+    async def _takes_history(self, agent: ConfiguredAgent, spawner: Spawner) -> bool | None:
+        try:
+            spec = agent.spec({})
+            return await agent.driver.check_seeding(spec, agent.sandboxed(spawner, spec))
+        except DriverError as error:
+            log.info("agent %s: a session with a history does not open: %s", agent.name, self._redactor.clean(str(error)))
+            return False
+        except Exception as error:
+            reason = self._redactor.clean(f"{type(error).__name__}: {error}")
+            log.info("agent %s: whether it takes a history cannot be found out: %s", agent.name, reason)
+            return None
+
+    async def _keep(self, agent: ConfiguredAgent, key: str, probe: Probe) -> None:
         agent.apply_probe(probe)
         self._results[key] = probe
         await asyncio.to_thread(_write_cache, self._file, self._results)
@@ -201,6 +266,8 @@ def _probe_of(value: dict[str, Any]) -> Probe:
     commands = tuple(SlashCommand.model_validate(command) for command in value.get("commands", ()))
     options = tuple(Option(**{**option, "choices": tuple(option["choices"])}) for option in value.get("options", ()))
     names = tuple(ModelName(**name) for name in value.get("model_names", ()))
+    # Another release of Portico seeds sessions in another way, with other arguments.
+    same = value.get("probed_by") == __version__
     return Probe(
         value["version"],
         value["problem"],
@@ -213,6 +280,8 @@ def _probe_of(value: dict[str, Any]) -> Probe:
         names,
         tuple(value.get("efforts", ())),
         tuple(value.get("fast_models", ())),
+        value.get("seeds") if same else None,
+        tuple(value.get("unknown_arguments", ())) if same else (),
     )
 
 
@@ -222,7 +291,11 @@ def _write_cache(file: Path, known: dict[str, Probe]) -> None:
     with _CACHE_WRITE:
         # Problems are probed again at the next start, and the output of a failing program may contain a secret.
         probes = dict(known).items()
-        well = {key: asdict(probe) for key, probe in probes if probe.problem is None and probe.logged_in is not False}
+        well = {
+            key: {**asdict(probe), "probed_by": __version__}
+            for key, probe in probes
+            if probe.problem is None and probe.logged_in is not False
+        }
         with open(private_file(temporary, os.O_WRONLY | os.O_TRUNC), "w") as opened:
             json.dump(well, opened, default=SlashCommand.model_dump)
         temporary.replace(file)

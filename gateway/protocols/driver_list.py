@@ -5,6 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter
 from pydantic import BaseModel, Field
 
+from drivers.compatibility import Support, support_of
 from gateway.agents.discovery import DiscoveredAgent
 from gateway.gateway import Gateway
 from gateway.protocols.authenticated_routes import authenticated_route
@@ -24,7 +25,9 @@ EXAMPLES = openapi_extra(
                             "offered": True,
                             "installed": True,
                             "program": "/usr/local/bin/claude",
-                            "version": "2.1.0",
+                            "version": "2.1.329",
+                            "support": "tested",
+                            "notes": [],
                             "logged_in": True,
                             "models": ["sonnet", "opus"],
                             "problem": None,
@@ -45,6 +48,12 @@ class AgentState(BaseModel):
     installed: bool
     program: str | None = Field(default=None, description="The path of its program; null where the driver brings its own.")
     version: str | None = None
+    support: Support | None = Field(
+        default=None,
+        description="Whether its version is in the range of tested ones, newer, older, or not supported any more; null where "
+        "that is not known. An agent with a newer or an unsupported version is offered if its program works.",
+    )
+    notes: list[str] = Field(default=[], description="What the agent cannot do with this version, and what was noticed with it.")
     logged_in: bool | None = None
     models: list[str] = []
     problem: str | None = None
@@ -92,6 +101,8 @@ def _state(gateway: Gateway, found: DiscoveredAgent) -> AgentState:
         installed=found.agent.problem() is None,
         program=found.program or None,
         version=probe.version,
+        support=support_of(found.agent.settings.driver, probe.version),
+        notes=[gateway.redactor.clean(note) for note in found.notes],
         logged_in=probe.logged_in,
         models=list(probe.models),
         problem=gateway.redactor.clean(found.problem) if found.problem else None,

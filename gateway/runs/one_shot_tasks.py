@@ -151,6 +151,7 @@ class TaskRunner:
             state,
             base.confined,
             base.locked,
+            base.unknown_arguments,
             task=task.task,
             model=task.model,
         )
@@ -164,7 +165,7 @@ class TaskRunner:
         except DriverError as error:
             metrics.failed_to_start()
             await completed(self._discard(task_id))
-            raise AgentProblem(self._redactor.clean(f"agent {entry.name!r} cannot start: {error}")) from error
+            raise AgentProblem(self._redactor.clean(entry.start_error(error))) from error
         except BaseException:
             await completed(self._discard(task_id))
             raise

@@ -161,7 +161,7 @@ class LiveAgent:
             self.current = await self._open(self._spec(settings, history), resume)
         except DriverError as error:
             self._metrics.failed_to_start()
-            raise AgentProblem(self._redactor.clean(f"agent {self._agent.name!r} cannot start: {error}")) from error
+            raise AgentProblem(self._redactor.clean(self._agent.start_error(error))) from error
         return self.current
 
     async def end(self) -> None:
@@ -248,6 +248,8 @@ class LiveAgent:
                 if not (self._agent.info.seeds or isinstance(error, ResumeFailed)):
                     raise
                 log.warning("session %s: its native session is not resumed, a fresh one is seeded: %s", self._session_id, error)
+        if spec.history and (limitation := self._agent.limitation):
+            raise AgentProblem(f"the native session is lost, and {limitation}")
         return await self._launch(spec)
 
     async def _launch(self, spec: SessionSpec) -> Agent:
@@ -282,6 +284,7 @@ class LiveAgent:
             self._shared.states / self._session_id,
             base.confined,
             base.locked,
+            base.unknown_arguments,
             system=system or None,
             tools=self._agent.policy.effective_grants(settings.tools or ()),
             app_tools=settings.app_tools or (),

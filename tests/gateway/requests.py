@@ -14,6 +14,8 @@ from typing import Any
 import httpx
 import psutil
 
+from gateway.gateway import Gateway
+
 PROGRAMS = ("/echo/program.py", "/script/program/main.py")
 """Suffixes of the program paths of the `echo` and `script` agents."""
 
@@ -167,3 +169,9 @@ def agent_processes(pid: int) -> list[psutil.Process]:
             ):
                 found.append(child)
     return found
+
+
+async def wait_for_probes(gateway: Gateway) -> None:
+    """Wait until the agents are probed, and it is known whether they take a history."""
+    await asyncio.gather(*gateway.discovery._probes.values())
+    await asyncio.gather(*gateway.discovery._seed_checks.values())

@@ -149,7 +149,8 @@ class OpenSessions:
         A call without a result gets a result that states its cancellation.
         """
         if not self._agent.info.seeds:
-            raise BadRequest(f"agent {self._agent.name!r} accepts no history, so its sessions cannot be forked")
+            limitation = self._agent.limitation
+            raise BadRequest(limitation or f"agent {self._agent.name!r} accepts no history, so its sessions cannot be forked")
         origin = await self._found(request.session_id)
         async with origin.lock:
             if origin.busy:

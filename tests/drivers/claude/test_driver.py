@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from tempfile import gettempdir
 from typing import Any
 
 import pytest
 
-from drivers.claude.driver import ClaudeDriver
-from drivers.claude.probe import commands, greeting, logged_in, models
+from drivers.claude.driver import DUMMY_KEY, ClaudeDriver
+from drivers.claude.probe import commands, greeting, login_status, models
 from drivers.contract.agent_specs import Limits, SessionSpec, TaskSpec
+from drivers.contract.codec import Command
+from drivers.contract.driver_info import ToolGrant
 from drivers.contract.errors import AgentUnavailable, ResumeFailed
+from drivers.runtime import cli_driver
 from drivers.runtime.cli_agent import CliAgent
-from drivers.runtime.process import Spawner
+from drivers.runtime.process import Process, Spawner
 from tests.drivers.claude.recordings import TRANSCRIPTS
 from tests.drivers.small_programs import LIMITS, ask, end_of, shown, text_in, to_end
 
@@ -95,9 +102,16 @@ async def test_a_session_that_cannot_be_opened(fake: FakeCli, tmp_path: Path) ->
 
 
 async def test_version(fake: FakeCli, tmp_path: Path) -> None:
-    program = fake("plain", before='test "$*" = --version && echo "2.1.329 (Claude Code)"; exit 0')
+    before = 'case "$1" in --version) echo "2.1.329 (Claude Code)"; exit 0;; auth) exit 1;; esac'
+    probe = await ClaudeDriver().probe(session(fake("plain", before=before), tmp_path), Spawner())
+    assert (probe.version, probe.problem, probe.logged_in) == ("2.1.329", None, False)
+
+
+async def test_a_program_that_opens_no_session(fake: FakeCli, tmp_path: Path) -> None:
+    program = fake("plain", before='case "$1" in --version) echo 2.1.329; exit 0;; auth) touch asked;; esac; echo no >&2; exit 2')
     probe = await ClaudeDriver().probe(session(program, tmp_path), Spawner())
-    assert (probe.version, probe.problem) == ("2.1.329", None)
+    assert probe.problem == "claude 2.1.329: it opened no session (exit code 2): no"
+    assert not (tmp_path / "asked").exists(), "claude 1.0 sends `auth status` to the model"
 
 
 @pytest.mark.parametrize(
@@ -125,20 +139,75 @@ def test_models_and_commands_are_read_from_the_initialize_response() -> None:
 
 
 @pytest.mark.parametrize(
-    ("exit_code", "printed", "known"),
+    ("printed", "known"),
     [
-        (0, '{"loggedIn": true}', True),
-        (1, '{"loggedIn": false}', False),
-        (0, "yes", True),
-        (1, "no", False),
-        (2, "unknown command", None),
+        ('{"loggedIn": true}', True),
+        ('{\n  "loggedIn": false\n}', False),
+        ('{"loggedIn": 1}', None),
+        ('{"logged', None),
+        ("yes", None),
     ],
 )
-def test_login(exit_code: int, printed: str, known: bool | None) -> None:
-    assert logged_in(exit_code, printed) is known
+def test_login(printed: str, known: bool | None) -> None:
+    assert login_status(printed) is known
 
 
 async def test_a_missing_program(tmp_path: Path) -> None:
     probe = await ClaudeDriver().probe(session("no-such-program", tmp_path), Spawner())
     assert probe.version is None
     assert probe.problem is not None and "No such file" in probe.problem
+
+
+ANSWER = '{"type":"control_response","response":{"subtype":"success","request_id":"init"}}'
+OPENS = f"read request; echo '{ANSWER}'; cat > /dev/null; exit"
+
+
+async def test_a_program_takes_a_history(fake: FakeCli, tmp_path: Path) -> None:
+    before = f'cat "$CLAUDE_CONFIG_DIR"/projects/*/*.jsonl > seed; echo "$*" > arguments; {OPENS}'
+    spec = replace(session(fake("plain", before=before), tmp_path), options={"api_key": "sk-own", "mode": "plan"})
+    seen: list[Command] = []
+    spawner = Spawner()
+    spawn = spawner.spawn
+
+    async def watched(command: Command) -> Process:
+        seen.append(command)
+        return await spawn(command)
+
+    spawner.spawn = watched  # type: ignore[method-assign]
+    assert await ClaudeDriver().check_seeding(spec, spawner) is True
+    (command,) = seen
+    folder = Path(command.env["CLAUDE_CONFIG_DIR"])
+    assert command.cwd == folder and folder.name not in os.listdir(gettempdir())
+    assert not folder.is_relative_to(tmp_path)
+    assert (command.env["ANTHROPIC_API_KEY"], command.env["HOME"]) == (DUMMY_KEY, str(tmp_path))
+    (written,) = command.files.values()
+    assert [json.loads(line)["message"]["role"] for line in written.splitlines()] == ["user", "assistant"]
+    usual = ClaudeDriver().session(session("claude", tmp_path, tools=(ToolGrant("Read"),), options={"settings": "none"}))
+    assert [*command.argv[1:-2], "--session-id"] == [*usual.command.argv[1:-1]]
+
+
+async def test_a_program_that_hangs_with_a_history(fake: FakeCli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli_driver, "SEED_SECONDS", 0.3)
+    program = fake("plain", before=f'case "$*" in *--resume*) exec sleep 60;; esac; {OPENS}')
+    with pytest.raises(AgentUnavailable, match="with a history it was not ready"):
+        await ClaudeDriver().check_seeding(session(program, tmp_path), Spawner())
+
+
+async def test_a_program_that_is_slow_without_a_history_too(
+    fake: FakeCli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cli_driver, "SEED_SECONDS", 0.3)
+    monkeypatch.setattr(cli_driver, "UNSEEDED_SECONDS", 0.3)
+    with pytest.raises(TimeoutError):
+        await ClaudeDriver().check_seeding(session(fake("plain", before="exec sleep 60"), tmp_path), Spawner())
+
+
+async def test_a_session_without_an_argument_that_the_program_does_not_know(fake: FakeCli, tmp_path: Path) -> None:
+    refuses = "*--include-hook-events*) echo \"error: unknown option '--include-hook-events'\" >&2; exit 1;;"
+    program = fake("plain", before=f'echo "$*" >> starts; case "$*" in {refuses} esac; {OPENS}')
+    agent = await ClaudeDriver().open(session(program, tmp_path), Spawner(), LIMITS)
+    await agent.close()
+    known = session(program, tmp_path, unknown_arguments=frozenset({"--include-hook-events"}))
+    await (await ClaudeDriver().open(known, Spawner(), LIMITS)).close()
+    starts = (tmp_path / "starts").read_text().splitlines()
+    assert ["--include-hook-events" in start for start in starts] == [True, False, False]

@@ -320,9 +320,10 @@ def test_the_probe() -> None:
     for answer in (
         {"id": 1, "result": {}},
         {"method": "configWarning", "params": {}},
-        {"id": 2, "result": {"account": None, "requiresOpenaiAuth": True}},
-        {"id": 3, "result": {"data": [{"model": "a", "hidden": False, **DETAILS}, {"model": "b", "hidden": True}]}},
-        {"id": 4, "result": {"data": [{"skills": [{"name": "greet", "description": "Greets."}]}]}},
+        {"id": 2, "result": {"config": {}}},
+        {"id": 3, "result": {"account": None, "requiresOpenaiAuth": True}},
+        {"id": 4, "result": {"data": [{"model": "a", "hidden": False, **DETAILS}, {"model": "b", "hidden": True}]}},
+        {"id": 5, "result": {"data": [{"skills": [{"name": "greet", "description": "Greets."}]}]}},
     ):
         probe.receive(json.dumps(answer).encode())
     assert (probe.phase, probe.logged_in, probe.models) == ("ready", False, ("a",))
@@ -331,12 +332,25 @@ def test_the_probe() -> None:
     assert [command.name for command in probe.commands] == ["compact", "plan", "status", "mcp", "skills", "rename", "$greet"]
     own = CodexProbe(FOLDER)
     own.receive(b'{"id":1,"result":{}}')
-    own.receive(b'{"id":2,"result":{"account":null,"requiresOpenaiAuth":false}}')
+    own.receive(b'{"id":2,"result":{}}')
+    own.receive(b'{"id":3,"result":{"account":null,"requiresOpenaiAuth":false}}')
     assert own.logged_in is True
+
+
+def test_the_probe_of_a_cli_with_other_members() -> None:
     odd = CodexProbe(FOLDER)
-    odd.receive(b'{"id":1,"result":{}}')
-    odd.receive(b'{"id":2,"result":"odd"}')
-    assert isinstance(odd.start_error, AgentUnavailable)
+    results: tuple[object, ...] = ({}, {}, "odd", {"items": [{"model": "a"}]}, {"data": [{}]})
+    for number, result in enumerate(results, 1):
+        odd.receive(json.dumps({"id": number, "result": result}).encode())
+    assert (odd.phase, odd.start_error, odd.logged_in, odd.models) == ("ready", None, None, ())
+
+
+def test_the_probe_of_a_cli_that_opens_no_sessions() -> None:
+    old = CodexProbe(FOLDER)
+    old.receive(b'{"id":1,"result":{}}')
+    old.receive(b'{"error":{"code":-32600,"message":"Invalid request"},"id":2}')
+    assert isinstance(old.start_error, AgentUnavailable)
+    assert str(old.start_error) == "it opens no sessions: config/read: Invalid request (code -32600)"
 
 
 def codec_with_turn() -> Codec:

@@ -13,29 +13,39 @@ import pytest
 
 from drivers.contract.driver_info import Probe
 from drivers.runtime.process import Spawner
+from gateway import __version__
+from gateway.agents import discovery
 from gateway.agents.configured_agents import Agents
-from gateway.agents.discovery import Discovery, _write_cache
+from gateway.agents.discovery import Discovery, _read_cache, _write_cache
 from gateway.config import parse
 from gateway.security.redaction import Redactor
 from tests.daemon import gateway_config, run_gateway
-from tests.gateway.requests import wait_until
+from tests.gateway.requests import wait_for_probes, wait_until
 
 Program = Callable[..., Path]
+
+
+@pytest.fixture(autouse=True)
+def no_delay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Find out at once whether a program takes a history."""
+    monkeypatch.setattr(discovery, "SEED_CHECK_DELAY", 0.0)
 
 
 @pytest.fixture
 def claude(tmp_path: Path) -> Program:
     """Write a program that answers as the claude CLI does; it appends each call to the file `calls`."""
 
-    def write(version: str = "2.1.329", logged_in: bool = True, models: tuple[str, ...] = ("opus", "sonnet")) -> Path:
+    def write(
+        version: str = "2.1.329", logged_in: bool = True, models: tuple[str, ...] = ("opus", "sonnet"), session: str = ""
+    ) -> Path:
         opened = {"models": [{"value": model} for model in models]}
-        answer = {"type": "control_response", "response": {"request_id": "init", "response": opened}}
+        answer = {"type": "control_response", "response": {"subtype": "success", "request_id": "init", "response": opened}}
         path = tmp_path / "claude"
         path.write_text(
             f'#!/bin/sh\necho "$1" >> {tmp_path}/calls\ncase "$1" in\n'
             f"--version) echo '{version} (Claude Code)';;\n"
             f"auth) echo '{json.dumps({'loggedIn': logged_in})}'; exit {0 if logged_in else 1};;\n"
-            f"*) cat > /dev/null; echo '{json.dumps(answer)}';;\nesac\n"
+            f"*) read request; {session} echo '{json.dumps(answer)}'; cat > /dev/null;;\nesac\n"
         )
         path.chmod(0o755)
         return path
@@ -139,3 +149,91 @@ async def test_probes_that_end_together_are_all_in_the_cache(tmp_path: Path) -> 
 async def agent_state(client: Any, name: str) -> dict[str, Any]:
     drivers = (await client.get("/v1/drivers")).json()["drivers"]
     return next(agent for driver in drivers for agent in driver["agents"] if agent["name"] == name)
+
+
+REFUSES_A_SEED = 'case "$*" in *--resume*) exit 3;; esac;'
+
+
+@pytest.mark.parametrize(("session", "seeds"), [("", True), (REFUSES_A_SEED, False)])
+async def test_whether_a_program_takes_a_history_is_found_out_once(
+    tmp_path: Path, claude: Program, session: str, seeds: bool
+) -> None:
+    program = claude(session=session)
+    for _ in range(2):
+        async with run_gateway(claude_config(tmp_path, program)) as running:
+            await agent_state(running.client, "claude")
+            await wait_for_probes(running.gateway)
+            assert running.gateway.agents.get("claude").info.seeds is seeds
+    known = json.loads((tmp_path / "data" / "discovery.json").read_text())
+    assert [probe["seeds"] for key, probe in known.items() if key.startswith("claude|")] == [seeds]
+    # The second gateway knows that it takes one, and asks again if it took none.
+    assert program_calls(tmp_path).count("--print") == (3 if seeds else 4)
+
+
+async def test_a_result_of_another_release_of_portico_does_not_say_whether_a_history_is_taken(
+    tmp_path: Path, claude: Program
+) -> None:
+    program = claude(session=REFUSES_A_SEED)
+    async with run_gateway(claude_config(tmp_path, program)) as running:
+        await agent_state(running.client, "claude")
+        await wait_for_probes(running.gateway)
+    file = tmp_path / "data" / "discovery.json"
+    assert set(_read_cache(file)[key].seeds for key in _read_cache(file) if key.startswith("claude|")) == {False}
+    file.write_text(file.read_text().replace(f'"probed_by": "{__version__}"', '"probed_by": "0.0.1"'))
+    assert set(probe.seeds for probe in _read_cache(file).values()) == {None}
+    assert {probe.version for probe in _read_cache(file).values()} >= {"2.1.329"}
+
+
+async def test_sessions_that_need_a_history_are_refused_where_the_program_takes_none(tmp_path: Path, claude: Program) -> None:
+    async with run_gateway(claude_config(tmp_path, claude("2.1.100", session=REFUSES_A_SEED))) as running:
+        state = await agent_state(running.client, "claude")
+        assert (state["offered"], state["support"], state["notes"]) == (True, "unsupported", [])
+        await wait_for_probes(running.gateway)
+        state = await agent_state(running.client, "claude")
+        assert state["offered"] is True
+        assert state["notes"] == [
+            "agent 'claude' (2.1.100) cannot be given a history: no session can be forked or begin with messages, and one that "
+            "the CLI has lost ends; 2.1.100 is older than 2.1.148, the oldest version that is supported: update it with "
+            "`npm install -g @anthropic-ai/claude-code`"
+        ]
+        messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}, {"role": "user", "content": "c"}]
+        answer = await running.client.put("/session", json={"agent": {"name": "claude"}, "messages": messages})
+    assert answer.status_code == 400
+    assert state["notes"][0] in answer.json()["error"]
+
+
+async def test_an_unknown_argument_is_the_problem_of_the_program(tmp_path: Path, claude: Program) -> None:
+    refuses = "echo \"error: unknown option '--tools'\" >&2; exit 1;"
+    async with run_gateway(claude_config(tmp_path, claude("1.0.119", session=refuses))) as running:
+        state = await agent_state(running.client, "claude")
+    assert (state["offered"], state["support"]) == (False, "unsupported")
+    assert state["problem"] == (
+        "claude 1.0.119: it does not know the argument --tools; 1.0.119 is older than 2.1.148, the oldest version that is "
+        "supported: update it with `npm install -g @anthropic-ai/claude-code`"
+    )
+
+
+async def test_an_optional_argument_that_the_program_does_not_know_is_left_out(tmp_path: Path, claude: Program) -> None:
+    refuses = 'case "$*" in *--include-hook-events*) echo "error: unknown option \'--include-hook-events\'" >&2; exit 1;; esac;'
+    program = claude(session=refuses)
+    for _ in range(2):
+        async with run_gateway(claude_config(tmp_path, program)) as running:
+            assert (await agent_state(running.client, "claude"))["problem"] is None
+            await wait_for_probes(running.gateway)
+            assert running.gateway.agents.get("claude").spec({}).unknown_arguments == {"--include-hook-events"}
+    # One start has failed; the check of the history and the second gateway knew.
+    assert program_calls(tmp_path).count("--print") == 4
+
+
+async def test_errors_of_the_start_have_the_version(tmp_path: Path, claude: Program) -> None:
+    program = claude("2.1.200")
+    async with run_gateway(claude_config(tmp_path, program)) as running:
+        await agent_state(running.client, "claude")
+        await wait_for_probes(running.gateway)
+        changed = program.stat().st_mtime_ns
+        program.write_text("#!/bin/sh\nexit 3\n")
+        os.utime(program, ns=(changed, changed))
+        body = {"agent": {"name": "claude"}, "messages": [{"role": "user", "content": "a"}]}
+        answer = await running.client.put("/session", json=body)
+    assert answer.status_code == 503
+    assert answer.json()["error"].startswith("agent 'claude' (2.1.200) cannot start: the agent ended before it took a prompt")

@@ -30,6 +30,7 @@ from tests.gateway.protocols.acp.transports import on_stdio, on_websocket
 CLAUDE = """#!/bin/sh
 case "$*" in
     --version) echo "2.1.330 (Claude Code)" ;;
+    --print*) echo '{{"type":"control_response","response":{{"subtype":"success","request_id":"init"}}}}'; cat > /dev/null ;;
     "auth status"*) if test -e '{login}'; then echo '{{"loggedIn": true}}'; else echo '{{"loggedIn": false}}'; fi ;;
 esac
 """

@@ -163,7 +163,7 @@ def claude(tmp_path: Path) -> dict[str, Any]:
     program = tmp_path / "claude"
     program.write_text(
         '#!/bin/sh\ncase "$1" in --version) echo 2.1.329;; auth) echo \'{"loggedIn": true}\';; '
-        f"*) cat > /dev/null; echo '{json.dumps(answer)}';; esac\n"
+        f"*) read request; echo '{json.dumps(answer)}'; cat > /dev/null;; esac\n"
     )
     program.chmod(0o755)
     return {"driver": "claude", "program": str(program)}

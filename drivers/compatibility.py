@@ -1,0 +1,89 @@
+"""Reads compatibility.json: which versions of each CLI are supported and tested, and what was noticed with which version."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+
+FILE = Path(__file__).with_name("compatibility.json")
+NUMBERS = re.compile(r"\d+(?:\.\d+)*")
+PASSED = "passed"
+
+Support = Literal["tested", "newer", "older", "unsupported"]
+"""Of a version: in the range of tested versions; above it; below it, or not tested; below the oldest supported one."""
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class TestedRange(_Table):
+    """The oldest and the newest tested version."""
+
+    oldest: str = Field(alias="from")
+    newest: str = Field(alias="to")
+
+
+class Release(_Table):
+    """A tested version, the day of its release (ISO 8601), and the result of each check: `passed`, or `failed: ` and why."""
+
+    version: str
+    date: str
+    checks: Mapping[str, str]
+
+
+class Compatibility(_Table):
+    """The versions of one driver's CLI, which `package` has on npm. `oldest` is the oldest supported one."""
+
+    package: str
+    oldest: str
+    tested: TestedRange | None = None
+    notes: tuple[str, ...] = ()
+    releases: tuple[Release, ...] = ()
+
+    def support(self, version: str) -> Support:
+        """How well a version is supported."""
+        number = _number(version)
+        if number < _number(self.oldest):
+            return "unsupported"
+        if self.tested is None or number < _number(self.tested.oldest):
+            return "older"
+        return "newer" if number > _number(self.tested.newest) else "tested"
+
+    def notes_on(self, version: str) -> list[str]:
+        """What is to be known of a version: the notes on all versions, and each check that has failed with this one."""
+        checks = next((release.checks for release in self.releases if release.version == version), {})
+        return [*self.notes, *(f"{name}: {result}" for name, result in checks.items() if result != PASSED)]
+
+
+@cache
+def compatibility() -> Mapping[str, Compatibility]:
+    """The tables of all drivers that have one, by the driver's name."""
+    return TypeAdapter(dict[str, Compatibility]).validate_json(FILE.read_bytes())
+
+
+def support_of(driver: str, version: str | None) -> Support | None:
+    """How well a version of a driver's CLI is supported; None without a version, or a table of the driver."""
+    table = compatibility().get(driver)
+    return None if table is None or version is None else table.support(version)
+
+
+def too_old(driver: str, version: str | None) -> str | None:
+    """That a version is older than the oldest supported one, in words; None for other versions."""
+    if support_of(driver, version) != "unsupported":
+        return None
+    return f"{version} is older than {compatibility()[driver].oldest}, the oldest version that is supported"
+
+
+def _number(version: str) -> tuple[int, ...]:
+    """The numbers of a version, without what follows them, such as `-preview.1`."""
+    found = NUMBERS.search(version)
+    numbers = [int(part) for part in found.group().split(".")] if found else []
+    while numbers and numbers[-1] == 0:
+        numbers.pop()
+    return tuple(numbers)
