@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Literal
-
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from typing import Any, Literal
 
 FILE = Path(__file__).with_name("compatibility.json")
 NUMBERS = re.compile(r"\d+(?:\.\d+)*")
@@ -18,18 +18,8 @@ Support = Literal["tested", "newer", "older", "unsupported"]
 """Of a version: in the range of tested versions; above it; below it, or not tested; below the oldest supported one."""
 
 
-class _Table(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class TestedRange(_Table):
-    """The oldest and the newest tested version."""
-
-    oldest: str = Field(alias="from")
-    newest: str = Field(alias="to")
-
-
-class Release(_Table):
+@dataclass(frozen=True)
+class Release:
     """A tested version, the day of its release (ISO 8601), and the result of each check: `passed`, or `failed: ` and why."""
 
     version: str
@@ -37,23 +27,35 @@ class Release(_Table):
     checks: Mapping[str, str]
 
 
-class Compatibility(_Table):
-    """The versions of one driver's CLI, which `package` has on npm. `oldest` is the oldest supported one."""
+@dataclass(frozen=True)
+class Compatibility:
+    """The versions of one driver's CLI, which `package` has on npm.
+
+    `oldest` is the oldest supported one. `tested_from` and `tested_to` are the oldest and the newest tested one, or None.
+    """
 
     package: str
     oldest: str
-    tested: TestedRange | None = None
+    tested_from: str | None = None
+    tested_to: str | None = None
     notes: tuple[str, ...] = ()
     releases: tuple[Release, ...] = ()
+
+    @classmethod
+    def of(cls, table: Mapping[str, Any]) -> Compatibility:
+        """Read a table of the file. Raises KeyError or TypeError for one that has not its format."""
+        tested = table["tested"] or {"from": None, "to": None}
+        releases = tuple(Release(**release) for release in table["releases"])
+        return cls(table["package"], table["oldest"], tested["from"], tested["to"], tuple(table["notes"]), releases)
 
     def support(self, version: str) -> Support:
         """How well a version is supported."""
         number = _number(version)
         if number < _number(self.oldest):
             return "unsupported"
-        if self.tested is None or number < _number(self.tested.oldest):
+        if self.tested_from is None or self.tested_to is None or number < _number(self.tested_from):
             return "older"
-        return "newer" if number > _number(self.tested.newest) else "tested"
+        return "newer" if number > _number(self.tested_to) else "tested"
 
     def notes_on(self, version: str) -> list[str]:
         """What is to be known of a version: the notes on all versions, and each check that has failed with this one."""
@@ -64,7 +66,7 @@ class Compatibility(_Table):
 @cache
 def compatibility() -> Mapping[str, Compatibility]:
     """The tables of all drivers that have one, by the driver's name."""
-    return TypeAdapter(dict[str, Compatibility]).validate_json(FILE.read_bytes())
+    return {driver: Compatibility.of(table) for driver, table in json.loads(FILE.read_bytes()).items()}
 
 
 def support_of(driver: str, version: str | None) -> Support | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -32,13 +33,19 @@ WORKING_ARGUMENTS = {"--include-hook-events", "app-server", "exec", "--acp"}
 """Arguments of a CLI that runs a session or a task, and not of one that is probed for its version or login."""
 
 
+PROBE = ("--setting-sources", "")
+"""Arguments of a claude that is probed, with those of a session."""
+
+
 def clis_of(home: Path) -> list[psutil.Process]:
     """The CLIs with this home that run a session or a task, without their children and without probes."""
     all_of = {process.pid: process for process in processes_of(home)}
     found = []
     for process in all_of.values():
         with suppress(psutil.NoSuchProcess):
-            if process.ppid() not in all_of and WORKING_ARGUMENTS & set(process.cmdline()):
+            if process.ppid() in all_of or not WORKING_ARGUMENTS & set(process.cmdline()):
+                continue
+            if PROBE not in itertools.pairwise(process.cmdline()):
                 found.append(process)
     return found
 
