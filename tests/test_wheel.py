@@ -1,0 +1,25 @@
+"""The wheel: it has every file of the packages, and needs no compiler."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+
+from tests.wheel import ROOT, build_wheel
+
+
+def files_of_packages() -> set[str]:
+    found = (path for package in ("gateway", "drivers") for path in (ROOT / package).rglob("*") if path.is_file())
+    return {str(path.relative_to(ROOT)) for path in found if "__pycache__" not in path.parts}
+
+
+def test_wheel_has_every_file_of_the_packages(tmp_path: Path) -> None:
+    wheel = build_wheel(tmp_path)
+    # For any Python and any platform: it has no compiled code.
+    assert wheel.name.endswith("-py3-none-any.whl")
+    with zipfile.ZipFile(wheel) as opened:
+        packed = {name for name in opened.namelist() if ".dist-info/" not in name}
+        [entry_points] = [name for name in opened.namelist() if name.endswith(".dist-info/entry_points.txt")]
+        declared = opened.read(entry_points).decode()
+    assert packed == files_of_packages()
+    assert "portico = gateway.cli.main:main" in declared and "claude = drivers.claude:ClaudeDriver" in declared
