@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, Self
 from platformdirs import user_config_path, user_data_path
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
 
-from gateway.errors import ConfigError
+from gateway.errors import InvalidSettings
 from gateway.policy.rules import Rule
 
 AGENT_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
@@ -188,7 +188,7 @@ class Settings(_Table):
 def load(path: Path | None, environ: Mapping[str, str] = os.environ) -> Settings:
     """Read the settings from `path`, else from the file of PORTICO_CONFIG, else from the user's configuration folder.
 
-    Without any file, return the defaults. Raises ConfigError that names the file, the path of the key and the allowed values.
+    Without any file, return the defaults. Raises InvalidSettings that names the file, the path of the key and the allowed values.
     """
     explicit = explicit_file(path, environ)
     file = explicit or user_file()
@@ -197,9 +197,9 @@ def load(path: Path | None, environ: Mapping[str, str] = os.environ) -> Settings
     try:
         table = tomllib.loads(file.expanduser().read_text("utf-8"))
     except OSError as error:
-        raise ConfigError(f"cannot read the configuration {file}: {error.strerror}") from error
+        raise InvalidSettings(f"cannot read the configuration {file}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{file} is not TOML: {error}") from error
+        raise InvalidSettings(f"{file} is not TOML: {error}") from error
     settings = parse(table, str(file))
     settings._file = file.expanduser().absolute()
     return settings
@@ -216,12 +216,12 @@ def user_file() -> Path:
 
 
 def parse(table: Mapping[str, Any], source: str = "the configuration") -> Settings:
-    """Return the settings of a parsed TOML document. Raises ConfigError."""
+    """Return the settings of a parsed TOML document. Raises InvalidSettings."""
     try:
         return Settings.model_validate(table)
     except ValidationError as error:
         lines = [f"{_path(item['loc'])}: {_reason(item)}" for item in error.errors(include_url=False)]
-        raise ConfigError(f"{source} cannot be used:\n" + "\n".join(f"  {line}" for line in lines)) from None
+        raise InvalidSettings(f"{source} cannot be used:\n" + "\n".join(f"  {line}" for line in lines)) from None
 
 
 def _path(loc: tuple[int | str, ...]) -> str:

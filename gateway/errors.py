@@ -15,6 +15,7 @@ from __future__ import annotations
 # └── StoreUnavailable      503  the store cannot be written
 #     └── StoreAbandoned    503  the store did not answer until the end of the daemon's shutdown
 # ConfigError               (not HTTP) the configuration, the data directory or the store cannot be used
+# └── InvalidSettings       the configuration or an option is wrong: no start can succeed before it is changed
 
 
 class GatewayError(Exception):
@@ -69,3 +70,7 @@ class StoreAbandoned(StoreUnavailable):
 
 class ConfigError(Exception):
     """The configuration, the data directory or the store cannot be used. The text names what to change."""
+
+
+class InvalidSettings(ConfigError):
+    """The configuration or an option is wrong. The text names the key and the allowed values."""

@@ -24,7 +24,7 @@ from gateway.agents.environment import process_environment, secret_values
 from gateway.agents.installed_version import installed_version
 from gateway.agents.user_folders import problem_of_folder
 from gateway.config import AgentSettings, Settings
-from gateway.errors import AgentProblem, BadRequest, ConfigError, Forbidden
+from gateway.errors import AgentProblem, BadRequest, Forbidden, InvalidSettings
 from gateway.policy.rules import Policy, glob
 from gateway.private_files import private_directory
 
@@ -347,13 +347,13 @@ class ConfiguredAgent:
         return spawner.with_sandbox(Sandbox(folders, self._secret_paths, self.driver.home_folders(spec)))
 
     def check_sandbox(self) -> None:
-        """Raise ConfigError if the configuration has a sandbox that cannot be had."""
+        """Raise InvalidSettings if the configuration has a sandbox that cannot be had."""
         if self.settings.sandbox == "off":
             return
         spec = AgentSpec("", self._cwd, self.environment)
         folders = (*((self._cwd,) if self.has_own_cwd else ()), *self._shared_writable(spec))
         if problem := unavailable() or self._sandbox_problem(folders):
-            raise ConfigError(f"agents.{self.name}.sandbox: {problem}")
+            raise InvalidSettings(f"agents.{self.name}.sandbox: {problem}")
 
     def _shared_writable(self, spec: AgentSpec) -> tuple[Path, ...]:
         """What all sessions of the agent write in a sandbox: the temporary folder, and the CLI's own folders and files."""
@@ -466,7 +466,7 @@ class Agents:
         self._agents: dict[str, ConfiguredAgent] = {}
         for name, entry in entries.items():
             if entry.driver not in drivers:
-                raise ConfigError(f"agents.{name}.driver: no driver {entry.driver!r}; there are {', '.join(sorted(drivers))}")
+                raise InvalidSettings(f"agents.{name}.driver: no driver {entry.driver!r}; there are {', '.join(sorted(drivers))}")
             folder = workspace or settings.data_dir / "workspaces" / name
             by_key = None if workspace else settings.data_dir / "key-workspaces"
             agent = ConfiguredAgent(
@@ -531,17 +531,17 @@ def _warn_about_unmatched_rules(agent: ConfiguredAgent) -> None:
 
 
 def _check_locked_names(agent: ConfiguredAgent) -> None:
-    """Raise ConfigError for a locked option that the agent does not have, which may be misspelt."""
+    """Raise InvalidSettings for a locked option that the agent does not have, which may be misspelt."""
     known = {option.name for option in agent.options}
     prefixes = tuple(f"{option.name}." for option in agent.options if option.sets_others)
     for n, name in enumerate(agent.settings.locked):
         if name not in known and not name.startswith(prefixes):
             names = ", ".join(sorted(known))
-            raise ConfigError(f"agents.{agent.name}.locked.{n}: the agent has no option {name!r}; its options are {names}")
+            raise InvalidSettings(f"agents.{agent.name}.locked.{n}: the agent has no option {name!r}; its options are {names}")
 
 
 def _check_defaults(agent: ConfiguredAgent) -> None:
     try:
         agent.check_options({name: value for name, value in agent.settings.options.items() if name != "cwd"})
     except BadRequest as error:
-        raise ConfigError(f"agents.{agent.name}.options: {error}") from None
+        raise InvalidSettings(f"agents.{agent.name}.options: {error}") from None

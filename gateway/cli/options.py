@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gateway.errors import ConfigError
+from gateway.errors import ConfigError, InvalidSettings
 
 if TYPE_CHECKING:
     from gateway.config import Settings
@@ -33,10 +34,16 @@ def load_settings(config: Path | None, data_dir: Path | None, host: str | None =
 
 
 @contextmanager
-def config_errors() -> Iterator[None]:
-    """Print a ConfigError, or an error of a file, as an error message of the command, without a traceback, and exit with 1."""
+def config_errors(invalid_settings: int = 1) -> Iterator[None]:
+    """Print a ConfigError, or an error of a file, as an error message of the command, without a traceback, and exit with 1.
+
+    Exit with `invalid_settings` if the settings are wrong.
+    """
     try:
         yield
+    except InvalidSettings as error:
+        click.ClickException(str(error)).show()
+        sys.exit(invalid_settings)
     except ConfigError as error:
         raise click.ClickException(str(error)) from None
     except OSError as error:

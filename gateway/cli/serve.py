@@ -12,6 +12,9 @@ import click
 
 from gateway.cli.options import CONFIG, DATA_DIR, config_errors, load_settings
 
+INVALID_SETTINGS = 78
+"""The exit code for settings that are wrong, EX_CONFIG of sysexits.h: a service manager does not start the daemon again."""
+
 
 @click.command()
 @CONFIG
@@ -30,7 +33,7 @@ def serve(config: Path | None, data_dir: Path | None, host: str | None, port: in
         import_fastapi()
         from gateway.server.daemon import serve as run_daemon
 
-        with config_errors():
+        with config_errors(INVALID_SETTINGS):
             settings = load_settings(config, data_dir, host, port)
             run_daemon(settings, no_auth=no_auth, hints=_hints(config, data_dir, no_auth) if hints else None)
     finally:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from gateway.errors import ConfigError
+from gateway.errors import InvalidSettings
 
 MIN_KEY = 16
 """Characters of a key on an address that other machines can reach: they can try keys."""
@@ -76,18 +76,18 @@ def _is_loopback_url(url: str) -> bool:
 
 
 def check_no_auth(host: str, no_auth: bool) -> None:
-    """Raise ConfigError for a gateway without authentication that other machines can reach."""
+    """Raise InvalidSettings for a gateway without authentication that other machines can reach."""
     if no_auth and not is_loopback(host):
-        raise ConfigError(
+        raise InvalidSettings(
             f"--no-auth with the host {host} gives everybody on the network a shell on this machine: "
             "listen on 127.0.0.1, or leave --no-auth out"
         )
 
 
 def check_key_lengths(host: str, keys: Iterable[str]) -> None:
-    """Raise ConfigError for a key of less than MIN_KEY characters of a gateway that other machines can reach."""
+    """Raise InvalidSettings for a key of less than MIN_KEY characters of a gateway that other machines can reach."""
     if not is_loopback(host) and any(len(key) < MIN_KEY for key in keys):
-        raise ConfigError(
+        raise InvalidSettings(
             f"with the host {host} other machines can try keys, and a key (PORTICO_API_KEY or auth.keys) has less than "
             f"{MIN_KEY} characters: set a longer one, or listen on 127.0.0.1"
         )

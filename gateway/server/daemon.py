@@ -34,6 +34,7 @@ from gateway.security.process_inspection import deny_process_inspection
 from gateway.security.redaction import Redactor
 from gateway.server.app import create_app
 from gateway.server.data_dir_lock import DataDirLocked, data_dir_lock
+from gateway.server.service_manager import announce_ready, announce_stop
 
 if TYPE_CHECKING:
     from gateway.websocket_limits import WebSocketLimitProtocol
@@ -193,6 +194,7 @@ class _Daemon:
         url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
         sys.stdout.write(f"portico listening on {url}\n")
         sys.stdout.flush()
+        announce_ready(url)
         if self._hints:
             sys.stderr.write(self._hints(url))
 
@@ -205,6 +207,7 @@ class _Daemon:
             seconds = self._gateway.settings.limits.grace + EXIT_TIMEOUT
             self._exit_at = asyncio.get_running_loop().time() + seconds
             _exit_after(seconds + LATE_EXIT, "the daemon exits although its shutdown has not ended")
+            announce_stop(seconds + LATE_EXIT)
         if not self._server.started:
             self._server.should_exit = True
         elif self._stopping is None:
