@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ import click
 from gateway.cli.file_replacement import replace_file
 from gateway.cli.jsonc import JSONDecodeError, parse, with_member
 from gateway.cli.options import CONFIG, DATA_DIR, config_errors, load_settings, starting
+from gateway.cli.own_program import own_program
 from gateway.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def editor(
         options = (("--config", config), ("--data-dir", data_dir))
         shared = [text for name, path in options if path is not None for text in (name, str(path.expanduser().absolute()))]
         shared += ["--connect", connect] if connect else []
-        commands = [Command(name, _own_program(), ("acp", *shared, name)) for name in _agents(settings, agents)]
+        commands = [Command(name, own_program(), ("acp", *shared, name)) for name in _agents(settings, agents)]
         if write:
             _write(editor, commands)
         else:
@@ -81,17 +81,6 @@ def _agents(settings: Settings, given: Sequence[str]) -> list[str]:
         problems = [problem for agent in known.values() if (problem := agent.problem())]
         raise ConfigError("no agent's program is installed; install one, or name an agent:\n  " + "\n  ".join(problems))
     return list(dict.fromkeys(usable))
-
-
-def _own_program() -> str:
-    """Return the absolute path of this command: an editor that is started from a desktop has another PATH than a shell."""
-    started = Path(sys.argv[0])
-    if started.name.partition(".")[0] == "portico":
-        return os.path.abspath(shutil.which(sys.argv[0]) or started)
-    found = shutil.which("portico", path=str(Path(sys.executable).parent)) or shutil.which("portico")
-    if found is None:
-        raise ConfigError("the command `portico` is not on PATH; install Portico with pip, and run `portico editor` again")
-    return os.path.abspath(found)
 
 
 def _write(editor: str, commands: Sequence[Command]) -> None:

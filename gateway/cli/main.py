@@ -12,6 +12,7 @@ from gateway.cli.editor import editor
 from gateway.cli.key import key
 from gateway.cli.run import run
 from gateway.cli.serve import serve
+from gateway.cli.service import service
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -20,5 +21,5 @@ def main() -> None:
     """A local gateway that serves agent CLIs as protocol agents."""
 
 
-for command in (serve, key, run, acp, agents, editor, audit):
+for command in (serve, service, key, run, acp, agents, editor, audit):
     main.add_command(command)

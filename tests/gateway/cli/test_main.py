@@ -6,7 +6,7 @@ from click.testing import CliRunner
 
 from gateway.cli.main import main
 
-COMMANDS = ["acp", "agents", "audit", "editor", "key", "run", "serve"]
+COMMANDS = ["acp", "agents", "audit", "editor", "key", "run", "serve", "service"]
 
 
 def test_every_command_has_help() -> None:
@@ -14,4 +14,4 @@ def test_every_command_has_help() -> None:
     for name in COMMANDS:
         result = CliRunner().invoke(main, [name, "--help"])
         assert result.exit_code == 0
-        assert "--config" in result.output
+        assert "--config" in result.output or name == "service"
