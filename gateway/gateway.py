@@ -142,6 +142,7 @@ class Gateway:
             self._mcp.open,
             AuditLog(self.redactor),
             transcripts,
+            self.discovery.notice_replacement,
             chosen.answer,
             settings.store.durability == "stored-first",
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,6 +10,7 @@ from drivers.contract.agent_specs import Limits
 from drivers.contract.mcp_servers import McpServer
 from drivers.contract.tool_server import ToolHost
 from drivers.runtime.process import Spawner
+from gateway.agents.configured_agents import ConfiguredAgent
 from gateway.observability.audit import AuditLog, log_decisions
 from gateway.observability.metrics import Metrics
 from gateway.observability.transcripts import Transcripts
@@ -22,7 +23,7 @@ from gateway.store import Store
 class SharedServices:
     """`states` is the folder of the private folders of sessions and tasks; `approval_timeout` is in seconds, 0 for none.
 
-    `stored_first`: clients get an event once it is stored.
+    `stored_first`: clients get an event once it is stored. `program_starts` is called before an agent's program is started.
     """
 
     store: Store
@@ -35,6 +36,7 @@ class SharedServices:
     tool_host: ToolHost
     audit: AuditLog
     transcripts: Transcripts
+    program_starts: Callable[[ConfiguredAgent], None]
     approval_timeout: float = 0.0
     stored_first: bool = False
 

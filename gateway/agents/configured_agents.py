@@ -72,7 +72,8 @@ class ConfiguredAgent:
 
     def apply_probe(self, probe: Probe) -> None:
         """Replace the driver's general information by what the probe of the installed program reports."""
-        self._probe = probe
+        # Without what an earlier version of the program has reported.
+        self._probe, self.info = probe, self.driver.info()
         if self.driver.info().seeds:
             self.info = replace(self.info, seeds=probe.seeds is not False)
         if probe.images is False:

@@ -1,7 +1,8 @@
 """Discovery: probes each agent's program for its version, login and models, in the background.
 
 Results are cached in a file of the data directory by the program's path and modification time, so that they are known
-immediately after a restart. Old results are refreshed in the background.
+immediately after a restart. Old results are refreshed in the background. A program that was replaced, as by an update, is probed
+again when it is next listed or started, and its earlier results are forgotten.
 
 Whether the program takes a history is found out afterwards, in a second start, for which no request waits.
 """
@@ -14,6 +15,7 @@ import logging
 import os
 import threading
 import time
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +28,7 @@ from drivers.runtime.process import Spawner
 from gateway import __version__
 from gateway.agents.configured_agents import Agents, ConfiguredAgent
 from gateway.agents.installed_version import installed_version
-from gateway.errors import GatewayError
+from gateway.errors import AgentProblem, GatewayError
 from gateway.private_files import private_file
 from gateway.security.redaction import Redactor
 
@@ -87,6 +89,8 @@ class Discovery:
         self._results: dict[str, Probe] = _read_cache(self._file)
         self._probed_at: dict[str, float] = {}
         self._probes: dict[str, asyncio.Task[None]] = {}
+        self._replaced: dict[str, str] = {}
+        """The versions of programs that were replaced, by the agents' names, until the new version is known."""
         self._delayed: dict[str, asyncio.TimerHandle] = {}
         self._seed_checks: dict[str, asyncio.Task[None]] = {}
         self._seeds_checked_at: dict[str, float] = {}
@@ -136,6 +140,12 @@ class Discovery:
         if agent.problem() is None:
             self._refresh(agent)
 
+    def notice_replacement(self, agent: ConfiguredAgent) -> None:
+        """Probe the agent's program in the background if it was replaced since it was probed: it is about to be started."""
+        with suppress(AgentProblem, OSError):
+            if agent.name in self._probed_at and self._key(agent) not in self._results:
+                self._start_probe(agent)
+
     async def wait_for_probe(self, agent: ConfiguredAgent) -> DiscoveredAgent | None:
         """Wait for a probe that takes longer than PROBE_TIMEOUT, and return its result. None if there is a result already."""
         probing = self._probes.get(agent.name)
@@ -184,6 +194,7 @@ class Discovery:
     async def _probe(self, agent: ConfiguredAgent, spawner: Spawner) -> None:
         key = self._key(agent)
         known = self._results.get(key)
+        self._forget_replaced(agent, key)
         try:
             # The agent may have the result of another version of the program still.
             spec = replace(agent.spec({}), unknown_arguments=frozenset(known.unknown_arguments if known else ()))
@@ -198,6 +209,7 @@ class Discovery:
             hint = f"; {old}: update it with `{agent.info.install}`" if old else ""
             probe = replace(probe, problem=self._redactor.clean(probe.problem + hint))
             log.warning("agent %s: %s", agent.name, probe.problem)
+        self._log_update(agent, probe.version)
         await self._keep(agent, key, replace(probe, seeds=known.seeds if known else None))
         self._start_seed_check(agent, spawner, key)
 
@@ -217,8 +229,10 @@ class Discovery:
         # One after the other: each starts a CLI, when the machine has other work to do.
         async with self._seed_check:
             seeds = await self._takes_history(agent, spawner)
-        if seeds is not None and self._results[key].seeds is not seeds:
-            await self._keep(agent, key, replace(self._results[key], seeds=seeds))
+        probe = self._results.get(key)
+        # Without a result the program was replaced meanwhile.
+        if probe is not None and seeds is not None and probe.seeds is not seeds:
+            await self._keep(agent, key, replace(probe, seeds=seeds))
             if agent.limitation:
                 log.warning("%s", agent.limitation)
 
@@ -238,6 +252,20 @@ class Discovery:
         agent.apply_probe(probe)
         self._results[key] = probe
         await asyncio.to_thread(_write_cache, self._file, self._results)
+
+    def _forget_replaced(self, agent: ConfiguredAgent, key: str) -> None:
+        """Forget the results of the programs that the agent had before this one."""
+        replaced = [other for other in self._results if other != key and other.startswith(f"{agent.name}|")]
+        for other in replaced:
+            if version := self._results.pop(other).version:
+                self._replaced[agent.name] = version
+        if replaced:
+            agent.apply_probe(Probe())
+
+    def _log_update(self, agent: ConfiguredAgent, version: str | None) -> None:
+        before = self._replaced.pop(agent.name, None) if version else None
+        if before and before != version:
+            log.info("agent %r: version %s → %s", agent.name, before, version)
 
     def _key(self, agent: ConfiguredAgent) -> str:
         program = agent.program()

@@ -160,6 +160,7 @@ class TaskRunner:
         # Before the agent starts, which has the task then: a task that is refused, or repeated after a kill, is not run twice.
         await self._store.runs.start(record, key=key.record(task_id, record.first_seq) if key else None)
         try:
+            self._shared.program_starts(entry)
             spawner = entry.sandboxed(self._shared.transcripts.spawner(self._shared.spawner, task_id, entry), spec)
             agent = await start.run(entry.driver.execute(spec, spawner, self._shared.limits))
         except DriverError as error:

@@ -253,6 +253,7 @@ class LiveAgent:
         return await self._launch(spec)
 
     async def _launch(self, spec: SessionSpec) -> Agent:
+        self._shared.program_starts(self._agent)
         spawner = self._agent.sandboxed(self._spawner, spec)
         agent = await self._agent.driver.open(spec, spawner, self._shared.limits)
         self._metrics.started(spec, again=self._started_before)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from drivers.contract.driver_info import Probe
+from drivers.contract.driver_info import Option, Probe
 from drivers.runtime.process import Spawner
 from gateway import __version__
 from gateway.agents import discovery
@@ -20,7 +20,7 @@ from gateway.agents.discovery import Discovery, _read_cache, _write_cache
 from gateway.config import parse
 from gateway.security.redaction import Redactor
 from tests.daemon import gateway_config, run_gateway
-from tests.gateway.requests import wait_for_probes, wait_until
+from tests.gateway.requests import user_message, wait_for_probes, wait_until
 
 Program = Callable[..., Path]
 
@@ -127,6 +127,62 @@ async def test_changed_program_is_probed_again(tmp_path: Path, claude: Program) 
         assert (await agent_state(running.client, "claude"))["version"] == "2.1.329"
         claude(version="3.0.0")
         assert (await agent_state(running.client, "claude"))["version"] == "3.0.0"
+
+
+def updates(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [text for record in caplog.records if " → " in (text := record.getMessage())]
+
+
+async def test_update_is_logged_once_and_earlier_results_are_forgotten(
+    tmp_path: Path, claude: Program, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "gateway.agents.discovery")
+    async with run_gateway(claude_config(tmp_path, claude(models=("opus",)))) as running:
+        await agent_state(running.client, "claude")
+        program = claude(version="2.1.330", models=("opus", "haiku"))
+        for _ in range(2):
+            state = await agent_state(running.client, "claude")
+            assert (state["version"], state["models"]) == ("2.1.330", ["opus", "haiku"])
+        assert updates(caplog) == ["agent 'claude': version 2.1.329 → 2.1.330"]
+        # The same version in a new file is no update.
+        os.utime(program, ns=(0, 1))
+        assert (await agent_state(running.client, "claude"))["version"] == "2.1.330"
+        assert len(updates(caplog)) == 1
+    known = json.loads((tmp_path / "data" / "discovery.json").read_text())
+    assert [key.split("|")[3] for key in known if key.startswith("claude|")] == ["1"]
+    # An update while the daemon does not run.
+    claude(version="2.1.331")
+    async with run_gateway(claude_config(tmp_path, program)) as running:
+        assert (await agent_state(running.client, "claude"))["version"] == "2.1.331"
+    assert updates(caplog)[1:] == ["agent 'claude': version 2.1.330 → 2.1.331"]
+
+
+@pytest.mark.parametrize("start", ["session", "task"])
+async def test_update_is_noticed_when_the_program_is_started(
+    start: str, tmp_path: Path, claude: Program, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "gateway.agents.discovery")
+    config = claude_config(tmp_path, claude(models=("opus",)))
+    # The program serves no session.
+    config["limits"]["start"] = 0.5
+    async with run_gateway(config) as running:
+        await agent_state(running.client, "claude")
+        claude(version="2.1.330", models=("haiku",))
+        if start == "session":
+            await running.client.put("/session", json={"agent": {"name": "claude"}, "messages": [user_message("x")]})
+        else:
+            await running.client.post("/v1/execute", json={"driver": "claude", "task": "x"})
+        await wait_until(lambda: updates(caplog) == ["agent 'claude': version 2.1.329 → 2.1.330"])
+        assert running.gateway.agents.get("claude").models == ("haiku",)
+
+
+def test_results_of_an_earlier_version_do_not_stay() -> None:
+    agent = Agents(parse({}), environ={"PATH": "/bin"}).get("claude")
+    before = agent.info
+    agent.apply_probe(Probe(models=("opus",), images=False, options=(Option("colour", "Colour", "Of the output."),)))
+    assert agent.info != before and agent.models == ("opus",)
+    agent.apply_probe(Probe())
+    assert (agent.info, agent.models) == (before, ())
 
 
 async def test_concurrent_requests_share_one_probe(tmp_path: Path, claude: Program) -> None:
