@@ -75,10 +75,11 @@ test: $(VENV)/.dev ## Run the whole suite: no model, no CLI, no network
 test-real: $(VENV)/.dev $(CLIS)/.installed $(CLIS)/acpx/.installed $(CLIS)/acp-client/.installed $(CLIS)/agents/.installed $(CLIS)/python/.installed ## Run the tests with the real CLIs against model servers on loopback
 	@$(BIN)/python -m pytest -q -n 2 --dist loadfile tests/real
 
-check: $(VENV)/.dev ## Lint, types and the import contract
+check: $(VENV)/.dev ## Lint, types on Linux and on macOS, and the import contract
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check --quiet .
 	@$(BIN)/mypy
+	@$(BIN)/mypy --platform darwin --cache-dir .mypy_cache/darwin
 	@$(BIN)/lint-imports --no-cache | tail -n 12
 
 format: $(VENV)/.dev ## Format the code

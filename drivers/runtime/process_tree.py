@@ -13,6 +13,7 @@ import errno
 import itertools
 import logging
 import os
+import resource
 import secrets
 import sys
 import time
@@ -25,10 +26,6 @@ from dataclasses import dataclass
 import psutil
 
 log = logging.getLogger(__name__)
-
-LINUX = sys.platform == "linux"
-if LINUX:
-    import resource
 
 MARKER = "PORTICO_AGENT_ID"
 """The environment variable with the marker."""
@@ -45,7 +42,7 @@ SEARCH_TIMEOUT = 1.0
 SEARCH_THREADS = 2
 """Threads for these searches."""
 
-_UNTAGGED = resource.getrlimit(RLIMIT_LOCKS) if LINUX else (0, 0)
+_UNTAGGED = resource.getrlimit(RLIMIT_LOCKS) if sys.platform == "linux" else (0, 0)
 _numbers = itertools.count(secrets.randbits(32))
 # Not the event loop's default threads: file accesses use those, and may block all of them.
 _searches = ThreadPoolExecutor(SEARCH_THREADS, thread_name_prefix="process-search")
@@ -63,7 +60,7 @@ def tag_next_child(marker: str) -> None:
 
     A process that is started before that inherits the tag from its first instruction on. `tag` afterwards makes sure of it.
     """
-    if LINUX:
+    if sys.platform == "linux":
         with contextlib.suppress(OSError, ValueError):
             resource.setrlimit(RLIMIT_LOCKS, (_tag(marker), _UNTAGGED[1]))
             asyncio.get_running_loop().call_soon(resource.setrlimit, RLIMIT_LOCKS, _UNTAGGED)
@@ -71,7 +68,7 @@ def tag_next_child(marker: str) -> None:
 
 def tag(pid: int, marker: str) -> None:
     """Set the tag of a running process, if it has another one."""
-    if LINUX:
+    if sys.platform == "linux":
         with contextlib.suppress(OSError, ValueError):
             soft, hard = resource.prlimit(pid, RLIMIT_LOCKS)
             if soft != _tag(marker):
@@ -111,7 +108,7 @@ def family(of: str, roots: Iterable[psutil.Process] = ()) -> set[psutil.Process]
         roots: Processes that belong to it, marker or not.
     """
     # This process has the tag of a process that is starting (`tag_next_child`), and the marker if an agent has started it.
-    rows = [row for row in (_linux_rows(of) if LINUX else _portable_rows(of)) if row.pid != os.getpid()]
+    rows = [row for row in (_linux_rows(of) if sys.platform == "linux" else _portable_rows(of)) if row.pid != os.getpid()]
     pids = {row.pid for row in rows}
     running = {root.pid for root in roots if root.is_running()}
     # Sessions outlive their leaders. A pid that another process has now is not the session's any more.
@@ -161,6 +158,8 @@ def _linux_rows(of: str) -> Iterator[_Row]:
 
 def _tag_of(pid: int) -> int:
     """The tag of a process, 0 without one."""
+    if sys.platform != "linux":
+        return 0
     try:
         return max(resource.prlimit(pid, RLIMIT_LOCKS)[0], 0)
     except PermissionError:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from drivers.contract.errors import AgentUnavailable
-from drivers.runtime.confined_files import open_folder
+from drivers.runtime.confined_files import SEARCH, open_folder
 
 MIN_ABI = 3
 """Of Linux 6.2. Versions before do not restrict truncating files."""
@@ -162,7 +162,7 @@ def _all_but(hidden: set[Path]) -> Iterator[Path]:
 
 def _allow(ruleset: int, path: Path, rights: int, *, follow: bool = True, folder: int | None = None) -> None:
     """Add a rule for a path, relative to the descriptor `folder` if there is one. Raises OSError."""
-    descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW), dir_fd=folder)
+    descriptor = os.open(path, SEARCH | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW), dir_fd=folder)
     try:
         if not stat.S_ISDIR(os.fstat(descriptor).st_mode):
             rights &= _OF_FILES

@@ -117,6 +117,8 @@ def _orphans() -> list[psutil.Process]:
 
 def _children(*, exited: bool = False) -> list[psutil.Process]:
     """The children of this process. With `exited`, only if one of them has exited. Does not reap."""
+    if sys.platform != "linux":
+        return []
     try:
         # Searching takes milliseconds, this system call microseconds.
         one = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
