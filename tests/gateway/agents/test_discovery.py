@@ -163,17 +163,19 @@ async def test_update_is_noticed_when_the_program_is_started(
 ) -> None:
     caplog.set_level("INFO", "gateway.agents.discovery")
     config = claude_config(tmp_path, claude(models=("opus",)))
-    # The program serves no session.
-    config["limits"]["start"] = 0.5
     async with run_gateway(config) as running:
         await agent_state(running.client, "claude")
         claude(version="2.1.330", models=("haiku",))
-        if start == "session":
-            await running.client.put("/session", json={"agent": {"name": "claude"}, "messages": [user_message("x")]})
-        else:
-            await running.client.post("/v1/execute", json={"driver": "claude", "task": "x"})
+        session = {"agent": {"name": "claude"}, "messages": [user_message("x")]}
+        task = {"driver": "claude", "task": "x"}
+        # The program answers no prompt.
+        request = asyncio.create_task(
+            running.client.put("/session", json=session) if start == "session" else running.client.post("/v1/execute", json=task)
+        )
         await wait_until(lambda: updates(caplog) == ["agent 'claude': version 2.1.329 → 2.1.330"])
         assert running.gateway.agents.get("claude").models == ("haiku",)
+        request.cancel()
+        await asyncio.wait([request])
 
 
 def test_results_of_an_earlier_version_do_not_stay() -> None:
