@@ -193,8 +193,8 @@ class Discovery:
 
     async def _probe(self, agent: ConfiguredAgent, spawner: Spawner) -> None:
         key = self._key(agent)
-        known = self._results.get(key)
         self._forget_replaced(agent, key)
+        known = self._results.get(key)
         try:
             # The agent may have the result of another version of the program still.
             spec = replace(agent.spec({}), unknown_arguments=frozenset(known.unknown_arguments if known else ()))
@@ -209,7 +209,6 @@ class Discovery:
             hint = f"; {old}: update it with `{agent.info.install}`" if old else ""
             probe = replace(probe, problem=self._redactor.clean(probe.problem + hint))
             log.warning("agent %s: %s", agent.name, probe.problem)
-        self._log_update(agent, probe.version)
         await self._keep(agent, key, replace(probe, seeds=known.seeds if known else None))
         self._start_seed_check(agent, spawner, key)
 
@@ -229,9 +228,9 @@ class Discovery:
         # One after the other: each starts a CLI, when the machine has other work to do.
         async with self._seed_check:
             seeds = await self._takes_history(agent, spawner)
+        # None if the program was replaced meanwhile.
         probe = self._results.get(key)
-        # Without a result the program was replaced meanwhile.
-        if probe is not None and seeds is not None and probe.seeds is not seeds:
+        if seeds is not None and probe is not None and probe.seeds is not seeds:
             await self._keep(agent, key, replace(probe, seeds=seeds))
             if agent.limitation:
                 log.warning("%s", agent.limitation)
@@ -249,6 +248,7 @@ class Discovery:
             return None
 
     async def _keep(self, agent: ConfiguredAgent, key: str, probe: Probe) -> None:
+        self._log_update(agent, probe.version)
         agent.apply_probe(probe)
         self._results[key] = probe
         await asyncio.to_thread(_write_cache, self._file, self._results)
@@ -261,6 +261,8 @@ class Discovery:
                 self._replaced[agent.name] = version
         if replaced:
             agent.apply_probe(Probe())
+            if checking := self._seed_checks.get(agent.name):
+                checking.cancel()
 
     def _log_update(self, agent: ConfiguredAgent, version: str | None) -> None:
         before = self._replaced.pop(agent.name, None) if version else None
