@@ -190,9 +190,8 @@ def load(path: Path | None, environ: Mapping[str, str] = os.environ) -> Settings
 
     Without any file, return the defaults. Raises InvalidSettings that names the file, the path of the key and the allowed values.
     """
-    explicit = explicit_file(path, environ)
-    file = explicit or user_file()
-    if explicit is None and not file.exists():
+    file = configuration_file(path, environ)
+    if file is None:
         return Settings()
     try:
         table = tomllib.loads(file.expanduser().read_text("utf-8"))
@@ -213,6 +212,15 @@ def explicit_file(path: Path | None, environ: Mapping[str, str] = os.environ) ->
 def user_file() -> Path:
     """Return the configuration file in the user's configuration folder, which may be missing."""
     return user_config_path("portico", appauthor=False) / "config.toml"
+
+
+def configuration_file(path: Path | None, environ: Mapping[str, str] = os.environ) -> Path | None:
+    """Return the file that `load` reads, which exists unless it is named; None if there is none."""
+    explicit = explicit_file(path, environ)
+    if explicit is not None:
+        return explicit
+    file = user_file()
+    return file if file.exists() else None
 
 
 def parse(table: Mapping[str, Any], source: str = "the configuration") -> Settings:

@@ -9,6 +9,7 @@ import errno
 import logging
 import os
 import stat
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -56,16 +57,26 @@ def private_data_directory(data_dir: Path) -> list[str]:
     """
     if not data_dir.is_dir():
         private_directory(data_dir)
-    changes = _corrected(data_dir, DIRECTORY_MODE)
-    for entry in _entries(data_dir):
-        if entry.is_dir(follow_symlinks=False):
-            if entry.name in PRIVATE_FOLDERS:
-                changes += _corrected(Path(entry.path), DIRECTORY_MODE)
-            if entry.name in FOLDERS_OF_FILES:
-                changes += [change for file in _entries(Path(entry.path)) for change in _corrected_file(file)]
-        else:
-            changes += _corrected_file(entry)
+    changes = []
+    for path, mode in _private_paths(data_dir):
+        # A file may be removed meanwhile, as SQLite does with its write-ahead log.
+        with suppress(FileNotFoundError):
+            changes += _corrected(path, mode)
     return changes
+
+
+def accessible_to_others(data_dir: Path) -> dict[Path, int]:
+    """Return what other users can access of a data directory: the paths whose modes its next use corrects, with their modes.
+
+    Changes nothing. Raises OSError if the directory cannot be read.
+    """
+    found = {}
+    for path, _ in _private_paths(data_dir):
+        with suppress(FileNotFoundError):
+            mode = stat.S_IMODE(path.stat().st_mode)
+            if mode & OTHERS:
+                found[path] = mode
+    return found
 
 
 def private_file(path: Path, flags: int) -> int:
@@ -85,17 +96,28 @@ def correct_file(path: Path) -> None:
             log.warning("%s", change)
 
 
+def _private_paths(data_dir: Path) -> Iterator[tuple[Path, int]]:
+    """Yield the data directory, its folders and its files, each with its mode. Raises OSError if one cannot be read."""
+    yield data_dir, DIRECTORY_MODE
+    for entry in _entries(data_dir):
+        if entry.is_dir(follow_symlinks=False):
+            if entry.name in PRIVATE_FOLDERS:
+                yield Path(entry.path), DIRECTORY_MODE
+            if entry.name in FOLDERS_OF_FILES:
+                yield from _files(_entries(Path(entry.path)))
+        else:
+            yield from _files([entry])
+
+
 def _entries(folder: Path) -> list[os.DirEntry[str]]:
     with os.scandir(folder) as entries:
         return list(entries)
 
 
-def _corrected_file(entry: os.DirEntry[str]) -> list[str]:
-    # A file may be removed meanwhile, as SQLite does with its write-ahead log.
-    with suppress(FileNotFoundError):
+def _files(entries: Iterable[os.DirEntry[str]]) -> Iterator[tuple[Path, int]]:
+    for entry in entries:
         if entry.is_file(follow_symlinks=False):
-            return _corrected(Path(entry.path), FILE_MODE)
-    return []
+            yield Path(entry.path), FILE_MODE
 
 
 def _corrected(path: Path, mode: int) -> list[str]:

@@ -69,6 +69,8 @@ class ConfiguredAgent:
         self.locked = frozenset((*settings.locked, *(general if set(settings.locked) - {CWD.name} else ())))
         """The options that sessions and tasks may not set."""
         self._probe = Probe()
+        self.configured = True
+        """Whether the configuration has an entry for it. Agents without one exist if their program is found."""
 
     def apply_probe(self, probe: Probe) -> None:
         """Replace the driver's general information by what the probe of the installed program reports."""
@@ -481,6 +483,7 @@ class Agents:
                 settings.secret_paths,
                 settings.server.folders == "any",
             )
+            agent.configured = name in settings.agents
             _check_locked_names(agent)
             _check_defaults(agent)
             agent.check_sandbox()

@@ -49,12 +49,26 @@ MAX_AGE_UNSEEDED = 60.0
 
 @dataclass(frozen=True, slots=True)
 class DiscoveredAgent:
-    """What is known about one agent. `problem` is why it is not available and what to do; None if it is available."""
+    """What is known about one agent. `problem` is why it is not available and what to do; None if it is available.
+
+    `probed` is whether its program has answered a probe, or could not.
+    """
 
     agent: ConfiguredAgent
     program: str
     probe: Probe
     problem: str | None
+    probed: bool = True
+
+    @property
+    def command(self) -> str | None:
+        """The shell command that solves the problem; None without a problem, and where none is known."""
+        if self.problem is None:
+            return None
+        if self.probe.logged_in is False and self.probe.problem is None:
+            return self.agent.login_command()
+        # Another program than the driver's own is not one that this command installs.
+        return self.agent.info.install or None if self.agent.settings.program is None else None
 
     @property
     def version(self) -> str | None:
@@ -109,12 +123,15 @@ class Discovery:
         """Return the agents that can be used now."""
         return [found for found in await self.all_agents() if found.problem is None]
 
-    async def all_agents(self) -> list[DiscoveredAgent]:
-        """Return all configured agents. Without a result, wait for the probe, up to PROBE_TIMEOUT."""
+    async def all_agents(self, *, refresh: bool = False) -> list[DiscoveredAgent]:
+        """Return all configured agents. Without a result, or with `refresh`, wait for the probe, up to PROBE_TIMEOUT."""
         usable = [agent for agent in self._agents if agent.problem() is None]
         for agent in usable:
-            self._refresh(agent)
-        new = [self._probes[a.name] for a in usable if a.name in self._probes and self._key(a) not in self._results]
+            if refresh:
+                self._start_probe(agent)
+            else:
+                self._refresh(agent)
+        new = [self._probes[a.name] for a in usable if a.name in self._probes and (refresh or self._key(a) not in self._results)]
         if new:
             await asyncio.wait(new, timeout=PROBE_TIMEOUT)
         return [self._discovered(agent) for agent in self._agents]
@@ -167,10 +184,11 @@ class Discovery:
         problem = agent.problem()
         if problem is not None:
             return DiscoveredAgent(agent, "", Probe(), problem)
-        probe = self._results.get(self._key(agent), Probe())
+        known = self._results.get(self._key(agent))
+        probe = known or Probe()
         if probe.logged_in is False and probe.problem is None:
             problem = _log_in(agent)
-        return DiscoveredAgent(agent, agent.program(), probe, probe.problem or problem)
+        return DiscoveredAgent(agent, agent.program(), probe, probe.problem or problem, known is not None)
 
     def _refresh(self, agent: ConfiguredAgent) -> None:
         known = self._results.get(self._key(agent))

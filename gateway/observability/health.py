@@ -18,6 +18,7 @@ WRITE_TIMEOUT = 3.0
 """Seconds for one small write."""
 FREE_BYTES = 1024 * 1024
 """What must fit on the disk: about one row of events. The write to the store itself may reuse space that the store has."""
+DISK_FULL = f"the disk is full: {FREE_BYTES // 1024} KiB cannot be written"
 CACHE_SECONDS = 1.0
 """How long a result is reused: the endpoint needs no key, and each check costs a write."""
 
@@ -55,12 +56,21 @@ class ReadinessCheck:
     def _check_space(self) -> str | None:
         try:
             for folder in self._folders:
-                with TemporaryFile(dir=folder) as file:
-                    file.write(b"\0" * FREE_BYTES)
-                    file.flush()
+                check_space(folder)
         except OSError as error:
             log.error("the folder of the data cannot be written: %s", error)
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                return f"the disk is full: {FREE_BYTES // 1024} KiB cannot be written"
+            if is_disk_full(error):
+                return DISK_FULL
             return f"the folder of the data cannot be written ({error.strerror}); the gateway's log has the reason"
         return None
+
+
+def check_space(folder: Path) -> None:
+    """Write FREE_BYTES into a temporary file of the folder. Blocks. Raises OSError if they cannot be written."""
+    with TemporaryFile(dir=folder) as file:
+        file.write(b"\0" * FREE_BYTES)
+        file.flush()
+
+
+def is_disk_full(error: OSError) -> bool:
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
