@@ -21,14 +21,15 @@ class AgentState(BaseModel):
     version: str | None = None
     support: Support | None = Field(
         default=None,
-        description="Whether its version is in the range of tested ones, newer, older, or not supported any more; null where that "
-        "is not known. An agent with a newer or an unsupported version is offered if its program works.",
+        description="Whether its version is in the range of tested ones, newer, older, or not supported any more; null where "
+        "that is not known. An agent with a newer or an unsupported version is offered if its program works.",
     )
     notes: list[str] = Field(default=[], description="What the agent cannot do with this version, and what was noticed with it.")
     logged_in: bool | None = None
     models: list[str] = []
     probed: bool = Field(default=True, description="False until its program has answered, or has failed to.")
     problem: str | None = None
+    login: str | None = Field(default=None, description="The shell command that logs its program in, where the driver names one.")
     command: str | None = Field(default=None, description="The shell command that solves the problem, where one is known.")
 
 
@@ -68,5 +69,6 @@ def _state(found: DiscoveredAgent, redactor: Redactor) -> AgentState:
         models=list(probe.models),
         probed=found.probed,
         problem=redactor.clean(found.problem) if found.problem else None,
+        login=found.agent.login_command(),
         command=found.command,
     )

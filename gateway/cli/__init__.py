@@ -1,1 +1,1 @@
-"""The command line: a module per command (serve, run, acp, editor, key, audit), the options that they share, and their group."""
+"""The command line: a module per command, the options that they share, and their group."""

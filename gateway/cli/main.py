@@ -8,6 +8,7 @@ from gateway import __version__
 from gateway.cli.acp import acp
 from gateway.cli.agents import agents
 from gateway.cli.audit import audit
+from gateway.cli.doctor import doctor
 from gateway.cli.editor import editor
 from gateway.cli.key import key
 from gateway.cli.run import run
@@ -21,5 +22,5 @@ def main() -> None:
     """A local gateway that serves agent CLIs as protocol agents."""
 
 
-for command in (serve, service, key, run, acp, agents, editor, audit):
+for command in (serve, service, key, run, acp, agents, editor, doctor, audit):
     main.add_command(command)

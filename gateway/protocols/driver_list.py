@@ -34,6 +34,7 @@ EXAMPLES = openapi_extra(
                             "models": ["sonnet", "opus"],
                             "probed": True,
                             "problem": None,
+                            "login": "claude auth login --claudeai",
                             "command": None,
                         }
                     ],

@@ -1,0 +1,221 @@
+"""The agents of a diagnosis: asked of the daemon that runs, or probed in this process; and their one-shot tasks."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import re
+import shlex
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+from pydantic import TypeAdapter, ValidationError
+
+from drivers.runtime.process import Spawner
+from drivers.runtime.subreaper import adopted_orphans
+from gateway.agents.configured_agents import TEST_DRIVERS, Agents
+from gateway.agents.discovery import PROBE_TIMEOUT, Discovery
+from gateway.agents.driver_states import AgentState, DriverState, driver_states
+from gateway.config import Settings, StoreSettings
+from gateway.diagnosis.bounded import ANSWER_SECONDS, bounded
+from gateway.diagnosis.daemon import Address, Answer
+from gateway.diagnosis.report import AgentReport, Check, Trial
+from gateway.errors import AgentProblem, GatewayError
+from gateway.security.redaction import Redactor
+
+TASK = "Reply with the single word ok, and use no tools."
+TRIAL_SECONDS = 120.0
+"""Seconds for a task, start of the program included."""
+REFUSED = (403, 409, 429)
+"""HTTP status of a task that the gateway refuses for reasons of its own."""
+MAX_ANSWER, MAX_MODELS = 200, 4
+"""Characters of an answer, and models, that are reported in words."""
+ABOUT_LOGIN = re.compile(r"log.?in|logged|auth|api.?key|credential|\b40[13]\b", re.IGNORECASE)
+"""Of errors that another login may solve."""
+_DRIVERS = TypeAdapter(dict[str, list[DriverState]])
+
+
+class DaemonError(Exception):
+    """The daemon does not answer, or refuses the key; in words."""
+
+
+class AgentSource(Protocol):
+    """Where agents are asked and tasks are run."""
+
+    async def drivers(self) -> list[DriverState]:
+        """Return the state of every driver and its agents, probed now."""
+
+    async def run(self, agent: str) -> tuple[list[dict[str, Any]], Trial | None]:
+        """Run TASK. Return its events as `/v1/execute` streams them; with a Trial if the task was not accepted."""
+
+
+class DaemonAgents:
+    """The agents of a daemon that runs."""
+
+    def __init__(self, address: Address, key: str | None) -> None:
+        self._address, self._key = address, key
+
+    async def drivers(self) -> list[DriverState]:
+        """Raises DaemonError."""
+        # The daemon waits so long for programs.
+        seconds = PROBE_TIMEOUT + ANSWER_SECONDS
+        try:
+            answer = await self._ask("GET", "/v1/drivers?refresh=true", None, seconds)
+        except (OSError, http.client.HTTPException) as error:
+            raise DaemonError(f"it does not report its agents within {seconds:g} s") from error
+        if answer.status == 401:
+            raise DaemonError("it does not accept the key of this data folder")
+        try:
+            return _DRIVERS.validate_python(answer.object())["drivers"]
+        except (ValidationError, KeyError) as error:
+            raise DaemonError(f"its answer about agents cannot be read (HTTP status {answer.status})") from error
+
+    async def run(self, agent: str) -> tuple[list[dict[str, Any]], Trial | None]:
+        answer = await self._ask("POST", "/v1/execute", {"driver": agent, "task": TASK}, TRIAL_SECONDS)
+        if answer.status != 200:
+            error = str(answer.object().get("error", f"HTTP status {answer.status}"))
+            return [], Trial(seconds=0, error=error, refused=answer.status in REFUSED)
+        data = [line.removeprefix(b"data: ") for line in answer.body.split(b"\n") if line.startswith(b"data: ")]
+        return [json.loads(line) for line in data], None
+
+    async def _ask(self, method: str, path: str, body: Any, seconds: float) -> Answer:
+        return await bounded(lambda: self._address.request(method, path, self._key, body, seconds), seconds)
+
+
+class OwnAgents:
+    """The agents of the configuration, in this process. Nothing is written into the data directory of the settings."""
+
+    def __init__(self, settings: Settings, agents: Agents, folder: Path, redactor: Redactor) -> None:
+        self._agents, self._redactor = agents, redactor
+        # A store of its own, which is gone afterwards.
+        server = settings.server.model_copy(update={"data_dir": folder / "data"})
+        self._settings = settings.model_copy(update={"server": server, "store": StoreSettings()})
+        self._discovery = Discovery(agents, folder, redactor, probes_at_start=False)
+        self._discovery.spawner = Spawner()
+        self._gateway: Any = None
+        self._opening = asyncio.Lock()
+
+    async def drivers(self) -> list[DriverState]:
+        return await driver_states(self._agents, self._discovery, self._redactor)
+
+    async def run(self, agent: str) -> tuple[list[dict[str, Any]], Trial | None]:
+        from gateway.runs.one_shot_tasks import Task
+
+        events: list[dict[str, Any]] = []
+        try:
+            gateway = await self._opened()
+            turn = await gateway.tasks.execute(Task(agent, TASK))
+            async for entries in turn.batches():
+                events += [json.loads(entry.data) for entry in entries]
+        except GatewayError as error:
+            return events, Trial(seconds=0, error=str(error), refused=not isinstance(error, AgentProblem))
+        return events, None
+
+    async def _opened(self) -> Any:
+        async with self._opening:
+            if self._gateway is None:
+                # With SQLAlchemy, which takes half a second, and which only a task needs.
+                from gateway.gateway import Gateway
+
+                gateway = Gateway(self._settings, (), self._redactor, self._agents, self._discovery)
+                await gateway.open()
+                self._gateway = gateway
+        return self._gateway
+
+    async def close(self) -> None:
+        await self._discovery.close()
+        if self._gateway is not None:
+            await self._gateway.close()
+
+
+@asynccontextmanager
+async def own_agents(settings: Settings, agents: Agents, folder: Path, redactor: Redactor) -> AsyncIterator[OwnAgents]:
+    """The agents in this process. Their processes are ended afterwards."""
+    async with adopted_orphans():
+        own = OwnAgents(settings, agents, folder, redactor)
+        try:
+            yield own
+        finally:
+            await own.close()
+
+
+async def report_agents(source: AgentSource, tried: bool, portico: str, edit: str | None) -> list[AgentReport]:
+    """Report every agent; with a task of each that is offered, at the same time, if they are `tried`. Raises DaemonError.
+
+    `portico` is as in `check_daemon`; `edit` is the command that edits the configuration.
+    """
+    found = [(driver, state) for driver in await source.drivers() for state in driver.agents]
+    trials = await asyncio.gather(*(_trial(source, state.name) for _, state in found if tried and state.offered))
+    by_name = dict(zip([state.name for _, state in found if tried and state.offered], trials, strict=True))
+    return [_report(driver, state, by_name.get(state.name), portico, edit) for driver, state in found]
+
+
+def check_any_agent(agents: Sequence[AgentReport]) -> Check | None:
+    """The problem that no agent can be used; None if one can. Agents for tests count if they are configured."""
+    if any(agent.state.offered and (agent.state.configured or agent.driver not in TEST_DRIVERS) for agent in agents):
+        return None
+    command = next((agent.check.command for agent in agents if agent.check.command), None)
+    text = "no agent can be used: install or log in one of those below"
+    return Check(name="Agents", status="problem", text=text, command=command)
+
+
+async def _trial(source: AgentSource, agent: str) -> Trial:
+    started = time.monotonic()
+    try:
+        async with asyncio.timeout(TRIAL_SECONDS):
+            events, trial = await source.run(agent)
+    except TimeoutError:
+        return Trial(seconds=TRIAL_SECONDS, error=f"the task was not over after {TRIAL_SECONDS:g} s")
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        return Trial(seconds=time.monotonic() - started, error=f"the task cannot be run: {error}")
+    seconds = time.monotonic() - started
+    if trial is not None:
+        return trial.model_copy(update={"seconds": seconds})
+    text = "".join(event["text"] for event in events if event.get("kind") == "agent_token").strip()
+    errors = [str(event.get("message")) for event in events if event.get("kind") == "error"]
+    code = next((event.get("exit_code") for event in events if event.get("kind") == "session_end"), None)
+    if not errors and code != 0:
+        errors = ["it ended before the task did" if code is None else f"its program exited with code {code}"]
+    if not errors and not text:
+        errors = ["it answered nothing"]
+    return Trial(seconds=seconds, answer=text.partition("\n")[0][:MAX_ANSWER] or None, error=errors[0] if errors else None)
+
+
+def _report(driver: DriverState, state: AgentState, trial: Trial | None, portico: str, edit: str | None) -> AgentReport:
+    check = _check(driver, state, edit)
+    if trial is not None:
+        if trial.error is None:
+            check.details.append(f"answered in {trial.seconds:.1f} s: {trial.answer}")
+        elif trial.refused:
+            check.details.append(f"not tried: {trial.error}")
+        else:
+            check.status = "problem"
+            check.details.append(f"failed after {trial.seconds:.1f} s: {trial.error}")
+            about_login = state.login is not None and ABOUT_LOGIN.search(trial.error)
+            check.command = state.login if about_login else f"{portico.format('run')} {state.name} hello"
+    return AgentReport(check=check, driver=driver.driver, state=state, trial=trial)
+
+
+def _check(driver: DriverState, state: AgentState, edit: str | None) -> Check:
+    if state.problem is not None:
+        status = "problem" if state.configured else "warning" if state.installed else "info"
+        text = state.problem if state.configured or state.installed else f"{driver.title} is not installed"
+        return Check(name=state.name, status=status, text=text, command=state.command or (edit if state.configured else None))
+    details = [", ".join(_models(state))] if state.models else []
+    if not state.probed:
+        text = f"{driver.title} has not answered within {PROBE_TIMEOUT:g} s"
+        return Check(
+            name=state.name, status="warning", text=text, command=f"{shlex.quote(state.program or state.name)} --version"
+        )
+    known = {True: "logged in", False: "not logged in"}.get(state.logged_in)  # type: ignore[arg-type]
+    text = ", ".join(filter(None, [f"{driver.title} {state.version or ''}".strip(), known, state.program]))
+    return Check(name=state.name, status="ok", text=text, details=details)
+
+
+def _models(state: AgentState) -> list[str]:
+    more = len(state.models) - MAX_MODELS
+    return [f"models: {state.models[0]}", *state.models[1:MAX_MODELS], *([f"and {more} more"] if more > 0 else [])]

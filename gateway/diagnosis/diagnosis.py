@@ -1,0 +1,172 @@
+"""The diagnosis as a whole: all checks in order, each in bounded time, and without secrets in their texts."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from gateway import __version__
+from gateway.agents.configured_agents import Agents
+from gateway.config import Settings
+from gateway.diagnosis.agents import AgentSource, DaemonAgents, DaemonError, check_any_agent, own_agents, report_agents
+from gateway.diagnosis.bounded import ANSWER_SECONDS, bounded
+from gateway.diagnosis.daemon import Address, check_daemon
+from gateway.diagnosis.data_folder import check_data_folder, check_disk, check_key, existing_keys
+from gateway.diagnosis.machine import check_proxies, check_sandbox, check_software
+from gateway.diagnosis.report import AgentReport, Check, Report
+from gateway.errors import ConfigError
+from gateway.security.redaction import Redactor, redact_patterns
+
+OPEN_FILE = "${VISUAL:-${EDITOR:-vi}} {}"
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What is diagnosed.
+
+    `file` is the configuration file, None without one. `load` reads the settings. `data_dir` is the data directory that options
+    or the environment name; None where only the settings can. `portico` is the shell command of Portico, with `{}` for a
+    subcommand. With `tried` each agent that is offered runs a short task.
+    """
+
+    file: Path | None
+    load: Callable[[], Settings]
+    data_dir: Path | None
+    environ: Mapping[str, str]
+    portico: str
+    tried: bool = False
+
+
+async def diagnose(subject: Subject) -> Report:
+    """Run all checks. Raises nothing for what they find."""
+    redactor = Redactor()
+    async with AsyncExitStack() as stack:
+        settings, agents, configuration = await _configuration(subject, stack)
+        for agent in agents[0] if agents else ():
+            redactor.register(agent.secrets)
+        checks = [check_software(), configuration]
+        address = None
+        if settings is not None:
+            redactor.register(settings.auth.keys)
+            asked = asyncio.create_task(check_daemon(settings, subject.portico))
+            checks += await asyncio.gather(*_checks_of_folder(settings.data_dir), _check_key(settings, subject))
+            daemon = await asked
+            checks += daemon.checks
+            address = daemon.address
+        elif subject.data_dir is not None:
+            checks += await asyncio.gather(*_checks_of_folder(subject.data_dir))
+        checks += [check_sandbox(settings), check_proxies(subject.environ, agents[0] if agents else None, _edit(subject.file))]
+        found: list[AgentReport] = []
+        if settings is not None:
+            address, found = await _agents(subject, settings, agents, address, checks, redactor)
+    report = Report(version=__version__, daemon=address.url if address else None, checks=checks, agents=found)
+    return _without_secrets(report, redactor)
+
+
+async def _configuration(subject: Subject, stack: AsyncExitStack) -> tuple[Settings | None, tuple[Agents, Path] | None, Check]:
+    """Return the settings, the agents with a temporary folder that they work in, and the check of the configuration."""
+    name, command = "Configuration", _edit(subject.file)
+    try:
+        settings = await bounded(subject.load)
+    except ConfigError as error:
+        return None, None, Check(name=name, status="problem", text=str(error), command=command)
+    except (OSError, TimeoutError) as error:
+        text = f"{subject.file} cannot be read: {str(error) or 'the file system does not answer'}"
+        return None, None, Check(name=name, status="problem", text=text, command=command)
+    try:
+        temporary = stack.enter_context(TemporaryDirectory(prefix="portico-doctor-", ignore_cleanup_errors=True))
+    except OSError as error:
+        text = f"no temporary file can be written: {error}"
+        return settings, None, Check(name=name, status="problem", text=text, command="df -h /tmp")
+    try:
+        # The folders of agents are real paths.
+        folder = await bounded(Path(temporary).resolve)
+        agents = Agents(settings, subject.environ, folder)
+    except (ConfigError, TimeoutError) as error:
+        return settings, None, Check(name=name, status="problem", text=str(error), command=command)
+    text = str(subject.file) if subject.file else "none; all settings have their defaults"
+    return settings, (agents, folder), Check(name=name, status="ok", text=text)
+
+
+def _checks_of_folder(folder: Path) -> list[asyncio.Task[Check]]:
+    return [
+        asyncio.create_task(_answered("Data folder", lambda: check_data_folder(folder), folder)),
+        asyncio.create_task(_answered("Disk", lambda: check_disk(folder), folder)),
+    ]
+
+
+async def _check_key(settings: Settings, subject: Subject) -> Check:
+    return await _answered("Key", lambda: check_key(settings, subject.environ), settings.data_dir)
+
+
+async def _answered(name: str, check: Callable[[], Check], folder: Path) -> Check:
+    """The check, or the problem that the file system fails or does not answer."""
+    look = f"ls -ld {shlex.quote(str(folder))}"
+    try:
+        return await bounded(check)
+    except TimeoutError:
+        text = f"{folder} does not answer within {ANSWER_SECONDS:g} s"
+        return Check(name=name, status="problem", text=text, command=look)
+    except OSError as error:
+        text = f"{error.filename or folder} cannot be read ({error.strerror})"
+        return Check(name=name, status="problem", text=text, command=look)
+
+
+async def _agents(
+    subject: Subject,
+    settings: Settings,
+    agents: tuple[Agents, Path] | None,
+    address: Address | None,
+    checks: list[Check],
+    redactor: Redactor,
+) -> tuple[Address | None, list[AgentReport]]:
+    """Report the agents by the daemon, or by this process where it does not answer. Return the address that has answered."""
+    if address is not None:
+        try:
+            keys = await bounded(lambda: existing_keys(settings, subject.environ))
+            redactor.register(keys)
+            source = DaemonAgents(address, keys[0] if keys else None)
+            return address, await _reported(source, subject, checks)
+        except (DaemonError, OSError) as error:
+            text = f"the daemon is not asked about agents: {error}; this process probes them"
+            restart = subject.portico.format("serve")
+            checks.append(Check(name="Agents", status="warning", text=text, command=restart))
+    if agents is None:
+        return None, []
+    async with _own(settings, agents, redactor) as own:
+        return None, await _reported(own, subject, checks)
+
+
+@asynccontextmanager
+async def _own(settings: Settings, agents: tuple[Agents, Path], redactor: Redactor) -> AsyncIterator[AgentSource]:
+    async with own_agents(settings, *agents, redactor) as own:
+        yield own
+
+
+async def _reported(source: AgentSource, subject: Subject, checks: list[Check]) -> list[AgentReport]:
+    found = await report_agents(source, subject.tried, subject.portico, _edit(subject.file))
+    if problem := check_any_agent(found):
+        checks.append(problem)
+    return found
+
+
+def _edit(file: Path | None) -> str | None:
+    return OPEN_FILE.replace("{}", shlex.quote(str(file)), 1) if file else None
+
+
+def _without_secrets(report: Report, redactor: Redactor) -> Report:
+    """Redact registered values, and what looks like a secret: a program's error may have one."""
+
+    def clean(value: object) -> object:
+        if isinstance(value, str):
+            return redact_patterns(redactor.clean(value))
+        if isinstance(value, dict):
+            return {name: clean(item) for name, item in value.items()}
+        return [clean(item) for item in value] if isinstance(value, list) else value
+
+    return Report.model_validate(clean(report.model_dump()))

@@ -1,0 +1,63 @@
+"""Checks of what Portico runs on: Python, the sandbox, and variables of proxies."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from collections.abc import Mapping
+
+from drivers.runtime.sandbox import landlock_version, unavailable
+from gateway import __version__
+from gateway.agents.configured_agents import Agents
+from gateway.config import Settings
+from gateway.diagnosis.report import Check
+
+PROXIES = ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY")
+"""The variables that name a proxy for `http://` addresses."""
+NOT_PROXIED = ("no_proxy", "NO_PROXY")
+LOOPBACK = ("127.0.0.1", "127.0.0.0/8", "*")
+"""Entries of NO_PROXY that keep requests for 127.0.0.1 from a proxy."""
+
+
+def check_software() -> Check:
+    python = f"Python {platform.python_version()}, {sys.executable}"
+    return Check(name="Portico", status="ok", text=f"{__version__}, {python}")
+
+
+def check_sandbox(settings: Settings | None) -> Check:
+    """A sandbox that an agent of the configuration needs and cannot have is a problem of the configuration."""
+    problem = unavailable()
+    if problem is not None:
+        return Check(name="Sandbox", status="info", text=f"not available: {problem}")
+    names = [name for name, agent in settings.agents.items() if agent.sandbox != "off"] if settings else []
+    used = f"; used by {', '.join(names)}" if names else ""
+    return Check(name="Sandbox", status="ok", text=f"available (Landlock version {landlock_version()}){used}")
+
+
+def check_proxies(environ: Mapping[str, str], agents: Agents | None, edit: str | None) -> Check:
+    """Whether programs would send requests for this machine to a proxy. `edit` is the command that edits the configuration.
+
+    Names of variables only: the address of a proxy may contain a password.
+    """
+    if names := _catching(environ):
+        direct = next((name for name in NOT_PROXIED if environ.get(name)), None)
+        value = '"' + (f"${direct}," if direct else "") + '127.0.0.1,localhost"'
+        text = (
+            f"{', '.join(names)} is set, and NO_PROXY does not have 127.0.0.1: clients and agents send requests for this machine "
+            "to the proxy"
+        )
+        return Check(name="Proxy", status="problem", text=text, command=f"export NO_PROXY={value} no_proxy={value}")
+    for agent in agents or ():
+        if names := _catching({**environ, **agent.settings.env}):
+            where = f"agents.{agent.name}.env"
+            text = f"{where} has {', '.join(names)}, and no NO_PROXY with 127.0.0.1: add it there"
+            return Check(name="Proxy", status="problem", text=text, command=edit)
+    used = any(environ.get(name) for name in PROXIES)
+    return Check(name="Proxy", status="ok", text="set, but not for this machine" if used else "none for this machine")
+
+
+def _catching(environ: Mapping[str, str]) -> list[str]:
+    direct = next((environ[name] for name in NOT_PROXIED if environ.get(name)), "")
+    if any(entry.strip() in LOOPBACK for entry in direct.split(",")):
+        return []
+    return [name for name in PROXIES if environ.get(name)]
