@@ -135,7 +135,7 @@ class DaemonReport:
 async def check_daemon(settings: Settings, portico: str) -> DaemonReport:
     """Find out who serves the configured port, and who has the data directory.
 
-    `portico` is the shell command of Portico, with `{}` for a subcommand, to which arguments can be appended.
+    `portico` is the shell command of Portico, with `{}` for a subcommand; arguments can be appended.
     """
     server = settings.server
     address = Address({"0.0.0.0": "127.0.0.1", "::": "::1"}.get(server.host, server.host), server.port)

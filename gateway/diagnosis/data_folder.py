@@ -75,8 +75,9 @@ def check_disk(folder: Path) -> Check:
     return Check(name="Disk", status="ok", text=f"{_size(free)} free")
 
 
-def check_key(settings: Settings, environ: Mapping[str, str]) -> Check:
-    """Where the default key is from, and whether other users can read it. Blocks."""
+def check_key(settings: Settings, environ: Mapping[str, str], portico: str) -> Check:
+    """Where the default key is from, and whether other users can read it. `portico` is as in `Subject`. Blocks."""
+    create = portico.format("key")
     if environ.get("PORTICO_API_KEY", "").strip():
         return Check(name="Key", status="ok", text="PORTICO_API_KEY of the environment")
     if settings.auth.keys:
@@ -86,7 +87,7 @@ def check_key(settings: Settings, environ: Mapping[str, str]) -> Check:
         found = file.stat()
         empty = not file.read_text().strip()
     except FileNotFoundError:
-        return Check(name="Key", status="info", text=f"{file} does not exist; the first start makes it", command="portico key")
+        return Check(name="Key", status="info", text=f"{file} does not exist; the first start makes it", command=create)
     except OSError as error:
         command = f'sudo chown "$(id -un)" {_quoted([file])}; chmod 600 {_quoted([file])}'
         return Check(name="Key", status="problem", text=f"{file} cannot be read ({error.strerror})", command=command)
@@ -94,9 +95,7 @@ def check_key(settings: Settings, environ: Mapping[str, str]) -> Check:
         text = f"{file} has mode {_mode(found.st_mode)}: other users can read the key"
         return Check(name="Key", status="problem", text=text, command=f"chmod 600 {_quoted([file])}")
     if empty:
-        return Check(
-            name="Key", status="info", text=f"{file} is empty; the next start writes a key into it", command="portico key"
-        )
+        return Check(name="Key", status="info", text=f"{file} is empty; the next start writes a key into it", command=create)
     return Check(name="Key", status="ok", text=f"{file} (mode {_mode(found.st_mode)}, private)")
 
 

@@ -101,7 +101,7 @@ def _checks_of_folder(folder: Path) -> list[asyncio.Task[Check]]:
 
 
 async def _check_key(settings: Settings, subject: Subject) -> Check:
-    return await _answered("Key", lambda: check_key(settings, subject.environ), settings.data_dir)
+    return await _answered("Key", lambda: check_key(settings, subject.environ, subject.portico), settings.data_dir)
 
 
 async def _answered(name: str, check: Callable[[], Check], folder: Path) -> Check:

@@ -295,3 +295,24 @@ async def test_errors_of_the_start_have_the_version(tmp_path: Path, claude: Prog
         answer = await running.client.put("/session", json=body)
     assert answer.status_code == 503
     assert answer.json()["error"].startswith("agent 'claude' (2.1.200) cannot start: the agent ended before it took a prompt")
+
+
+async def test_drivers_reports_the_command_that_solves_a_problem(tmp_path: Path, claude: Program) -> None:
+    async with run_gateway(claude_config(tmp_path, claude(logged_in=False))) as running:
+        state = await agent_state(running.client, "claude")
+        others = (await running.client.get("/v1/drivers")).json()["drivers"]
+    assert state["command"] == state["login"] == f"{tmp_path}/claude auth login --claudeai"
+    assert (state["configured"], state["probed"]) == (True, True)
+    [codex] = next(driver["agents"] for driver in others if driver["driver"] == "codex")
+    assert (codex["configured"], codex["command"]) == (False, "npm install -g @openai/codex")
+
+
+async def test_drivers_are_probed_anew_on_request(tmp_path: Path, claude: Program) -> None:
+    async with run_gateway(claude_config(tmp_path, claude())) as running:
+        assert (await agent_state(running.client, "claude"))["logged_in"] is True
+        program = claude(logged_in=False)
+        known = json.loads((tmp_path / "data" / "discovery.json").read_text())
+        os.utime(program, ns=(0, int(next(key for key in known if key.startswith("claude|")).split("|")[3])))
+        assert (await agent_state(running.client, "claude"))["logged_in"] is True
+        await running.client.get("/v1/drivers?refresh=true")
+        assert (await agent_state(running.client, "claude"))["logged_in"] is False
