@@ -35,6 +35,8 @@ from gateway.security.redaction import Redactor
 log = logging.getLogger(__name__)
 _CACHE_WRITE = threading.Lock()
 
+CACHE = "discovery.json"
+"""The file of results in the data directory."""
 PROBE_TIMEOUT = 10.0
 """Seconds that a request waits for the first result of a probe. The probe itself continues."""
 MAX_AGE, MAX_AGE_PROBLEM = 600.0, 15.0
@@ -99,7 +101,7 @@ class Discovery:
     def __init__(self, agents: Agents, data_dir: Path, redactor: Redactor, *, probes_at_start: bool = True) -> None:
         self._probes_at_start = probes_at_start
         self.spawner: Spawner | None = None
-        self._agents, self._file, self._redactor = agents, data_dir / "discovery.json", redactor
+        self._agents, self._file, self._redactor = agents, data_dir / CACHE, redactor
         self._results: dict[str, Probe] = _read_cache(self._file)
         self._probed_at: dict[str, float] = {}
         self._probes: dict[str, asyncio.Task[None]] = {}
@@ -124,7 +126,10 @@ class Discovery:
         return [found for found in await self.all_agents() if found.problem is None]
 
     async def all_agents(self, *, refresh: bool = False) -> list[DiscoveredAgent]:
-        """Return all configured agents. Without a result, or with `refresh`, wait for the probe, up to PROBE_TIMEOUT."""
+        """Return all configured agents. Without a result, or with `refresh`, wait for the probe, up to PROBE_TIMEOUT.
+
+        With `refresh` an agent whose probe takes longer is returned as not probed, with its earlier result.
+        """
         usable = [agent for agent in self._agents if agent.problem() is None]
         for agent in usable:
             if refresh:
@@ -132,9 +137,9 @@ class Discovery:
             else:
                 self._refresh(agent)
         new = [self._probes[a.name] for a in usable if a.name in self._probes and (refresh or self._key(a) not in self._results)]
-        if new:
-            await asyncio.wait(new, timeout=PROBE_TIMEOUT)
-        return [self._discovered(agent) for agent in self._agents]
+        late = (await asyncio.wait(new, timeout=PROBE_TIMEOUT))[1] if new else ()
+        found = [self._discovered(agent) for agent in self._agents]
+        return [replace(one, probed=one.probed and self._probes.get(one.agent.name) not in late) for one in found]
 
     def current(self, agent: ConfiguredAgent) -> DiscoveredAgent:
         """Return what is known about one agent, without waiting."""

@@ -7,18 +7,20 @@ import http.client
 import json
 import re
 import shlex
+import shutil
 import time
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
 from pydantic import TypeAdapter, ValidationError
 
+from drivers.compatibility import Support
 from drivers.runtime.process import Spawner
 from drivers.runtime.subreaper import adopted_orphans
 from gateway.agents.configured_agents import TEST_DRIVERS, Agents
-from gateway.agents.discovery import PROBE_TIMEOUT, Discovery
+from gateway.agents.discovery import CACHE, PROBE_TIMEOUT, Discovery
 from gateway.agents.driver_states import AgentState, DriverState, driver_states
 from gateway.config import Settings, StoreSettings
 from gateway.diagnosis.bounded import ANSWER_SECONDS, bounded
@@ -34,6 +36,12 @@ REFUSED = (403, 409, 429)
 """HTTP status of a task that the gateway refuses for reasons of its own."""
 MAX_ANSWER, MAX_MODELS = 200, 4
 """Characters of an answer, and models, that are reported in words."""
+SUPPORT: dict[Support, str] = {
+    "tested": "tested",
+    "newer": "newer than the tested versions",
+    "older": "older than the tested versions",
+    "unsupported": "not supported any more",
+}
 ABOUT_LOGIN = re.compile(r"log.?in|logged|auth|api.?key|credential|\b40[13]\b", re.IGNORECASE)
 """Of errors that another login may solve."""
 _DRIVERS = TypeAdapter(dict[str, list[DriverState]])
@@ -65,7 +73,7 @@ class DaemonAgents:
         seconds = PROBE_TIMEOUT + ANSWER_SECONDS
         try:
             answer = await self._ask("GET", "/v1/drivers?refresh=true", None, seconds)
-        except (OSError, http.client.HTTPException) as error:
+        except (OSError, ValueError, http.client.HTTPException) as error:
             raise DaemonError(f"it does not report its agents within {seconds:g} s") from error
         if answer.status == 401:
             raise DaemonError("it does not accept the key of this data folder")
@@ -100,7 +108,7 @@ class OwnAgents:
         self._opening = asyncio.Lock()
 
     async def drivers(self) -> list[DriverState]:
-        return await driver_states(self._agents, self._discovery, self._redactor)
+        return await driver_states(self._agents, self._discovery, self._redactor, refresh=True)
 
     async def run(self, agent: str) -> tuple[list[dict[str, Any]], Trial | None]:
         from gateway.runs.one_shot_tasks import Task
@@ -136,6 +144,9 @@ class OwnAgents:
 async def own_agents(settings: Settings, agents: Agents, folder: Path, redactor: Redactor) -> AsyncIterator[OwnAgents]:
     """The agents in this process. Their processes are ended afterwards."""
     async with adopted_orphans():
+        # Whether agents take a history, which is known later than what a probe waits for.
+        with suppress(OSError, TimeoutError):
+            await bounded(lambda: shutil.copyfile(settings.data_dir / CACHE, folder / CACHE))
         own = OwnAgents(settings, agents, folder, redactor)
         try:
             yield own
@@ -205,14 +216,16 @@ def _check(driver: DriverState, state: AgentState, edit: str | None) -> Check:
         status = "problem" if state.configured else "warning" if state.installed else "info"
         text = state.problem if state.configured or state.installed else f"{driver.title} is not installed"
         return Check(name=state.name, status=status, text=text, command=state.command or (edit if state.configured else None))
-    details = [", ".join(_models(state))] if state.models else []
+    details = [*([", ".join(_models(state))] if state.models else []), *state.notes]
     if not state.probed:
         text = f"{driver.title} has not answered within {PROBE_TIMEOUT:g} s"
-        return Check(
-            name=state.name, status="warning", text=text, command=f"{shlex.quote(state.program or state.name)} --version"
-        )
+        command = f"{shlex.quote(state.program or state.name)} --version"
+        return Check(name=state.name, status="warning", text=text, details=details, command=command)
+    version = f"{driver.title} {state.version or ''}".strip() + (f" ({SUPPORT[state.support]})" if state.support else "")
     known = {True: "logged in", False: "not logged in"}.get(state.logged_in)  # type: ignore[arg-type]
-    text = ", ".join(filter(None, [f"{driver.title} {state.version or ''}".strip(), known, state.program]))
+    text = ", ".join(filter(None, [version, known, state.program]))
+    if state.support == "unsupported":
+        return Check(name=state.name, status="warning", text=text, details=details, command=driver.install)
     return Check(name=state.name, status="ok", text=text, details=details)
 
 

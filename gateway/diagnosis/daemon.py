@@ -160,6 +160,8 @@ async def _port(host: str, address: Address) -> Port:
         return Port("free")
     except TimeoutError:
         return Port("unusable", why="its name is not resolved")
+    except UnicodeError:
+        return Port("unusable", why="it is no name of a host")
     except OSError as error:
         if error.errno != errno.EADDRINUSE:
             return Port("unusable", why=error.strerror)

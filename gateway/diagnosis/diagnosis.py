@@ -16,7 +16,7 @@ from gateway.config import Settings
 from gateway.diagnosis.agents import AgentSource, DaemonAgents, DaemonError, check_any_agent, own_agents, report_agents
 from gateway.diagnosis.bounded import ANSWER_SECONDS, bounded
 from gateway.diagnosis.daemon import Address, check_daemon
-from gateway.diagnosis.data_folder import check_data_folder, check_disk, check_key, existing_keys
+from gateway.diagnosis.data_folder import KEY_FILE, check_data_folder, check_disk, check_key, existing_keys
 from gateway.diagnosis.machine import check_proxies, check_sandbox, check_software
 from gateway.diagnosis.report import AgentReport, Check, Report
 from gateway.errors import ConfigError
@@ -115,6 +115,9 @@ async def _answered(name: str, check: Callable[[], Check], folder: Path) -> Chec
     except OSError as error:
         text = f"{error.filename or folder} cannot be read ({error.strerror})"
         return Check(name=name, status="problem", text=text, command=look)
+    except UnicodeDecodeError:
+        text = f"{folder / KEY_FILE} is not a text; the key must be made anew"
+        return Check(name=name, status="problem", text=text, command=f"rm {shlex.quote(str(folder / KEY_FILE))}")
 
 
 async def _agents(
@@ -132,7 +135,7 @@ async def _agents(
             redactor.register(keys)
             source = DaemonAgents(address, keys[0] if keys else None)
             return address, await _reported(source, subject, checks)
-        except (DaemonError, OSError) as error:
+        except (DaemonError, OSError, UnicodeDecodeError) as error:
             text = f"the daemon is not asked about agents: {error}; this process probes them"
             restart = subject.portico.format("serve")
             checks.append(Check(name="Agents", status="warning", text=text, command=restart))

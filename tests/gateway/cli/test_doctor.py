@@ -20,6 +20,7 @@ from typing import Any
 import psutil
 import pytest
 
+from drivers.claude import ClaudeDriver
 from gateway import __version__
 from gateway.diagnosis import data_folder
 from tests.conftest import write_config
@@ -186,6 +187,15 @@ async def test_a_key_that_others_can_read(tmp_path: Path, data: Path) -> None:
     assert (data / "api-key").read_text().strip() not in json.dumps(report)
     await shell(command, tmp_path)
     assert (await doctor(tmp_path)).check("Key")["status"] == "ok"
+
+
+async def test_a_key_that_is_not_a_text(tmp_path: Path, data: Path) -> None:
+    write_config(tmp_path, {**gateway_config(tmp_path), "auth": {}})
+    (data / "api-key").touch(mode=0o600)
+    (data / "api-key").write_bytes(b"\xff\xfe")
+    command = (await doctor(tmp_path)).problem("Key", "is not a text")
+    await shell(command, tmp_path)
+    assert (await doctor(tmp_path)).is_well
 
 
 async def test_keys_in_a_configuration_that_others_can_read(tmp_path: Path) -> None:
@@ -418,7 +428,7 @@ async def test_a_proxy_in_the_environment_of_an_agent(tmp_path: Path) -> None:
 def claude(tmp_path: Path) -> Callable[..., Path]:
     """Write a program that answers as the claude CLI does, in a folder of its own."""
 
-    def write(logged_in: bool = True, answers: bool = True) -> Path:
+    def write(logged_in: bool = True, answers: bool = True, version: str = "2.1.329") -> Path:
         opened = {"models": [{"value": model} for model in ("opus", "sonnet")]}
         answer = {"type": "control_response", "response": {"request_id": "init", "response": opened}}
         path = tmp_path / "bin" / "claude"
@@ -426,7 +436,7 @@ def claude(tmp_path: Path) -> Callable[..., Path]:
         path.write_text(
             "#!/bin/sh\n"
             + ("" if answers else "exec sleep 600\n")
-            + "case \"$1\" in\n--version) echo '2.1.329 (Claude Code)';;\n"
+            + f"case \"$1\" in\n--version) echo '{version} (Claude Code)';;\n"
             f"auth) echo '{json.dumps({'loggedIn': logged_in})}'; exit {0 if logged_in else 1};;\n"
             f"*) read -r line; echo '{json.dumps(answer)}'; cat > /dev/null;;\nesac\n"
         )
@@ -452,8 +462,39 @@ async def test_what_is_reported_of_an_agent(tmp_path: Path, claude: Callable[...
     report = await doctor(tmp_path, config=False, env=on_path(program))
     found = report.check("claude")
     assert found["status"] == "ok"
-    assert found["text"].startswith("Claude Code 2.1.329, ") and "logged in" in found["text"] and str(program) in found["text"]
+    assert (
+        found["text"].startswith("Claude Code 2.1.329 (tested), ")
+        and "logged in" in found["text"]
+        and str(program) in found["text"]
+    )
     assert "models: opus, sonnet" in found["details"]
+
+
+@pytest.mark.parametrize(
+    ("version", "words", "status", "command"),
+    [
+        ("9.0.0", "newer than the tested versions", "ok", None),
+        ("2.1.100", "not supported any more", "warning", "npm install -g @anthropic-ai/claude-code"),
+    ],
+)
+async def test_versions_that_are_not_tested(
+    tmp_path: Path, claude: Callable[..., Path], version: str, words: str, status: str, command: str | None
+) -> None:
+    report = await doctor(tmp_path, config=False, env=on_path(claude(version=version)))
+    found = report.check("claude")
+    assert (report.code, found["status"], found["command"]) == (0, status, command)
+    assert f"{version} ({words})" in found["text"]
+
+
+async def test_the_notes_on_a_version_are_reported(tmp_path: Path, data: Path, claude: Callable[..., Path]) -> None:
+    """That the CLI takes no history, which an earlier daemon has found out."""
+    program = claude()
+    key = f"claude|claude|{program}|{os.stat(program).st_mtime_ns}|{ClaudeDriver().info().version}"
+    known = {"version": "2.1.329", "problem": None, "logged_in": True, "models": [], "seeds": False, "probed_by": __version__}
+    (data / "discovery.json").write_text(json.dumps({key: known}))
+    (data / "discovery.json").chmod(0o600)
+    details = (await doctor(tmp_path, env=on_path(program))).check("claude")["details"]
+    assert any("cannot be given a history" in note for note in details)
 
 
 async def test_an_agent_that_is_not_logged_in(tmp_path: Path, claude: Callable[..., Path]) -> None:
