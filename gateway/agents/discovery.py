@@ -67,7 +67,7 @@ class DiscoveredAgent:
         """The shell command that solves the problem; None without a problem, and where none is known."""
         if self.problem is None:
             return None
-        if self.probe.logged_in is False and self.probe.problem is None:
+        if self.probe.logged_in is False:
             return self.agent.login_command()
         # Another program than the driver's own is not one that this command installs.
         return self.agent.info.install or None if self.agent.settings.program is None else None

@@ -54,8 +54,11 @@ class DaemonError(Exception):
 class AgentSource(Protocol):
     """Where agents are asked and tasks are run."""
 
-    async def drivers(self) -> list[DriverState]:
-        """Return the state of every driver and its agents, probed now."""
+    async def drivers(self, *, refresh: bool) -> list[DriverState]:
+        """Return the state of every driver and its agents. With `refresh` all are probed now, for PROBE_TIMEOUT at most.
+
+        Raises DaemonError.
+        """
 
     async def run(self, agent: str) -> tuple[list[dict[str, Any]], Trial | None]:
         """Run TASK. Return its events as `/v1/execute` streams them; with a Trial if the task was not accepted."""
@@ -67,12 +70,11 @@ class DaemonAgents:
     def __init__(self, address: Address, key: str | None) -> None:
         self._address, self._key = address, key
 
-    async def drivers(self) -> list[DriverState]:
-        """Raises DaemonError."""
+    async def drivers(self, *, refresh: bool) -> list[DriverState]:
         # The daemon waits so long for programs.
         seconds = PROBE_TIMEOUT + ANSWER_SECONDS
         try:
-            answer = await self._ask("GET", "/v1/drivers?refresh=true", None, seconds)
+            answer = await self._ask("GET", f"/v1/drivers?refresh={str(refresh).lower()}", None, seconds)
         except (OSError, ValueError, http.client.HTTPException) as error:
             raise DaemonError(f"it does not report its agents within {seconds:g} s") from error
         if answer.status == 401:
@@ -107,8 +109,8 @@ class OwnAgents:
         self._gateway: Any = None
         self._opening = asyncio.Lock()
 
-    async def drivers(self) -> list[DriverState]:
-        return await driver_states(self._agents, self._discovery, self._redactor, refresh=True)
+    async def drivers(self, *, refresh: bool) -> list[DriverState]:
+        return await driver_states(self._agents, self._discovery, self._redactor, refresh=refresh)
 
     async def run(self, agent: str) -> tuple[list[dict[str, Any]], Trial | None]:
         from gateway.runs.one_shot_tasks import Task
@@ -159,7 +161,7 @@ async def report_agents(source: AgentSource, tried: bool, portico: str, edit: st
 
     `portico` is as in `check_daemon`; `edit` is the command that edits the configuration.
     """
-    found = [(driver, state) for driver in await source.drivers() for state in driver.agents]
+    found = await _probed(source)
     trials = await asyncio.gather(*(_trial(source, state.name) for _, state in found if tried and state.offered))
     by_name = dict(zip([state.name for _, state in found if tried and state.offered], trials, strict=True))
     return [_report(driver, state, by_name.get(state.name), portico, edit) for driver, state in found]
@@ -167,11 +169,28 @@ async def report_agents(source: AgentSource, tried: bool, portico: str, edit: st
 
 def check_any_agent(agents: Sequence[AgentReport]) -> Check | None:
     """The problem that no agent can be used; None if one can. Agents for tests count if they are configured."""
-    if any(agent.state.offered and (agent.state.configured or agent.driver not in TEST_DRIVERS) for agent in agents):
+    if any(
+        agent.state.offered and agent.state.probed and (agent.state.configured or agent.driver not in TEST_DRIVERS)
+        for agent in agents
+    ):
         return None
     command = next((agent.check.command for agent in agents if agent.check.command), None)
     text = "no agent can be used: install or log in one of those below"
     return Check(name="Agents", status="problem", text=text, command=command)
+
+
+async def _probed(source: AgentSource) -> list[tuple[DriverState, AgentState]]:
+    """Return each agent with its driver. Those without a result after PROBE_TIMEOUT have as long again: some start slowly."""
+    found = [(driver, state) for driver in await source.drivers(refresh=True) for state in driver.agents]
+    if not any(_has_no_result(state) for _, state in found):
+        return found
+    later = {state.name: state for driver in await source.drivers(refresh=False) for state in driver.agents}
+    return [(driver, later.get(state.name, state) if _has_no_result(state) else state) for driver, state in found]
+
+
+def _has_no_result(state: AgentState) -> bool:
+    """Whether its program has not been probed yet. One that is late now may have an earlier result."""
+    return not state.probed and state.version is None
 
 
 async def _trial(source: AgentSource, agent: str) -> Trial:
@@ -218,7 +237,7 @@ def _check(driver: DriverState, state: AgentState, edit: str | None) -> Check:
         return Check(name=state.name, status=status, text=text, command=state.command or (edit if state.configured else None))
     details = [*([", ".join(_models(state))] if state.models else []), *state.notes]
     if not state.probed:
-        text = f"{driver.title} has not answered within {PROBE_TIMEOUT:g} s"
+        text = f"{driver.title} has not answered within {PROBE_TIMEOUT if state.version else 2 * PROBE_TIMEOUT:g} s"
         command = f"{shlex.quote(state.program or state.name)} --version"
         return Check(name=state.name, status="warning", text=text, details=details, command=command)
     version = f"{driver.title} {state.version or ''}".strip() + (f" ({SUPPORT[state.support]})" if state.support else "")

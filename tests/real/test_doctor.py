@@ -58,3 +58,12 @@ async def test_gemini(gemini: Gemini) -> None:
     assert found["trial"]["answer"] and found["trial"]["error"] is None
     assert KEY not in json.dumps(report)
     assert not processes_of(gemini.home)
+
+
+async def test_gemini_without_a_login(gemini: Gemini) -> None:
+    del gemini.env["GEMINI_API_KEY"]
+    write_config(gemini.base, gemini.config())
+    report = await doctor(gemini.base)
+    found = report.check("gemini")
+    assert (report.code, found["status"], found["command"]) == (1, "problem", "gemini")
+    assert "not logged in" in found["text"]

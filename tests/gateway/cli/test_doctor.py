@@ -12,6 +12,7 @@ import shlex
 import signal
 import socket
 import sys
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -22,7 +23,10 @@ import pytest
 
 from drivers.claude import ClaudeDriver
 from gateway import __version__
+from gateway.agents.discovery import Discovery
+from gateway.config import parse
 from gateway.diagnosis import data_folder
+from gateway.diagnosis.diagnosis import Subject, diagnose
 from tests.conftest import write_config
 from tests.daemon import KEY, Daemon, gateway_config
 from tests.gateway.doctor_report import doctor
@@ -523,18 +527,55 @@ async def test_a_configured_program_that_is_not_there(tmp_path: Path) -> None:
     assert found["command"] == f"${{VISUAL:-${{EDITOR:-vi}}}} {config}"
 
 
-@pytest.mark.slow
-async def test_agents_that_do_not_answer_take_the_time_of_one(tmp_path: Path, claude: Callable[..., Path]) -> None:
+def test_agents_that_do_not_answer_take_the_time_of_one(
+    tmp_path: Path, claude: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.agents.discovery.PROBE_TIMEOUT", 1.0)
+    monkeypatch.setattr("gateway.diagnosis.agents.PROBE_TIMEOUT", 1.0)
     program = str(claude(answers=False))
-    agents = {name: {"driver": "claude", "program": program} for name in ("one", "two")}
-    write_config(tmp_path, gateway_config(tmp_path, agents=agents))
-    started = asyncio.get_running_loop().time()
-    report = await doctor(tmp_path)
-    assert asyncio.get_running_loop().time() - started < 30
-    assert [(report.check(name)["status"], report.check(name)["command"]) for name in agents] == [
-        ("warning", f"{program} --version")
-    ] * 2
+    names = [f"agent-{n}" for n in range(10)]
+    agents = {name: {"driver": "claude", "program": program} for name in names}
+    settings = parse({**gateway_config(tmp_path), "agents": agents})
+    started = time.monotonic()
+    report = asyncio.run(diagnose(Subject(None, lambda: settings, None, {"PATH": "/usr/bin:/bin"}, "portico {}")))
+    assert time.monotonic() - started < 10
+    checks = {agent.check.name: agent.check for agent in report.agents}
+    assert {checks[name].text for name in names} == {"Claude Code has not answered within 2 s"}
+    assert {(checks[name].status, checks[name].command) for name in names} == {("warning", f"{program} --version")}
+    assert [check.name for check in report.checks if check.status == "problem"] == ["Agents"], "none can be used"
     assert not [p for p in psutil.process_iter(["cmdline"]) if program in " ".join(p.info["cmdline"] or ())]
+
+
+def test_an_agent_that_answers_late_is_waited_for(
+    tmp_path: Path, claude: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = claude()
+    fifo = tmp_path / "go"
+    os.mkfifo(fifo)
+    program.write_text(program.read_text().replace("#!/bin/sh\n", f"#!/bin/sh\n[ -p {fifo} ] && read -r go < {fifo}\n"))
+    asked: list[bool] = []
+    all_agents = Discovery.all_agents
+
+    async def asked_agents(self: Discovery, *, refresh: bool = False) -> Any:
+        monkeypatch.setattr("gateway.agents.discovery.PROBE_TIMEOUT", 30.0 if asked else 0.1)
+        if asked:
+            # The program goes on, while it is asked for the second time.
+            released = os.open(fifo, os.O_RDWR)
+            fifo.unlink()
+            os.write(released, b"go\n" * 10)
+            descriptors.append(released)
+        asked.append(refresh)
+        return await all_agents(self, refresh=refresh)
+
+    descriptors: list[int] = []
+    monkeypatch.setattr(Discovery, "all_agents", asked_agents)
+    settings = parse({**gateway_config(tmp_path), "agents": {"claude": {"driver": "claude", "program": str(program)}}})
+    report = asyncio.run(diagnose(Subject(None, lambda: settings, None, {"PATH": "/usr/bin:/bin"}, "portico {}")))
+    for descriptor in descriptors:
+        os.close(descriptor)
+    assert asked == [True, False]
+    [found] = [agent.check for agent in report.agents if agent.check.name == "claude"]
+    assert (found.status, "2.1.329" in found.text) == ("ok", True)
 
 
 # -- tasks -----------------------------------------------------------------------------------------------------------
