@@ -26,6 +26,8 @@ from gateway.security.loopback import is_loopback
 
 LOCK, RECORD = "lock", "acp-socket.json"
 """The lock of a data directory, and the file with the pid of the process that serves `portico acp`."""
+SERVICE = "portico.service"
+"""The unit of `portico service install`."""
 OTHER_PORTS = 50
 """Ports after the configured one among which a free one is looked for."""
 MAX_ANSWER = 4 * 1024 * 1024
@@ -94,6 +96,8 @@ class Holder:
     pid: int | None
     arguments: tuple[str, ...] = ()
     is_stopped: bool = False
+    is_service: bool = False
+    """Whether systemd has started it, as the unit of `portico service install`."""
 
     @property
     def described(self) -> str:
@@ -118,6 +122,12 @@ class Holder:
             if value != argument and value.isdigit():
                 return value
         return None
+
+    def restart(self, serve: str, signal: str = "") -> str:
+        """Return the shell command that ends it and starts a daemon by the command `serve`."""
+        if self.is_service:
+            return f"systemctl --user restart {SERVICE}"
+        return serve if self.pid is None else f"kill {signal}{self.pid}; {serve}"
 
     def may_serve(self, port: int) -> bool:
         """Whether the daemon at a port can be this process, by its arguments."""
@@ -182,7 +192,7 @@ async def _running(address: Address, port: Port, holder: Holder, portico: str) -
     process = f", process {holder.pid}" if holder.pid is not None else ""
     running = f"running at {address.url}, version {port.version}{process}"
     checks = [Check(name="Port", status="ok", text=f"{address.port}: the daemon serves it")]
-    restarted = f"kill {holder.pid}; {portico.format('serve')}" if holder.pid is not None else portico.format("serve")
+    restarted = holder.restart(portico.format("serve"))
     try:
         answer = await bounded(lambda: address.request("GET", "/readyz"))
         reasons = answer.object().get("reasons")
@@ -230,8 +240,8 @@ def _not_answering(port: Port, there: str, holder: Holder | None, portico: str) 
         return Check(name="Daemon", status="info", text=text, command=serve)
     if port.state == "silent":
         text = f"{holder.described} has the data folder, and does not answer at {there} within {ANSWER_SECONDS:g} s"
-        command = f"kill -9 {holder.pid}; {serve}" if holder.pid is not None else None
-        return Check(name="Daemon", status="problem", text=text, command=command)
+        # It may not handle SIGTERM either. What is stored stays.
+        return Check(name="Daemon", status="problem", text=text, command=holder.restart(serve, "-9 "))
     if holder.is_daemon:
         text = f"{holder.described} has the data folder, and does not listen at {there}: it starts, or has another port"
         other = holder.port if holder.port not in (None, "0") else "PORT"
@@ -317,9 +327,15 @@ def _holder(pid: int | None) -> Holder:
         return Holder(None)
     try:
         process = psutil.Process(pid)
-        return Holder(pid, tuple(process.cmdline()), process.status() == psutil.STATUS_STOPPED)
+        return Holder(pid, tuple(process.cmdline()), process.status() == psutil.STATUS_STOPPED, _is_service(pid))
     except psutil.Error:
         return Holder(None)
+
+
+def _is_service(pid: int) -> bool:
+    with suppress(OSError):
+        return any(line.endswith(f"/{SERVICE}") for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines())
+    return False
 
 
 def quoted_command(program: str, options: Mapping[str, Path | str | None]) -> str:

@@ -26,6 +26,7 @@ from gateway import __version__
 from gateway.agents.discovery import Discovery
 from gateway.config import parse
 from gateway.diagnosis import data_folder
+from gateway.diagnosis.daemon import Holder
 from gateway.diagnosis.diagnosis import Subject, diagnose
 from tests.conftest import write_config
 from tests.daemon import KEY, Daemon, gateway_config
@@ -380,6 +381,18 @@ async def test_a_daemon_of_another_version(tmp_path: Path, locked: Path) -> None
     found = report.check("Daemon")
     assert (found["status"], "version 0.0.1" in found["text"]) == ("warning", True)
     assert found["command"].startswith(f"kill {os.getpid()}; ")
+
+
+@pytest.mark.parametrize(
+    ("holder", "command"),
+    [
+        (Holder(4711), "kill -9 4711; portico serve"),
+        (Holder(4711, is_service=True), "systemctl --user restart portico.service"),
+        (Holder(None), "portico serve"),
+    ],
+)
+def test_how_a_daemon_is_restarted(holder: Holder, command: str) -> None:
+    assert holder.restart("portico serve", "-9 ") == command
 
 
 async def test_a_daemon_that_cannot_take_work(tmp_path: Path, locked: Path) -> None:
