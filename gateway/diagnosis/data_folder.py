@@ -22,8 +22,8 @@ MAX_PATHS = 8
 """Paths that a command names one by one."""
 
 
-def check_data_folder(folder: Path) -> Check:
-    """Blocks. Changes nothing."""
+def check_data_folder(folder: Path, portico: str) -> Check:
+    """Changes nothing. `portico` is as in `Subject`. Blocks."""
     name = "Data folder"
     own = '"$(id -un)"'
     if not folder.exists():
@@ -42,7 +42,12 @@ def check_data_folder(folder: Path) -> Check:
         return Check(name=name, status="problem", text=text, command=f"sudo chown -R {own} {_quoted([folder])}")
     if found.st_mode & stat.S_ISVTX and found.st_mode & OTHERS:
         text = f"{folder} is a folder that users share (sticky bit); use one below it"
-        return Check(name=name, status="problem", text=text, command=f"portico serve --data-dir {_quoted([folder / 'portico'])}")
+        return Check(
+            name=name,
+            status="problem",
+            text=text,
+            command=f"{portico.format('serve')} --data-dir {_quoted([folder / 'portico'])}",
+        )
     if found.st_mode & stat.S_IRWXU != stat.S_IRWXU:
         text = f"{folder} has mode {_mode(found.st_mode)}: its owner cannot use it"
         return Check(name=name, status="problem", text=text, command=f"chmod 700 {_quoted([folder])}")

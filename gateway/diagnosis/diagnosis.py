@@ -54,12 +54,12 @@ async def diagnose(subject: Subject) -> Report:
         if settings is not None:
             redactor.register(settings.auth.keys)
             asked = asyncio.create_task(check_daemon(settings, subject.portico))
-            checks += await asyncio.gather(*_checks_of_folder(settings.data_dir), _check_key(settings, subject))
+            checks += await asyncio.gather(*_checks_of_folder(settings.data_dir, subject.portico), _check_key(settings, subject))
             daemon = await asked
             checks += daemon.checks
             address = daemon.address
         elif subject.data_dir is not None:
-            checks += await asyncio.gather(*_checks_of_folder(subject.data_dir))
+            checks += await asyncio.gather(*_checks_of_folder(subject.data_dir, subject.portico))
         checks += [check_sandbox(settings), check_proxies(subject.environ, agents[0] if agents else None, _edit(subject.file))]
         found: list[AgentReport] = []
         if settings is not None:
@@ -93,9 +93,9 @@ async def _configuration(subject: Subject, stack: AsyncExitStack) -> tuple[Setti
     return settings, (agents, folder), Check(name=name, status="ok", text=text)
 
 
-def _checks_of_folder(folder: Path) -> list[asyncio.Task[Check]]:
+def _checks_of_folder(folder: Path, portico: str) -> list[asyncio.Task[Check]]:
     return [
-        asyncio.create_task(_answered("Data folder", lambda: check_data_folder(folder), folder)),
+        asyncio.create_task(_answered("Data folder", lambda: check_data_folder(folder, portico), folder)),
         asyncio.create_task(_answered("Disk", lambda: check_disk(folder), folder)),
     ]
 

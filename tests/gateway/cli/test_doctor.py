@@ -172,6 +172,13 @@ async def test_a_data_folder_that_is_a_file(tmp_path: Path) -> None:
     assert (await doctor(tmp_path)).is_well
 
 
+async def test_a_data_folder_that_users_share(tmp_path: Path, data: Path) -> None:
+    os.chmod(data, 0o1777)
+    command = (await doctor(tmp_path)).problem("Data folder", "users share")
+    assert shlex.split(command)[1:] == ["serve", "--config", f"{tmp_path}/config.toml", "--data-dir", f"{data}/portico"]
+    assert (await doctor(tmp_path, "--data-dir", f"{data}/portico")).is_well
+
+
 async def test_a_data_folder_that_its_owner_cannot_use(tmp_path: Path, data: Path) -> None:
     os.chmod(data, 0o000)
     report = await doctor(tmp_path)
