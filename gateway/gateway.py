@@ -154,7 +154,7 @@ class Gateway:
 
     def _seeds(self, name: str) -> bool:
         agent = self.agents.find(name)
-        return agent is not None and agent.info.seeds
+        return agent is not None and agent.seeds
 
     def authenticate(self, scope: Mapping[str, Any], authorization: str | None, token: str | None = None) -> Caller:
         """Return the caller of a request (its ASGI scope), by its Authorization header or a token. Raises Unauthorized."""

@@ -81,14 +81,15 @@ class DiscoveredAgent:
 
     @property
     def support(self) -> Support | None:
-        """How well that version is supported; None where that is not known."""
-        return support_of(self.agent.settings.driver, self.version)
+        """How well the version that the program has reported is supported; None where that is not known."""
+        return support_of(self.agent.settings.driver, self.probe.version)
 
     @property
     def notes(self) -> list[str]:
-        """What is to be known of that version: what the agent cannot do with it comes first."""
-        table, limitation = compatibility().get(self.agent.settings.driver), self.agent.limitation
-        return [*([limitation] if limitation else []), *(table.notes_on(self.version) if table and self.version else [])]
+        """What is to be known of that version. What the agent cannot do with it comes first."""
+        limitation, version = self.agent.limitation, self.probe.version
+        table = compatibility().get(self.agent.settings.driver)
+        return [*([limitation] if limitation else []), *(table.notes_on(version) if table and version else [])]
 
 
 class Discovery:
@@ -111,6 +112,7 @@ class Discovery:
         self._seed_checks: dict[str, asyncio.Task[None]] = {}
         self._seeds_checked_at: dict[str, float] = {}
         self._seed_check = asyncio.Semaphore(1)
+        self._logged: set[str] = set()
         for agent in agents if self._results else ():
             if agent.problem() is None:
                 agent.apply_probe(self._results.get(self._key(agent), Probe()))
@@ -255,8 +257,9 @@ class Discovery:
         probe = self._results.get(key)
         if seeds is not None and probe is not None and probe.seeds is not seeds:
             await self._keep(agent, key, replace(probe, seeds=seeds))
-            if agent.limitation:
-                log.warning("%s", agent.limitation)
+        if (limitation := agent.limitation) and limitation not in self._logged:
+            self._logged.add(limitation)
+            log.warning("%s", limitation)
 
     async def _takes_history(self, agent: ConfiguredAgent, spawner: Spawner) -> bool | None:
         try:

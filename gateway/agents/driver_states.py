@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import BaseModel, Field
 
-from drivers.compatibility import Support, support_of
+from drivers.compatibility import Support
 from gateway.agents.configured_agents import Agents
 from gateway.agents.discovery import DiscoveredAgent, Discovery
 from gateway.security.redaction import Redactor
@@ -63,7 +63,7 @@ def _state(found: DiscoveredAgent, redactor: Redactor) -> AgentState:
         installed=found.agent.problem() is None,
         program=found.program or None,
         version=probe.version,
-        support=support_of(found.agent.settings.driver, probe.version),
+        support=found.support,
         notes=[redactor.clean(note) for note in found.notes],
         logged_in=probe.logged_in,
         models=list(probe.models),

@@ -148,7 +148,7 @@ class OpenSessions:
 
         A call without a result gets a result that states its cancellation.
         """
-        if not self._agent.info.seeds:
+        if not self._agent.seeds:
             limitation = self._agent.limitation
             raise BadRequest(limitation or f"agent {self._agent.name!r} accepts no history, so its sessions cannot be forked")
         origin = await self._found(request.session_id)

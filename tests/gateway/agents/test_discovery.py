@@ -221,7 +221,7 @@ async def test_whether_a_program_takes_a_history_is_found_out_once(
         async with run_gateway(claude_config(tmp_path, program)) as running:
             await agent_state(running.client, "claude")
             await wait_for_probes(running.gateway)
-            assert running.gateway.agents.get("claude").info.seeds is seeds
+            assert running.gateway.agents.get("claude").seeds is seeds
     known = json.loads((tmp_path / "data" / "discovery.json").read_text())
     assert [probe["seeds"] for key, probe in known.items() if key.startswith("claude|")] == [seeds]
     # The second gateway knows that it takes one, and asks again if it took none.
@@ -255,9 +255,14 @@ async def test_sessions_that_need_a_history_are_refused_where_the_program_takes_
             "`npm install -g @anthropic-ai/claude-code`"
         ]
         messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}, {"role": "user", "content": "c"}]
-        answer = await running.client.put("/session", json={"agent": {"name": "claude"}, "messages": messages})
-    assert answer.status_code == 400
-    assert state["notes"][0] in answer.json()["error"]
+        body = {"agent": {"name": "claude"}, "messages": messages}
+        answer = await running.client.put("/session", json=body)
+        assert answer.status_code == 400
+        assert state["notes"][0] in answer.json()["error"]
+        # The program is replaced, as its error says. No request has caused another probe since.
+        claude("2.1.330", session="exit 1;")
+        answer = await running.client.put("/session", json=body)
+    assert answer.status_code == 503 and "ended before it took a prompt" in answer.json()["error"]
 
 
 async def test_an_unknown_argument_is_the_problem_of_the_program(tmp_path: Path, claude: Program) -> None:
