@@ -6,7 +6,7 @@ CLIS := .clis
 PEERS := .peers
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test test-real check format bench bench-guard bench-peers faults clean
+.PHONY: help install run test test-real check format bench bench-guard bench-peers faults matrix clean
 
 help: ## Print this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -97,6 +97,9 @@ bench-peers: $(VENV)/.dev $(PEERS)/.installed $(CLIS)/.installed ## Compare with
 
 faults: $(VENV)/.dev ## Kill, stop and starve the daemon in many ways: a table of the violations, in less than ten minutes
 	@$(BIN)/python -m tests.faults $(FAULTS)
+
+matrix: $(VENV)/.dev ## Check releases of the CLIs (CLI=claude|codex|gemini SINCE=6m N=7, VERSION=V): docs/compatibility.md
+	@$(BIN)/python -m tests.matrix $(if $(CLI),--cli $(CLI)) $(if $(SINCE),--since $(SINCE)) $(if $(N),--count $(N)) $(if $(VERSION),--version $(VERSION))
 
 clean: ## Remove everything that the other targets create
 	rm -rf $(VENV) $(CLIS) $(PEERS) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,7 +1,8 @@
-"""Records the transcripts of the gemini CLI again: `python -m tests.real.record_gemini`, after `make test-real`."""
+"""Records the transcripts of the gemini CLI again: `python -m tests.real.record_gemini [--to FOLDER]`, after `make test-real`."""
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import json
 import os
@@ -58,10 +59,10 @@ SESSIONS: dict[str, tuple[dict[str, bool], Sequence[str]]] = {
 
 
 class Recorder:
-    """One transcript."""
+    """One transcript of a CLI whose home and work are below `folder`."""
 
-    def __init__(self, name: str, folder: Path) -> None:
-        self.name, self._folder = name, folder
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
         self.lines: list[bytes] = []
 
     def action(self, what: str) -> None:
@@ -77,11 +78,11 @@ class Recorder:
         launch.codec.receive = recorded_receive  # type: ignore[method-assign]
         return launch
 
-    def write(self) -> None:
+    def write(self, path: Path) -> None:
         text = b"\n".join(self.lines) + b"\n"
         text = text.replace(str(self._folder).encode(), b"/home/user")
         text = re.sub(rb"127\.0\.0\.1:\d+", b"127.0.0.1:9", text)
-        (TRANSCRIPTS / "gemini" / f"{self.name}.jsonl").write_bytes(text)
+        path.write_bytes(text)
 
 
 async def until_stop(agent: CliAgent) -> OutputEvent:
@@ -100,23 +101,23 @@ async def interrupted(agent: CliAgent, seen: str) -> None:
     await until_stop(agent)
 
 
-async def record_task(name: str, task: str, folder: Path, env: dict[str, str]) -> None:
-    spec = TaskSpec(str(PROGRAM), folder / "work", env, (), {}, folder / name, task=task)
-    await asyncio.to_thread(prepare_home, user_folder(spec), folder / name, link_all=True)
-    recorder = Recorder(name, folder)
+async def record_task(path: Path, task: str, folder: Path, env: dict[str, str]) -> None:
+    spec = TaskSpec(str(PROGRAM), folder / "work", env, (), {}, folder / path.stem, task=task)
+    await asyncio.to_thread(prepare_home, user_folder(spec), folder / path.stem, link_all=True)
+    recorder = Recorder(folder)
     recorder.action("task")
     agent = await CliAgent.start(recorder.listen(GeminiDriver().task(spec)), Spawner(), Limits())
     end = await until_stop(agent)
     recorder.action(f"exit {end.exit_code}")  # type: ignore[union-attr]
-    recorder.write()
+    recorder.write(path)
 
 
-async def record_session(name: str, resume: str | None, folder: Path, env: dict[str, str], **given: Any) -> str:
+async def record_session(path: Path, resume: str | None, folder: Path, env: dict[str, str], **given: Any) -> str:
     tools, actions = given["tools"], given["actions"]
     grants = tuple(ToolGrant(*grant) for grant in tools.items())
     spec = SessionSpec(str(PROGRAM), folder / "work", env, (), {}, folder / "session", tools=grants, resume=resume)
     await asyncio.to_thread(prepare_home, user_folder(spec), folder / "session", link_all=False)
-    recorder = Recorder(name, folder)
+    recorder = Recorder(folder)
     recorder.action("session " + json.dumps({"tools": [[g.name, g.trust] for g in grants], "resume": resume}))
     agent = await CliAgent.start(recorder.listen(GeminiDriver().session(spec)), Spawner(), Limits())
     stopped: OutputEvent | None = None
@@ -136,7 +137,7 @@ async def record_session(name: str, resume: str | None, folder: Path, env: dict[
                 continue
         stopped = await until_stop(agent)
     await agent.close()
-    recorder.write()
+    recorder.write(path)
     return agent.native_id or ""
 
 
@@ -145,9 +146,9 @@ def _mark_interrupt(recorder: Recorder) -> None:
     recorder.lines.insert(len(recorder.lines) - 1, b"#interrupt")
 
 
-async def main() -> None:
+async def main(to: Path) -> None:
+    """Record all of them into this folder."""
     await import_protocol()
-    (TRANSCRIPTS / "gemini").mkdir(exist_ok=True)
     counting = {"slowcount": _slow_count()}
     async with model_server(counting) as server:
         with tempfile.TemporaryDirectory() as temporary:
@@ -158,12 +159,12 @@ async def main() -> None:
             env = {"PATH": os.environ["PATH"], "HOME": str(folder / "home"), "LANG": "C.UTF-8", "TERM": "dumb"}
             env |= {"GEMINI_API_KEY": "dummy", "GOOGLE_GEMINI_BASE_URL": server.url}
             for name, task in TASKS.items():
-                await record_task(name, task, folder, env)
+                await record_task(to / f"{name}.jsonl", task, folder, env)
             native_id = ""
             for name, (tools, actions) in SESSIONS.items():
-                found = await record_session(name, None, folder, env, tools=tools, actions=actions)
+                found = await record_session(to / f"{name}.jsonl", None, folder, env, tools=tools, actions=actions)
                 native_id = native_id or found
-            await record_session("resume", native_id, folder, env, tools={}, actions=["again [[recall]]"])
+            await record_session(to / "resume.jsonl", native_id, folder, env, tools={}, actions=["again [[recall]]"])
 
 
 def _slow_count() -> Any:
@@ -174,4 +175,8 @@ def _slow_count() -> Any:
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--to", type=Path, default=TRANSCRIPTS / "gemini", metavar="FOLDER")
+    folder = parser.parse_args().to
+    folder.mkdir(parents=True, exist_ok=True)
+    asyncio.run(main(folder))

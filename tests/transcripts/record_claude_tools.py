@@ -1,4 +1,6 @@
-"""Records conversations about tools between the real claude and its codec: `python -m tests.transcripts.record_claude_tools`.
+"""Records conversations about tools between the real claude and its codec.
+
+python -m tests.transcripts.record_claude_tools [--to FOLDER]
 
 Needs the CLI (make .clis/.installed). Each line of a file in `claude_tools` is one step: `prompt`, `reply` and `interrupt` (calls
 of the codec), `in` (a line that it wrote), `out` (a line of the CLI), `event` (an event of the codec).
@@ -6,6 +8,7 @@ of the codec), `in` (a line that it wrote), `out` (a line of the CLI), `event` (
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import json
 import os
@@ -109,7 +112,8 @@ class Recorder:
         self.flush()
 
 
-async def record(name: str, scenario: str, answers: list[Answers], url: str, base: Path) -> None:
+async def record(name: str, scenario: str, answers: list[Answers], url: str, base: Path) -> str:
+    """The steps of one conversation, without the folders and the port of this machine."""
     home, work = base / name / "user", base / name / "user" / "work"
     work.mkdir(parents=True)
     (work / "note.txt").write_text("a note")
@@ -145,12 +149,11 @@ async def record(name: str, scenario: str, answers: list[Answers], url: str, bas
     finally:
         await process.close(2.0)
     text = "".join(json.dumps(_trimmed(found)) + "\n" for found in recorder.records)
-    text = (
+    return (
         text.replace(str(home), "/home/user")
         .replace(str(home).replace("/", "-"), "-home-user")
         .replace(url, "http://127.0.0.1:9")
     )
-    (HERE / f"{name}.wire.jsonl").write_text(text)
 
 
 def _trimmed(found: Json) -> Json:
@@ -164,13 +167,18 @@ def _trimmed(found: Json) -> Json:
     return found
 
 
-async def main() -> None:
-    """Record all of them."""
+async def main(to: Path) -> None:
+    """Record all of them into this folder."""
     with tempfile.TemporaryDirectory() as base:
         async with model_server(SCENARIOS) as server:
             for name, (scenario, answers) in WIRES.items():
-                await record(name, scenario, list(answers), server.url, Path(base))
+                text = await record(name, scenario, list(answers), server.url, Path(base))
+                (to / f"{name}.wire.jsonl").write_text(text)
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--to", type=Path, default=HERE, metavar="FOLDER")
+    folder = parser.parse_args().to
+    folder.mkdir(parents=True, exist_ok=True)
+    asyncio.run(main(folder))

@@ -1,12 +1,13 @@
 """Records the output of the pinned codex CLI into tests/transcripts/codex (see the README there).
 
-python -m tests.real.codex.record [NAME...]
+python -m tests.real.codex.record [--to FOLDER] [NAME...]
 
 The file of a session also holds the actions on the codec between the lines, as objects with the key `portico`.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import json
 import os
@@ -184,15 +185,19 @@ def neutral(text: bytes, home: str) -> bytes:
     return re.sub(rb"127\.0\.0\.1:\d+", b"127.0.0.1:9", text)
 
 
-async def main(names: Sequence[str]) -> None:
-    FOLDER.mkdir(parents=True, exist_ok=True)
+async def main(names: Sequence[str], folder: Path) -> None:
     for name in names or [*TASKS, *SESSIONS]:
         async with model_server() as server:
             recorded = await record(name, server.url)
         assert len(recorded) < 60_000, f"{name} has {len(recorded)} bytes"
-        (FOLDER / f"{name}.jsonl").write_bytes(recorded)
+        (folder / f"{name}.jsonl").write_bytes(recorded)
         sys.stdout.write(f"{name}: {len(recorded)} bytes\n")
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1:]))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME")
+    parser.add_argument("--to", type=Path, default=FOLDER, metavar="FOLDER")
+    given = parser.parse_args()
+    given.to.mkdir(parents=True, exist_ok=True)
+    asyncio.run(main(given.names, given.to))
