@@ -29,8 +29,8 @@ BISECTED = 5
 Json = results.Json
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Check the releases; return the exit code."""
+def main(argv: Sequence[str] | None = None, files: results.Files = results.FILES) -> int:
+    """Check the releases, write what was found into these files, and return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.matrix", description=__doc__)
     parser.add_argument("--cli", choices=[*CLIS], help="only this CLI; all if none is given")
     parser.add_argument("--since", default="6m", metavar="SPAN", help="releases of this span of time, such as 3w or 6m (6m)")
@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     worse = []
     for name in names:
         try:
-            worse += asyncio.run(Campaign(name, given, since, today).run())
+            worse += asyncio.run(Campaign(name, given, since, today, files).run())
         except (InstallError, RuntimeError, ValueError) as error:
             # This says nothing about a release, so that it is not recorded.
             _print(f"\n{name}: {error}")
@@ -63,11 +63,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 class Campaign:
     """The run of one CLI. Results are saved after each release, so that an interrupted run keeps them."""
 
-    def __init__(self, name: str, given: argparse.Namespace, since: date, today: date) -> None:
+    def __init__(self, name: str, given: argparse.Namespace, since: date, today: date, files: results.Files) -> None:
         self.name, self.count, self.version, self.since, self.today = name, given.count, given.version, since, today
         chosen = f"VERSION={given.version}" if given.version else f"SINCE={given.since} N={given.count}"
         self.command = f"make matrix CLI={name} {chosen}"
-        self.before = results.load()[name]
+        self.files = files
+        self.before = results.load(files.results)[name]
         self.found: list[Json] = []
         self.behaviour: dict[str, dict[str, str]] = {}
 
@@ -80,6 +81,7 @@ class Campaign:
         for release in picked:
             await self.check(release)
         for older, newer in results.unlike_neighbours(self.found):
+            _print(f"\nBetween {older['version']} and {newer['version']}, of which one fails:")
             versions = [release.version for release in available]
             between = available[versions.index(older["version"]) + 1 : versions.index(newer["version"])]
             await bisect(between, results.passes(older), self.check, BISECTED)
@@ -110,12 +112,12 @@ class Campaign:
         return found
 
     def _save(self) -> None:
-        found, runs = results.load(), results.load(results.RUNS)
+        found, runs = results.load(self.files.results), results.load(self.files.runs)
         found[self.name] = results.merged(self.before, self.found)
         runs[self.name] = results.merged_run(runs.get(self.name, {}), self.today.isoformat(), self.command, self.behaviour)
-        results.save(found)
-        results.save(runs, results.RUNS)
-        page.write()
+        results.save(found, self.files.results)
+        results.save(runs, self.files.runs)
+        page.write(self.files)
 
 
 def _print(text: str) -> None:

@@ -110,7 +110,9 @@ async def application_tools(rig: Rig) -> str:
         await created.send(*(result(call, f"{call['input']['location']} has 18 degrees") for call in calls))
         calls = created.open_calls() if created.last["stopReason"] == "tool_use" else []
     expect(created.text() == ANSWER, f"the text is {created.text()!r}")
-    _expect_order(rig.request_text("cities"), "Tokyo has 18 degrees", "Oslo has 18 degrees")
+    for city in ("Tokyo", "Oslo"):
+        # The results of parallel calls have any order.
+        _expect_order(rig.request_text("cities"), "tools-one", f"{city} has 18 degrees")
     await created.delete()
     return "parallel" if len(first) == 2 else "serial"
 

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from tests.matrix.checks import CHECKS
-from tests.matrix.results import PASSED, ROOT, RUNS, load
+from tests.matrix.results import FILES, PASSED, Files, load
 
-FILE = ROOT / "docs" / "compatibility.md"
 HEAD = """# Releases of the CLIs that were tested
 
 `make matrix` writes this page and [compatibility.json](compatibility.json). It installs releases from npm, each in an empty
@@ -36,9 +35,9 @@ def page(results: Mapping[str, Mapping[str, Any]], runs: Mapping[str, Mapping[st
     return "\n".join(sections) + "\n"
 
 
-def write() -> None:
+def write(files: Files = FILES) -> None:
     """Write the page for the results on disk."""
-    FILE.write_text(page(load(), load(RUNS)))
+    files.page.write_text(page(load(files.results), load(files.runs)))
 
 
 def _section(name: str, cli: Mapping[str, Any], run: Mapping[str, Any]) -> list[str]:

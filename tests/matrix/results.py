@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -24,20 +25,30 @@ from typing import Any
 from tests.matrix.releases import Release, number
 
 ROOT = Path(__file__).parents[2]
-FILE = ROOT / "drivers" / "compatibility.json"
-RUNS = Path(__file__).with_name("runs.json")
 PASSED = "passed"
 
 Json = dict[str, Any]
 
 
-def load(path: Path = FILE) -> Json:
+@dataclass(frozen=True)
+class Files:
+    """The two files, and the page that is written from them."""
+
+    results: Path
+    runs: Path
+    page: Path
+
+
+FILES = Files(ROOT / "drivers" / "compatibility.json", Path(__file__).with_name("runs.json"), ROOT / "docs" / "compatibility.md")
+
+
+def load(path: Path) -> Json:
     """One of the two files."""
     found: Json = json.loads(path.read_text())
     return found
 
 
-def save(results: Mapping[str, Json], path: Path = FILE) -> None:
+def save(results: Mapping[str, Json], path: Path) -> None:
     """Write one of the two files in one step, so that an interrupted run leaves a whole file."""
     temporary = path.with_suffix(".tmp")
     temporary.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n")
