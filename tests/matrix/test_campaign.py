@@ -127,20 +127,25 @@ def test_ids_pieces_and_the_order_of_parallel_calls_do_not_differ() -> None:
         {"kind": "native_session", "native_id": "01a1faa0-220d-7700-ada3-656375c3bf3a"},
         {"kind": "agent_token", "text": "One "},
         {"kind": "agent_token", "text": "text."},
+        {"kind": "tool_input", "id": "call_0051_0", "name": "shell", "input": {}},
         call("call_0051_0", "ls"),
         call("call_0051_1", "pwd"),
         {"kind": "awaiting", "calls": [{"id": "call_0051_0"}, {"id": "call_0051_1"}]},
         {"kind": "tool_output", "tool_call_id": "call_0051_1", "text": "/"},
         {"kind": "tool_result", "tool_call_id": "call_0051_1", "output": "/"},
+        {"kind": "error", "message": "127.0.0.1:4711 refused msg_0051"},
         {"kind": "session_end", "exit_code": 0, "duration_ms": 12},
     )
     recorded = lines(
         {"kind": "native_session", "native_id": "01a20620-ef67-7400-8dfb-daee6aeea30a"},
         {"kind": "agent_token", "text": "One text."},
         call("a", "pwd"),
+        {"kind": "tool_input", "id": "b", "name": "shell", "input": {}},
+        {"kind": "tool_input", "id": "b", "name": "shell", "input": {"command": "l"}},
         call("b", "ls"),
         {"kind": "awaiting", "calls": [{"id": "a"}, {"id": "b"}]},
         {"kind": "tool_result", "tool_call_id": "a", "output": "/"},
+        {"kind": "error", "message": "127.0.0.1:9 refused msg_0001"},
         {"kind": "session_end", "exit_code": 0, "duration_ms": 999},
     )
     assert difference("two_calls", golden, recorded) == ""
@@ -155,6 +160,7 @@ def test_ids_pieces_and_the_order_of_parallel_calls_do_not_differ() -> None:
         ([call("a", "ls"), call("a", "ls", "failed")], [call("a", "ls"), call("a", "ls", "completed")]),
         ([{"kind": "session_end", "exit_code": 0}], [{"kind": "session_end", "exit_code": 1}]),
         ([{"kind": "usage", "input_tokens": 1}], []),
+        ([{"kind": "tool_input", "id": "a", "name": "shell", "input": {}}, call("a", "ls")], [call("a", "ls")]),
     ],
 )
 def test_what_differs_is_printed(golden: list[dict[str, Any]], recorded: list[dict[str, Any]]) -> None:

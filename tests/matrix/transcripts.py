@@ -1,7 +1,4 @@
-"""Records the transcripts of a release into a throw-away folder, and compares their events with the golden ones.
-
-Of claude only the conversations about tools are compared: its other transcripts were made by hand (tests/transcripts/README.md).
-"""
+"""Records the transcripts of a release into a throw-away folder, and compares their events with the golden ones."""
 
 from __future__ import annotations
 
@@ -17,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.drivers.claude import recordings as claude
 from tests.drivers.codex import recordings as codex
 from tests.drivers.gemini import recordings as gemini
 from tests.matrix.results import ROOT
@@ -27,8 +25,8 @@ SHOWN_LINES = 40
 """Lines of the difference of one transcript that are printed."""
 INTERRUPTED_CHARACTERS = 4
 """Of a text that an interrupt cuts off, the length that is compared."""
-VOLATILE = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|agentId: \w+|duration_ms: \d+")
-"""What differs in a text from one recording to the next: UUIDs, and the id and time of a sub-agent of claude."""
+VOLATILE = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|agentId: \w+|duration_ms: \d+|\bmsg_\d+|127\.0\.0\.1:\d+")
+"""What differs in a text from one recording to the next: UUIDs, ids of messages, ports, the id and time of claude's sub-agent."""
 
 Json = dict[str, Any]
 
@@ -48,25 +46,40 @@ def _wire_events(path: Path) -> str:
 
 
 RECORDINGS = {
-    "claude": Recordings(
-        "tests.transcripts.record_claude_tools", lambda name: _wire_events(CLAUDE_WIRES / f"{name}.jsonl"), _wire_events
+    "claude": (
+        Recordings(
+            "tests.transcripts.record_claude",
+            lambda name: (claude.GOLDEN / f"{name}.events.jsonl").read_text(),
+            lambda path: claude.golden_lines(claude.read(path)).decode(),
+        ),
+        Recordings(
+            "tests.transcripts.record_claude_tools", lambda name: _wire_events(CLAUDE_WIRES / f"{name}.jsonl"), _wire_events
+        ),
     ),
-    "codex": Recordings(
-        "tests.real.codex.record",
-        lambda name: (codex.GOLDEN / f"{name}.events.jsonl").read_text(),
-        lambda path: codex.golden_lines(codex.read(path)).decode(),
+    "codex": (
+        Recordings(
+            "tests.real.codex.record",
+            lambda name: (codex.GOLDEN / f"{name}.events.jsonl").read_text(),
+            lambda path: codex.golden_lines(codex.read(path)).decode(),
+        ),
     ),
-    "gemini": Recordings(
-        "tests.real.record_gemini",
-        lambda name: (gemini.GOLDEN / f"{name}.events.jsonl").read_text(),
-        lambda path: gemini.golden_lines(gemini.read(path)).decode(),
+    "gemini": (
+        Recordings(
+            "tests.real.record_gemini",
+            lambda name: (gemini.GOLDEN / f"{name}.events.jsonl").read_text(),
+            lambda path: gemini.golden_lines(gemini.read(path)).decode(),
+        ),
     ),
 }
 
 
 async def differences(cli: str, installation: Path) -> str:
     """The differences of the events of the CLI in this folder from the golden ones; empty if there are none."""
-    recordings = RECORDINGS[cli]
+    found = [await _differences(recordings, installation) for recordings in RECORDINGS[cli]]
+    return "\n".join(text for text in found if text)
+
+
+async def _differences(recordings: Recordings, installation: Path) -> str:
     with tempfile.TemporaryDirectory(prefix="portico-matrix-", dir="/var/tmp", ignore_cleanup_errors=True) as name:
         base = Path(name)
         if problem := await _record(recordings.recorder, installation, base):
@@ -112,8 +125,8 @@ def difference(name: str, golden: str, recorded: str) -> str:
 def comparable(events: Iterable[Json], interrupted: bool = False) -> list[str]:
     """The events as lines: pieces of a text joined, ids replaced by what they name, and the events of each call together.
 
-    How a text is cut into pieces, how far it came before an interrupt, and the order of calls that run at the same time depend on
-    the machine; so does whether output is streamed before its result, for which `tool_output` is left out.
+    How a text or the input of a call is cut into pieces, how far a text came before an interrupt, and the order of calls that run
+    at the same time depend on the machine. So does whether output is streamed before its result: `tool_output` is left out.
     """
     joined = _joined(event for event in events if event["kind"] != "tool_output")
     names = _call_names(joined)
@@ -130,9 +143,15 @@ def comparable(events: Iterable[Json], interrupted: bool = False) -> list[str]:
 
 
 def _joined(events: Iterable[Json]) -> list[Json]:
-    """The events, with successive pieces of one text as one."""
+    """The events, with successive pieces of one text as one, and the pieces of the input of one call as one without it."""
     joined: list[Json] = []
+    streamed = set[str]()
     for event in events:
+        if event["kind"] == "tool_input":
+            event = {**event, "input": {}}
+            if event["id"] in streamed:
+                continue
+            streamed.add(event["id"])
         last = joined[-1] if joined else {}
         same = {**event, "text": ""} == {**last, "text": ""}
         if event["kind"] in ("agent_token", "thinking") and same:
