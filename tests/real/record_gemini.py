@@ -69,13 +69,14 @@ class Recorder:
         self.lines.append(f"#{what}".encode())
 
     def listen(self, launch: Launch) -> Launch:
-        receive = launch.codec.receive
+        receive_lines = launch.codec.receive_lines
 
-        def recorded_receive(line: bytes) -> list[OutputEvent]:
-            self.lines.append(line)
-            return receive(line)
+        # Not `receive`: of lines that were read at once, it is not called with those that only repeat the one before.
+        def recorded_receive(lines: Sequence[bytes]) -> list[OutputEvent]:
+            self.lines += lines
+            return receive_lines(lines)
 
-        launch.codec.receive = recorded_receive  # type: ignore[method-assign]
+        launch.codec.receive_lines = recorded_receive  # type: ignore[method-assign]
         return launch
 
     def write(self, path: Path) -> None:
