@@ -45,7 +45,10 @@ class AcpConnection:
     async def open_session(self, cwd: str) -> str:
         """Do the handshake, create a session, and return its id."""
         await self.call("initialize", protocolVersion=1, clientCapabilities={})
-        return str((await self.call("session/new", cwd=cwd, mcpServers=[]))["result"]["sessionId"])
+        response = await self.call("session/new", cwd=cwd, mcpServers=[])
+        if "error" in response:
+            raise RuntimeError(response["error"])
+        return str(response["result"]["sessionId"])
 
     def drop(self) -> None:
         """Close the TCP connection without a closing handshake."""
