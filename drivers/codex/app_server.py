@@ -29,6 +29,7 @@ from drivers.codex.modes import (
     WORKSPACE,
     collaboration_mode,
     mode_after_plan,
+    modes_after_plan,
     plan_choices,
 )
 from drivers.codex.turn import TurnRequests, TurnStream, decline
@@ -353,7 +354,7 @@ class CodexAppCodec(JsonLineCodec, SupportsSteering, SupportsDebounce, SupportsC
 
     def _turn_over(self) -> list[OutputEvent]:
         if not self._rejected_input or self._interrupted:
-            plans = self._grants.mode == PLAN and PLAN_TOOL in self._grants.trust
+            plans = self._grants.mode == PLAN and PLAN_TOOL in self._grants.trust and modes_after_plan(self._session.modes)
             if plans and self._turn.plan and not self._interrupted:
                 return self._ask_about_plan(self._turn.plan)
             return self._finish([], SessionEnd(exit_code=0))

@@ -63,17 +63,22 @@ def collaboration_mode(mode: str | None, model: str | None, effort: str | None) 
 def plan_choices(modes: frozenset[str]) -> tuple[PermissionChoice, ...]:
     """Return the answers to a plan: those of `modes` in which it can be carried out, and a rejection."""
     approvals = (
-        PermissionChoice(id=f"mode:{mode}", name=name, kind="allow_always" if mode == FULL_ACCESS else "allow_once")
-        for mode, name in _AFTER_PLAN.items()
-        if mode in modes
+        PermissionChoice(id=f"mode:{mode}", name=_AFTER_PLAN[mode], kind="allow_always" if mode == FULL_ACCESS else "allow_once")
+        for mode in modes_after_plan(modes)
     )
     return (*approvals, PermissionChoice(id=KEEP_PLANNING, name="No, keep planning", kind="reject_once"))
 
 
+def modes_after_plan(modes: frozenset[str]) -> list[str]:
+    """Return those of `modes` in which a plan can be carried out. There is none where the configuration locks plan mode."""
+    return [mode for mode in _AFTER_PLAN if mode in modes]
+
+
 def mode_after_plan(choice: str | None, modes: frozenset[str]) -> str:
-    """Return the mode in which an approved plan is carried out, by the id of the choice. An approval without one is the first."""
-    mode = (choice or "").removeprefix("mode:")
-    return mode if mode in modes and mode in _AFTER_PLAN else WORKSPACE
+    """Return the mode in which an approved plan is carried out, by the id of the choice: the first of `modes_after_plan`, which
+    must not be empty, without a choice of one of them."""
+    mode, permitted = (choice or "").removeprefix("mode:"), modes_after_plan(modes)
+    return mode if mode in permitted else permitted[0]
 
 
 def questions_of(params: Mapping[str, Any]) -> list[dict[str, Any]]:

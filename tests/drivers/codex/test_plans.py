@@ -118,6 +118,7 @@ def test_a_plan_is_approved_with_the_mode_in_which_it_is_carried_out() -> None:
         ("mode:full-access", PERMITTED, "workspace"),
         ("mode:full-access", PERMITTED | {"full-access"}, "full-access"),
         ("mode:plan", PERMITTED, "workspace"),
+        (None, frozenset({"plan", "read-only"}), "read-only"),
     ],
 )
 def test_the_mode_after_a_plan_is_one_that_the_session_may_have(choice: str | None, permitted: frozenset[str], mode: str) -> None:
@@ -166,9 +167,13 @@ def test_an_interrupt_ends_a_run_that_waits_for_the_approval(announced: bool) ->
     assert thread.codec.phase == "ready" and thread.written() == []
 
 
-@pytest.mark.parametrize(("mode", "tools"), [("workspace", ()), ("plan", ("shell", "apply_patch"))])
-def test_a_plan_is_text_elsewhere(mode: str, tools: tuple[str, ...]) -> None:
-    thread = Thread(mode, *tools)
+@pytest.mark.parametrize(
+    ("mode", "tools", "modes"),
+    [("workspace", (), PERMITTED), ("plan", ("shell", "apply_patch"), PERMITTED), ("plan", (), frozenset({"plan"}))],
+    ids=["another mode", "no tool", "locked plan mode"],
+)
+def test_a_plan_is_text_elsewhere(mode: str, tools: tuple[str, ...], modes: frozenset[str]) -> None:
+    thread = Thread(mode, *tools, modes=modes)
     thread.prompt()
     assert thread.complete("one", "# P")[-1] == SessionEnd(exit_code=0)
 
