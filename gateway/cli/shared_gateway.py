@@ -90,8 +90,7 @@ class SharedGateway:
             STARTED_WITH: {
                 "version": __version__,
                 "settings": settings_digest(self._load()),
-                # JSON has no text for what is not UTF-8.
-                "environment": {name: value for name, value in os.environ.items() if (name + value).isprintable()},
+                "environment": {name: value for name, value in os.environ.items() if _is_utf8(name + value)},
             },
         }
         deadline: float | None = None
@@ -206,6 +205,11 @@ class SharedGateway:
             return os.waitstatus_to_exitcode(os.waitpid(started, 0)[1])
         except ChildProcessError:
             return None
+
+
+def _is_utf8(text: str) -> bool:
+    """Whether a text of the operating system is UTF-8: JSON has no text for what is not."""
+    return text.encode(errors="ignore") == os.fsencode(text)
 
 
 def _first_line(connection: socket.socket) -> bytes:

@@ -99,11 +99,13 @@ async def lingering(folder: Path, linger: float, **changes: Any) -> AsyncIterato
 
 
 async def test_next_editor_is_served_by_the_process_of_the_one_before(tmp_path: Path) -> None:
-    async with lingering(tmp_path, 60.0) as (first, client):
+    # Some variables of agents have several lines, such as ANTHROPIC_CUSTOM_HEADERS.
+    environment = {**os.environ, "LC_TIME": "two\nlines", "LC_NAME": "é"}
+    async with lingering(tmp_path, 60.0, env=environment) as (first, client):
         session = await client.new()
         await client.prompt(session, "hello")
     assert psutil.pid_exists(first)
-    async with lingering(tmp_path, 60.0) as (second, client):
+    async with lingering(tmp_path, 60.0, env=environment) as (second, client):
         assert await sessions_of(client) == {session}
     assert second == first
     os.kill(first, signal.SIGTERM)
