@@ -314,7 +314,7 @@ def _log_in(agent: ConfiguredAgent) -> str:
 def _read_cache(file: Path) -> dict[str, Probe]:
     try:
         return {key: _probe_of(value) for key, value in json.loads(file.read_text()).items()}
-    except (OSError, ValueError, TypeError, AttributeError):
+    except (OSError, ValueError, TypeError, AttributeError, KeyError):
         return {}
 
 

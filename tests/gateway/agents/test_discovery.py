@@ -122,6 +122,12 @@ async def test_refresh_of_a_known_result_waits_until_sessions_have_started(
     assert len(await calls_after(0.0)) == 3
 
 
+@pytest.mark.parametrize("content", ["", "[]", "{", '{"a": []}', '{"a": {}}'])
+def test_a_cache_that_cannot_be_read_is_empty(tmp_path: Path, content: str) -> None:
+    (tmp_path / "discovery.json").write_text(content)
+    assert _read_cache(tmp_path / "discovery.json") == {}
+
+
 async def test_changed_program_is_probed_again(tmp_path: Path, claude: Program) -> None:
     async with run_gateway(claude_config(tmp_path, claude())) as running:
         assert (await agent_state(running.client, "claude"))["version"] == "2.1.329"
