@@ -103,6 +103,8 @@ async def test_refresh_of_a_known_result_waits_until_sessions_have_started(
     tmp_path: Path, claude: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = claude()
+    # Its start would count too.
+    monkeypatch.setattr(discovery, "SEED_CHECK_DELAY", 300.0)
 
     async def calls_after(delay: float) -> list[str]:
         monkeypatch.setattr("gateway.agents.discovery.REFRESH_DELAY", delay)
