@@ -19,8 +19,8 @@ class CatalogueAgent:
     """One entry: the agent `agent`, whose id in the protocol's public registry is `id`.
 
     Its command is `program` with `args`; `install` is empty where no package manager has it. `version` is the one that was
-    tested, or that of the registry's entry. `env` are the variables that it gets unless the configuration sets them, `options`
-    the defaults of its options.
+    tested, or that of the registry's entry. `env` are the variables that it gets unless the configuration sets them, whatever the
+    gateway's environment has; `options` are the defaults of its options.
     """
 
     id: str

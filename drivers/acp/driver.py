@@ -84,6 +84,7 @@ class AcpDriver(CliDriver):
             install=agent.install if agent else "",
             logins=(Login(f"{agent.agent}-login", agent.title, agent.login),) if agent and agent.login else (),
             env=agent.variables if agent else (),
+            set_env=agent.env if agent else {},
             tools=tuple(
                 ToolSpec(kind, f"{meaning} Every tool of the agent of this kind.", schema, kind=kind)
                 for kind, meaning in KINDS.items()
@@ -142,8 +143,7 @@ class AcpDriver(CliDriver):
         )
         general = AgentProfile(Path(spec.program).name, app_tool=by_title(tool.name for tool in spec.app_tools))
         profile = profile_of(self.name, general)
-        argv, env = self._command_line(spec)
-        command = Command(argv, spec.cwd, bypass_proxy(env, spec.tool_server))
+        command = Command(self._command_line(spec), spec.cwd, bypass_proxy(spec.env, spec.tool_server))
         return Launch(command, AcpCodec(request, grants, profile), spec.tool_server, spec.additional_directories)
 
     def home_files(self, spec: AgentSpec) -> tuple[Path, ...]:
@@ -175,8 +175,7 @@ class AcpDriver(CliDriver):
         )
         profile = profile_of(self.name, AgentProfile(Path(spec.program).name))
         codec = AcpCodec(request, Grants(allow_all=allow), profile, Prompt(spec.task))
-        argv, env = self._command_line(spec)
-        return Launch(Command(argv, spec.cwd, env), codec)
+        return Launch(Command(self._command_line(spec), spec.cwd, spec.env), codec)
 
     def _declares(self, method: str, permitted: bool) -> bool:
         """Whether these methods of the client are declared to the agent: by default if the session permits their kind of tool."""
@@ -184,11 +183,9 @@ class AcpDriver(CliDriver):
             return permitted
         return method in self._agent.client_methods
 
-    def _command_line(self, spec: AgentSpec) -> tuple[tuple[str, ...], dict[str, str]]:
-        """The arguments and the environment, with those of the catalogue."""
-        if self._agent is None:
-            return (spec.program, *spec.args), dict(spec.env)
-        return (spec.program, *self._agent.args, *spec.args), {**self._agent.env, **spec.env}
+    def _command_line(self, spec: AgentSpec) -> tuple[str, ...]:
+        """The program and its arguments, with those of the catalogue."""
+        return (spec.program, *(self._agent.args if self._agent else ()), *spec.args)
 
 
 def _session_request(spec: AgentSpec, agent: CatalogueAgent | None) -> SessionRequest:

@@ -90,9 +90,10 @@ class DriverInfo:
     """What a driver can do.
 
     `env` are patterns of variables (as in fnmatch) that its CLI needs from the gateway's own environment, such as the vendor's
-    keys. `program` is the CLI's usual name on PATH; None for a driver that brings its own. `logins` are the ways to log in with
-    it, the usual one first. `seeds`: a fresh native session takes a history; `system`: it takes a system prompt. `mcp` are the
-    transports of MCP servers that a client may configure.
+    keys. `set_env` are variables that it gets with these values, whatever the gateway's own environment has, unless the
+    configuration sets them. `program` is the CLI's usual name on PATH; None for a driver that brings its own. `logins` are the
+    ways to log in with it, the usual one first. `seeds`: a fresh native session takes a history; `system`: it takes a system
+    prompt. `mcp` are the transports of MCP servers that a client may configure.
     `compaction`: when its CLI compacts the conversation, a `compacted` event has what is left of it. `steers`: it takes
     messages while it works. `slash_option` is the option that has to be `on` for a `/` at the beginning of a prompt to be a
     command; None if it always may be one. `additional_directories`: a session takes folders to work in besides its working
@@ -119,6 +120,7 @@ class DriverInfo:
     tools: tuple[ToolSpec, ...] = ()
     options: tuple[Option, ...] = ()
     env: tuple[str, ...] = ()
+    set_env: Mapping[str, str] = field(default_factory=dict)
     image_http: bool = False
     image_data: bool = False
     app_tools: bool = False

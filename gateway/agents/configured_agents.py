@@ -164,11 +164,14 @@ class ConfiguredAgent:
     @property
     def environment(self) -> dict[str, str]:
         """The complete environment of the agent's processes."""
-        return process_environment(self._environ, self.info.env, self.settings.env)
+        return self._environment_from(self._environ)
 
     def has_environment(self, environ: Mapping[str, str]) -> bool:
         """Whether the agent's processes would have the same environment where `environ` is that of the gateway."""
-        return process_environment(environ, self.info.env, self.settings.env) == self.environment
+        return self._environment_from(environ) == self.environment
+
+    def _environment_from(self, environ: Mapping[str, str]) -> dict[str, str]:
+        return process_environment(environ, self.info.env, {**self.info.set_env, **self.settings.env})
 
     @property
     def secrets(self) -> list[str]:

@@ -19,8 +19,9 @@ SECRET_NAMES = ("*KEY*", "*TOKEN*", "*SECRET*", "*PASSWORD*")
 def process_environment(environ: Mapping[str, str], driver_patterns: Iterable[str], entry: Mapping[str, str]) -> dict[str, str]:
     """Return an agent's complete environment.
 
-    `environ` is the gateway's own, `driver_patterns` are the variables that the driver needs (patterns of fnmatch), `entry` is
-    `env` of the agent's entry in the configuration, which has precedence. Variables of the gateway (`PORTICO_*`) are left out.
+    `environ` is the gateway's own, `driver_patterns` are the variables that the driver needs (patterns of fnmatch), `entry` are
+    those that the driver and the agent's entry in the configuration set, which have precedence. Variables of the gateway
+    (`PORTICO_*`) are left out.
     """
     allowed = _any_of((*ALLOWED_ENV, *driver_patterns))
     kept = {name: value for name, value in environ.items() if not name.startswith("PORTICO_") and allowed.match(name)}

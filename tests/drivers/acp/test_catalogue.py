@@ -57,14 +57,14 @@ def test_each_agent_is_a_driver() -> None:
 
 
 def test_the_command_line_and_the_environment(tmp_path: Path) -> None:
-    one = entry(env={"ASKS": "all", "QUIET": "1"})
-    driver = AcpDriver(one)
-    session = driver.session(SessionSpec("/bin/one", tmp_path, {"PATH": "/bin", "QUIET": "0"}, ("--more",)))
+    driver = AcpDriver(entry(env={"ASKS": "all"}))
+    assert driver.info().set_env == {"ASKS": "all"}
+    session = driver.session(SessionSpec("/bin/one", tmp_path, {"PATH": "/bin", "ASKS": ""}, ("--more",)))
     assert session.command.argv == ("/bin/one", "acp", "--more")
-    assert session.command.env == {"PATH": "/bin", "ASKS": "all", "QUIET": "0"}, "the configuration has precedence"
-    task = driver.task(TaskSpec("/bin/one", tmp_path, {"PATH": "/bin"}, ("--more",), task="do"))
+    assert session.command.env == {"PATH": "/bin", "ASKS": ""}
+    task = driver.task(TaskSpec("/bin/one", tmp_path, {"PATH": "/bin", "ASKS": "all"}, ("--more",), task="do"))
     assert task.command.argv == ("/bin/one", "acp", "--more")
-    assert task.command.env == {"PATH": "/bin", "ASKS": "all", "QUIET": "1"}
+    assert task.command.env == {"PATH": "/bin", "ASKS": "all"}
 
 
 @pytest.mark.parametrize("methods", [None, (), ("write",)])

@@ -62,6 +62,22 @@ def test_an_entry_overrides_it(path: dict[str, str], tmp_path: Path) -> None:
     assert other.info.title == "Echo"
 
 
+@pytest.mark.parametrize(
+    ("name", "variable", "asks"),
+    [("opencode", "OPENCODE_PERMISSION", '{"*":"ask","portico_*":"allow"}'), ("goose", "GOOSE_MODE", "approve")],
+)
+def test_only_the_configuration_changes_that_an_agent_asks(
+    path: dict[str, str], tmp_path: Path, name: str, variable: str, asks: str
+) -> None:
+    """The gateway is often started by a shell that has the variable for the user's own terminal."""
+    environ = {**path, variable: "auto"}
+    agent = agents(environ, tmp_path, agents={name: {"driver": name}}).get(name)
+    assert agent.environment[variable] == asks
+    assert agent.spec({}).env[variable] == asks
+    mine = {"driver": name, "env": {variable: "auto"}}
+    assert agents(environ, tmp_path, agents={name: mine}).get(name).environment[variable] == "auto"
+
+
 async def test_what_can_be_installed_is_in_the_list_of_drivers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     async with run_gateway(gateway_config(tmp_path)) as running:
