@@ -489,23 +489,28 @@ class Session:
         if mode != self.config.options.get(MODE_OPTION):
             self.config = with_mode_option(self.config, mode)
             self._agent.mode_changed(mode)
-            self._storing_mode = asyncio.create_task(self._store_mode())
+            if self._storing_mode is None or self._storing_mode.done():
+                self._storing_mode = asyncio.create_task(self._store_mode())
 
     async def _store_mode(self) -> None:
         async with self.lock:
-            if self.config == self._stored_config or self.deleted:
-                return
             try:
-                await completed(self._store_settings(self.config))
+                # Again where the CLI has changed the mode meanwhile.
+                while self.config != self._stored_config and not self.deleted:
+                    await completed(self._write_settings(self.config))
             except StoreUnavailable as error:
                 log.warning("session %s: its mode is stored with its next turn: %s", self.id, error)
         self._changed(self)
 
     async def _store_settings(self, config: SessionSettings) -> None:
+        await self._write_settings(config)
+        self.config = config
+
+    async def _write_settings(self, config: SessionSettings) -> None:
         self.redactor.register(config.hidden)
         secrets = self._shared.encryption.encrypt(config.to_encrypt)
         await self._shared.store.sessions.update(self.id, config=config.to_json(), secrets=secrets)
-        self.config = self._stored_config = config
+        self._stored_config = config
 
     def _settings_record(self) -> SettingsRecord | None:
         """The settings, to be stored with the turn that begins; None if the store has them."""
