@@ -20,7 +20,7 @@ from gateway.observability.audit import AuditLog
 from gateway.observability.health import ReadinessCheck
 from gateway.observability.metrics import Metrics, MetricsSnapshot
 from gateway.observability.transcripts import Transcripts
-from gateway.private_files import private_data_directory
+from gateway.private_files import private_data_directory, private_directory
 from gateway.runs.admission_and_eviction import AdmissionControl
 from gateway.runs.cancellation import all_ended
 from gateway.runs.earlier_acp_stores import import_earlier_acp_stores
@@ -129,6 +129,8 @@ class Gateway:
         chosen = settings.limits
         limits = Limits(chosen.start, chosen.idle, chosen.total, chosen.grace)
         states = data_dir / "state"
+        # The drivers, which create the folders in it, give a mode to those only.
+        await asyncio.to_thread(private_directory, states)
         await asyncio.to_thread(remove_task_folders, states)
         self._mcp = McpHost(self.redactor, agent_connection_limit(chosen.live_agents))
         shared = SharedServices(

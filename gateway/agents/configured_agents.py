@@ -253,12 +253,17 @@ class ConfiguredAgent:
             return ""
         found = shutil.which(os.path.expanduser(name), path=self.environment.get("PATH"))
         if found is None:
-            install = f"; install it with `{self.info.install}`" if self.info.install else ""
-            raise AgentProblem(
-                f"agent {self.name!r} cannot start: its program {name!r} is not on PATH{install}, "
-                f"or set agents.{self.name}.program to its path"
-            )
+            raise AgentProblem(f"agent {self.name!r} cannot start: {self._missing(name)}")
         return os.path.abspath(found)
+
+    def _missing(self, program: str) -> str:
+        """What is wrong with a program that cannot be started, and what to do."""
+        key, install = f"agents.{self.name}.program", f" with `{self.info.install}`" if self.info.install else ""
+        path = os.path.expanduser(program)
+        if not os.path.dirname(path):
+            return f"its program {program!r} is not on PATH; install it{install}, or set {key} to its path"
+        wrong = "is not an executable file" if os.path.exists(path) else "does not exist"
+        return f"its program {program!r} {wrong}; install it{install}, and set {key} to its path, or to its name on PATH"
 
     def login_command(self) -> str | None:
         """Return the command with which a person logs the agent's program in; None if the driver names none."""
@@ -277,6 +282,11 @@ class ConfiguredAgent:
         `any_folder` is as in `working_directory`.
         """
         self.check_locked(given, workspace_key)
+        self.check_values(given)
+        self.working_directory(given.get("cwd"), workspace_key, any_folder=any_folder)
+
+    def check_values(self, given: Mapping[str, str]) -> None:
+        """Raise BadRequest if an option is unknown or has a value that is not allowed. Folders are not looked at."""
         known = {option.name: option for option in self.options}
         for name, value in given.items():
             if name not in known:
@@ -285,7 +295,6 @@ class ConfiguredAgent:
             if choices and value not in choices:
                 known_ones = ", ".join(choice or "empty" for choice in choices)
                 raise BadRequest(f"option {name!r} of agent {self.name!r} cannot be {value!r}; choose one of {known_ones}")
-        self.working_directory(given.get("cwd"), workspace_key, any_folder=any_folder)
 
     def check_locked(self, given: Mapping[str, str], workspace_key: str | None = None) -> None:
         """Raise Forbidden if a locked option is given with another value than that of the configuration."""
@@ -571,7 +580,11 @@ def _check_locked_names(agent: ConfiguredAgent) -> None:
 
 
 def _check_defaults(agent: ConfiguredAgent) -> None:
+    options = agent.settings.options
     try:
-        agent.check_options({name: value for name, value in agent.settings.options.items() if name != "cwd"})
+        agent.check_values({name: value for name, value in options.items() if name != CWD.name})
+        # Without this option nothing is to be checked, and the agent's folder, which that would create, is not needed yet.
+        if CWD.name in options:
+            agent.working_directory(None)
     except BadRequest as error:
         raise InvalidSettings(f"agents.{agent.name}.options: {error}") from None

@@ -67,10 +67,11 @@ class DiscoveredAgent:
         """The shell command that solves the problem; None without a problem, and where none is known."""
         if self.problem is None:
             return None
-        if self.probe.logged_in is False:
-            return self.agent.login_command()
         # Another program than the driver's own is not one that this command installs.
-        return self.agent.info.install or None if self.agent.settings.program is None else None
+        install = self.agent.info.install or None if self.agent.settings.program is None else None
+        if self.probe.logged_in is False and not (install and self.support == "unsupported"):
+            return self.agent.login_command()
+        return install
 
     @property
     def version(self) -> str | None:

@@ -110,6 +110,7 @@ def add(group: Path | None, config: Path | None, as_json: bool, agent: str | Non
         )
         for line in _advice(driver, wanted, installed=path is not None):
             click.echo(line)
+        click.echo("a daemon that runs offers it after a restart")
 
 
 @agents.command()

@@ -8,12 +8,15 @@ import shlex
 import shutil
 import stat
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from gateway.config import Settings
 from gateway.diagnosis.report import Check
+from gateway.errors import InvalidSettings
 from gateway.observability.health import DISK_FULL, check_space, is_disk_full
 from gateway.private_files import OTHERS, accessible_to_others
+from gateway.security.loopback import check_key_lengths
 
 KEY_FILE = "api-key"
 LOW_SPACE = 256 * 1024 * 1024
@@ -83,6 +86,8 @@ def check_disk(folder: Path) -> Check:
 def check_key(settings: Settings, environ: Mapping[str, str], portico: str) -> Check:
     """Where the default key is from, and whether other users can read it. `portico` is as in `Subject`. Blocks."""
     create = portico.format("key")
+    if short := _too_short(settings, environ):
+        return Check(name="Key", status="problem", text=short, command=f"{portico.format('serve')} --host 127.0.0.1")
     if environ.get("PORTICO_API_KEY", "").strip():
         return Check(name="Key", status="ok", text="PORTICO_API_KEY of the environment")
     if settings.auth.keys:
@@ -102,6 +107,16 @@ def check_key(settings: Settings, environ: Mapping[str, str], portico: str) -> C
     if empty:
         return Check(name="Key", status="info", text=f"{file} is empty; the next start writes a key into it", command=create)
     return Check(name="Key", status="ok", text=f"{file} (mode {_mode(found.st_mode)}, private)")
+
+
+def _too_short(settings: Settings, environ: Mapping[str, str]) -> str | None:
+    """Why a start refuses the length of a key; None if it does not, or if the file of the key cannot be read."""
+    with suppress(OSError):
+        try:
+            check_key_lengths(settings.server.host, existing_keys(settings, environ))
+        except InvalidSettings as error:
+            return str(error)
+    return None
 
 
 def _check_file_of_keys(settings: Settings) -> Check:

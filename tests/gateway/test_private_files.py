@@ -96,7 +96,7 @@ async def test_daemon_makes_private_files_also_in_a_folder_that_exists(tmp_path:
                 assert {"portico.db", "portico.db-wal", "portico.db-shm"} <= {path.name for path in data.iterdir()}
                 assert open_to_others(data) == []
     names = {path.name for path in data.rglob("*")}
-    assert {"portico.db", "portico.db-commits", "lock", "instance-id", "discovery.json", "transcripts"} <= names
+    assert {"portico.db", "portico.db-commits", "lock", "instance-id", "discovery.json", "transcripts", "state"} <= names
     assert open_to_others(data) == []
 
 

@@ -82,7 +82,19 @@ async def test_missing_program_is_reported_with_instructions(tmp_path: Path) -> 
     async with run_gateway(claude_config(tmp_path, tmp_path / "nowhere")) as running:
         state = await agent_state(running.client, "claude")
     assert (state["installed"], state["offered"], state["version"]) == (False, False, None)
-    assert "npm install" in state["problem"] and "agents.claude.program" in state["problem"]
+    assert state["problem"] == (
+        f"agent 'claude' cannot start: its program '{tmp_path}/nowhere' does not exist; install it with "
+        "`npm install -g @anthropic-ai/claude-code`, and set agents.claude.program to its path, or to its name on PATH"
+    )
+
+
+async def test_missing_program_that_no_command_installs(tmp_path: Path) -> None:
+    (tmp_path / "text").touch()
+    agents = {"unnamed": {"driver": "acp"}, "text": {"driver": "acp", "program": str(tmp_path / "text")}}
+    async with run_gateway(gateway_config(tmp_path, agents=agents)) as running:
+        unnamed, text = [(await agent_state(running.client, name))["problem"] for name in agents]
+    assert unnamed.endswith("'acp-agent' is not on PATH; install it, or set agents.unnamed.program to its path")
+    assert f"its program '{tmp_path}/text' is not an executable file; install it, and set agents.text.program" in text
 
 
 async def test_probe_result_is_kept_over_a_restart_while_the_program_is_unchanged(tmp_path: Path, claude: Program) -> None:
@@ -318,6 +330,17 @@ async def test_drivers_reports_the_command_that_solves_a_problem(tmp_path: Path,
     assert (state["configured"], state["probed"]) == (True, True)
     [codex] = next(driver["agents"] for driver in others if driver["driver"] == "codex")
     assert (codex["configured"], codex["command"]) == (False, "npm install -g @openai/codex")
+
+
+async def test_an_unsupported_program_is_updated_before_a_person_logs_in(
+    tmp_path: Path, claude: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claude("1.0.119", logged_in=False)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    async with run_gateway(gateway_config(tmp_path)) as running:
+        state = await agent_state(running.client, "claude")
+    assert (state["logged_in"], state["support"]) == (False, "unsupported")
+    assert state["command"] == "npm install -g @anthropic-ai/claude-code"
 
 
 async def test_drivers_are_probed_anew_on_request(tmp_path: Path, claude: Program) -> None:

@@ -62,11 +62,18 @@ def test_the_list(tmp_path: Path, config: Path) -> None:
     assert "`npm install -g @moonshot-ai/kimi-code`" in lines["kimi"]
 
 
+def test_the_list_creates_no_data_directory(tmp_path: Path, config: Path) -> None:
+    before = set(tmp_path.rglob("*"))
+    assert run("list", "--config", config).exit_code == 0
+    assert set(tmp_path.rglob("*")) == before
+
+
 def test_an_agent_is_added_and_removed(tmp_path: Path, config: Path) -> None:
     install(tmp_path, "goose")
     added = run("add", "goose", "--config", config)
     assert added.exit_code == 0
     assert f'added [agents.goose] to {config}: driver = "goose"' in added.stdout
+    assert "a daemon that runs offers it after a restart" in added.stdout
     assert "whether it asks before it runs a tool is not known" in added.stdout
     assert config.read_text() == CONFIG + '\n[agents.goose]\n# goose\ndriver = "goose"\n'
     assert listed("--config", config)["goose"]["state"] == "offered"

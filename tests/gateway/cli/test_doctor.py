@@ -201,6 +201,18 @@ async def test_a_key_that_others_can_read(tmp_path: Path, data: Path) -> None:
     assert (await doctor(tmp_path)).check("Key")["status"] == "ok"
 
 
+@pytest.mark.parametrize("key", ["short123", "long-enough-1234"])
+async def test_a_key_that_is_too_short_for_other_machines(tmp_path: Path, key: str) -> None:
+    write_config(tmp_path, {**gateway_config(tmp_path), "auth": {"keys": [key]}}).chmod(0o600)
+    assert (await doctor(tmp_path)).check("Key")["status"] == "ok"
+    report = await doctor(tmp_path, "--host", "0.0.0.0")
+    assert key not in json.dumps(report)
+    if key == "short123":
+        assert report.problem("Key", "less than 16 characters").endswith("--host 127.0.0.1")
+    else:
+        assert report.check("Key")["status"] == "ok"
+
+
 async def test_a_key_that_is_not_a_text(tmp_path: Path, data: Path) -> None:
     write_config(tmp_path, {**gateway_config(tmp_path), "auth": {}})
     (data / "api-key").touch(mode=0o600)
