@@ -6,7 +6,7 @@ import asyncio
 import json
 import os
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from drivers.claude.commands import permitted
 from drivers.claude.content import native_messages
-from drivers.claude.permissions import BYPASS, MODES, QUESTION_TOOL
+from drivers.claude.permissions import BYPASS, MODES, PLAN, PLAN_TOOL, QUESTION_TOOL
 from drivers.claude.probe import commands, efforts, fast_models, greeting, login_status, model_names, models
 from drivers.claude.session_file import project_folder, session_file
 from drivers.claude.stdin_lines import escape_command, without_forbidden
@@ -234,7 +234,7 @@ class ClaudeDriver(CliDriver):
     def session(self, spec: SessionSpec) -> Launch:
         mode = spec.options.get(MODE_OPTION, ASK_MODE)
         own_mode = None if mode == ASK_MODE else mode
-        tools = Toolset(spec.tools, spec.app_tools, spec.mcp_servers, mode=own_mode, ruled=spec.ruled)
+        tools = Toolset(_granted(spec), spec.app_tools, spec.mcp_servers, mode=own_mode, ruled=spec.ruled)
         settings = {**tools.settings(), **(FAST_SETTINGS if _is_fast(spec) else {})}
         fresh = str(uuid.uuid4())
         files: dict[Path, bytes] = {}
@@ -263,6 +263,11 @@ class ClaudeDriver(CliDriver):
         )
         codec.native_id = identity[1]
         return Launch(command, codec)
+
+
+def _granted(spec: SessionSpec) -> Sequence[ToolGrant]:
+    """The tools of a session. One that has no other mode than plan mode does not have the tool whose approval leaves that."""
+    return tuple(tool for tool in spec.tools if tool.name != PLAN_TOOL) if spec.modes == {PLAN} else spec.tools
 
 
 def _codec_class() -> type[ClaudeCodec]:

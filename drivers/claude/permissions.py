@@ -18,11 +18,11 @@ from drivers.contract.events import PermissionChoice
 
 AUTO = "autoMode"
 """The id of the CLI's mode `auto`. `auto` is the mode of the gateway in which all tools are trusted."""
-BYPASS = "bypassPermissions"
+BYPASS, PLAN = "bypassPermissions", "plan"
 MODES = (
     PermissionMode("default", "Manual", "Asks by the CLI's own rules: the settings, and what it does not consider safe."),
     PermissionMode("acceptEdits", "Accept edits", "As Manual, but edits files in the session's folders without asking."),
-    PermissionMode("plan", "Plan", "Reads and plans; changes nothing before its plan is approved."),
+    PermissionMode(PLAN, "Plan", "Reads and plans; changes nothing before its plan is approved."),
     PermissionMode(AUTO, "Auto", "A model decides instead of asking, where the session's model supports that."),
     PermissionMode(BYPASS, "Bypass permissions", "Asks about nothing.", unrestricted=True),
 )

@@ -110,6 +110,13 @@ def test_the_arguments_of_a_session() -> None:
     assert str(uuid.UUID(session_id)) == session_id
 
 
+@pytest.mark.parametrize(("modes", "tools"), [({"plan"}, "Bash"), ({"plan", "default"}, "Bash,ExitPlanMode")])
+def test_a_locked_plan_mode_has_no_tool_that_leaves_it(modes: set[str], tools: str) -> None:
+    granted = (ToolGrant("Bash"), ToolGrant("ExitPlanMode", trust=True))
+    launch = ClaudeDriver().session(session(options={"mode": "plan"}, tools=granted, modes=frozenset(modes)))
+    assert argument(launch, "--tools") == tools
+
+
 def test_two_sessions_have_two_ids() -> None:
     ids = {value_of(ClaudeDriver().session(session()).command.argv, "--session-id") for _ in range(2)}
     assert len(ids) == 2
