@@ -278,7 +278,10 @@ class Discovery:
         self._log_update(agent, probe.version)
         agent.apply_probe(probe)
         self._results[key] = probe
-        await asyncio.to_thread(_write_cache, self._file, self._results)
+        try:
+            await asyncio.to_thread(_write_cache, self._file, self._results)
+        except OSError as error:
+            log.warning("the results of probes are not stored; all agents are probed again after a restart: %s", error)
 
     def _forget_replaced(self, agent: ConfiguredAgent, key: str) -> None:
         """Forget the results of the programs that the agent had before this one."""

@@ -142,6 +142,17 @@ def test_a_cache_that_cannot_be_read_is_empty(tmp_path: Path, content: str) -> N
     assert _read_cache(tmp_path / "discovery.json") == {}
 
 
+async def test_results_count_where_they_cannot_be_stored(
+    tmp_path: Path, claude: Program, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "data" / "discovery.new").mkdir(parents=True)
+    async with run_gateway(claude_config(tmp_path, claude())) as running:
+        await agent_state(running.client, "claude")
+        await wait_for_probes(running.gateway)
+        assert running.gateway.discovery.current(running.gateway.agents.get("claude")).probe.seeds is True
+    assert "the results of probes are not stored" in caplog.text and "Is a directory" in caplog.text
+
+
 async def test_changed_program_is_probed_again(tmp_path: Path, claude: Program) -> None:
     async with run_gateway(claude_config(tmp_path, claude())) as running:
         assert (await agent_state(running.client, "claude"))["version"] == "2.1.329"
