@@ -83,7 +83,7 @@ class Setup:
         defaults = {option.name: option.default for option in self.info.options}
         program = self.found_program() or ""
         # Without a marker of an outer gateway: what is started here is ended here.
-        env = {name: value for name, value in self.env.items() if not name.startswith("PORTICO_")}
+        env = {name: value for name, value in self.env.items() if not name.startswith("PORTICO_")} | dict(self.info.set_env)
         options = {**defaults, **self.options}
         return {"program": program, "cwd": cwd, "env": env, "args": self.args, "options": options, "state": state}
 

@@ -196,3 +196,8 @@ def test_the_checks_as_a_parametrised_test() -> None:
     with pytest.raises(DriverCheckFailed) as failed:
         check_driver(With(title="", options=(option("cwd"),)))
     assert str(failed.value) == "driver 'echo': 1 checks failed\ninfo: info().title is blank; clients show it to people"
+
+
+def test_the_program_gets_the_variables_that_the_driver_sets(tmp_path: Path) -> None:
+    setup = Setup(With(set_env={"ASKS": "all"}), tmp_path, env={"ASKS": "nothing", "PORTICO_X": "1", "PATH": "/bin"})
+    assert setup.session().env == setup.task().env == {"ASKS": "all", "PATH": "/bin"}
