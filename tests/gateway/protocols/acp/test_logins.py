@@ -68,7 +68,7 @@ async def test_session_is_refused_at_once_without_the_program(tmp_path: Path) ->
         client, connection = connect(portico.gateway, "claude")
         await client.initialize()
         with pytest.raises(
-            RpcFailed, match=r"not on PATH; install it with `npm install -g @anthropic-ai/claude-code`"
+            RpcFailed, match=r"does not exist; install it with `npm install -g @anthropic-ai/claude-code`"
         ) as refused:
             await client.new()
         assert refused.value.code == -32603
@@ -170,7 +170,7 @@ def test_login_command_starts_the_program(tmp_path: Path, executed: list[Any], m
         ("nobody", "", None, "there is no agent"),
         ("echo", "", None, "has no login that can be started"),
         ("claude", "no-such", None, "choose one of claude-login, console-login"),
-        ("missing", "", None, "not on PATH"),
+        ("missing", "", None, "does not exist; install it"),
         ("claude", "", "http://gateway.lan:7700", "on another machine"),
     ],
 )
