@@ -37,6 +37,8 @@ from drivers.runtime.process import Process, Spawner
 
 Result = TypeVar("Result")
 
+OUTLIVE_RUN = frozenset({WAIT, "terminal/kill", "terminal/release"})
+"""The requests that are not cancelled with the run: a terminal may outlive it, and an agent may release one as its last act."""
 MAX_PENDING, MAX_PENDING_BYTES = 1000, 64 * 1024 * 1024
 """Requests of an agent that may be pending, and the bytes of text in them; a single one may be larger."""
 LARGE_RESPONSES, MAX_AT_ONCE = frozenset({READ, "terminal/output"}), 4
@@ -152,12 +154,11 @@ class ClientRequests:
             task.add_done_callback(held.discard)
 
     def end_run(self) -> None:
-        """Cancel the requests that wait for the client, except for the end of a terminal, which may outlive its run. The CLI gets
-        a response."""
+        """Cancel the requests that wait for the client, except those in OUTLIVE_RUN. The CLI gets a response."""
         self._in_run.clear()
         self._runs += 1
         for task, request in self._forwarded.items():
-            if request.method != WAIT:
+            if request.method not in OUTLIVE_RUN:
                 task.cancel()
 
     async def _do(self, request: ClientRequest, answered: Callable[[ClientRequest, ClientResponse], None], refused: bool) -> None:
@@ -212,7 +213,7 @@ class ClientRequests:
             params = request.params if request.method == CHECK_PATHS else _validated(request)
             if client is not None:
                 run, request = self._runs, await self._confined(request)
-                over = (run != self._runs and request.method != WAIT) or self._closed
+                over = (run != self._runs and request.method not in OUTLIVE_RUN) or self._closed
                 return _run_over(request) if over else await self._forward(client, request)
             return ClientResponse(await handler(self, params))
         except RequestError as error:

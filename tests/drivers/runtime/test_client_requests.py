@@ -315,6 +315,20 @@ async def test_the_end_of_a_run_cancels_its_client_requests(edited: ClientReques
     assert (await answers.get()).error is None
 
 
+@pytest.mark.parametrize("sent_before", [True, False])
+async def test_a_terminal_that_is_released_at_the_end_of_a_run_is_released(
+    edited: ClientRequests, editor: Editor, sent_before: bool
+) -> None:
+    answers: asyncio.Queue[ClientResponse] = asyncio.Queue()
+    edited.begin(ClientRequest(1, "terminal/release", {"terminalId": "t"}), lambda _, answer: answers.put_nowait(answer))
+    if sent_before:
+        await editor.asked.get()
+    edited.end_run()
+    editor.may_answer.set()
+    assert (await answers.get()).error is None
+    assert sent_before or editor.asked.get_nowait().method == "terminal/release"
+
+
 async def test_requests_after_close_are_not_sent_to_the_client(edited: ClientRequests, editor: Editor) -> None:
     edited.begin(ClientRequest(1, WAIT, {"terminalId": "t"}), lambda *_: None)
     await editor.asked.get()
