@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import httpx
-import psutil
 import pytest
 
 from tests.conftest import write_config
@@ -20,7 +19,7 @@ from tests.model_server.scenarios import Scenario, Step, Text, ToolUse, text_ste
 from tests.model_server.serving import ModelServer
 from tests.real.aap_client import text_of
 from tests.real.clis import BIN, require
-from tests.real.processes import processes_of, tear_down
+from tests.real.processes import tear_down
 
 PROGRAM = BIN / "gemini"
 KEY = "dummy-gemini-key-0123456789"
@@ -78,15 +77,6 @@ class Gemini:
     def tools(self) -> list[str]:
         """The names of the tools in the newest model request."""
         return [tool["name"] for group in self.last_request().get("tools", []) for tool in group["functionDeclarations"]]
-
-    def processes(self, name: str) -> list[psutil.Process]:
-        """The processes with this home whose name starts with `name`."""
-        found = []
-        for process in processes_of(self.home):
-            with suppress(psutil.NoSuchProcess):
-                if process.name().startswith(name):
-                    found.append(process)
-        return found
 
 
 @pytest.fixture

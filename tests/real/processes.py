@@ -18,13 +18,18 @@ TIMEOUT_SECONDS = 20.0
 
 
 def processes_of(home: Path, name: str = "", command: str = "") -> list[psutil.Process]:
-    """Every running process with this HOME, whose name starts with `name` and whose command line contains `command`."""
+    """Every running process with this HOME, whose executable's name starts with `name` and whose command line contains `command`.
+
+    The name is not the process's own: a shim of pyenv is a shell script called `python3`, which becomes `pyenv` and then Python.
+    """
     found = []
-    for process in psutil.process_iter():
+    for pid in psutil.pids():
         with suppress(psutil.Error, OSError):
+            # Not by `process_iter`, whose objects keep the executable that a process had when it was asked for first.
+            process = psutil.Process(pid)
             if process.environ().get("HOME") != str(home) or process.status() == psutil.STATUS_ZOMBIE:
                 continue
-            if process.name().startswith(name) and command in " ".join(process.cmdline()):
+            if Path(process.exe()).name.startswith(name) and command in " ".join(process.cmdline()):
                 found.append(process)
     return found
 
@@ -86,6 +91,18 @@ async def wait_until(condition: Callable[[], bool], what: str) -> None:
     while not condition():
         assert time.monotonic() < deadline, f"not within {TIMEOUT_SECONDS:g} s: {what}"
         await asyncio.sleep(0.02)
+
+
+async def running_process(home: Path, name: str) -> psutil.Process:
+    """Wait until a process with this HOME runs an executable whose name starts with `name`, and return the first one."""
+    found: list[psutil.Process] = []
+
+    def look() -> bool:
+        found[:] = processes_of(home, name)
+        return bool(found)
+
+    await wait_until(look, f"a process of {name} runs")
+    return found[0]
 
 
 async def tear_down(home: Path, daemons: Sequence[Daemon]) -> None:

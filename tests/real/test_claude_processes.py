@@ -12,7 +12,7 @@ import pytest
 from tests.daemon import Daemon, RunningGateway
 from tests.real.aap_client import create_session, frames_of, read_until_event
 from tests.real.conftest import DUMMY_KEY, Home
-from tests.real.processes import arguments, cli_of, clis_of, processes_of, wait_for_exit, wait_until
+from tests.real.processes import arguments, cli_of, clis_of, processes_of, running_process, wait_for_exit, wait_until
 
 PROMPT, SYSTEM, SECRET = "Xylophones of the prompt", "Quagga of the system", "sk-ant-secret-of-ps-123456"
 GATEWAY_KEY = "portico-key-of-the-environment"
@@ -77,7 +77,7 @@ async def test_nothing_is_left_of_a_running_command_when_the_daemon_stops(home: 
     daemon = await _daemon_with_bash(home)
     body = {"driver": "claude", "task": f"[[run:{SLEEPER}]]"}
     async with daemon.client() as client, frames_of(client, "POST", "/v1/execute", body) as frames:
-        await _running_sleeper(home)
+        await running_process(home.path, "python")
         assert await daemon.stop() == 0
         last = [data async for _, data in frames][-1]
     assert (last["kind"], last["exit_code"]) == ("session_end", 1)
@@ -89,7 +89,7 @@ async def test_nothing_is_left_of_a_running_command_when_a_killed_daemon_is_back
     async with daemon.client() as client:
         body = {"driver": "claude", "task": f"[[run:{SLEEPER}]]", "idempotency_key": "once"}
         async with frames_of(client, "POST", "/v1/execute", body):
-            sleeper = await _running_sleeper(home)
+            sleeper = await running_process(home.path, "python")
             await daemon.kill()
     assert sleeper.is_running()
     await daemon.start()
@@ -105,7 +105,7 @@ async def test_nothing_is_left_of_a_running_command_when_the_cli_is_killed(home:
     async with home.gateway() as portico:
         body = {"driver": "claude", "task": f"[[run:{SLEEPER}]]"}
         async with frames_of(portico.client, "POST", "/v1/execute", body) as frames:
-            await _running_sleeper(home)
+            await running_process(home.path, "python")
             cli_of(home.path).kill()
             events = [data async for _, data in frames]
         assert events[-1]["exit_code"] == -signal.SIGKILL
@@ -122,13 +122,3 @@ async def test_a_task_leaves_no_process(portico: RunningGateway, home: Home) -> 
 async def _daemon_with_bash(home: Home) -> Daemon:
     home.agent["args"] = ["--allowedTools=Bash"]
     return await home.daemon()
-
-
-async def _running_sleeper(home: Home) -> psutil.Process:
-    """The process of the command, once it runs."""
-
-    def found() -> list[psutil.Process]:
-        return processes_of(home.path, "python")
-
-    await wait_until(lambda: bool(found()), "the command runs")
-    return found()[0]

@@ -10,6 +10,7 @@ from tests.daemon import RunningGateway
 from tests.gateway.protocols.acp.client import Client, connect, prompt
 from tests.model_server.scenarios import Scenario, Step, ToolUse, text_step
 from tests.real.gemini import SCENARIOS, WRITE, Gemini
+from tests.real.processes import processes_of
 
 NEW = {"file_path": "new.txt", "content": "made\n"}
 SCENARIOS["new-file"] = Scenario((Step((ToolUse(WRITE, NEW),)), text_step("Made.")))
@@ -79,13 +80,13 @@ async def test_without_the_editor_gemini_edits_the_files_on_disk(gemini: Gemini,
         session = await editor.new()
         await editor.request("session/set_mode", {"sessionId": session, "modeId": "auto"})
         await editor.request("session/prompt", prompt(session, "[[plain]]"))
-        [process] = gemini.processes("node")
+        [process] = processes_of(gemini.home, "node")
         # The prompt comes over AAP while the editor has the session open.
         message = {"role": "user", "content": "[[saved]]"}
         answer = await running.client.post(f"/session/{session}", json={"messages": [message]})
         assert answer.json()["stopReason"] == "end_turn"
         assert (draft.read_text(), buffers.writes) == ("edited\n", [])
         # The CLI receives the capabilities of the editor at its start, so it was restarted.
-        assert process not in gemini.processes("node")
+        assert process not in processes_of(gemini.home, "node")
         await editor.request("session/prompt", prompt(session, "[[files]]"))
         assert (buffers.texts["draft.txt"], buffers.writes) == ("edited\n", ["draft.txt"])

@@ -13,7 +13,7 @@ import pytest
 from tests.daemon import RunningGateway
 from tests.model_server.scenarios import Scenario, Step, Text, ToolUse, text_step
 from tests.real.gemini import PIXEL, READ, SCENARIOS, SHELL, AapSession, Gemini, text_of
-from tests.real.processes import arguments
+from tests.real.processes import arguments, processes_of
 
 WEATHER = {
     "name": "get_weather",
@@ -177,7 +177,7 @@ async def test_the_token_is_in_no_argument_and_invalid_after_deletion(gemini: Ge
     settings = json.loads(next((gemini.base / "data").rglob(".gemini/settings.json")).read_text())
     server = settings["mcpServers"]["portico"]
     token = server["headers"]["Authorization"].partition(" ")[2]
-    assert not any(token in part for process in gemini.processes("") for part in arguments(process))
+    assert not any(token in part for process in processes_of(gemini.home) for part in arguments(process))
     async with httpx.AsyncClient(headers=server["headers"]) as other:
         body = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
         assert (await other.post(server["httpUrl"], json=body)).status_code != 401
@@ -192,7 +192,7 @@ async def test_pending_calls_are_answered_after_a_restart(gemini: Gemini, killed
         client.timeout = httpx.Timeout(120)
         aap = await create_session(client, "[[weather]]")
         if killed == "cli":
-            for process in gemini.processes("node"):
+            for process in processes_of(gemini.home, "node"):
                 process.kill()
                 await asyncio.to_thread(process.wait, 30)
     if killed == "daemon":

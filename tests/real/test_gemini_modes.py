@@ -15,6 +15,7 @@ from tests.model_server.scenarios import Scenario, Step, ToolUse, text_step
 from tests.real.codex.test_codex_modes import Editor
 from tests.real.editor import SERVER
 from tests.real.gemini import SCENARIOS, SHELL, Gemini, create_session
+from tests.real.processes import processes_of
 
 SCENARIOS["server"] = Scenario((Step((ToolUse("mcp_my-server_secret", {"x": 1}),)), text_step("Done.")))
 
@@ -61,12 +62,12 @@ async def test_the_clis_own_rules(gemini: Gemini) -> None:
         [asked] = await bot.prompt("[[filewrite:b.txt]]")
         await bot.set_mode("autoEdit")
         assert await bot.prompt("[[filewrite:c.txt]]") == [] and (gemini.work / "c.txt").exists()
-        before = {process.pid for process in gemini.processes("")}
+        before = set(processes_of(gemini.home, "node"))
         await bot.set_mode("default")
         bot.choice = next(option["optionId"] for option in asked["options"] if option["kind"] == "allow_always")
         assert len(await bot.prompt("[[filewrite:d.txt]]")) == 1
         assert await bot.prompt("[[filewrite:e.txt]]") == []
-        assert before == {process.pid for process in gemini.processes("")}, "the process stays"
+        assert before == set(processes_of(gemini.home, "node")), "the process stays"
         # The user's rules do not apply where the gateway asks.
         await bot.set_mode("ask")
         bot.choice = "reject_once"
@@ -98,7 +99,7 @@ async def test_plan_mode_only_reads(gemini: Gemini, choice: str) -> None:
         bot.choice = choice
         for tool in ("run:touch first.txt", "filewrite:first.md"):
             await bot.prompt(f"[[{tool}]]")
-        before = {process.pid for process in gemini.processes("")}
+        before = set(processes_of(gemini.home, "node"))
         await bot.set_mode("plan")
         assert await bot.prompt("[[fileread:a.txt]]") == [] and "the text of the file" in json.dumps(gemini.last_request())
         for tool in ("run:touch allowed", "run:touch no.txt", "filewrite:no.txt", "filewrite:plans/no.md"):
@@ -107,7 +108,7 @@ async def test_plan_mode_only_reads(gemini: Gemini, choice: str) -> None:
             assert gemini.tools() == ["list_directory", "read_file", "grep_search", "glob", "google_web_search"]
         assert {path.name for path in gemini.work.iterdir()} == {"a.txt", "first.txt", "first.md"}
         await bot.set_mode("default")
-        assert before == {process.pid for process in gemini.processes("")}, "the process stays"
+        assert before == set(processes_of(gemini.home, "node")), "the process stays"
         assert await bot.prompt("[[run:touch allowed]]") == [] and (gemini.work / "allowed").exists()
 
 

@@ -12,7 +12,7 @@ import httpx
 from gateway.security.authentication import ADMINISTRATOR
 from tests.daemon import RunningGateway
 from tests.real.gemini import SHELL, AapSession, Gemini, create_session
-from tests.real.processes import wait_for_exit, wait_until
+from tests.real.processes import processes_of, running_process, wait_for_exit, wait_until
 
 
 async def test_a_session_is_resumed_after_a_restart_of_the_daemon(gemini: Gemini) -> None:
@@ -60,8 +60,7 @@ async def test_an_interrupt_in_text(gemini: Gemini, running: RunningGateway) -> 
 async def test_an_interrupt_in_a_tool_ends_its_process(gemini: Gemini, running: RunningGateway) -> None:
     aap = await create_session(running.client, "[[plain]]", tools={SHELL: True})
     turn = asyncio.create_task(aap.post({"role": "user", "content": "[[longshell]]"}))
-    await wait_until(lambda: bool(gemini.processes("python3")), "the command runs")
-    (child,) = gemini.processes("python3")
+    child = await running_process(gemini.home, "python")
     began = time.monotonic()
     answer = await running.client.post(f"/session/{aap.id}/cancel")
     took = time.monotonic() - began
@@ -75,8 +74,8 @@ async def test_an_interrupt_in_a_tool_ends_its_process(gemini: Gemini, running: 
 async def test_the_cli_killed_in_mid_run(gemini: Gemini, running: RunningGateway) -> None:
     aap = await create_session(running.client, "hello [[plain]]", tools={SHELL: True})
     turn = asyncio.create_task(aap.post({"role": "user", "content": "[[longshell]]"}))
-    await wait_until(lambda: bool(gemini.processes("python3")), "the command runs")
-    (child,), (process,) = gemini.processes("python3"), gemini.processes("node")
+    child = await running_process(gemini.home, "python")
+    (process,) = processes_of(gemini.home, "node")
     process.kill()
     answer = await turn
     assert answer["stopReason"] == "error"

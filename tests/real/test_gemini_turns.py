@@ -11,6 +11,7 @@ import pytest
 from tests.daemon import RunningGateway
 from tests.model_server.scenarios import Scenario, Step, ToolUse, text_step
 from tests.real.gemini import PIXEL, READ, SCENARIOS, SHELL, WRITE, Gemini, create_session, text_of
+from tests.real.processes import processes_of
 
 INPUTS: dict[str, dict[str, object]] = {
     READ: {"file_path": "f.txt"},
@@ -31,13 +32,13 @@ for listed in (READ, SHELL):
 async def test_a_conversation_in_one_process(gemini: Gemini, running: RunningGateway) -> None:
     aap = await create_session(running.client, "hello [[plain]]")
     assert text_of(aap.last["messages"]) == "Hello from the model, this is plain text."
-    (process,) = gemini.processes("node")
+    (process,) = processes_of(gemini.home, "node")
     assert await aap.send_turn("and [[think]]") == "The answer is 42."
     blocks = aap.last["messages"][0]["content"]
     assert blocks[0]["type"] == "thinking"
     assert "carefully" in blocks[0]["thinking"]
     assert await aap.send_turn("[[recall]]") == "I see 3 user texts. Before this one: hello [[plain]] | and [[think]]"
-    assert gemini.processes("node") == [process]
+    assert processes_of(gemini.home, "node") == [process]
     # The home folder of the user is unchanged.
     assert list(gemini.home.iterdir()) == []
 

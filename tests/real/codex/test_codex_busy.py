@@ -10,7 +10,7 @@ from tests.daemon import RunningGateway
 from tests.model_server.openai import OpenAIServer
 from tests.real.codex.aap_client import AapSession, create_session, user
 from tests.real.codex.conftest import Home
-from tests.real.processes import cli_of, processes_of, wait_for_exit, wait_until
+from tests.real.processes import cli_of, running_process, wait_for_exit
 
 
 def post(aap: AapSession, text: str, **fields: Any) -> asyncio.Task[Any]:
@@ -18,23 +18,17 @@ def post(aap: AapSession, text: str, **fields: Any) -> asyncio.Task[Any]:
     return asyncio.create_task(aap.client.post(f"/session/{aap.id}", json=body))
 
 
-def sleeping(home: Home) -> list[int]:
-    return [process.pid for process in processes_of(home.path, command="time.sleep(97)")]
-
-
 async def test_a_cancelled_run_ends_its_shell_command(portico: RunningGateway, home: Home) -> None:
     aap = await create_session(portico.client, "[[plain]]", own={"shell": True})
     turn = post(aap, "[[longshell]]", stream="delta")
-    await wait_until(lambda: sleeping(home), "a running shell command")
-    sleeps = sleeping(home)
+    sleeper = await running_process(home.path, "python")
     began = time.monotonic()
     answer = await portico.client.post(f"/session/{aap.id}/cancel")
     took = time.monotonic() - began
     assert answer.json() == {"sessionId": aap.id, "cancelled": True, "state": "idle"}
     text = (await turn).text
     assert text.count("event: turn_stop") == 1
-    for pid in sleeps:
-        await wait_for_exit(pid)
+    await wait_for_exit(sleeper.pid)
     assert took < 5, f"{took:.2f} s; 1 s on a machine that has nothing else to do"
     assert await aap.send_turn("[[echo:again]]") == "again"
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from contextlib import suppress
 
-import psutil
 import pytest
 
 from drivers.contract.messages import UserMessage
@@ -16,7 +14,7 @@ from tests.daemon import RunningGateway
 from tests.model_server.openai import OpenAIServer
 from tests.real.codex.aap_client import create_session, user
 from tests.real.codex.conftest import Home
-from tests.real.processes import cli_of, processes_of, wait_for_exit, wait_until
+from tests.real.processes import cli_of, running_process, wait_for_exit, wait_until
 
 PLAIN = "Hello from the model, this is plain text."
 
@@ -89,8 +87,7 @@ async def test_an_interrupt_in_a_command_ends_the_command(home: Home) -> None:
         session = await running.gateway.sessions.get(ADMINISTRATOR, aap.id)
         async with aap.open_stream("[[longshell]]") as frames:
             assert [(await anext(frames))[0] for _ in range(2)] == ["turn_start", "tool_call"]
-            await wait_until(lambda: bool(_sleepers(home)), "the command runs")
-            (sleeper, *_) = _sleepers(home)
+            sleeper = await running_process(home.path, "python")
             await session.run.cancel()
             assert [name async for name, _ in frames][-1] == "turn_stop"
         await wait_for_exit(sleeper.pid)
@@ -164,11 +161,3 @@ async def test_a_session_is_resumed_after_the_daemon_was_killed(home: Home) -> N
         assert await again.send_turn("[[recall]]") == "I see 2 user texts. Before this one: [[plain]] one"
         assert len(home.threads()) == 1
     assert await daemon.stop() == 0
-
-
-def _sleepers(home: Home) -> list[psutil.Process]:
-    found = []
-    for process in processes_of(home.path):
-        with suppress(psutil.Error):
-            found += [process] if "time.sleep(97)" in process.cmdline()[-1] else []
-    return found
