@@ -17,12 +17,12 @@ from gateway.protocols.aap.agent_info import declared_histories, displayed_value
 from gateway.protocols.aap.schema import AgentConfig, HistoryType, SessionInfo, Tool, TurnUsage, iso_time
 from gateway.protocols.aap.settings_merge import merge_settings
 from gateway.protocols.aap.stop_reasons import STOP_REASONS
-from gateway.protocols.aap.validation import check_new, check_seed
 from gateway.protocols.cursors import decode_cursor, encode_cursor
 from gateway.runs.idempotency import IdempotencyKey
 from gateway.runs.stored_history import StoredHistory
 from gateway.security.authentication import Caller
 from gateway.security.redaction import HIDDEN
+from gateway.sessions.message_checks import check_new, check_seed
 from gateway.sessions.session import Session, Submission
 from gateway.sessions.settings import SessionSettings, SessionSummary
 from gateway.store import SessionRecord

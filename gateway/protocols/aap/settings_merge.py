@@ -7,11 +7,11 @@ from dataclasses import replace
 
 from drivers.contract.driver_info import ToolGrant, ToolSpec
 from gateway.agents.configured_agents import ConfiguredAgent
-from gateway.errors import BadRequest
 from gateway.protocols.aap.agent_info import given_values
 from gateway.protocols.aap.schema import AgentOverrides, Tool
 from gateway.security.redaction import HIDDEN
 from gateway.sessions.settings import SessionSettings
+from gateway.sessions.tool_checks import check_tools
 
 
 def merge_settings(
@@ -31,7 +31,7 @@ def merge_settings(
     """
     if overrides is None and tools is None:
         # The agent may have changed since the session was created.
-        _check_tools(agent, config.tools or (), config.app_tools or (), agents)
+        check_tools(agent, config.tools or (), config.app_tools or (), agents)
         return config
     given = given_values(agent, overrides.options or {}) if overrides else {}
     hidden = {option.name for option in agent.options if option.secret}
@@ -48,37 +48,5 @@ def merge_settings(
     app_tools = config.app_tools
     if tools is not None:
         app_tools = tuple(ToolSpec(tool.name, tool.description, tool.input_schema, tool.title) for tool in tools)
-    _check_tools(agent, grants or (), app_tools or (), agents)
+    check_tools(agent, grants or (), app_tools or (), agents)
     return replace(config, options=options, secrets=secrets, tools=grants, app_tools=app_tools)
-
-
-def _check_tools(
-    agent: ConfiguredAgent, grants: Iterable[ToolGrant], app_tools: Iterable[ToolSpec], agents: Iterable[ConfiguredAgent]
-) -> None:
-    exposed = {tool.name for tool in agent.info.tools}
-    for grant in grants:
-        if grant.name not in exposed:
-            known = f"its tools are {', '.join(sorted(exposed))}" if exposed else "it has none"
-            having = _names(other for other in agents if any(tool.name == grant.name for tool in other.info.tools))
-            others = f"; agents with a tool of that name: {having}" if having else ""
-            raise BadRequest(f"agent.tools: agent {agent.name!r} has no tool {grant.name!r}; {known}{others}")
-    seen: set[str] = set()
-    for tool in app_tools:
-        if not agent.info.app_tools:
-            taking = _names(other for other in agents if other.info.app_tools)
-            instead = f"leave {tool.name!r} out" + (f", or use an agent that takes them: {taking}" if taking else "")
-            raise BadRequest(f"tools: agent {agent.name!r} takes no application-side tools; {instead}")
-        if tool.name in exposed:
-            raise BadRequest(
-                f"tools: the name {tool.name!r} is taken by a tool of agent {agent.name!r} itself, which GET /meta "
-                "lists; tool names must be unique"
-            )
-        if tool.name in seen:
-            raise BadRequest(
-                f"tools: the name {tool.name!r} is taken by an earlier tool of this request; tool names must be unique"
-            )
-        seen.add(tool.name)
-
-
-def _names(agents: Iterable[ConfiguredAgent]) -> str:
-    return ", ".join(agent.name for agent in agents if agent.usable)

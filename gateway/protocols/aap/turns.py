@@ -10,8 +10,8 @@ from gateway.agents.configured_agents import ConfiguredAgent
 from gateway.errors import BadRequest
 from gateway.protocols.aap.schema import Tool, ToolPermissionMessage, TurnMessage, TurnRequest
 from gateway.protocols.aap.settings_merge import merge_settings
-from gateway.protocols.aap.validation import check_messages, check_prompt
 from gateway.runs.idempotency import IdempotencyKey
+from gateway.sessions.message_checks import check_messages, check_prompt
 from gateway.sessions.session import Session, Submission
 from gateway.sessions.settings import SessionSettings
 

@@ -1,0 +1,45 @@
+"""Checks the tools of a request against its agent: those of the agent, and those of the application."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from drivers.contract.driver_info import ToolGrant, ToolSpec
+from gateway.agents.configured_agents import ConfiguredAgent
+from gateway.errors import BadRequest
+
+
+def check_tools(
+    agent: ConfiguredAgent, grants: Iterable[ToolGrant], app_tools: Iterable[ToolSpec], agents: Iterable[ConfiguredAgent]
+) -> None:
+    """Raise BadRequest for a tool that the agent does not have, and for an application-side tool that it cannot have.
+
+    The error names those of `agents` that can.
+    """
+    exposed = {tool.name for tool in agent.info.tools}
+    for grant in grants:
+        if grant.name not in exposed:
+            known = f"its tools are {', '.join(sorted(exposed))}" if exposed else "it has none"
+            having = _names(other for other in agents if any(tool.name == grant.name for tool in other.info.tools))
+            others = f"; agents with a tool of that name: {having}" if having else ""
+            raise BadRequest(f"agent.tools: agent {agent.name!r} has no tool {grant.name!r}; {known}{others}")
+    seen: set[str] = set()
+    for tool in app_tools:
+        if not agent.info.app_tools:
+            taking = _names(other for other in agents if other.info.app_tools)
+            instead = f"leave {tool.name!r} out" + (f", or use an agent that takes them: {taking}" if taking else "")
+            raise BadRequest(f"tools: agent {agent.name!r} takes no application-side tools; {instead}")
+        if tool.name in exposed:
+            raise BadRequest(
+                f"tools: the name {tool.name!r} is taken by a tool of agent {agent.name!r} itself, which GET /meta "
+                "lists; tool names must be unique"
+            )
+        if tool.name in seen:
+            raise BadRequest(
+                f"tools: the name {tool.name!r} is taken by an earlier tool of this request; tool names must be unique"
+            )
+        seen.add(tool.name)
+
+
+def _names(agents: Iterable[ConfiguredAgent]) -> str:
+    return ", ".join(agent.name for agent in agents if agent.usable)
