@@ -150,6 +150,20 @@ class AgentSettings(_Table):
         return self
 
 
+OwnTools = Literal["none", "read-only", "agent"]
+"""Which of its own tools an agent has for clients that cannot be asked for permission."""
+
+
+class OpenAISettings(_Table):
+    """The APIs of OpenAI and Anthropic, for clients that know no sessions and cannot be asked for permission.
+
+    `tools` are the agent's own tools, `show_tools` is how a client sees their calls.
+    """
+
+    tools: OwnTools = "none"
+    show_tools: Literal["off", "reasoning", "text"] = "reasoning"
+
+
 class Settings(_Table):
     """The whole configuration."""
 
@@ -157,6 +171,7 @@ class Settings(_Table):
     auth: AuthSettings = Field(default_factory=AuthSettings)
     limits: LimitSettings = Field(default_factory=LimitSettings)
     store: StoreSettings = Field(default_factory=StoreSettings)
+    openai: OpenAISettings = Field(default_factory=OpenAISettings)
     agents: dict[Annotated[str, Field(pattern=AGENT_NAME)], AgentSettings] = Field(default_factory=dict)
 
     _file: Path | None = PrivateAttr(default=None)

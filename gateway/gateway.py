@@ -14,6 +14,7 @@ from drivers.runtime.process import Spawner
 from gateway.agents.configured_agents import Agents
 from gateway.agents.discovery import Discovery
 from gateway.config import Settings
+from gateway.conversations.conversations import Conversations
 from gateway.file_descriptors import agent_connection_limit
 from gateway.mcp.host import McpHost
 from gateway.observability.audit import AuditLog
@@ -57,6 +58,7 @@ class Gateway:
     store: Store
     idempotency: Idempotency
     sessions: Sessions
+    conversations: Conversations
     tasks: TaskRunner
 
     def __init__(
@@ -150,6 +152,7 @@ class Gateway:
         )
         admission = AdmissionControl(chosen)
         self.sessions = Sessions(self.agents, shared, admission, chosen.sleep_after)
+        self.conversations = Conversations(self.agents, self.sessions, settings.openai.tools)
         self.tasks = TaskRunner(self.agents, shared, admission, self.idempotency)
         self.discovery.spawner = spawner
         self.discovery.start()

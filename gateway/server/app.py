@@ -27,6 +27,8 @@ from gateway.protocols.aap import versions
 from gateway.protocols.acp import routes as acp
 from gateway.protocols.authenticated_routes import authenticated_route
 from gateway.protocols.direct_routes import DirectRoutes
+from gateway.protocols.model_apis import models
+from gateway.protocols.model_apis.vendor_requests import VendorRequests
 from gateway.security.redaction import current_redactor
 from gateway.server.access_log import AccessLog
 from gateway.server.fastapi_import import without_pydantic_v1
@@ -66,8 +68,9 @@ def create_app(gateway: Gateway) -> ASGIApp:
         execute_routes = execute.router(gateway)
         direct.append(execute.direct_route(gateway, execute_routes))
         # Not by `include_router`, which builds each route a second time for the first request.
-        for router in (execute_routes, drivers.router(gateway), acp.router(gateway), operations.router(gateway)):
-            app.router.routes += router.routes
+        app.router.routes += execute_routes.routes
+        for protocol in (drivers, models, acp, operations):
+            app.router.routes += protocol.router(gateway).routes
         app.router.routes += _openapi_routes(app, gateway).routes
     _add_error_handlers(app, gateway)
     # Outside of FastAPI: its own middleware is not for the direct routes.
@@ -99,7 +102,7 @@ def _with_checks(app: ASGIApp, server: ServerSettings) -> ASGIApp:
             expose_headers=EXPOSED,
             allow_private_network=True,
         )
-    return HostOriginCheck(app, bind=server.host, hosts=server.hosts, origins=origins)
+    return VendorRequests(HostOriginCheck(app, bind=server.host, hosts=server.hosts, origins=origins))
 
 
 def _add_error_handlers(app: FastAPI, gateway: Gateway) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Header, Request, Response
@@ -13,13 +11,13 @@ from pydantic import TypeAdapter
 from pydantic_core import to_json
 
 from drivers.contract.messages import MESSAGE
-from gateway.asgi_extensions import WATCH_DISCONNECT
 from gateway.events.turn_reader import Turn
 from gateway.gateway import Gateway
 from gateway.protocols.aap.schema import AgentResponse, CreateSessionRequest, Tool, TurnFields, TurnRequest, WireModel
 from gateway.protocols.aap.sessions import create_and_submit
 from gateway.protocols.aap.turn_frames import JsonView, Position, StreamView, frame
 from gateway.protocols.aap.turns import submission
+from gateway.protocols.client_connection import ClientConnection
 from gateway.protocols.direct_routes import DirectRequest, DirectRoute
 from gateway.protocols.sse import event_stream
 from gateway.runs.idempotency import IdempotencyKey
@@ -37,7 +35,7 @@ class Exchange:
     """The headers of a request for a turn."""
 
     def __init__(self, http: Request, caller: Caller, quotas: RequestQuotas, key: str | None, seen: Position | None) -> None:
-        self._http, self._caller, self._quotas, self._key, self._seen = http, caller, quotas, key, seen
+        self._connection, self._caller, self._quotas, self._key, self._seen = ClientConnection(http), caller, quotas, key, seen
 
     @classmethod
     def of(cls, http: Request, caller: Caller, quotas: RequestQuotas, key: str | None, last_event_id: str | None) -> Exchange:
@@ -64,7 +62,7 @@ class Exchange:
                 request.tools,
                 request.messages,
                 key,
-                self._disconnected,
+                self._connection.disconnected,
                 cancel_on_disconnect=_cancels_on_disconnect(gateway, request),
             )
 
@@ -84,7 +82,7 @@ class Exchange:
                 request,
                 tools,
                 key,
-                self._disconnected,
+                self._connection.disconnected,
                 cancel_on_disconnect=cancels,
                 any_folder=self._caller.any_folder,
             )
@@ -95,14 +93,6 @@ class Exchange:
     def _take_stream(self, request: TurnFields) -> None:
         if request.stream != "none":
             self._quotas.take_stream()
-
-    async def _disconnected(self) -> None:
-        """Return when the client's connection is gone."""
-        watch = self._http.scope.get("extensions", {}).get(WATCH_DISCONNECT)
-        if watch is not None:
-            watch()
-        while (await self._http.receive())["type"] != "http.disconnect":
-            pass
 
     async def _once(self, gateway: Gateway, key: IdempotencyKey | None, start: Callable[[], Awaitable[Started]]) -> Started:
         """The turn that `start` begins, or the one that an earlier request began under the same key."""
@@ -130,30 +120,9 @@ class Exchange:
             first = frame("session_start", {"sessionId": session.id}, "0") if created and self._seen is None else b""
             return event_stream(_frames(turn, view, first, dropped), gateway.keep_alive)
         answer = _json(turn, session.id if created else None, errors_as_text=errors_as_text)
-        response = await self._whole(answer, dropped)
+        response = await self._connection.wait_for(answer, dropped)
         response.status_code = status
         return response
-
-    async def _whole(self, answer: Coroutine[None, None, Response], dropped: Callable[[], None] | None) -> Response:
-        reading = asyncio.create_task(answer)
-        try:
-            if dropped is not None:
-                await self._watch_connection(reading, dropped)
-            return await reading
-        finally:
-            reading.cancel()
-
-    async def _watch_connection(self, task: asyncio.Task[Response], dropped: Callable[[], None]) -> None:
-        """Wait for the task; call `dropped` if the client disconnects before it is done."""
-        disconnecting = asyncio.create_task(self._disconnected())
-        try:
-            await asyncio.wait((task, disconnecting), return_when=asyncio.FIRST_COMPLETED)
-            if not task.done():
-                dropped()
-        finally:
-            disconnecting.cancel()
-            with suppress(asyncio.CancelledError):
-                await disconnecting
 
 
 KeyHeader = Annotated[str | None, Header(min_length=1, max_length=1024, description="The same key again does not run it twice.")]

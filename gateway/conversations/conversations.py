@@ -1,0 +1,408 @@
+"""Conversations: continues the session that a request's messages belong to, or creates one with these messages as its history.
+
+A request of a stateless API has the whole conversation. Its last messages are new: those of the user, or the results of
+application-side tools. Those before them tell which session it continues.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import weakref
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from drivers.contract.agent import PermissionReply, Reply, ToolReply
+from drivers.contract.driver_info import ToolGrant, ToolSpec
+from drivers.contract.events import Awaiting, SessionEnd
+from drivers.contract.messages import (
+    AssistantMessage,
+    ContentBlock,
+    Message,
+    SystemMessage,
+    TextBlock,
+    ToolMessage,
+    ToolUseBlock,
+    UserMessage,
+    blocks,
+)
+from gateway.agents.configured_agents import Agents, ConfiguredAgent
+from gateway.config import OwnTools
+from gateway.conversations.message_digests import Digest, message_digests
+from gateway.conversations.open_conversations import OpenConversation, OpenConversations
+from gateway.errors import BadRequest, Conflict, NotFound
+from gateway.events.event_log import Entry
+from gateway.events.turn_reader import Turn
+from gateway.runs.idempotency import IdempotencyKey
+from gateway.runs.pending_calls import ids, unanswered
+from gateway.security.authentication import Caller
+from gateway.sessions.message_checks import check_messages, check_prompt, check_seed
+from gateway.sessions.registry import Sessions
+from gateway.sessions.session import Session, Submission, never
+from gateway.sessions.settings import SessionSettings
+from gateway.sessions.tool_checks import check_tools
+
+READ_ONLY = frozenset({"read", "search"})
+"""The kinds of the tools that an agent has with `tools = "read-only"`."""
+CANNOT_ASK = "clients of this API cannot be asked for permission; a rule that allows the call (agents.NAME.policy) lets it run"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConversationRequest:
+    """A conversation whose last messages are new.
+
+    `messages` are all of it, as the client has them: the last one is a user message or the result of a call. `options` are those
+    of the agent, such as `model`. `tools` are the application-side tools. `hints` are values by which the client names the
+    conversation, if it does. `session_id` is the session that it wants to continue.
+    """
+
+    agent: str
+    messages: Sequence[Message]
+    options: Mapping[str, str] = field(default_factory=dict)
+    tools: tuple[ToolSpec, ...] = ()
+    hints: frozenset[str] = frozenset()
+    session_id: str | None = None
+    key: IdempotencyKey | None = None
+
+
+class ConversationTurn:
+    """The answer to a request. Call `answered` when the client has got it, or `abandon` when it has gone."""
+
+    def __init__(self, conversations: Conversations, session: Session, turn: Turn, asked: _Asked) -> None:
+        self.session = session
+        self._conversations, self._turn, self._asked = conversations, turn, asked
+        self._denials: tuple[Reply, ...] = ()
+        self._end: SessionEnd | Awaiting | None = None
+
+    @property
+    def app_tools(self) -> frozenset[str]:
+        """The names of the application-side tools."""
+        return frozenset(tool.name for tool in self._asked.settings.app_tools or ())
+
+    async def batches(self) -> AsyncIterator[list[Entry]]:
+        """The events as they come; the last is `session_end`, or `awaiting` with calls that wait for the client's results.
+
+        Calls that wait for a permission are denied, and the answer goes on. Those that come together with calls for the client
+        are denied with its next request. Raises GatewayError if the session cannot go on.
+        """
+        while True:
+            async for entries in self._turn.batches():
+                last = entries[-1].event
+                if isinstance(last, Awaiting) and not any(call.wants == "result" for call in last.calls):
+                    entries = entries[:-1]
+                if entries:
+                    yield entries
+            if not isinstance(last, Awaiting):
+                self._end = last if isinstance(last, SessionEnd) else None
+                return
+            denials = [
+                PermissionReply(call.id, granted=False, reason=CANNOT_ASK)
+                for call in last.calls
+                if call.wants != "result" and not call.optional
+            ]
+            if any(call.wants == "result" for call in last.calls):
+                self._denials, self._end = tuple(denials), last
+                return
+            self._turn = await self.session.submit(Submission(replies=denials))
+
+    def answered(self, answer: AssistantMessage) -> None:
+        """The client has got this answer: a request with it in its messages continues the session.
+
+        An answer that ended with an error is not continued: its client may or may not have it.
+        """
+        if self._end is None or (isinstance(self._end, SessionEnd) and self._end.stop_reason == "error"):
+            return
+        asked = self._asked
+        self._conversations.keep(
+            OpenConversation(
+                self.session.id,
+                asked.scope,
+                message_digests([*asked.messages, answer]),
+                self._turn.first,
+                weakref.ref(self.session),
+                self._denials,
+                asked.hints,
+            )
+        )
+
+    def abandon(self, answer: AssistantMessage | None = None) -> None:
+        """The client has disconnected: stop the run. `answer` is what it has got; a request with that continues the session."""
+        self._conversations.cancel_soon(self.session, self._turn)
+        if answer is not None and (message_digests([answer])):
+            self._end = SessionEnd(exit_code=130, stop_reason="cancelled")
+            self.answered(answer)
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A request that was checked. `before` is the conversation without the new messages; `digests` are of it."""
+
+    caller: Caller
+    agent: ConfiguredAgent
+    settings: SessionSettings
+    messages: Sequence[Message]
+    before: Sequence[Message]
+    new: Sequence[Message]
+    scope: tuple[str, ...]
+    digests: tuple[Digest, ...]
+    hints: frozenset[str]
+    key: IdempotencyKey | None
+    disconnected: Callable[[], Awaitable[None]]
+
+    @property
+    def prompt(self) -> UserMessage | None:
+        """The new messages as one message of the user; None if they are results of calls only."""
+        users = [message for message in self.new if not isinstance(message, ToolMessage)]
+        return _joined(users) if users else None
+
+    @property
+    def replies(self) -> list[Reply]:
+        return [ToolReply(message.tool_call_id, message.content) for message in self.new if isinstance(message, ToolMessage)]
+
+
+class _ContinuedElsewhere(Conflict):
+    """The session has had another turn since the conversation's last answer."""
+
+
+class Conversations:
+    """Finds the sessions of conversations, and creates those that there are not yet."""
+
+    def __init__(self, agents: Agents, sessions: Sessions, own_tools: OwnTools) -> None:
+        self._agents, self._sessions, self._own_tools = agents, sessions, own_tools
+        self._open = OpenConversations()
+        self._background: set[asyncio.Task[object]] = set()
+
+    async def submit(
+        self, caller: Caller, request: ConversationRequest, disconnected: Callable[[], Awaitable[None]] = never
+    ) -> ConversationTurn:
+        """Begin to answer the new messages. `disconnected` cancels that if it returns before the agent has them.
+
+        A session is continued if its history is that of the conversation, and nobody else has continued it since. Otherwise the
+        conversation gets a new session. Raises BadRequest, NotFound (for `session_id`), TooMany, ShuttingDown or AgentProblem;
+        then nothing has changed.
+        """
+        asked = self._checked(caller, request, disconnected)
+        found = await self._find(asked, request.session_id)
+        if found is not None:
+            session, conversation = found
+            try:
+                return await self._continue(asked, session, conversation)
+            except (Conflict, NotFound):
+                # Somebody else has continued or deleted it.
+                pass
+            except BaseException:
+                self._open.add(conversation)
+                raise
+        return await self._begin(asked)
+
+    def keep(self, conversation: OpenConversation) -> None:
+        """Let a next request continue this conversation."""
+        self._open.add(conversation)
+
+    def cancel_soon(self, session: Session, turn: Turn) -> None:
+        """Cancel the run of a turn in the background."""
+        self._sessions.cancel_soon(session, turn)
+
+    # -- the request ------------------------------------------------------------------------------------------------------
+
+    def _checked(self, caller: Caller, request: ConversationRequest, disconnected: Callable[[], Awaitable[None]]) -> _Asked:
+        agent = self._agents.get(request.agent)
+        messages = request.messages if agent.info.system else _without_system(request.messages)
+        before, new = _divided(messages)
+        _check_calls(before, new)
+        key = agent.workspace_key(caller.name)
+        agent.check_options(request.options, key)
+        hidden = {option.name for option in agent.options if option.secret}
+        settings = SessionSettings(
+            options={name: value for name, value in request.options.items() if name not in hidden},
+            secrets={name: value for name, value in request.options.items() if name in hidden},
+            tools=own_tools(agent, self._own_tools),
+            app_tools=request.tools,
+            workspace_key=key,
+        )
+        check_tools(agent, settings.tools or (), request.tools, self._agents)
+        agent.spec({**settings.options, **settings.secrets}, key)
+        scope = (caller.name or "", agent.name, json.dumps(dict(request.options), sort_keys=True))
+        check_messages(agent, new)
+        asked = _Asked(
+            caller,
+            agent,
+            settings,
+            messages,
+            before,
+            new,
+            scope,
+            message_digests(before),
+            frozenset(f"{caller.name or ''} {hint}" for hint in request.hints),
+            request.key,
+            disconnected,
+        )
+        if asked.prompt is not None:
+            check_prompt(asked.prompt)
+        return asked
+
+    # -- the session that is continued ------------------------------------------------------------------------------------
+
+    async def _find(self, asked: _Asked, session_id: str | None) -> tuple[Session, OpenConversation] | None:
+        """The session that the request continues, with its conversation, which no other request finds from now on."""
+        if session_id is not None:
+            return await self._named(asked, session_id)
+        if not any(isinstance(message, AssistantMessage) for message in asked.before):
+            return None
+        conversation = self._open.take(asked.scope, asked.digests, asked.hints)
+        if conversation is None:
+            return None
+        session = conversation.session()
+        if session is not None:
+            return session, conversation
+        try:
+            return await self._named(asked, conversation.session_id)
+        except NotFound:
+            return None
+
+    async def _named(self, asked: _Asked, session_id: str) -> tuple[Session, OpenConversation] | None:
+        """A session by its id, if the request continues it: if its history ends with the messages of the conversation."""
+        session = await self._sessions.get(asked.caller, session_id)
+        if session.agent.name != asked.agent.name:
+            other = session.agent.name
+            raise BadRequest(f"session {session_id!r} is of agent {other!r}; leave it out, or set the model to that agent")
+        known = self._open.forget(session_id)
+        if known is not None and known.session() is session and session.turn_began == known.turn_began:
+            conversation = known
+        else:
+            history = [message async for message in session.history.messages()]
+            digests = message_digests(_without_own_calls(history, session.config.app_tools or ()))
+            conversation = OpenConversation(session_id, asked.scope, digests, session.turn_began, weakref.ref(session))
+        spoken = message_digests(message for message in asked.before if not isinstance(message, SystemMessage))
+        return (session, conversation) if not spoken or conversation.digests[-len(spoken) :] == spoken else None
+
+    async def _continue(self, asked: _Asked, session: Session, conversation: OpenConversation) -> ConversationTurn:
+        prompt, replies = asked.prompt, asked.replies
+        if prompt is not None and replies:
+            # The run goes on with the results, and takes the message after it only: a new session gets both in order.
+            self._run_in_background(session.cancel())
+            raise Conflict("the conversation goes on in another session")
+
+        def settings(current: SessionSettings) -> SessionSettings:
+            if session.turn_began != conversation.turn_began:
+                raise _ContinuedElsewhere("the session has been continued by another client")
+            return replace(current, tools=asked.settings.tools, app_tools=asked.settings.app_tools)
+
+        turn = await session.submit(
+            Submission(
+                message=prompt,
+                replies=[*replies, *conversation.replies] if prompt is None else (),
+                settings=settings,
+                key=asked.key,
+                when_busy="queue",
+                disconnected=asked.disconnected,
+                cancel_on_disconnect=True,
+            )
+        )
+        return ConversationTurn(self, session, turn, asked)
+
+    # -- a new session ----------------------------------------------------------------------------------------------------
+
+    async def _begin(self, asked: _Asked) -> ConversationTurn:
+        prompt = asked.prompt
+        results = [message for message in asked.new if isinstance(message, ToolMessage)]
+        history = [*asked.before, *results] if prompt is not None else asked.before
+        check_seed(asked.agent, history)
+        session = await self._sessions.create(asked.caller, asked.agent, asked.settings, history, wait_for_calls=prompt is None)
+        submission = Submission(
+            message=prompt,
+            replies=() if prompt is not None else asked.replies,
+            key=asked.key,
+            disconnected=asked.disconnected,
+            cancel_on_disconnect=True,
+        )
+        try:
+            turn = await session.submit(submission)
+        except BaseException:
+            await self._sessions.delete(asked.caller, session.id)
+            raise
+        return ConversationTurn(self, session, turn, asked)
+
+    def _run_in_background(self, work: Awaitable[object]) -> None:
+        task = asyncio.ensure_future(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+
+def own_tools(agent: ConfiguredAgent, allowed: OwnTools) -> tuple[ToolGrant, ...]:
+    """The agent's own tools in a conversation: none, those that read and search files, or all, which its policy decides about."""
+    if allowed == "none":
+        return ()
+    if allowed == "read-only":
+        return tuple(ToolGrant(tool.name, trust=True) for tool in agent.info.tools if tool.kind in READ_ONLY)
+    return tuple(ToolGrant(tool.name) for tool in agent.info.tools)
+
+
+def _divided(messages: Sequence[Message]) -> tuple[Sequence[Message], Sequence[Message]]:
+    """The messages up to the last answer (without one, the first system messages), and those after it, which are new."""
+    at = next((n for n in range(len(messages), 0, -1) if isinstance(messages[n - 1], AssistantMessage)), None)
+    if at is None:
+        at = next((n for n, message in enumerate(messages) if not isinstance(message, SystemMessage)), len(messages))
+    before, new = messages[:at], messages[at:]
+    if not any(isinstance(message, UserMessage | ToolMessage) for message in new):
+        raise BadRequest("messages: the last message must be of the user, or the result of a tool call")
+    return before, new
+
+
+def _check_calls(before: Sequence[Message], new: Sequence[Message]) -> None:
+    """Raises BadRequest unless each call of the conversation has its result, and each result its call."""
+    calls = {
+        block.tool_call_id
+        for message in before
+        if isinstance(message, AssistantMessage)
+        for block in blocks(message.content)
+        if isinstance(block, ToolUseBlock)
+    }
+    results = [message.tool_call_id for message in [*before, *new] if isinstance(message, ToolMessage)]
+    if unknown := [call_id for call_id in results if call_id not in calls]:
+        raise BadRequest(f"messages: there is no tool call {ids(unknown)} that this is the result of")
+    if missing := unanswered([*before, *new]):
+        raise BadRequest(f"messages: the tool call {ids(missing)} has no result; send a tool message for each call")
+
+
+def _joined(messages: Sequence[Message]) -> UserMessage:
+    """One message of the user with the content of all of them."""
+    if len(messages) == 1 and isinstance(messages[0], UserMessage):
+        return messages[0]
+    parts: list[ContentBlock] = []
+    for message in messages:
+        if parts:
+            parts.append(TextBlock(text="\n\n"))
+        parts += blocks(message.content)
+    return UserMessage(content=tuple(parts))
+
+
+def _without_system(messages: Sequence[Message]) -> Sequence[Message]:
+    """The messages with the text of system messages in the next message of the user, for an agent that takes no system prompt."""
+    found: list[Message] = []
+    system: list[Message] = []
+    for message in messages:
+        if isinstance(message, SystemMessage):
+            system.append(message)
+        elif isinstance(message, UserMessage):
+            found.append(_joined([*system, message]))
+            system = []
+        else:
+            found.append(message)
+    return found
+
+
+def _without_own_calls(history: Sequence[Message], app_tools: Sequence[ToolSpec]) -> list[Message]:
+    """A stored history as a client has it: without the calls of the agent's own tools, and without their results."""
+    names = {tool.name for tool in app_tools}
+    shown: set[str] = set()
+    found: list[Message] = []
+    for message in history:
+        if isinstance(message, ToolMessage) and message.tool_call_id not in shown:
+            continue
+        if isinstance(message, AssistantMessage):
+            kept = [block for block in blocks(message.content) if not isinstance(block, ToolUseBlock) or block.name in names]
+            shown |= {block.tool_call_id for block in kept if isinstance(block, ToolUseBlock)}
+            message = AssistantMessage(content=tuple(kept))
+        found.append(message)
+    return found

@@ -1,0 +1,97 @@
+"""The conversations that a next request may continue: for each, its session and the digests of its messages so far. In memory."""
+
+from __future__ import annotations
+
+import weakref
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from drivers.contract.agent import Reply
+from gateway.conversations.message_digests import Digest, conversation_digest
+from gateway.sessions.session import Session
+
+MAX_CONVERSATIONS = 4096
+"""How many are kept, those that were used last. A request that continues an older one gets a new session with its history."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenConversation:
+    """A conversation after an answer.
+
+    `scope` is the owner, the agent and its options; `digests` are those of all messages as the client has them. `turn_began` is
+    the number of the session's turn that gave the answer: another one means that somebody else has continued the session.
+    `replies` are answers to pending calls that the client does not know of. `hints` are the values by which the client names it.
+    """
+
+    session_id: str
+    scope: tuple[str, ...]
+    digests: tuple[Digest, ...]
+    turn_began: int
+    session: weakref.ref[Session]
+    replies: tuple[Reply, ...] = ()
+    hints: frozenset[str] = frozenset()
+
+    @property
+    def digest(self) -> Digest:
+        return conversation_digest(self.scope, self.digests)
+
+
+class OpenConversations:
+    """Finds and keeps conversations. One that is taken is not found again until it is added anew: no two requests continue it."""
+
+    def __init__(self, limit: int = MAX_CONVERSATIONS) -> None:
+        self._limit = limit
+        self._by_session: OrderedDict[str, OpenConversation] = OrderedDict()
+        self._by_digest: dict[Digest, dict[str, None]] = {}
+        self._by_hint: dict[str, dict[str, None]] = {}
+
+    def add(self, conversation: OpenConversation) -> None:
+        """Keep a conversation, in place of an earlier state of it. The one that was used longest ago may be forgotten."""
+        self.forget(conversation.session_id)
+        self._by_session[conversation.session_id] = conversation
+        self._by_digest.setdefault(conversation.digest, {})[conversation.session_id] = None
+        for hint in conversation.hints:
+            self._by_hint.setdefault(hint, {})[conversation.session_id] = None
+        if len(self._by_session) > self._limit:
+            self.forget(next(iter(self._by_session)))
+
+    def get(self, session_id: str) -> OpenConversation | None:
+        """Return the conversation of a session."""
+        return self._by_session.get(session_id)
+
+    def take(self, scope: Sequence[str], digests: Sequence[Digest], hints: Iterable[str]) -> OpenConversation | None:
+        """Return the conversation that consists of exactly these messages, and forget it; None if there is none.
+
+        Of several, one with a hint of the request is taken, else the one that was used last. If there is none, one with a hint of
+        the request is taken that ends with these messages: some clients send the newest messages of a long conversation only.
+        """
+        given = [*hints]
+        named = {session_id: None for hint in given for session_id in self._by_hint.get(hint, ())}
+        same = self._by_digest.get(conversation_digest(scope, digests), {})
+        candidates = [session_id for session_id in same if session_id in named] or list(same)
+        if not candidates and digests:
+            candidates = [session_id for session_id in named if self._ends_with(session_id, scope, digests)]
+        return self.forget(candidates[-1]) if candidates else None
+
+    def _ends_with(self, session_id: str, scope: Sequence[str], digests: Sequence[Digest]) -> bool:
+        found = self._by_session[session_id]
+        return found.scope == tuple(scope) and found.digests[-len(digests) :] == tuple(digests)
+
+    def forget(self, session_id: str) -> OpenConversation | None:
+        """Forget the conversation of a session, and return it; None if it is not known."""
+        found = self._by_session.pop(session_id, None)
+        if found is None:
+            return None
+        _discard(self._by_digest, found.digest, session_id)
+        for hint in found.hints:
+            _discard(self._by_hint, hint, session_id)
+        return found
+
+
+def _discard(index: dict[Any, dict[str, None]], key: Digest | str, session_id: str) -> None:
+    sessions = index[key]
+    del sessions[session_id]
+    if not sessions:
+        del index[key]

@@ -1,0 +1,187 @@
+"""Converts the events of a turn to what the vendors' APIs have: text, reasoning, calls of the client's tools, usage. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pydantic_core import to_json
+
+from drivers.contract.events import (
+    NO_USAGE,
+    AgentToken,
+    Awaiting,
+    Error,
+    Event,
+    MessageEnd,
+    SessionEnd,
+    Thinking,
+    ToolCall,
+    ToolResult,
+    Usage,
+)
+from drivers.contract.messages import AssistantMessage, ContentBlock, TextBlock, ToolUseBlock, text_of
+from gateway.events.event_log import Entry
+from gateway.events.messages import NO_REASON, content_of
+
+ShowTools = Literal["off", "reasoning", "text"]
+EndReason = Literal["stop", "length", "refusal", "tool_calls", "cancelled", "error"]
+"""Why an answer ends. `tool_calls`: the client is to call its tools."""
+
+_REASONS: dict[str, EndReason] = {
+    "end_turn": "stop",
+    "max_tokens": "length",
+    "refusal": "refusal",
+    "cancelled": "cancelled",
+    "error": "error",
+}
+MAX_SHOWN = 200
+"""Characters of a call's input, and of the reason why it failed, that a client is shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A part of the answer's text."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reasoning:
+    """A part of the agent's reasoning."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call of an application-side tool. The answer ends after it, and the client is to send the result."""
+
+    id: str
+    name: str
+    input: dict[str, Any]
+
+    @property
+    def arguments(self) -> str:
+        """The input as JSON text."""
+        return to_json(self.input).decode()
+
+
+Part = Text | Reasoning | Call
+
+
+class Answer:
+    """The answer of one turn. `feed` returns its parts as they come; the other members are those of the answer so far.
+
+    `app_tools` are the names of the application-side tools. With `show_tools` other than `off`, calls of the agent's own tools
+    are lines of the reasoning, or of the text.
+    """
+
+    def __init__(self, app_tools: Iterable[str], show_tools: ShowTools) -> None:
+        self._app_tools, self._show_tools = frozenset(app_tools), show_tools
+        self._own_calls: dict[str, str] = {}
+        self._text: list[str] = []
+        self._reasoning: list[str] = []
+        self._between_messages = False
+        self.calls: list[Call] = []
+        self.usage: Usage = NO_USAGE
+        self.end: EndReason | None = None
+        self.error: str | None = None
+        """Why the run has failed, for people, if `end` is `error`."""
+        self.resets_at: float | None = None
+        """When the usage limit resets that has ended the run, in seconds since the epoch."""
+
+    @property
+    def text(self) -> str:
+        return "".join(self._text)
+
+    @property
+    def reasoning(self) -> str:
+        return "".join(self._reasoning)
+
+    @property
+    def message(self) -> AssistantMessage:
+        """The answer so far as a message of the conversation, as its client has it."""
+        content: list[ContentBlock] = [TextBlock(text=self.text)] if self._text else []
+        content += [ToolUseBlock(tool_call_id=call.id, name=call.name, input=call.input) for call in self.calls]
+        return AssistantMessage(content=tuple(content))
+
+    def feed(self, entries: Iterable[Entry]) -> Sequence[Part]:
+        """Return the parts that these events add, deltas of one kind in a row as one part."""
+        parts: list[Part] = []
+        for entry in entries:
+            self._add(entry.event, parts)
+        for part in parts:
+            if isinstance(part, Text):
+                self._text.append(part.text)
+            elif isinstance(part, Reasoning):
+                self._reasoning.append(part.text)
+            else:
+                self.calls.append(part)
+        return parts
+
+    def _add(self, event: Event, parts: list[Part]) -> None:
+        if isinstance(event, AgentToken):
+            self._add_text(event.text, parts)
+        elif isinstance(event, Thinking):
+            _append(parts, Reasoning(event.text))
+        elif isinstance(event, MessageEnd):
+            self._between_messages = True
+        elif isinstance(event, ToolCall):
+            self._add_call(event, parts)
+        elif isinstance(event, ToolResult):
+            self._add_result(event, parts)
+        elif isinstance(event, Usage):
+            self.usage = self.usage.plus(event)
+        elif isinstance(event, Error):
+            self.error, self.resets_at = event.message, event.resets_at
+        elif isinstance(event, Awaiting):
+            self.end = "tool_calls"
+        elif isinstance(event, SessionEnd):
+            self.end = _REASONS[event.stop_reason]
+            self.error = (self.error or NO_REASON) if self.end == "error" else None
+
+    def _add_text(self, text: str, parts: list[Part]) -> None:
+        if self._between_messages and text:
+            # Two messages of the agent, such as before and after a call of its own, are one answer here.
+            if self._text or any(isinstance(part, Text) for part in parts):
+                text = "\n\n" + text
+            self._between_messages = False
+        _append(parts, Text(text))
+
+    def _add_call(self, event: ToolCall, parts: list[Part]) -> None:
+        if event.status != "started":
+            return
+        if event.name in self._app_tools:
+            parts.append(Call(event.id, event.name, event.input if isinstance(event.input, dict) else {}))
+            return
+        self._own_calls[event.id] = event.name
+        given = "" if not event.input else " " + _short(to_json(event.input).decode())
+        self._show(f"[{event.name}{given}]", parts)
+
+    def _add_result(self, event: ToolResult, parts: list[Part]) -> None:
+        name = self._own_calls.pop(event.tool_call_id, None)
+        if name is not None and event.is_error:
+            self._show(f"[{name} failed: {_short(text_of(content_of(event.output)))}]", parts)
+
+    def _show(self, line: str, parts: list[Part]) -> None:
+        if self._show_tools == "reasoning":
+            _append(parts, Reasoning(f"\n{line}\n"))
+        elif self._show_tools == "text":
+            self._between_messages = True
+            self._add_text(line, parts)
+            self._between_messages = True
+
+
+def _append(parts: list[Part], part: Text | Reasoning) -> None:
+    if not part.text:
+        return
+    if parts and type(parts[-1]) is type(part):
+        part = type(part)(parts.pop().text + part.text)  # type: ignore[union-attr]
+    parts.append(part)
+
+
+def _short(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= MAX_SHOWN else line[: MAX_SHOWN - 1] + "…"

@@ -1,0 +1,96 @@
+"""`GET /v1/models`, for clients of OpenAI and of Anthropic: a model for each agent, and one for each model that its CLI lists."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse
+
+from gateway.errors import NotFound
+from gateway.gateway import Gateway
+from gateway.protocols.authenticated_routes import authenticated_route
+from gateway.protocols.model_apis.vendor_requests import error_body, vendor_of
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A model of these APIs: an agent, with a value of its option `model` or without one. `name` is for people."""
+
+    id: str
+    agent: str
+    options: dict[str, str]
+    name: str
+
+
+class UnknownModel(NotFound):
+    """No agent has the name of a requested model."""
+
+
+def find_model(gateway: Gateway, model_id: str) -> Model:
+    """Return the model with the id `AGENT` or `AGENT/MODEL`. Raises UnknownModel.
+
+    A model that the CLI does not list is not refused: CLIs take more names than they list.
+    """
+    name, _, model = model_id.partition("/")
+    agent = gateway.agents.find(name)
+    if agent is None:
+        known = ", ".join(agent.name for agent in gateway.agents if agent.usable)
+        raise UnknownModel(f"model: there is no agent {name!r} here; use one of {known}, or AGENT/MODEL (GET /v1/models has all)")
+    return Model(model_id, name, {"model": model} if model else {}, agent.title)
+
+
+async def _models(gateway: Gateway) -> list[Model]:
+    return [model for found in await gateway.discovery.available() for model in _models_of(gateway, found.agent.name)]
+
+
+def _models_of(gateway: Gateway, name: str) -> Iterator[Model]:
+    agent = gateway.agents.find(name)
+    if agent is None:
+        return
+    yield Model(name, name, {}, agent.title)
+    if "model" in agent.locked:
+        return
+    for value in agent.models:
+        listed = agent.model_names.get(value)
+        yield Model(f"{name}/{value}", name, {"model": value}, f"{agent.title}: {listed.name if listed else value}")
+
+
+def router(gateway: Gateway) -> APIRouter:
+    """Return the routes of a gateway."""
+    routes = APIRouter(tags=["OpenAI and Anthropic: models"], route_class=authenticated_route(gateway))
+
+    @routes.get("/v1/models")
+    async def list_models(request: Request) -> JSONResponse:
+        """List the models: an agent with its own settings (`AGENT`), or with one of its models (`AGENT/MODEL`)."""
+        models = await _models(gateway)
+        if vendor_of(request.scope) == "anthropic":
+            ids = {"first_id": models[0].id if models else None, "last_id": models[-1].id if models else None}
+            return JSONResponse({"data": [_of_anthropic(model) for model in models], "has_more": False, **ids})
+        return JSONResponse({"object": "list", "data": [_of_openai(model) for model in models]})
+
+    @routes.get("/v1/models/{model_id:path}")
+    async def get_model(request: Request, model_id: str) -> JSONResponse:
+        """A model by its id."""
+        vendor = vendor_of(request.scope)
+        found = next((model for model in await _models(gateway) if model.id == model_id), None)
+        if found is None:
+            text = f"there is no model {model_id!r} here; GET /v1/models has all"
+            return JSONResponse(error_body(vendor or "openai", 404, text, code="model_not_found", param="model"), 404)
+        return JSONResponse(_of_anthropic(found) if vendor == "anthropic" else _of_openai(found))
+
+    return routes
+
+
+CREATED = 1735689600
+"""A time for the field `created`, in seconds since the epoch (2025-01-01): the CLIs do not tell when a model was made."""
+
+
+def _of_openai(model: Model) -> dict[str, Any]:
+    return {"id": model.id, "object": "model", "created": CREATED, "owned_by": model.agent, "name": model.name}
+
+
+def _of_anthropic(model: Model) -> dict[str, Any]:
+    return {"type": "model", "id": model.id, "display_name": model.name, "created_at": "2025-01-01T00:00:00Z"}

@@ -1,0 +1,104 @@
+"""Requests and errors as the vendors' clients send and read them: the key in `x-api-key`, and errors in the vendor's shape."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic_core import from_json, to_json
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+Vendor = Literal["openai", "anthropic"]
+
+_OPENAI = ("/v1/chat/", "/v1/models", "/v1/responses", "/v1/conversations")
+_ANTHROPIC = ("/v1/messages",)
+_OPENAI_TYPES: Mapping[int, tuple[str, str | None]] = {
+    401: ("authentication_error", "invalid_api_key"),
+    403: ("permission_error", None),
+    429: ("rate_limit_error", "rate_limit_exceeded"),
+}
+_ANTHROPIC_TYPES: Mapping[int, str] = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+}
+
+
+def vendor_of(scope: Scope) -> Vendor | None:
+    """Return the vendor whose API a request is for; None for other requests. A client of Anthropic sends `anthropic-version`."""
+    path: str = scope["path"]
+    if path.startswith(_ANTHROPIC):
+        return "anthropic"
+    if path.startswith(_OPENAI):
+        return "anthropic" if path.startswith("/v1/models") and "anthropic-version" in Headers(scope=scope) else "openai"
+    return None
+
+
+def error_body(vendor: Vendor, status: int, text: str, *, code: str | None = None, param: str | None = None) -> dict[str, Any]:
+    """Return the body of an error response, or the data of an error in a stream."""
+    if vendor == "anthropic":
+        kind = _ANTHROPIC_TYPES.get(status, "api_error" if status >= 500 else "invalid_request_error")
+        return {"type": "error", "error": {"type": kind, "message": text}}
+    kind, usual_code = _OPENAI_TYPES.get(status, ("server_error" if status >= 500 else "invalid_request_error", None))
+    return {"error": {"message": text, "type": kind, "param": param, "code": code or usual_code}}
+
+
+class VendorRequests:
+    """ASGI middleware: lets requests of the vendors' clients send their key as `x-api-key`, and gives errors their shape.
+
+    An error response whose body is `{"error": "TEXT"}` gets the vendor's; it is not retried, where its client does what
+    `x-should-retry` says, unless the status is 429 or 503: a repeated request would run the agent again.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        vendor = vendor_of(scope) if scope["type"] == "http" else None
+        if vendor is None:
+            return await self._app(scope, receive, send)
+        headers = Headers(scope=scope)
+        key = headers.get("x-api-key")
+        if key is not None and "authorization" not in headers:
+            authorization = (b"authorization", b"Bearer " + key.encode("latin-1"))
+            scope = {**scope, "headers": [*scope["headers"], authorization]}
+        await self._app(scope, receive, _ErrorShaper(vendor, send))
+
+
+class _ErrorShaper:
+    """Sends messages of ASGI. Those of an error response are held until it is complete."""
+
+    def __init__(self, vendor: Vendor, send: Send) -> None:
+        self._vendor, self._send = vendor, send
+        self._start: Message | None = None
+        self._body = b""
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start" and message["status"] >= 400:
+            self._start = message
+        elif self._start is None:
+            await self._send(message)
+        else:
+            self._body += message.get("body", b"")
+            if not message.get("more_body"):
+                await self._send_error(self._start)
+
+    async def _send_error(self, start: Message) -> None:
+        body = self._shaped(start["status"])
+        headers = MutableHeaders(raw=[*start["headers"]])
+        headers["content-length"] = str(len(body))
+        if start["status"] not in (429, 503):
+            headers["x-should-retry"] = "false"
+        await self._send({**start, "headers": headers.raw})
+        await self._send({"type": "http.response.body", "body": body})
+
+    def _shaped(self, status: int) -> bytes:
+        try:
+            text = from_json(self._body)["error"]
+        except (ValueError, KeyError, TypeError):
+            return self._body
+        return to_json(error_body(self._vendor, status, text)) if isinstance(text, str) else self._body
