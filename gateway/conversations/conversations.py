@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from drivers.contract.agent import PermissionReply, Reply, ToolReply
 from drivers.contract.driver_info import ToolGrant, ToolSpec
-from drivers.contract.events import Awaiting, SessionEnd
+from drivers.contract.events import Awaiting, Event, SessionEnd
 from drivers.contract.messages import (
     AssistantMessage,
     ContentBlock,
@@ -41,6 +42,8 @@ from gateway.sessions.registry import Sessions
 from gateway.sessions.session import Session, Submission, never
 from gateway.sessions.settings import SessionSettings
 from gateway.sessions.tool_checks import check_tools
+
+log = logging.getLogger(__name__)
 
 READ_ONLY = frozenset({"read", "search"})
 """The kinds of the tools that an agent has with `tools = "read-only"`."""
@@ -86,22 +89,23 @@ class ConversationTurn:
         are denied with its next request. Raises GatewayError if the session cannot go on.
         """
         while True:
+            last: Event | None = None
             async for entries in self._turn.batches():
                 last = entries[-1].event
-                if isinstance(last, Awaiting) and not any(call.wants == "result" for call in last.calls):
+                if isinstance(last, Awaiting) and not _awaits_results(last):
                     entries = entries[:-1]
                 if entries:
                     yield entries
             if not isinstance(last, Awaiting):
                 self._end = last if isinstance(last, SessionEnd) else None
                 return
-            denials = [
+            denials = tuple(
                 PermissionReply(call.id, granted=False, reason=CANNOT_ASK)
                 for call in last.calls
                 if call.wants != "result" and not call.optional
-            ]
-            if any(call.wants == "result" for call in last.calls):
-                self._denials, self._end = tuple(denials), last
+            )
+            if _awaits_results(last):
+                self._denials, self._end = denials, last
                 return
             self._turn = await self.session.submit(Submission(replies=denials))
 
@@ -117,7 +121,7 @@ class ConversationTurn:
             OpenConversation(
                 self.session.id,
                 asked.scope,
-                message_digests([*asked.messages, answer]),
+                (*asked.digests, *message_digests([*asked.new, answer])),
                 self._turn.first,
                 weakref.ref(self.session),
                 self._denials,
@@ -128,7 +132,7 @@ class ConversationTurn:
     def abandon(self, answer: AssistantMessage | None = None) -> None:
         """The client has disconnected: stop the run. `answer` is what it has got; a request with that continues the session."""
         self._conversations.cancel_soon(self.session, self._turn)
-        if answer is not None and (message_digests([answer])):
+        if answer is not None and message_digests([answer]):
             self._end = SessionEnd(exit_code=130, stop_reason="cancelled")
             self.answered(answer)
 
@@ -140,7 +144,6 @@ class _Asked:
     caller: Caller
     agent: ConfiguredAgent
     settings: SessionSettings
-    messages: Sequence[Message]
     before: Sequence[Message]
     new: Sequence[Message]
     scope: tuple[str, ...]
@@ -158,10 +161,6 @@ class _Asked:
     @property
     def replies(self) -> list[Reply]:
         return [ToolReply(message.tool_call_id, message.content) for message in self.new if isinstance(message, ToolMessage)]
-
-
-class _ContinuedElsewhere(Conflict):
-    """The session has had another turn since the conversation's last answer."""
 
 
 class Conversations:
@@ -187,9 +186,8 @@ class Conversations:
             session, conversation = found
             try:
                 return await self._continue(asked, session, conversation)
-            except (Conflict, NotFound):
-                # Somebody else has continued or deleted it.
-                pass
+            except (Conflict, NotFound) as error:
+                log.info("session %s is not continued by a conversation: %s", session.id, error)
             except BaseException:
                 self._open.add(conversation)
                 raise
@@ -228,7 +226,6 @@ class Conversations:
             caller,
             agent,
             settings,
-            messages,
             before,
             new,
             scope,
@@ -266,7 +263,7 @@ class Conversations:
         if session.agent.name != asked.agent.name:
             other = session.agent.name
             raise BadRequest(f"session {session_id!r} is of agent {other!r}; leave it out, or set the model to that agent")
-        known = self._open.forget(session_id)
+        known = self._open.get(session_id)
         if known is not None and known.session() is session and session.turn_began == known.turn_began:
             conversation = known
         else:
@@ -274,20 +271,28 @@ class Conversations:
             digests = message_digests(_without_own_calls(history, session.config.app_tools or ()))
             conversation = OpenConversation(session_id, asked.scope, digests, session.turn_began, weakref.ref(session))
         spoken = message_digests(message for message in asked.before if not isinstance(message, SystemMessage))
-        return (session, conversation) if not spoken or conversation.digests[-len(spoken) :] == spoken else None
+        if spoken and conversation.digests[-len(spoken) :] != spoken:
+            return None
+        self._open.forget(session_id)
+        return session, conversation
 
     async def _continue(self, asked: _Asked, session: Session, conversation: OpenConversation) -> ConversationTurn:
         prompt, replies = asked.prompt, asked.replies
         if prompt is not None and replies:
             # The run goes on with the results, and takes the message after it only: a new session gets both in order.
             self._run_in_background(session.cancel())
-            raise Conflict("the conversation goes on in another session")
+            raise Conflict("the client sends a message with the results of its calls")
+
+        def require_unchanged() -> None:
+            # Another client may have continued it, or the time limit for the results may have passed.
+            if session.turn_began != conversation.turn_began:
+                raise Conflict("it has had another turn")
 
         def settings(current: SessionSettings) -> SessionSettings:
-            if session.turn_began != conversation.turn_began:
-                raise _ContinuedElsewhere("the session has been continued by another client")
+            require_unchanged()
             return replace(current, tools=asked.settings.tools, app_tools=asked.settings.app_tools)
 
+        require_unchanged()
         turn = await session.submit(
             Submission(
                 message=prompt,
@@ -327,6 +332,10 @@ class Conversations:
         task = asyncio.ensure_future(work)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
+
+
+def _awaits_results(event: Awaiting) -> bool:
+    return any(call.wants == "result" for call in event.calls)
 
 
 def own_tools(agent: ConfiguredAgent, allowed: OwnTools) -> tuple[ToolGrant, ...]:

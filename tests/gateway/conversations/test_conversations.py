@@ -285,3 +285,32 @@ async def test_a_failed_answer_is_not_continued(portico: RunningGateway, write_s
     assert (talk.answer.end, talk.answer.error) == ("error", "the model is down")
     await talk.say("two")
     assert not talk.continued
+
+
+async def test_results_that_come_too_late_get_a_new_session(tmp_path: Path, write_scenario: WriteScenario) -> None:
+    options = scripted(write_scenario, [{"app_tool": {"id": "sky", "name": "weather"}}, {"text": "{results.sky}"}])
+    async with run_gateway(gateway_config(tmp_path, limits={"answer": 0.05})) as portico:
+        talk = Talk(portico, "script", options=options, tools=(WEATHER,))
+        await talk.say("Weather?")
+        run = talk.sessions[0].run
+        assert run is not None
+        await run.wait()
+        assert await talk.say(ToolMessage(tool_call_id="sky", content="sun")) == "sun"
+        assert not talk.continued
+
+
+async def test_a_client_that_disconnects_continues_from_what_it_has(
+    portico: RunningGateway, write_scenario: WriteScenario
+) -> None:
+    options = scripted(write_scenario, [{"text": "half"}, {"hang": {}}], [REMEMBER])
+    talk = Talk(portico, "script", options=options)
+    request = ConversationRequest(agent="script", messages=(user("one"),), options=options)
+    turn = await portico.gateway.conversations.submit(ADMINISTRATOR, request)
+    answer = Answer(turn.app_tools, "off")
+    async for entries in turn.batches():
+        answer.feed(entries)
+        if answer.text == "half":
+            break
+    turn.abandon(answer.message)
+    assert await talk.send([user("one"), answer.message, user("two")]) == '["one"]'
+    assert talk.sessions[0] is turn.session
