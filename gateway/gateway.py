@@ -147,6 +147,7 @@ class Gateway:
             AuditLog(self.redactor),
             transcripts,
             self.discovery.notice_replacement,
+            self.discovery.check_supported,
             chosen.answer,
             settings.store.durability == "stored-first",
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +24,7 @@ class SharedServices:
     """`states` is the folder of the private folders of sessions and tasks; `approval_timeout` is in seconds, 0 for none.
 
     `stored_first`: clients get an event once it is stored. `program_starts` is called before an agent's program is started.
+    `check_supported` raises AgentProblem for one that is older than is supported and does not work.
     """
 
     store: Store
@@ -37,6 +38,7 @@ class SharedServices:
     audit: AuditLog
     transcripts: Transcripts
     program_starts: Callable[[ConfiguredAgent], None]
+    check_supported: Callable[[ConfiguredAgent], Awaitable[None]]
     approval_timeout: float = 0.0
     stored_first: bool = False
 

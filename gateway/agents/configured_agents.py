@@ -197,9 +197,14 @@ class ConfiguredAgent:
         return f"agent {self.name!r} ({version})" if version else f"agent {self.name!r}"
 
     @property
+    def too_old(self) -> str | None:
+        """That the version of its program is older than is supported, in words; None for other versions."""
+        return too_old(self.settings.driver, self.version)
+
+    @property
     def update(self) -> str:
         """How to get another version of the program; with what is wrong about this one, if it is older than is supported."""
-        old = too_old(self.settings.driver, self.version)
+        old = self.too_old
         install = f"update it with `{self.info.install}`" if self.info.install else "update it"
         return f"{old}: {install}" if old else install
 
@@ -235,7 +240,7 @@ class ConfiguredAgent:
 
     def start_error(self, error: object) -> str:
         """Return the text of an error at the start of its program."""
-        old = f"; {self.update}" if too_old(self.settings.driver, self.version) else ""
+        old = f"; {self.update}" if self.too_old else ""
         return f"{self.described} cannot start: {error}{old}"
 
     def problem(self) -> str | None:

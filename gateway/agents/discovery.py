@@ -160,6 +160,21 @@ class Discovery:
                 await asyncio.wait([probing], timeout=PROBE_TIMEOUT)
         return self._discovered(agent)
 
+    async def check_supported(self, agent: ConfiguredAgent) -> None:
+        """Raise AgentProblem if the program is older than is supported, and its probe has found that it does not work.
+
+        Without a result, or with one older than MAX_AGE_PROBLEM, wait for the probe, up to PROBE_TIMEOUT.
+        """
+        if not agent.too_old or agent.problem() is not None:
+            return
+        found = await self.probe(agent)
+        probing = self._probes.get(agent.name)
+        if found.probe.problem and probing is not None and not probing.done():
+            await asyncio.wait([probing], timeout=PROBE_TIMEOUT)
+            found = self._discovered(agent)
+        if found.probe.problem and found.support == "unsupported":
+            raise AgentProblem(f"agent {agent.name!r} cannot be used: {found.probe.problem}")
+
     def refresh(self, agent: ConfiguredAgent) -> None:
         """Probe the agent's program in the background, unless that was done recently."""
         if agent.problem() is None:

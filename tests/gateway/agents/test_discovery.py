@@ -296,15 +296,76 @@ async def test_sessions_that_need_a_history_are_refused_where_the_program_takes_
     assert answer.status_code == 503 and "ended before it took a prompt" in answer.json()["error"]
 
 
+REFUSES_TOOLS = "echo \"error: unknown option '--tools'\" >&2; exit 1;"
+
+
 async def test_an_unknown_argument_is_the_problem_of_the_program(tmp_path: Path, claude: Program) -> None:
-    refuses = "echo \"error: unknown option '--tools'\" >&2; exit 1;"
-    async with run_gateway(claude_config(tmp_path, claude("1.0.119", session=refuses))) as running:
+    async with run_gateway(claude_config(tmp_path, claude("1.0.119", session=REFUSES_TOOLS))) as running:
         state = await agent_state(running.client, "claude")
     assert (state["offered"], state["support"]) == (False, "unsupported")
     assert state["problem"] == (
         "claude 1.0.119: it does not know the argument --tools; 1.0.119 is older than 2.1.148, the oldest version that is "
         "supported: update it with `npm install -g @anthropic-ai/claude-code`"
     )
+
+
+TOO_OLD = (
+    "agent 'claude' cannot be used: claude 1.0.119: it does not know the argument --tools; 1.0.119 is older than 2.1.148, the "
+    "oldest version that is supported: update it with `npm install -g @anthropic-ai/claude-code`"
+)
+TASK = {"driver": "claude", "task": "hello", "idempotency_key": "once"}
+
+
+async def test_a_task_is_refused_where_an_unsupported_program_does_not_work(tmp_path: Path, claude: Program) -> None:
+    async with run_gateway(claude_config(tmp_path, claude("1.0.119", session=REFUSES_TOOLS))) as running:
+        await agent_state(running.client, "claude")
+        await wait_for_probes(running.gateway)
+        calls = program_calls(tmp_path)
+        for _ in range(2):
+            answer = await running.client.post("/v1/execute", json=TASK)
+            assert (answer.status_code, answer.json()) == (503, {"error": TOO_OLD})
+        assert program_calls(tmp_path) == calls
+        # What the error says. The key of the refused request is that of the new one.
+        claude("2.1.330")
+        answer = await running.client.post("/v1/execute", json=TASK)
+    assert (answer.status_code, json.loads(last_data(answer.text))["kind"]) == (200, "session_end")
+
+
+async def test_a_task_waits_for_the_probe_of_a_program_whose_files_have_an_unsupported_version(
+    tmp_path: Path, claude: Program
+) -> None:
+    program = claude("1.0.119", session=REFUSES_TOOLS)
+    package = tmp_path / "node_modules" / "claude-code"
+    package.mkdir(parents=True)
+    (package / "package.json").write_text('{"version": "1.0.119"}')
+    async with run_gateway(claude_config(tmp_path, program.rename(package / "claude"))) as running:
+        assert running.gateway.discovery.current(running.gateway.agents.get("claude")).probed is False
+        answer = await running.client.post("/v1/execute", json=TASK)
+    assert (answer.status_code, answer.json()) == (503, {"error": TOO_OLD})
+
+
+async def test_a_task_runs_with_an_unsupported_program_that_works(tmp_path: Path, claude: Program) -> None:
+    async with run_gateway(claude_config(tmp_path, claude("2.1.100", logged_in=False))) as running:
+        assert (await agent_state(running.client, "claude"))["support"] == "unsupported"
+        answer = await running.client.post("/v1/execute", json=TASK)
+    assert answer.status_code == 200
+
+
+async def test_a_task_is_refused_by_a_recent_probe_only(tmp_path: Path, claude: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = claude("2.1.100", session="exit 1;")
+    async with run_gateway(claude_config(tmp_path, program)) as running:
+        assert (await agent_state(running.client, "claude"))["offered"] is False
+        assert (await running.client.post("/v1/execute", json=TASK)).status_code == 503
+        changed = program.stat().st_mtime_ns
+        os.utime(claude("2.1.100"), ns=(changed, changed))
+        monkeypatch.setattr(discovery, "MAX_AGE_PROBLEM", 0.0)
+        answer = await running.client.post("/v1/execute", json=TASK)
+    assert answer.status_code == 200
+
+
+def last_data(stream: str) -> str:
+    """Return the data of the last frame of a stream."""
+    return [line for line in stream.splitlines() if line.startswith("data: ")][-1].removeprefix("data: ")
 
 
 async def test_an_optional_argument_that_the_program_does_not_know_is_left_out(tmp_path: Path, claude: Program) -> None:
