@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _REQUESTS = "gateway.protocols.acp.requests"
+_CREATION = "gateway.protocols.acp.session_creation"
 MAX_CONCURRENT_MESSAGES = 1000
 """Requests, notifications and invalid messages handled at the same time. Prompts in progress do not count."""
 
@@ -127,11 +128,20 @@ class Connection:
                 await self._client.respond(request_id, await self._initialize(params))
                 # The next request needs it.
                 self._start_import()
+            elif method == "session/new" and self._features is not None and self._loaded is None and not self._loading.locked():
+                await self._first_session(request_id, params)
             else:
                 requests = await self._requests()
                 await requests.handle(request_id, method, params, initialized=self._features is not None)
         except Exception as error:
             await self._client.respond_error(request_id, rpc_error(error))
+
+    async def _first_session(self, request_id: Id, params: Any) -> None:
+        """Handle a `session/new` that no other request came before: its agent starts while the other handlers are imported."""
+        gateway = await self._gateway.opened()
+        creation = importlib.import_module(_CREATION)
+        session = await creation.create_session(gateway, self._agent, self._caller, self._slash_commands, params)
+        await (await self._requests()).answer_new(request_id, session)
 
     async def _notification(self, method: str, params: Any) -> None:
         """Handle a notification. JSON-RPC has no answer to one, so errors are logged."""

@@ -10,17 +10,20 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from acp.schema import ForkSessionRequest, LoadSessionRequest, NewSessionRequest, ResumeSessionRequest
-
 from gateway.agents.configured_agents import ConfiguredAgent
 from gateway.errors import BadRequest
+from gateway.protocols.acp.session_requests import (
+    AnySessionRequest,
+    ForkSessionRequest,
+    LoadSessionRequest,
+    NewSessionRequest,
+    ResumeSessionRequest,
+)
 from gateway.sessions.settings import SessionSettings
-
-Request = NewSessionRequest | ForkSessionRequest | LoadSessionRequest | ResumeSessionRequest
 
 
 def require_string_directories(params: Any) -> None:
-    """Raise BadRequest for an additional directory that is not a string. The `acp` package (0.12.1) would ignore it silently."""
+    """Raise BadRequest for an additional directory that is not a string. The protocol's schema would ignore it silently."""
     given = params.get("additionalDirectories") if isinstance(params, dict) else None
     for n, path in enumerate(given if isinstance(given, list) else ()):
         if not isinstance(path, str):
@@ -28,7 +31,11 @@ def require_string_directories(params: Any) -> None:
 
 
 def with_directories(
-    config: SessionSettings, agent: ConfiguredAgent, request: Request, *, any_folder: bool = False
+    config: SessionSettings,
+    agent: ConfiguredAgent,
+    request: NewSessionRequest | ForkSessionRequest,
+    *,
+    any_folder: bool = False,
 ) -> SessionSettings:
     """Return the settings with the folders of a request for a new session. Raises BadRequest for a folder that is not allowed.
 
@@ -73,13 +80,15 @@ def folder_of(agent: ConfiguredAgent, options: Mapping[str, Any], workspace_key:
         return os.path.abspath(options.get("cwd") or "")
 
 
-def directories(agent: ConfiguredAgent, request: Request, workspace_key: str | None, any_folder: bool) -> tuple[str, ...]:
+def directories(
+    agent: ConfiguredAgent, request: AnySessionRequest, workspace_key: str | None, any_folder: bool
+) -> tuple[str, ...]:
     """Return the additional directories of a request. Raises BadRequest that names the first one that is not allowed."""
     given = request.additional_directories or ()
     return tuple(map(str, agent.additional_directories(given, workspace_key, any_folder=any_folder)))
 
 
-def _requested_folder(agent: ConfiguredAgent, request: Request, workspace_key: str | None, any_folder: bool) -> str:
+def _requested_folder(agent: ConfiguredAgent, request: AnySessionRequest, workspace_key: str | None, any_folder: bool) -> str:
     try:
         chosen = None if request.cwd in ("", ".") else request.cwd
         if chosen is not None:

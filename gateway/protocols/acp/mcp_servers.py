@@ -8,17 +8,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 
-from acp.schema import AcpMcpServer, HttpMcpServer, McpServerStdio, SseMcpServer
-
 from drivers.contract.mcp_servers import McpServer
 from gateway.agents.configured_agents import ConfiguredAgent
 from gateway.errors import BadRequest
+from gateway.protocols.acp.session_requests import AnyMcpServer, ClientMcpServer, RemoteMcpServer, StdioMcpServer
 
 log = logging.getLogger(__name__)
 
 MAX_VALUES = 1000
 """Limit of the variables and headers of a session's servers: each value is searched for in the session's errors."""
-AnyMcpServer = HttpMcpServer | SseMcpServer | AcpMcpServer | McpServerStdio
 
 
 def mcp_servers_for(servers: Iterable[AnyMcpServer], agent: ConfiguredAgent) -> tuple[McpServer, ...]:
@@ -46,11 +44,11 @@ def mcp_servers_for(servers: Iterable[AnyMcpServer], agent: ConfiguredAgent) -> 
 
 def _server(given: AnyMcpServer, path: str) -> McpServer:
     match given:
-        case McpServerStdio():
+        case StdioMcpServer():
             env = {variable.name: variable.value for variable in given.env}
             return McpServer(given.name, "stdio", command=given.command, args=tuple(given.args), env=env)
-        case HttpMcpServer() | SseMcpServer():
+        case RemoteMcpServer():
             headers = {header.name: header.value for header in given.headers}
             return McpServer(given.name, given.type, url=given.url, headers=headers)
-        case AcpMcpServer():
+        case ClientMcpServer():
             raise BadRequest(f"{path}: MCP servers over this connection are not supported; use stdio, http or sse")

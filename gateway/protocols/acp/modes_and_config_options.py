@@ -23,7 +23,7 @@ from drivers.contract.driver_info import (
     Option,
     ToolGrant,
 )
-from gateway.agents.configured_agents import CWD, ConfiguredAgent
+from gateway.agents.configured_agents import ConfiguredAgent
 from gateway.errors import BadRequest
 from gateway.sessions.settings import SessionSettings, with_mode_option
 
@@ -44,17 +44,6 @@ _CATEGORIES = {"model": "model", EFFORT_OPTION: "thought_level", FAST_OPTION: "m
 """The categories of options, which clients display apart."""
 DEFAULT = "default"
 """The value that stands for an option's empty value, which is the CLI's own default."""
-
-
-def all_tools(agent: ConfiguredAgent) -> tuple[ToolGrant, ...]:
-    """Return all tools of the agent, none of them trusted: an ACP client expects that they are enabled and need permission."""
-    return tuple(ToolGrant(tool.name) for tool in agent.info.tools)
-
-
-def initial_mode(agent: ConfiguredAgent) -> dict[str, str]:
-    """Return the option of a new session that sets the mode for editors; empty if the configuration decides."""
-    mode = agent.editor_mode
-    return {} if mode == agent.mode({}) else {MODE_OPTION: mode}
 
 
 def modes(agent: ConfiguredAgent, config: SessionSettings) -> SessionModeState | None:
@@ -131,20 +120,6 @@ def commands_enabled(agent: ConfiguredAgent, config: SessionSettings) -> bool:
     name = agent.info.slash_option
     default = next((option.default for option in agent.options if option.name == name), "")
     return name is None or config.options.get(name, default) == "on"
-
-
-def command_option(agent: ConfiguredAgent, requested: str | None) -> dict[str, str]:
-    """Return the option of a new session that turns slash commands on or off; empty if the configuration decides.
-
-    `requested` is what the connection asks for, `on` or `off`. Without a request they are on, unless the configuration sets the
-    option, or locks any option but `cwd`: a command of the CLI may change what is locked.
-    """
-    name = agent.info.slash_option
-    if name is None or name in agent.locked:
-        return {}
-    if requested is not None:
-        return {name: requested}
-    return {} if name in agent.settings.options or agent.locked - {CWD.name} else {name: "on"}
 
 
 def _choices(agent: ConfiguredAgent, config: SessionSettings, models: tuple[str, ...]) -> list[Option]:

@@ -12,34 +12,33 @@ from typing import Any
 from acp.schema import (
     AuthenticateRequest,
     AuthenticateResponse,
-    BaseModel,
     CancelNotification,
     CancelRequestNotification,
     CloseSessionRequest,
     DeleteSessionRequest,
-    ForkSessionRequest,
     ListSessionsRequest,
-    LoadSessionRequest,
     LogoutRequest,
     LogoutResponse,
-    NewSessionRequest,
     PromptRequest,
     PromptResponse,
-    ResumeSessionRequest,
     SetSessionConfigOptionBooleanRequest,
     SetSessionConfigOptionSelectRequest,
     SetSessionModeRequest,
 )
+from pydantic import BaseModel
 
 from gateway.agents.configured_agents import ConfiguredAgent
-from gateway.errors import AgentProblem, BadRequest
+from gateway.errors import BadRequest
 from gateway.gateway import Gateway
 from gateway.protocols.acp.directories import require_string_directories
 from gateway.protocols.acp.initialization import LOGIN_ID, STEERING, ClientFeatures, has_login
 from gateway.protocols.acp.rpc import AUTH_REQUIRED, INVALID_REQUEST, METHOD_NOT_FOUND, Client, Id, RpcError
+from gateway.protocols.acp.session_creation import create_session, refuse_without_login
 from gateway.protocols.acp.session_methods import OpenSessions, Reply, SetSessionModelRequest
+from gateway.protocols.acp.session_requests import ForkSessionRequest, LoadSessionRequest, ResumeSessionRequest
 from gateway.protocols.acp.session_view import PendingPrompt
 from gateway.security.authentication import Caller
+from gateway.sessions.session import Session
 
 _LOGIN_REQUIRED = frozenset({"session/new", "session/load", "session/resume", "session/fork", "session/prompt"})
 
@@ -50,9 +49,9 @@ class Requests:
     def __init__(
         self, gateway: Gateway, agent: ConfiguredAgent, caller: Caller, client: Client, *, slash_commands: str | None = None
     ) -> None:
-        self._gateway, self._agent, self._client = gateway, agent, client
+        self._gateway, self._agent, self._caller, self._client = gateway, agent, caller, client
+        self._slash_commands = slash_commands
         self._sessions = OpenSessions(gateway, agent, caller, client)
-        self._sessions.slash_commands = slash_commands
         self._prompts: dict[Id, tuple[str, PendingPrompt]] = {}
         self._logged_out = False
 
@@ -69,14 +68,23 @@ class Requests:
         self._check(method, initialized)
         if method == "session/prompt":
             return await self._prompt(request_id, PromptRequest.model_validate(params))
+        if method == "session/new":
+            session = await create_session(self._gateway, self._agent, self._caller, self._slash_commands, params)
+            return await self.answer_new(request_id, session)
         validate, handle = _REQUESTS[method]
-        reply = await handle(self, validate(params))
+        await self._answer(request_id, await handle(self, validate(params)))
+
+    async def answer_new(self, request_id: Id, session: Session) -> None:
+        """Answer a `session/new` whose session is created."""
+        await self._answer(request_id, await self._sessions.open_new(session))
+
+    async def _answer(self, request_id: Id, reply: Reply) -> None:
         await self._client.respond(request_id, reply.result)
         if reply.after_sent is not None:
             reply.after_sent()
 
     def _check(self, method: str, initialized: bool) -> None:
-        if method not in _REQUESTS and method != "session/prompt":
+        if method not in _REQUESTS and method not in ("session/new", "session/prompt"):
             raise RpcError(METHOD_NOT_FOUND, f"unknown method {method[:100]!r}")
         if not initialized:
             raise RpcError(INVALID_REQUEST, f"{method} was sent before initialize; send initialize first")
@@ -118,7 +126,7 @@ class Requests:
         if not has_login(self._agent) or request.method_id not in known_ids:
             known = f"use {LOGIN_ID!r}" if has_login(self._agent) else "this agent needs no login"
             raise BadRequest(f"methodId: unknown login method {request.method_id!r}; {known}")
-        await self._refuse_without_login(anew=True)
+        await refuse_without_login(self._gateway, self._agent, anew=True)
         self._logged_out = False
         return Reply(AuthenticateResponse())
 
@@ -126,20 +134,6 @@ class Requests:
         """Log this connection out. The login of the agent's CLI stays, because other clients use it."""
         self._logged_out = has_login(self._agent)
         return Reply(LogoutResponse())
-
-    async def _new(self, request: NewSessionRequest) -> Reply:
-        if (problem := self._agent.problem()) is not None:
-            raise AgentProblem(problem)
-        await self._refuse_without_login()
-        return await self._sessions.new(request)
-
-    async def _refuse_without_login(self, *, anew: bool = False) -> None:
-        finding = await self._gateway.discovery.probe(self._agent, refresh=anew)
-        if finding.probe.logged_in is False and not anew:
-            # The user may have logged in since.
-            finding = await self._gateway.discovery.probe(self._agent, refresh=True)
-        if finding.probe.logged_in is False:
-            raise RpcError(AUTH_REQUIRED, finding.problem or f"agent {self._agent.name!r} is not logged in")
 
     async def _steer(self, request: PromptRequest) -> Reply:
         """Send a message to the run at work. Raises RpcError for an agent that takes none while it works."""
@@ -179,7 +173,6 @@ def _mode_params(params: Any) -> BaseModel:
 _REQUESTS: dict[str, tuple[Callable[[Any], Any], Callable[[Requests, Any], Awaitable[Reply]]]] = {
     "authenticate": (AuthenticateRequest.model_validate, Requests._authenticate),
     "logout": (LogoutRequest.model_validate, Requests._logout),
-    "session/new": (_session_params(NewSessionRequest), Requests._new),
     "session/load": (_session_params(LoadSessionRequest), lambda c, r: c._sessions.load(r)),
     "session/resume": (_session_params(ResumeSessionRequest), lambda c, r: c._sessions.resume(r)),
     "session/fork": (_session_params(ForkSessionRequest), lambda c, r: c._sessions.fork(r)),
@@ -191,4 +184,4 @@ _REQUESTS: dict[str, tuple[Callable[[Any], Any], Callable[[Requests, Any], Await
     "session/set_model": (SetSessionModelRequest.model_validate, lambda c, r: c._sessions.set_model(r)),
     "session/set_config_option": (_config_option_params, lambda c, r: c._sessions.set_config_option(r)),
 }
-"""Validator of the parameters and handler of each request, apart from `initialize` and `session/prompt`."""
+"""Validator of the parameters and handler of each request, apart from `initialize`, `session/new` and `session/prompt`."""

@@ -21,17 +21,13 @@ from acp.schema import (
     CloseSessionResponse,
     DeleteSessionRequest,
     DeleteSessionResponse,
-    ForkSessionRequest,
     ForkSessionResponse,
     ListSessionsRequest,
     ListSessionsResponse,
-    LoadSessionRequest,
     LoadSessionResponse,
-    NewSessionRequest,
     NewSessionResponse,
     PromptRequest,
     PromptResponse,
-    ResumeSessionRequest,
     ResumeSessionResponse,
     SessionInfo,
     SetSessionConfigOptionBooleanRequest,
@@ -42,26 +38,19 @@ from acp.schema import (
 )
 from pydantic import ConfigDict, Field
 
-from drivers.contract.mcp_servers import McpServer
 from drivers.contract.messages import Message, ToolMessage
 from gateway.agents.configured_agents import ConfiguredAgent
 from gateway.errors import BadRequest, Conflict, NotFound
 from gateway.events.messages import CANCELLED
 from gateway.gateway import Gateway
-from gateway.protocols.acp.client_options import system_messages, with_client_options
 from gateway.protocols.acp.content import user_message
-from gateway.protocols.acp.directories import Request, folder_of, with_additional_directories, with_directories
+from gateway.protocols.acp.directories import folder_of, with_additional_directories, with_directories
 from gateway.protocols.acp.initialization import ClientFeatures
-from gateway.protocols.acp.mcp_servers import mcp_servers_for
-from gateway.protocols.acp.modes_and_config_options import (
-    all_tools,
-    command_option,
-    initial_mode,
-    with_mode,
-    with_option,
-)
+from gateway.protocols.acp.modes_and_config_options import with_mode, with_option
 from gateway.protocols.acp.rpc import Client, RpcError
+from gateway.protocols.acp.session_creation import checked_servers
 from gateway.protocols.acp.session_info import SessionInfoUpdates
+from gateway.protocols.acp.session_requests import ForkSessionRequest, LoadSessionRequest, ResumeSessionRequest
 from gateway.protocols.acp.session_view import PendingPrompt, SessionView
 from gateway.protocols.cursors import decode_cursor, encode_cursor
 from gateway.runs.cancellation import completed
@@ -104,8 +93,6 @@ class OpenSessions:
 
     features: ClientFeatures = ClientFeatures()
     """What the client supports, of `initialize`."""
-    slash_commands: str | None = None
-    """`on` or `off` if the connection asks for it."""
 
     def __init__(self, gateway: Gateway, agent: ConfiguredAgent, caller: Caller, client: Client) -> None:
         self._gateway, self._agent, self._caller, self._client = gateway, agent, caller, client
@@ -118,20 +105,10 @@ class OpenSessions:
 
     # -- creation ----------------------------------------------------------------------------------------------------
 
-    async def new(self, request: NewSessionRequest) -> Reply:
-        servers = await self._servers(request)
-        key = self._agent.workspace_key(self._caller.name)
-        settings = SessionSettings(
-            options=command_option(self._agent, self.slash_commands) | initial_mode(self._agent),
-            tools=all_tools(self._agent),
-            mcp_servers=servers,
-            workspace_key=key,
-        )
-        settings = with_client_options(self._agent, settings, request.field_meta)
-        prompt = system_messages(self._agent, request.field_meta)
-        config = with_directories(settings, self._agent, request, any_folder=self._caller.any_folder)
-        view = await self._open(await self._gateway.sessions.create(self._caller, self._agent, config, prompt))
-        return Reply(NewSessionResponse(session_id=view.session.id, **view.info.settings()), self._start_following(view))
+    async def open_new(self, session: Session) -> Reply:
+        """Return the answer of `session/new`, whose session is created."""
+        view = await self._open(session)
+        return Reply(NewSessionResponse(session_id=session.id, **view.info.settings()), self._start_following(view))
 
     async def load(self, request: LoadSessionRequest) -> Reply:
         view = await self._reopen(request)
@@ -159,15 +136,17 @@ class OpenSessions:
             calls = unanswered(await origin.history.unanswered_calls())
             config = origin.config
         results: list[Message] = [ToolMessage(tool_call_id=call_id, content=CANCELLED) for call_id in calls]
-        servers = await self._servers(request)
+        servers = await checked_servers(self._gateway, self._agent, request)
         config = with_directories(replace(config, mcp_servers=servers), self._agent, request, any_folder=self._caller.any_folder)
-        view = await self._open(await self._gateway.sessions.create(self._caller, self._agent, config, results, copied=copied))
+        session = await self._gateway.sessions.create(self._caller, self._agent, config, results, copied=copied)
+        self._gateway.sessions.prepare(session)
+        view = await self._open(session)
         await view.skip()
         return Reply(ForkSessionResponse(session_id=view.session.id, **view.info.settings()), self._start_following(view))
 
     async def _reopen(self, request: LoadSessionRequest | ResumeSessionRequest) -> SessionView:
         session = await self._found(request.session_id)
-        servers = await self._servers(request, session.id)
+        servers = await checked_servers(self._gateway, self._agent, request, session.id)
         # Check the request before the current view is closed.
         with_additional_directories(session.config, self._agent, request, any_folder=self._caller.any_folder)
         current = self._views.pop(session.id, None)
@@ -179,21 +158,15 @@ class OpenSessions:
         async with session.lock:
             config = with_additional_directories(session.config, self._agent, request, any_folder=self._caller.any_folder)
             await session.configure(replace(config, mcp_servers=servers))
+        self._gateway.sessions.prepare(session)
         return await self._open(session)
 
     async def _open(self, session: Session) -> SessionView:
-        # Before the answer: to build the models of the first updates takes 20 ms.
-        self._gateway.sessions.prepare(session)
         finding = await self._gateway.discovery.probe(self._agent)
         about = SessionInfoUpdates(session, finding.probe, self._gateway.store)
         view = SessionView(session, self._client, about, self.features)
         self._views[session.id] = view
         return view
-
-    async def _servers(self, request: Request, session_id: str = "") -> tuple[McpServer, ...]:
-        servers = mcp_servers_for(request.mcp_servers or (), self._agent)
-        await self._gateway.sessions.check_mcp_servers(self._agent, servers, session_id)
-        return servers
 
     def _start_following(self, view: SessionView) -> Callable[[], None]:
         return lambda: view.start(lambda: self._gateway.discovery.wait_for_probe(self._agent))

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import psutil
 import pytest
-from acp.schema import EnvVariable, McpServerStdio
 from cryptography.fernet import Fernet
 
 from drivers.contract.mcp_servers import McpServer
@@ -18,6 +17,7 @@ from gateway.agents.configured_agents import Agents
 from gateway.config import parse
 from gateway.errors import AgentProblem, BadRequest
 from gateway.protocols.acp.mcp_servers import MAX_VALUES, mcp_servers_for
+from gateway.protocols.acp.session_requests import EnvVariable, StdioMcpServer
 from gateway.security.authentication import ADMINISTRATOR
 from gateway.security.encryption import SecretEncryption
 from gateway.security.redaction import HIDDEN, MAX_OF_SESSION, Redactor
@@ -267,7 +267,7 @@ def test_redaction_of_a_session_is_bounded() -> None:
     redactor = Redactor(Redactor())
     redactor.register(f"value-{n:06}" for n in range(MAX_OF_SESSION + 10))
     assert redactor.clean("value-000009 value-000010") == f"value-000009 {HIDDEN}"
-    server = McpServerStdio(
+    server = StdioMcpServer(
         name="s", command="x", args=[], env=[EnvVariable(name=str(n), value="x") for n in range(MAX_VALUES + 1)]
     )
     with pytest.raises(BadRequest, match="1001 variables"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from gateway.protocols.acp import connection
 from gateway.security.authentication import ADMINISTRATOR
 from gateway.sessions.session import Session
 from tests.daemon import RunningGateway, gateway_config, run_gateway
@@ -82,6 +84,29 @@ async def test_agent_of_a_new_session_is_started_before_its_first_prompt(tmp_pat
         assert client.text(session) == '[]["one"]'
         assert (await found(portico, session)).live is agent
         assert len(warm) == 1 and await processes(portico) == warm
+
+
+async def test_agent_of_the_first_session_starts_while_the_handlers_are_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_import, import_requests = threading.Event(), connection._import_requests
+
+    def import_later() -> None:
+        assert may_import.wait(60)
+        import_requests()
+
+    monkeypatch.setattr(connection, "_import_requests", import_later)
+    async with serving(tmp_path) as portico, client_of(portico) as client:
+        creating = asyncio.create_task(client.new())
+        try:
+            (held,) = await wait_until(lambda: portico.gateway.sessions.held)
+            agent = await wait_until(lambda: held.live)
+            assert not creating.done()
+        finally:
+            may_import.set()
+        session = await creating
+        await client.prompt(session, "one")
+        assert held.id == session and held.live is agent
 
 
 @pytest.mark.parametrize("method", ["session/load", "session/resume", "session/fork"])
