@@ -17,7 +17,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 log = logging.getLogger(__name__)
 
-EXPOSED = ("X-Request-Id", "Retry-After", "Location", "WWW-Authenticate", "Acp-Connection-Id", "Acp-Session-Id")
+EXPOSED = (
+    "X-Request-Id", "Retry-After", "Location", "WWW-Authenticate", "Acp-Connection-Id", "Acp-Session-Id", "X-Portico-Session",
+    "X-Portico-Ignored", "x-should-retry",
+)  # fmt: skip
 """Response headers that a page of an allowed origin may read."""
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 """Methods that such a page may use."""
