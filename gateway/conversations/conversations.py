@@ -56,7 +56,8 @@ class ConversationRequest:
 
     `messages` are all of it, as the client has them: the last one is a user message or the result of a call. `options` are those
     of the agent, such as `model`. `tools` are the application-side tools. `hints` are values by which the client names the
-    conversation, if it does. `session_id` is the session that it wants to continue.
+    conversation, if it does. `session_id` is the session that it wants to continue. With `background` no message is expected to
+    follow, such as after a request for a title: the agent ends with the answer.
     """
 
     agent: str
@@ -65,6 +66,7 @@ class ConversationRequest:
     tools: tuple[ToolSpec, ...] = ()
     hints: frozenset[str] = frozenset()
     session_id: str | None = None
+    background: bool = False
     key: IdempotencyKey | None = None
 
 
@@ -117,6 +119,8 @@ class ConversationTurn:
         if self._end is None or (isinstance(self._end, SessionEnd) and self._end.stop_reason == "error"):
             return
         asked = self._asked
+        if asked.background and isinstance(self._end, SessionEnd):
+            self._conversations.end_agent_soon(self.session)
         self._conversations.keep(
             OpenConversation(
                 self.session.id,
@@ -149,6 +153,7 @@ class _Asked:
     scope: tuple[str, ...]
     digests: tuple[Digest, ...]
     hints: frozenset[str]
+    background: bool
     key: IdempotencyKey | None
     disconnected: Callable[[], Awaitable[None]]
 
@@ -197,6 +202,10 @@ class Conversations:
         """Let a next request continue this conversation."""
         self._open.add(conversation)
 
+    def end_agent_soon(self, session: Session) -> None:
+        """End the agent of a session in the background."""
+        self._sessions.end_agent_soon(session)
+
     def cancel_soon(self, session: Session, turn: Turn) -> None:
         """Cancel the run of a turn in the background."""
         self._sessions.cancel_soon(session, turn)
@@ -231,6 +240,7 @@ class Conversations:
             scope,
             message_digests(before),
             frozenset(f"{caller.name or ''} {hint}" for hint in request.hints),
+            request.background,
             request.key,
             disconnected,
         )

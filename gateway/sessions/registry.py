@@ -196,7 +196,7 @@ class Sessions:
             redactor,
             admission=self._admission,
             changed=self._changed,
-            evict=self._end_agent_soon,
+            evict=self.end_agent_soon,
         )
 
     async def page(self, caller: Caller, limit: int, after: Cursor | None) -> list[SessionRecord]:
@@ -316,9 +316,9 @@ class Sessions:
         self._admission.add(session.id, session)
         if session.live is not None and session.state == "idle" and self._sleep_after and not self._closing:
             loop = asyncio.get_running_loop()
-            self._sleep_timers[session.id] = loop.call_later(self._sleep_after, self._end_agent_soon, session)
+            self._sleep_timers[session.id] = loop.call_later(self._sleep_after, self.end_agent_soon, session)
 
-    def _end_agent_soon(self, session: Session) -> None:
+    def end_agent_soon(self, session: Session) -> None:
         """End the agent of a session in the background, unless its state changes first."""
         state = session.state
 

@@ -314,3 +314,12 @@ async def test_a_client_that_disconnects_continues_from_what_it_has(
     turn.abandon(answer.message)
     assert await talk.send([user("one"), answer.message, user("two")]) == '["one"]'
     assert talk.sessions[0] is turn.session
+
+
+async def test_the_agent_of_a_background_request_ends_with_its_answer(portico: RunningGateway) -> None:
+    talk = Talk(portico, "script", background=True)
+    await talk.say("Write a title.")
+    while talk.sessions[0].live is not None:
+        await portico.client.get("/healthz")
+    await talk.say("Another one.")
+    assert talk.sessions[0].id == talk.sessions[1].id
