@@ -13,6 +13,7 @@ from gateway.errors import NotFound
 from gateway.gateway import Gateway
 from gateway.protocols.authenticated_routes import authenticated_route
 from gateway.protocols.model_apis.vendor_requests import error_body, vendor_of
+from gateway.protocols.route_metadata import openapi_extra
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +59,16 @@ def _models_of(gateway: Gateway, name: str) -> Iterator[Model]:
         yield Model(f"{name}/{value}", name, {"model": value}, f"{agent.title}: {listed.name if listed else value}")
 
 
+_EXAMPLE = {"id": "claude/sonnet", "object": "model", "created": 1735689600, "owned_by": "claude", "name": "Claude Code: Sonnet"}
+_LIST = openapi_extra(responses={200: {"object": "list", "data": [_EXAMPLE]}})
+_MODEL = openapi_extra(responses={200: _EXAMPLE})
+
+
 def router(gateway: Gateway) -> APIRouter:
     """Return the routes of a gateway."""
     routes = APIRouter(tags=["OpenAI and Anthropic: models"], route_class=authenticated_route(gateway))
 
-    @routes.get("/v1/models")
+    @routes.get("/v1/models", openapi_extra=_LIST)
     async def list_models(request: Request) -> JSONResponse:
         """List the models: an agent with its own settings (`AGENT`), or with one of its models (`AGENT/MODEL`)."""
         models = await _models(gateway)
@@ -71,7 +77,7 @@ def router(gateway: Gateway) -> APIRouter:
             return JSONResponse({"data": [_of_anthropic(model) for model in models], "has_more": False, **ids})
         return JSONResponse({"object": "list", "data": [_of_openai(model) for model in models]})
 
-    @routes.get("/v1/models/{model_id:path}")
+    @routes.get("/v1/models/{model_id:path}", openapi_extra=_MODEL)
     async def get_model(request: Request, model_id: str) -> JSONResponse:
         """A model by its id."""
         vendor = vendor_of(request.scope)

@@ -8,10 +8,11 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fastapi import Response
+from fastapi.responses import JSONResponse
 
 from gateway.conversations.conversations import ConversationTurn
 from gateway.errors import GatewayError
@@ -69,7 +70,7 @@ class RunningAnswer:
             pass
         return parts
 
-    async def parts(self) -> AsyncIterator[Sequence[Part]]:
+    async def parts(self) -> AsyncGenerator[Sequence[Part], None]:
         """The parts of the answer as they come, those of one read together. With the last ones, which may be none, it is `over`.
 
         A run whose reader stops before the end is cancelled. Raises GatewayError.
@@ -128,6 +129,11 @@ def failure_of(answer: Answer) -> Failure | None:
         return Failure(502, answer.error, {"x-should-retry": "false"})
     seconds = max(1, round(answer.resets_at - time.time()))
     return Failure(429, answer.error, {"Retry-After": str(seconds), "x-should-retry": "false"})
+
+
+def failure_response(failure: Failure) -> Response:
+    """Return the error response for a run that has failed before its client has got anything of the answer."""
+    return JSONResponse({"error": failure.text}, failure.status, failure.headers)
 
 
 def with_session(response: Response, session: Session, ignored: Iterable[str]) -> Response:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -18,6 +19,8 @@ _OPENAI_TYPES: Mapping[int, tuple[str, str | None]] = {
     403: ("permission_error", None),
     429: ("rate_limit_error", "rate_limit_exceeded"),
 }
+_FIELD = re.compile(r"([a-z_]+(?:\.\w+)*): ", re.ASCII)
+"""The field that an error names at its beginning."""
 _ANTHROPIC_TYPES: Mapping[int, str] = {
     401: "authentication_error",
     403: "permission_error",
@@ -38,11 +41,26 @@ def vendor_of(scope: Scope) -> Vendor | None:
     return None
 
 
+def documented_vendors(path: str) -> tuple[Vendor, ...]:
+    """Return the vendors whose error responses a path has, for its documentation."""
+    if path.startswith("/v1/models"):
+        return ("openai", "anthropic")
+    vendor = vendor_of({"path": path})
+    return (vendor,) if vendor else ()
+
+
 def error_body(vendor: Vendor, status: int, text: str, *, code: str | None = None, param: str | None = None) -> dict[str, Any]:
-    """Return the body of an error response, or the data of an error in a stream."""
+    """Return the body of an error response, or the data of an error in a stream.
+
+    OpenAI's has the field that is wrong as `param`: where it is not given, the one that the text begins with.
+    """
     if vendor == "anthropic":
         kind = _ANTHROPIC_TYPES.get(status, "api_error" if status >= 500 else "invalid_request_error")
         return {"type": "error", "error": {"type": kind, "message": text}}
+    named = _FIELD.match(text) if 400 <= status < 500 else None
+    param = param or (named[1] if named else None)
+    if status == 404 and param == "model":
+        code = code or "model_not_found"
     kind, usual_code = _OPENAI_TYPES.get(status, ("server_error" if status >= 500 else "invalid_request_error", None))
     return {"error": {"message": text, "type": kind, "param": param, "code": code or usual_code}}
 
