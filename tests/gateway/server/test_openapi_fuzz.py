@@ -109,8 +109,9 @@ class Fuzz:
         if isinstance(case.body, dict):
             if isinstance(case.body.get("agent"), dict):
                 case.body["agent"]["name"] = "echo"
-            if "driver" in case.body:
-                case.body["driver"] = "echo"
+            for name in ("driver", "model"):
+                if name in case.body:
+                    case.body[name] = "echo"
 
 
 @pytest.mark.slow

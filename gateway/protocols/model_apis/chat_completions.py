@@ -1,0 +1,176 @@
+"""OpenAI's `POST /v1/chat/completions`: answers the last messages of a conversation, as JSON or as a stream of chunks."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import AsyncIterator, Mapping
+from contextlib import aclosing
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Header, Request, Response
+from fastapi.responses import JSONResponse
+from pydantic import TypeAdapter
+
+from drivers.contract.driver_info import EFFORT_OPTION
+from gateway.conversations.conversations import ConversationRequest
+from gateway.errors import GatewayError
+from gateway.gateway import Gateway
+from gateway.protocols.authenticated_routes import CurrentCaller, CurrentQuotas, authenticated_route
+from gateway.protocols.client_connection import ClientConnection
+from gateway.protocols.direct_routes import DirectRequest, DirectRoute
+from gateway.protocols.model_apis.chat_completions_request import ChatCompletionRequest, read_conversation
+from gateway.protocols.model_apis.chat_completions_response import ChunkWriter, completion
+from gateway.protocols.model_apis.models import Model, find_model
+from gateway.protocols.model_apis.running_answer import RunningAnswer, failure_response, with_session
+from gateway.protocols.route_metadata import EventStreamMetadata, openapi_extra
+from gateway.protocols.sse import event_stream
+from gateway.security.authentication import Caller
+from gateway.security.quotas import RequestQuotas
+
+SessionHeader = Annotated[str | None, Header(description="Continue this session, if its history is that of the messages.")]
+ChatHeader = Annotated[str | None, Header(description="The client's own id of the conversation.")]
+EXAMPLES = openapi_extra(
+    {
+        "A message": {"model": "echo", "messages": [{"role": "user", "content": "hello"}]},
+        "A conversation, answered by a stream": {
+            "model": "echo",
+            "messages": [
+                {"role": "system", "content": "Be brief."},
+                {"role": "user", "content": "hello"},
+                {"role": "assistant", "content": "hello"},
+                {"role": "user", "content": "Once more."},
+            ],
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        },
+    },
+    {
+        200: {
+            "id": "chatcmpl-1",
+            "object": "chat.completion",
+            "created": 1795410529,
+            "model": "echo",
+            "choices": [{"index": 0, "message": {"role": "assistant", "content": "hello"}, "finish_reason": "stop"}],
+            "usage": {"prompt_tokens": 3, "completion_tokens": 1, "total_tokens": 4},
+        }
+    },
+    stream=EventStreamMetadata(
+        """With `stream`: server-sent events without names, whose data are chunks, or an object with an `error`; and the last
+`[DONE]`. Lines that begin with a colon only keep the connection open.""",
+        """data: {"id":"chatcmpl-1","choices":[{"index":0,"delta":{"content":"hello"},"finish_reason":null}]}
+
+data: {"id":"chatcmpl-1","choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}
+
+data: [DONE]
+
+""",
+        {"": {"type": "object"}},
+    ),
+)
+
+
+def router(gateway: Gateway) -> APIRouter:
+    """Return the route of a gateway."""
+    routes = APIRouter(tags=["OpenAI: chat completions"], route_class=authenticated_route(gateway))
+
+    @routes.post("/v1/chat/completions", response_class=JSONResponse, openapi_extra=EXAMPLES)
+    async def create_chat_completion(
+        request: ChatCompletionRequest,
+        http: Request,
+        caller: CurrentCaller,
+        quotas: CurrentQuotas,
+        x_portico_session: SessionHeader = None,
+        x_openwebui_chat_id: ChatHeader = None,
+    ) -> Response:
+        """Answer the last messages of a conversation. The run is cancelled if the client disconnects."""
+        return await _respond(gateway, http, caller, quotas, request, x_portico_session, x_openwebui_chat_id)
+
+    return routes
+
+
+def direct_route(gateway: Gateway, routes: APIRouter) -> DirectRoute:
+    """Return the direct route for the route of `router`."""
+    headers = {"x-portico-session": TypeAdapter[Any](SessionHeader), "x-openwebui-chat-id": TypeAdapter[Any](ChatHeader)}
+
+    async def respond(request: DirectRequest) -> Response:
+        session, chat = (request.headers[name] for name in headers)
+        return await _respond(gateway, request.http, request.caller, request.quotas, request.body, session, chat)
+
+    return DirectRoute(routes, "create_chat_completion", headers, respond)
+
+
+async def _respond(
+    gateway: Gateway,
+    http: Request,
+    caller: Caller,
+    quotas: RequestQuotas,
+    request: ChatCompletionRequest,
+    session_id: str | None,
+    chat_id: str | None,
+) -> Response:
+    conversation, model = read_conversation(request), find_model(gateway, request.model)
+    options, ignored = _options(gateway, model, request.reasoning_effort)
+    ignored = [*conversation.ignored, *ignored]
+    if request.stream:
+        quotas.take_stream()
+    connection = ClientConnection(http)
+    hints = {"chat": chat_id, "prompt_cache_key": request.prompt_cache_key, "user": request.user}
+    asked = ConversationRequest(
+        agent=model.agent,
+        messages=conversation.messages,
+        options=options,
+        tools=conversation.tools,
+        hints=frozenset(f"{name} {value}" for name, value in hints.items() if value),
+        session_id=session_id,
+    )
+    turn = await gateway.conversations.submit(caller, asked, connection.disconnected)
+    running = RunningAnswer(gateway, turn, connection)
+    base = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": request.model}
+    answered = _streamed(gateway, running, request, base) if request.stream else _whole(running, base)
+    return with_session(await answered, turn.session, ignored)
+
+
+async def _whole(running: RunningAnswer, base: Mapping[str, Any]) -> Response:
+    await running.complete()
+    failure = running.finish()
+    if failure is not None:
+        return failure_response(failure)
+    return Response(completion(base, running.answer), media_type="application/json")
+
+
+async def _streamed(
+    gateway: Gateway, running: RunningAnswer, request: ChatCompletionRequest, base: Mapping[str, Any]
+) -> Response:
+    await running.begun()
+    if running.over and running.answer.is_empty and (failure := running.finish()) is not None:
+        return failure_response(failure)
+    include_usage = request.stream_options is not None and request.stream_options.include_usage is True
+    return event_stream(_chunks(running, ChunkWriter(base, include_usage=include_usage)), gateway.keep_alive)
+
+
+def _options(gateway: Gateway, model: Model, effort: str | None) -> tuple[dict[str, str], list[str]]:
+    """The options of the agent, and the fields that have no effect."""
+    if not effort:
+        return model.options, []
+    agent = gateway.agents.get(model.agent)
+    if effort not in agent.efforts or EFFORT_OPTION in agent.locked:
+        return model.options, ["reasoning_effort"]
+    return {**model.options, EFFORT_OPTION: effort}, []
+
+
+async def _chunks(running: RunningAnswer, writer: ChunkWriter) -> AsyncIterator[bytes]:
+    before = writer.first()
+    async with aclosing(running.parts()) as batches:
+        try:
+            async for parts in batches:
+                frames = before + writer.parts(parts)
+                before = b""
+                if not running.over:
+                    yield frames
+                elif (failure := running.finish()) is not None:
+                    yield frames + writer.failed(failure.text)
+                else:
+                    yield frames + writer.last(running.answer)
+        except GatewayError as error:
+            yield before + writer.failed(str(error))
