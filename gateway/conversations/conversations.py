@@ -48,6 +48,7 @@ log = logging.getLogger(__name__)
 READ_ONLY = frozenset({"read", "search"})
 """The kinds of the tools that an agent has with `tools = "read-only"`."""
 CANNOT_ASK = "clients of this API cannot be asked for permission; a rule that allows the call (agents.NAME.policy) lets it run"
+TOOLS_OFF = "this call was refused: the client takes no calls of its tools for this answer; go on without them"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,15 +56,17 @@ class ConversationRequest:
     """A conversation whose last messages are new.
 
     `messages` are all of it, as the client has them: the last one is a user message or the result of a call. `options` are those
-    of the agent, such as `model`. `tools` are the application-side tools. `hints` are values by which the client names the
-    conversation, if it does. `session_id` is the session that it wants to continue. With `background` no message is expected to
-    follow, such as after a request for a title: the agent ends with the answer.
+    of the agent, such as `model`. `tools` are the application-side tools; without `call_tools` their calls are refused, and the
+    agent goes on. `hints` are values by which the client names the conversation, if it does. `session_id` is the session that it
+    wants to continue. With `background` no message is expected to follow, such as after a request for a title: the agent ends
+    with the answer.
     """
 
     agent: str
     messages: Sequence[Message]
     options: Mapping[str, str] = field(default_factory=dict)
     tools: tuple[ToolSpec, ...] = ()
+    call_tools: bool = True
     hints: frozenset[str] = frozenset()
     session_id: str | None = None
     background: bool = False
@@ -81,8 +84,8 @@ class ConversationTurn:
 
     @property
     def app_tools(self) -> frozenset[str]:
-        """The names of the application-side tools."""
-        return frozenset(tool.name for tool in self._asked.settings.app_tools or ())
+        """The names of the application-side tools whose calls the client takes."""
+        return frozenset(tool.name for tool in self._asked.settings.app_tools or () if self._asked.call_tools)
 
     async def batches(self) -> AsyncIterator[list[Entry]]:
         """The events as they come; the last is `session_end`, or `awaiting` with calls that wait for the client's results.
@@ -94,22 +97,26 @@ class ConversationTurn:
             last: Event | None = None
             async for entries in self._turn.batches():
                 last = entries[-1].event
-                if isinstance(last, Awaiting) and not _awaits_results(last):
+                if isinstance(last, Awaiting) and not self._awaits_results(last):
                     entries = entries[:-1]
                 if entries:
                     yield entries
             if not isinstance(last, Awaiting):
                 self._end = last if isinstance(last, SessionEnd) else None
                 return
-            denials = tuple(
+            denials: list[Reply] = [
                 PermissionReply(call.id, granted=False, reason=CANNOT_ASK)
                 for call in last.calls
                 if call.wants != "result" and not call.optional
-            )
-            if _awaits_results(last):
-                self._denials, self._end = denials, last
+            ]
+            if self._awaits_results(last):
+                self._denials, self._end = tuple(denials), last
                 return
-            self._turn = await self.session.submit(Submission(replies=denials))
+            refusals = [ToolReply(call.id, TOOLS_OFF) for call in last.calls if call.wants == "result"]
+            self._turn = await self.session.submit(Submission(replies=[*denials, *refusals]))
+
+    def _awaits_results(self, event: Awaiting) -> bool:
+        return self._asked.call_tools and any(call.wants == "result" for call in event.calls)
 
     def answered(self, answer: AssistantMessage) -> None:
         """The client has got this answer: a request with it in its messages continues the session.
@@ -153,6 +160,7 @@ class _Asked:
     scope: tuple[str, ...]
     digests: tuple[Digest, ...]
     hints: frozenset[str]
+    call_tools: bool
     background: bool
     key: IdempotencyKey | None
     disconnected: Callable[[], Awaitable[None]]
@@ -240,6 +248,7 @@ class Conversations:
             scope,
             message_digests(before),
             frozenset(f"{caller.name or ''} {hint}" for hint in request.hints),
+            request.call_tools,
             request.background,
             request.key,
             disconnected,
@@ -342,10 +351,6 @@ class Conversations:
         task = asyncio.ensure_future(work)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
-
-
-def _awaits_results(event: Awaiting) -> bool:
-    return any(call.wants == "result" for call in event.calls)
 
 
 def own_tools(agent: ConfiguredAgent, allowed: OwnTools) -> tuple[ToolGrant, ...]:

@@ -10,7 +10,7 @@ import pytest
 
 from drivers.contract.driver_info import ToolSpec
 from drivers.contract.messages import AssistantMessage, Message, SystemMessage, ToolMessage, UserMessage
-from gateway.conversations.conversations import CANNOT_ASK, ConversationRequest
+from gateway.conversations.conversations import CANNOT_ASK, TOOLS_OFF, ConversationRequest
 from gateway.errors import BadRequest, NotFound
 from gateway.protocols.model_apis.answer import Answer, ShowTools
 from gateway.security.authentication import ADMINISTRATOR, Caller
@@ -149,6 +149,19 @@ async def test_results_resume_the_same_run(portico: RunningGateway, write_scenar
     run = talk.sessions[0].run
     assert await talk.say(ToolMessage(tool_call_id="sky", content="sun")) == "It is sun."
     assert talk.continued and talk.sessions[0].run is run
+
+
+async def test_calls_that_the_client_does_not_take_are_refused(portico: RunningGateway, write_scenario: WriteScenario) -> None:
+    call = {"app_tool": {"id": "sky", "name": "weather"}}
+    options = scripted(write_scenario, [{"text": "Looking."}, call, {"text": "{results.sky}"}])
+    talk = Talk(portico, "script", options=options, tools=(WEATHER,), call_tools=False)
+    assert await talk.say("Weather?", show_tools="text") == f"Looking.\n\n[weather]\n\n{TOOLS_OFF}"
+    assert (talk.answer.end, talk.answer.calls) == ("stop", [])
+    agent = talk.sessions[0].live
+    taking = Talk(portico, "script", options=options, tools=(WEATHER,))
+    await taking.send([*talk.messages, user("Once more")])
+    assert taking.answer.end == "tool_calls"
+    assert taking.sessions[0] is talk.sessions[0] and taking.sessions[0].live is agent
 
 
 async def test_results_with_a_message_after_them_get_a_new_session(
