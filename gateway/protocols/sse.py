@@ -26,12 +26,16 @@ AppStatus.disable_automatic_graceful_drain()  # type: ignore[no-untyped-call]
 KEEP_ALIVE = b": keep-alive\n\n"
 
 
-def event_stream(chunks: AsyncIterator[bytes], keep_alive: float, *, close_at_eof: bool = False) -> Response:
+def event_stream(
+    chunks: AsyncIterator[bytes], keep_alive: float, *, keep_alive_frame: bytes = KEEP_ALIVE, close_at_eof: bool = False
+) -> Response:
     """Return a response that streams encoded frames. Every `keep_alive` seconds it sends a comment, which keeps it open.
+
+    A protocol that has an event for that sends it instead, as `keep_alive_frame`.
 
     With `close_at_eof` it ends when the client closes its side of the connection, for chunks that are sent only once.
     """
-    return _EventStream(chunks, keep_alive, close_at_eof)
+    return _EventStream(chunks, keep_alive, keep_alive_frame, close_at_eof)
 
 
 def _response_of_package(chunks: AsyncIterable[bytes], keep_alive: float) -> EventSourceResponse:
@@ -57,11 +61,11 @@ class _EventStream(Response):
     used.
     """
 
-    def __init__(self, chunks: AsyncIterable[bytes], keep_alive: float, close_at_eof: bool) -> None:
+    def __init__(self, chunks: AsyncIterable[bytes], keep_alive: float, keep_alive_frame: bytes, close_at_eof: bool) -> None:
         # Not by the base class, which makes the headers of a body.
         self.status_code, self.background, self.raw_headers = 200, None, list(_raw_headers())
         self.body_iterator, self.ping_interval, self.close_at_eof = chunks, keep_alive, close_at_eof
-        self._complete = False
+        self._keep_alive_frame, self._complete = keep_alive_frame, False
         self._writing = asyncio.Lock()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -106,7 +110,7 @@ class _EventStream(Response):
             async with self._writing:
                 if self._complete:
                     return
-                await send({"type": "http.response.body", "body": KEEP_ALIVE, "more_body": True})
+                await send({"type": "http.response.body", "body": self._keep_alive_frame, "more_body": True})
             await asyncio.sleep(self.ping_interval)
 
 

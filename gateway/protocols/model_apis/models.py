@@ -9,6 +9,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
 
+from drivers.contract.driver_info import EFFORT_OPTION
 from gateway.errors import NotFound
 from gateway.gateway import Gateway
 from gateway.protocols.authenticated_routes import authenticated_route
@@ -41,6 +42,12 @@ def find_model(gateway: Gateway, model_id: str) -> Model:
         known = ", ".join(agent.name for agent in gateway.agents if agent.usable)
         raise UnknownModel(f"model: there is no agent {name!r} here; use one of {known}, or AGENT/MODEL (GET /v1/models has all)")
     return Model(model_id, name, {"model": model} if model else {}, agent.title)
+
+
+def effort_options(gateway: Gateway, model: Model, effort: str | None) -> dict[str, str]:
+    """Return the option with a level of effort; nothing if the agent does not list that level, or the option is locked."""
+    agent = gateway.agents.get(model.agent)
+    return {EFFORT_OPTION: effort} if effort in agent.efforts and EFFORT_OPTION not in agent.locked else {}
 
 
 async def _models(gateway: Gateway) -> list[Model]:
@@ -99,4 +106,5 @@ def _of_openai(model: Model) -> dict[str, Any]:
 
 
 def _of_anthropic(model: Model) -> dict[str, Any]:
-    return {"type": "model", "id": model.id, "display_name": model.name, "created_at": "2025-01-01T00:00:00Z"}
+    created = "2025-01-01T00:00:00Z"
+    return {"type": "model", "id": model.id, "display_name": model.name, "created_at": created, "lifecycle": "active"}

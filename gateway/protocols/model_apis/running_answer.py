@@ -22,7 +22,7 @@ from gateway.protocols.model_apis.answer import Answer, Part
 from gateway.sessions.session import Session
 
 SESSION = "X-Portico-Session"
-"""The header with the id of the session: of every response, and of requests that want to continue it."""
+"""The header of every response with the id of its session."""
 IGNORED = "X-Portico-Ignored"
 """The header of a response that lists the fields of the request that have no effect here."""
 MAX_IGNORED = 1024
@@ -70,6 +70,11 @@ class RunningAnswer:
             pass
         return parts
 
+    @property
+    def silent(self) -> bool:
+        """Whether the agent has sent nothing yet, although `begun` has waited."""
+        return self._reading is not None and not self._reading.done()
+
     async def parts(self) -> AsyncGenerator[Sequence[Part], None]:
         """The parts of the answer as they come, those of one read together. With the last ones, which may be none, it is `over`.
 
@@ -93,13 +98,15 @@ class RunningAnswer:
             if not last and not failed:
                 self.turn.abandon(self.answer.message)
 
-    async def complete(self) -> None:
-        """Return when the answer is over. The run is cancelled if the client disconnects meanwhile. Raises GatewayError."""
-        await self._connection.wait_for(self._read_all(), self.turn.abandon)
+    async def complete(self) -> list[Part]:
+        """Return all parts of the answer when it is over. The run is cancelled if the client disconnects. Raises GatewayError."""
+        return await self._connection.wait_for(self._read_all(), self.turn.abandon)
 
-    async def _read_all(self) -> None:
+    async def _read_all(self) -> list[Part]:
+        found: list[Part] = []
         while not self.over:
-            await self._read()
+            found += await self._read()
+        return found
 
     async def _read(self) -> Sequence[Part]:
         entries = await anext(self._batches, None)
@@ -109,6 +116,10 @@ class RunningAnswer:
             # Nothing follows. It lets the turn see that.
             await anext(self._batches, None)
         return parts
+
+    def failure(self) -> Failure | None:
+        """Why there is nothing to answer, after `begun` or `complete`: the run has failed before it has answered anything."""
+        return failure_of(self.answer) if self.over and not self.answer.message.content else None
 
     def finish(self) -> Failure | None:
         """The answer is over, and its last bytes are about to be sent. Return why it failed, if it did."""
