@@ -27,7 +27,7 @@ from gateway.protocols.aap import versions
 from gateway.protocols.acp import routes as acp
 from gateway.protocols.authenticated_routes import authenticated_route
 from gateway.protocols.direct_routes import DirectRoutes
-from gateway.protocols.model_apis import chat_completions, models
+from gateway.protocols.model_apis import anthropic_messages, chat_completions, models
 from gateway.protocols.model_apis.vendor_requests import VendorRequests
 from gateway.security.redaction import current_redactor
 from gateway.server.access_log import AccessLog
@@ -65,13 +65,11 @@ def create_app(gateway: Gateway) -> ASGIApp:
     )
     with without_pydantic_v1():
         direct = versions.include(app, gateway)
-        execute_routes = execute.router(gateway)
-        direct.append(execute.direct_route(gateway, execute_routes))
         # Not by `include_router`, which builds each route a second time for the first request.
-        app.router.routes += execute_routes.routes
-        chat_routes = chat_completions.router(gateway)
-        direct.append(chat_completions.direct_route(gateway, chat_routes))
-        app.router.routes += chat_routes.routes
+        for protocol in (execute, chat_completions, anthropic_messages):
+            routes = protocol.router(gateway)
+            direct.append(protocol.direct_route(gateway, routes))
+            app.router.routes += routes.routes
         for protocol in (drivers, models, acp, operations):
             app.router.routes += protocol.router(gateway).routes
         app.router.routes += _openapi_routes(app, gateway).routes

@@ -19,6 +19,7 @@ TAGS = {
     "AAP v3": "Version 3: sessions are created without a turn, and turns have a path of their own.",
     "OutputEvent gateway": "Runs one task and streams its events.",
     "OpenAI: chat completions": "The API of that name: the agents are the models.",
+    "Anthropic: messages": "Anthropic's Messages API, over the same sessions.",
     "OpenAI and Anthropic: models": "The agents, and the models of each, as models of the vendors' APIs.",
     "ACP": "The Agent Client Protocol over streamable HTTP; at the same path over WebSocket.",
     "operations": "The gateway's own endpoints: installed drivers, health, readiness and metrics.",

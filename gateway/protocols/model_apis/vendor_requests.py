@@ -1,4 +1,4 @@
-"""Requests and errors as the vendors' clients send and read them: the key in `x-api-key`, and errors in the vendor's shape."""
+"""What the vendors' clients send and read: the key in `x-api-key`, the id of a request in `request-id`, errors of their shape."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import Any, Literal
 from pydantic_core import from_json, to_json
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from gateway.observability.logs import request_id
 
 Vendor = Literal["openai", "anthropic"]
 
@@ -68,8 +70,9 @@ def error_body(vendor: Vendor, status: int, text: str, *, code: str | None = Non
 class VendorRequests:
     """ASGI middleware: lets requests of the vendors' clients send their key as `x-api-key`, and gives errors their shape.
 
-    An error response whose body is `{"error": "TEXT"}` gets the vendor's; it is not retried, where its client does what
-    `x-should-retry` says, unless the status is 429 or 503: a repeated request would run the agent again.
+    Responses to Anthropic's clients have the id of the request in `request-id`. An error response whose body is
+    `{"error": "TEXT"}` gets the vendor's; it is not retried, where its client does what `x-should-retry` says, unless the status
+    is 429 or 503: a repeated request would run the agent again.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -83,11 +86,12 @@ class VendorRequests:
         key = headers.get("x-api-key")
         if key is not None and "authorization" not in headers:
             authorization = (b"authorization", b"Bearer " + key.encode("latin-1"))
-            scope = {**scope, "headers": [*scope["headers"], authorization]}
-        await self._app(scope, receive, _ErrorShaper(vendor, send))
+            # In the same scope: the access log reads from it which route has responded.
+            scope["headers"] = [*scope["headers"], authorization]
+        await self._app(scope, receive, _ResponseShaper(vendor, send))
 
 
-class _ErrorShaper:
+class _ResponseShaper:
     """Sends messages of ASGI. Those of an error response are held until it is complete."""
 
     def __init__(self, vendor: Vendor, send: Send) -> None:
@@ -96,8 +100,14 @@ class _ErrorShaper:
         self._body = b""
 
     async def __call__(self, message: Message) -> None:
-        if message["type"] == "http.response.start" and message["status"] >= 400:
-            self._start = message
+        if message["type"] == "http.response.start":
+            if self._vendor == "anthropic":
+                # Beside `X-Request-Id`: Anthropic's clients read this one.
+                message = {**message, "headers": [*message["headers"], (b"request-id", (request_id.get() or "").encode())]}
+            if message["status"] >= 400:
+                self._start = message
+            else:
+                await self._send(message)
         elif self._start is None:
             await self._send(message)
         else:

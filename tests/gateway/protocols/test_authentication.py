@@ -44,6 +44,8 @@ ENDPOINTS = [
     *[(method, "/aap/v3" + path, request) for method, path, request in V3_ENDPOINTS],
     ("POST", "/v1/execute", {"json": {"driver": "echo", "task": "x"}}),
     ("POST", "/v1/chat/completions", {"json": {"model": "echo", "messages": [{"role": "user", "content": "x"}]}}),
+    ("POST", "/v1/messages", {"json": {"model": "echo", "max_tokens": 9, "messages": [{"role": "user", "content": "x"}]}}),
+    ("POST", "/v1/messages/count_tokens", {"json": {"model": "echo", "messages": [{"role": "user", "content": "x"}]}}),
     ("GET", "/v1/models", {}),
     ("GET", "/v1/models/sonnet", {}),
     ("GET", "/v1/drivers", {}),
