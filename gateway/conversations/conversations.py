@@ -235,7 +235,7 @@ class Conversations:
             app_tools=request.tools,
             workspace_key=key,
         )
-        check_tools(agent, settings.tools or (), request.tools, self._agents)
+        check_tools(agent, settings.tools or (), request.tools, self._agents, fixed=True)
         agent.spec({**settings.options, **settings.secrets}, key)
         scope = (caller.name or "", agent.name, json.dumps(dict(request.options), sort_keys=True))
         check_messages(agent, new)

@@ -10,13 +10,20 @@ from gateway.errors import BadRequest
 
 
 def check_tools(
-    agent: ConfiguredAgent, grants: Iterable[ToolGrant], app_tools: Iterable[ToolSpec], agents: Iterable[ConfiguredAgent]
+    agent: ConfiguredAgent,
+    grants: Iterable[ToolGrant],
+    app_tools: Iterable[ToolSpec],
+    agents: Iterable[ConfiguredAgent],
+    *,
+    fixed: bool = False,
 ) -> None:
     """Raise BadRequest for a tool that the agent does not have, and for an application-side tool that it cannot have.
 
-    The error names those of `agents` that can.
+    The error names those of `agents` that can. An application-side tool has another name than the agent's own tools; where those
+    that are granted are `fixed` for the session, it may have the name of one that is not.
     """
-    exposed = {tool.name for tool in agent.info.tools}
+    exposed, grants = {tool.name for tool in agent.info.tools}, tuple(grants)
+    taken = {grant.name for grant in grants} if fixed else exposed
     for grant in grants:
         if grant.name not in exposed:
             known = f"its tools are {', '.join(sorted(exposed))}" if exposed else "it has none"
@@ -29,7 +36,7 @@ def check_tools(
             taking = _names(other for other in agents if other.info.app_tools)
             instead = f"leave {tool.name!r} out" + (f", or use an agent that takes them: {taking}" if taking else "")
             raise BadRequest(f"tools: agent {agent.name!r} takes no application-side tools; {instead}")
-        if tool.name in exposed:
+        if tool.name in taken:
             raise BadRequest(
                 f"tools: the name {tool.name!r} is taken by a tool of agent {agent.name!r} itself, which GET /meta "
                 "lists; tool names must be unique"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.model_server.scenarios import Step, Text, ToolUse, text_step
@@ -169,3 +171,19 @@ async def test_invalid_tool_names_are_mapped(bench: Bench) -> None:
     assert turn.called == ["wetter.in:Köln", "wetter in Köln"]
     assert (await bench.answer(turn.session, *(result(call, "ok") for call in turn.calls))).stop == "end_turn"
     assert all(len(tool["name"]) <= 64 for tool in bench.model.bodies()[-1]["tools"])
+
+
+async def test_a_tool_with_the_name_of_its_own_tool_that_is_off(bench: Bench) -> None:
+    assert bench.client is not None
+    function = {"name": "Bash", "description": "Runs it elsewhere.", "parameters": {"type": "object"}}
+    messages: list[Any] = [{"role": "user", "content": bench.model_calls(ToolUse("mcp__app__Bash", {"command": "ls"}))}]
+    body = {"model": "claude", "messages": messages, "tools": [{"type": "function", "function": function}]}
+    answer = await bench.client.post("/v1/chat/completions", json=body)
+    message = answer.json()["choices"][0]["message"]
+    [call] = message["tool_calls"]
+    assert call["function"] == {"name": "Bash", "arguments": '{"command":"ls"}'}
+    messages += [message, {"role": "tool", "tool_call_id": call["id"], "content": "elsewhere.txt"}]
+    rest = await bench.client.post("/v1/chat/completions", json=body)
+    assert rest.json()["choices"][0]["message"]["content"] == "Done."
+    assert rest.headers["x-portico-session"] == answer.headers["x-portico-session"]
+    assert bench.results_sent()[call["id"]]["content"] == [{"type": "text", "text": "elsewhere.txt"}]

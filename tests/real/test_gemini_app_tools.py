@@ -13,6 +13,7 @@ import pytest
 from tests.daemon import RunningGateway
 from tests.model_server.scenarios import Scenario, Step, Text, ToolUse, text_step
 from tests.real.gemini import PIXEL, READ, SCENARIOS, SHELL, AapSession, Gemini, text_of
+from tests.real.own_tool_names import answer_with_own_names
 from tests.real.processes import arguments, processes_of
 
 WEATHER = {
@@ -215,3 +216,10 @@ async def test_pending_calls_are_answered_after_a_restart(gemini: Gemini, killed
         assert "19" not in json.dumps(responses(gemini))
         await result(aap, "19 degrees")
         assert "19 degrees" in json.dumps(responses(gemini))
+
+
+async def test_tools_with_the_names_of_its_own_tools_are_there_once(gemini: Gemini, running: RunningGateway) -> None:
+    names = await answer_with_own_names(running, "gemini")
+    sent = gemini.tools()
+    assert [name for name in sent if sent.count(name) > 1] == []
+    assert all(any(name in tool for tool in sent) for name in names)

@@ -336,3 +336,16 @@ async def test_the_agent_of_a_background_request_ends_with_its_answer(portico: R
         await portico.client.get("/healthz")
     await talk.say("Another one.")
     assert talk.sessions[0].id == talk.sessions[1].id
+
+
+async def test_a_tool_may_have_the_name_of_one_of_the_agent_that_is_off(tmp_path: Path, write_scenario: WriteScenario) -> None:
+    shell = ToolSpec("shell", "Runs a command elsewhere.", {"type": "object"})
+    options = scripted(write_scenario, [{"app_tool": {"id": "there", "name": "shell"}}, {"text": "{results.there}"}])
+    async with run_gateway(gateway_config(tmp_path)) as portico:
+        talk = Talk(portico, "script", options=options, tools=(shell,))
+        await talk.say("Run it")
+        assert [call.name for call in talk.answer.calls] == ["shell"]
+        assert await talk.say(ToolMessage(tool_call_id="there", content="ran")) == "ran"
+    async with run_gateway(gateway_config(tmp_path, openai={"tools": "agent"})) as portico:
+        with pytest.raises(BadRequest, match="the name 'shell' is taken"):
+            await Talk(portico, "script", options=options, tools=(shell,)).say("Run it")

@@ -10,6 +10,7 @@ from tests.model_server.openai import OpenAIServer
 from tests.real.codex.aap_client import WEATHER, calls_of, create_session, deny, grant, outputs, result, results_of, text_of, user
 from tests.real.codex.conftest import Home
 from tests.real.codex.test_codex_turns import PIXEL
+from tests.real.own_tool_names import answer_with_own_names
 from tests.real.processes import cli_of, wait_until
 
 
@@ -131,3 +132,10 @@ async def test_a_rule_denies_the_clients_tool_in_the_modes_of_the_cli(home: Home
         aap = await create_session(running.client, "[[weather]]", app=[WEATHER])
         assert "No weather." in next(iter(results_of(aap.first["messages"]).values()))
     assert "No weather." in outputs(model.bodies()[-1])[0]
+
+
+async def test_tools_with_the_names_of_its_own_tools_are_there_once(portico: RunningGateway, model: OpenAIServer) -> None:
+    names = await answer_with_own_names(portico, "codex")
+    sent = [tool.get("name") or tool["type"] for tool in model.bodies()[-1]["tools"]]
+    assert [name for name in sent if sent.count(name) > 1] == []
+    assert set(names) <= set(sent)
