@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Annotated, Any
 
@@ -13,6 +13,7 @@ from fastapi.responses import JSONResponse
 from pydantic import TypeAdapter
 
 from drivers.contract.driver_info import EFFORT_OPTION
+from drivers.contract.messages import Message, SystemMessage, text_of
 from gateway.conversations.conversations import ConversationRequest
 from gateway.errors import GatewayError
 from gateway.gateway import Gateway
@@ -30,6 +31,8 @@ from gateway.security.quotas import RequestQuotas
 
 SessionHeader = Annotated[str | None, Header(description="Continue this session, if its history is that of the messages.")]
 ChatHeader = Annotated[str | None, Header(description="The client's own id of the conversation.")]
+BACKGROUND = "### Task:"
+"""How Open WebUI (0.12.4) begins its requests for titles, tags and further questions, of one message that no other follows."""
 EXAMPLES = openapi_extra(
     {
         "A message": {"model": "echo", "messages": [{"role": "user", "content": "hello"}]},
@@ -123,6 +126,7 @@ async def _respond(
         tools=conversation.tools,
         hints=frozenset(f"{name} {value}" for name, value in hints.items() if value),
         session_id=session_id,
+        background=_is_background(conversation.messages),
     )
     turn = await gateway.conversations.submit(caller, asked, connection.disconnected)
     running = RunningAnswer(gateway, turn, connection)
@@ -137,6 +141,11 @@ async def _whole(running: RunningAnswer, base: Mapping[str, Any]) -> Response:
     if failure is not None:
         return failure_response(failure)
     return Response(completion(base, running.answer), media_type="application/json")
+
+
+def _is_background(messages: Sequence[Message]) -> bool:
+    spoken = [message for message in messages if not isinstance(message, SystemMessage)]
+    return len(spoken) == 1 and text_of(spoken[0].content).startswith(BACKGROUND)
 
 
 async def _streamed(
