@@ -65,7 +65,7 @@ REDUNDANT = frozenset(
     {
         "account/updated", "configWarning", "item/commandExecution/terminalInteraction",
         "item/fileChange/outputDelta", "item/fileChange/patchUpdated", "item/mcpToolCall/progress",
-        "mcpServer/startupStatus/updated",
+        "mcpServer/startupStatus/updated", "rawResponse/completed",
         "remoteControl/status/changed", "serverRequest/resolved", "thread/compacted", "thread/goal/cleared",
         "thread/readState/changed", "thread/started", "thread/status/changed",
         "turn/diff/updated",
@@ -102,7 +102,7 @@ class CodexAppCodec(JsonLineCodec, SupportsSteering, SupportsDebounce, SupportsC
 
     def _new_turn(self) -> None:
         reason = NOT_CONFINED if self._grants.asks_despite_trust else ""
-        self._turn = TurnStream(self._thread.thread_id, self._app_tools, reason)
+        self._turn = TurnStream(self._thread.thread_id, self._cwd, self._app_tools, reason)
         self._requests = TurnRequests(self._rpc, self._grants, self._app_tools, self._turn, self.client_requests)
         self._turn_started = self._interrupted = self._completed = False
         self._steers_unanswered = 0

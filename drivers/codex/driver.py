@@ -84,7 +84,7 @@ class CodexDriver(CliDriver):
             slash_option="slash_commands",
             logins=(Login("codex-login", "ChatGPT", ("login",)),),
             additional_directories=True,
-            tool_kinds={"update_plan": "think"},
+            tool_kinds={"update_plan": "think", "exec": "execute"},
             plan_tools={"update_plan": "replace"},
             mcp_tool_prefix="mcp__",
             modes=MODES,

@@ -175,6 +175,11 @@ class Grants:
         return "untrusted" if self._own_sandbox == "danger-full-access" else "on-request"
 
     @property
+    def runs_unasked(self) -> bool:
+        """Whether the CLI runs commands without asking: in its sandbox."""
+        return "shell" in self.trust and self.policy != "untrusted"
+
+    @property
     def sandbox_mode(self) -> str:
         """The CLI's sandbox."""
         if self.mode is not None:

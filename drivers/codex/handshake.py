@@ -163,6 +163,9 @@ class SessionRequest:
         # The CLI works in the folder of its process. With the parameter it would add the folder to the user's trusted projects in
         # `config.toml`, if the sandbox lets something be written, and apply the project's settings and rules (0.169.0).
         del params["cwd"]
+        if self.grants.runs_unasked:
+            # Also reports the items of the model's API. `thread/resume` has no such parameter (0.169.0).
+            params["experimentalRawEvents"] = True
         return "thread/start", params
 
     def refusal(self, policy: Any, sandbox: Any) -> str | None:

@@ -1,10 +1,13 @@
 """The items of codex: its calls as tool calls, their outcomes as results. No state.
 
 `codex exec` names an item's type and fields in snake case, `codex app-server` in camel case; both are read here as snake case.
+Items of the model's API (`function_call` and the like) have the names of that API.
 """
 
 from __future__ import annotations
 
+import json
+import posixpath
 import re
 import shlex
 from collections.abc import Callable
@@ -16,6 +19,13 @@ from drivers.contract.messages import data_uri
 from drivers.contract.tool_denials import denied
 
 _HUMP = re.compile(r"(?<=[a-z0-9])([A-Z])")
+_EXIT_CODE = re.compile(r"^Process exited with code (-?\d+)$", re.MULTILINE)
+_OUTPUT = "\nOutput:\n"
+"""What the CLI writes before the output of a command, in the text for the model."""
+
+
+SCRIPT_TOOL = "exec"
+"""The tool of models that write scripts, whose calls of tools have items of their own."""
 
 
 def snake(native: dict[str, Any]) -> dict[str, Any]:
@@ -48,6 +58,32 @@ def exit_code_of(item: dict[str, Any]) -> int | None:
     """The exit code of a completed command."""
     code = item.get("exit_code")
     return code if isinstance(code, int) else None
+
+
+def model_call(item: dict[str, Any], folder: str) -> Call | None:
+    """A command, or a script that calls tools, that the model's API has as a call; None for other items.
+
+    `folder` is the working folder of the thread.
+    """
+    if item["type"] == "function_call" and item["name"] == "exec_command":
+        arguments = json.loads(item["arguments"])
+        command = arguments["cmd"]
+        cwd = posixpath.join(folder, arguments.get("workdir") or folder)
+        return Call(item["call_id"], "shell", {"command": command, "cwd": cwd}, command)
+    if item["type"] == "custom_tool_call" and item["name"] == SCRIPT_TOOL:
+        return Call(item["call_id"], SCRIPT_TOOL, {"script": item["input"]})
+    return None
+
+
+def model_outcome(item: dict[str, Any]) -> tuple[str, int | None]:
+    """What the model has been told of the output of its call, and the exit code of a command."""
+    output = item["output"]
+    text = output if isinstance(output, str) else "\n".join(str(part.get("text") or "").rstrip("\n") for part in output)
+    head, found, body = text.partition(_OUTPUT)
+    code = _EXIT_CODE.search(head)
+    if not found or code is None:
+        return text, None
+    return _command_output({"aggregated_output": body, "exit_code": int(code[1])}), int(code[1])
 
 
 def plain_command(command: str) -> str:

@@ -11,7 +11,7 @@ from drivers.codecs.json_rpc import JsonRpcPeer
 from drivers.codecs.tool_calls import Call, CallTracker
 from drivers.codex.content import tool_output
 from drivers.codex.grants import Grants, paths_of
-from drivers.codex.items import call_of, exit_code_of, outcome_of, plain_command, snake
+from drivers.codex.items import SCRIPT_TOOL, call_of, exit_code_of, model_call, model_outcome, outcome_of, plain_command, snake
 from drivers.codex.mcp_servers import ELICITATION, call_of_elicitation
 from drivers.codex.modes import QUESTION_TOOL, answers_of, choices_of, question_texts, questions_of
 from drivers.contract.agent import PermissionReply, Reply, ToolReply
@@ -35,6 +35,8 @@ TokenKind = type[AgentToken] | type[Thinking]
 LIFECYCLE_HOOKS = frozenset({"sessionStart", "sessionEnd", "stop"})
 PATHS_CHANGED = "a path of the patch has led out of the folders of the session since the question"
 STILL_RUNNING = "[still running in the background]"
+MODEL_OUTPUTS = frozenset({"function_call_output", "custom_tool_call_output"})
+"""Types of items of the model's API that have the output of a call."""
 SILENT = frozenset(
     {
         "user_message", "hook_prompt", "context_compaction", "sub_agent_activity", "entered_review_mode",
@@ -68,14 +70,16 @@ class TurnStream:
         plan: The plan that the model has proposed last, in Markdown; empty if there is none.
     """
 
-    def __init__(self, thread_id: str | None, app_tools: frozenset[str], patch_reason: str = "") -> None:
+    def __init__(self, thread_id: str | None, folder: str, app_tools: frozenset[str], patch_reason: str = "") -> None:
         self.calls = CallTracker()
         self.denials: dict[str, str] = {}
         self.turn_id: str | None = None
         self.plan = ""
-        self._thread_id, self._app_tools, self._patch_reason = thread_id, app_tools, patch_reason
+        self._thread_id, self._folder, self._app_tools, self._patch_reason = thread_id, folder, app_tools, patch_reason
         self._unstarted: dict[str, Call] = {}
-        self._background: set[str] = set()
+        self._model_calls: dict[str, tuple[Call, int]] = {}
+        self._started: set[str] = set()
+        self._ended_early: set[str] = set()
         self._streamed: set[str] = set()
         self._has_text = self._has_tokens = False
 
@@ -124,7 +128,7 @@ class TurnStream:
         events: list[OutputEvent] = []
         for call in [call for call in self.calls.running.values() if call.name == "shell"]:
             events += self.calls.end(call.id, STILL_RUNNING, failed=False)
-            self._background.add(call.id)
+            self._ended_early.add(call.id)
         return events
 
     def end(self, *, stopped: bool) -> list[OutputEvent]:
@@ -147,7 +151,7 @@ class TurnStream:
         call = call_of(item)
         if call is None:
             return [] if item["type"] in SILENT else None
-        if call.id in self.calls or call.id in self._unstarted:
+        if call.id in self.calls or call.id in self._unstarted or call.id in self._ended_early:
             return []
         if item["type"] == "command_execution" and item.get("source") == "agent" and not item.get("process_id"):
             # The CLI may request an approval for it, in the next line: that has the model's reason.
@@ -157,6 +161,7 @@ class TurnStream:
 
     def _start(self, call: Call) -> list[OutputEvent]:
         self._has_text = self._has_tokens = False
+        self._started.add(call.id)
         if call.name == "apply_patch" and self._patch_reason:
             call = replace(call, input={**call.input, "reason": self._patch_reason})
         return self.calls.start(call)
@@ -172,7 +177,7 @@ class TurnStream:
         if item["type"] == "context_compaction":
             # The CLI does not report what is left of the thread.
             return [*self._message_end(), Compacted()] if self._in_thread(params) else []
-        if item["id"] in self._background or (
+        if item["id"] in self._ended_early or (
             item["id"] not in self.calls and params.get("turnId", self.turn_id) != self.turn_id
         ):
             return []
@@ -186,6 +191,30 @@ class TurnStream:
             return [*events, *self.calls.finish(call.id, failed=outcome_of(item)[1])]
         output, failed = outcome_of(item, self.denials.get(call.id))
         return [*events, *self.calls.end(call.id, output, failed=failed, exit_code=exit_code_of(item))]
+
+    def _model_item(self, params: dict[str, Any]) -> list[OutputEvent]:
+        """A call of the model and its output, as the model's API has them.
+
+        A command that the CLI's sandbox stops within its first milliseconds often has no other report (0.137 to 0.169), also as
+        the only one of a script. Calls that have items are reported by these.
+        """
+        item = params["item"]
+        if not self._in_thread(params):
+            return []
+        if item["type"] not in MODEL_OUTPUTS:
+            call = model_call(item, self._folder)
+            if call is not None:
+                self._model_calls[call.id] = call, len(self._started)
+            return []
+        call, started = self._model_calls.pop(item["call_id"], (None, 0))
+        if call is None or call.id in self._started or call.id in self._unstarted:
+            return []
+        if call.name == SCRIPT_TOOL and len(self._started) > started:
+            return []
+        output, code = model_outcome(item)
+        self._ended_early.add(call.id)
+        failed = code != 0 if call.name != SCRIPT_TOOL else False
+        return [*self._start(call), *self.calls.end(call.id, output, failed=failed, exit_code=code)]
 
     def _whole(self, params: dict[str, Any], kind: TokenKind, item_id: str, text: str) -> list[OutputEvent]:
         if item_id in self._streamed or not text or not self._in_thread(params):
@@ -247,6 +276,7 @@ _NOTIFICATIONS: dict[str, Callable[[TurnStream, dict[str, Any]], list[OutputEven
     "turn/plan/updated": TurnStream._plan,
     "hook/started": TurnStream._hook,
     "hook/completed": TurnStream._hook,
+    "rawResponseItem/completed": TurnStream._model_item,
 }
 
 

@@ -70,4 +70,7 @@ SCENARIOS: Mapping[str, Scenario] = {
         ToolUse("exec", {"input": "const r = await tools.exec_command({cmd:'echo from-code'}); text(r.output);\n"}),
         after="The code ran.",
     ),
+    "coderun": _calls(
+        ToolUse("exec", {"input": "const r = await tools.exec_command({cmd:'{arg}'}); text(r.output);\n"}), after="The code ran."
+    ),
 }

@@ -6,6 +6,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
+
 from drivers.codex.app_server import CodexAppCodec
 from drivers.codex.grants import Grants
 from drivers.codex.handshake import SessionRequest
@@ -22,6 +24,7 @@ from drivers.contract.events import (
     PlanEntry,
     SessionEnd,
     ToolCall,
+    ToolResult,
 )
 
 Json = dict[str, Any]
@@ -138,3 +141,50 @@ def test_plan_of_the_turn_is_reported() -> None:
     assert server.notify("turn/plan/updated", "u1", explanation=None, plan=plan) == [Plan(entries=entries)]
     assert server.notify("turn/plan/updated", "u0", plan=plan) == []
     assert server.notify("turn/plan/updated", "u1", plan=plan, threadId="sub-agent") == []
+
+
+MODEL_CALL = {"type": "function_call", "call_id": "c1", "name": "exec_command", "arguments": '{"cmd": "ls", "workdir": "sub"}'}
+MODEL_OUTPUT = {"type": "function_call_output", "call_id": "c1", "output": "Process exited with code 1\nOutput:\nread-only"}
+
+
+def test_a_command_that_only_the_models_api_has_is_reported_with_its_output() -> None:
+    server = Server(trusted=["shell"])
+    server.begin("1")
+    assert server.notify("rawResponseItem/completed", "1", item=MODEL_CALL) == []
+    started, result, ended = server.notify("rawResponseItem/completed", "1", item=MODEL_OUTPUT)
+    command = {"command": "ls", "cwd": "/work/sub"}
+    assert started == ToolCall(id="c1", name="shell", status="started", input=command, detail="ls")
+    assert result == ToolResult(tool_call_id="c1", output="read-only\n[exit code 1]", is_error=True, exit_code=1)
+    assert ended == ToolCall(id="c1", name="shell", status="failed")
+    # An item that comes late is of the same call.
+    assert server.notify("item/started", "1", item=RUN) == []
+    assert server.notify("item/completed", "1", item={**RUN, "status": "failed", "exitCode": 1}) == []
+
+
+def test_the_models_api_adds_nothing_to_a_command_that_has_an_item() -> None:
+    server = Server(trusted=["shell"])
+    server.begin("1")
+    assert server.notify("rawResponseItem/completed", "1", item=MODEL_CALL) == []
+    assert len(server.notify("item/started", "1", item=RUN)) == 1
+    assert len(server.notify("item/completed", "1", item={**RUN, "status": "completed", "exitCode": 0})) == 2
+    assert server.notify("rawResponseItem/completed", "1", item=MODEL_OUTPUT) == []
+
+
+def test_calls_of_another_turn_or_thread_and_of_a_seeded_history_are_not_reported() -> None:
+    server = Server(trusted=["shell"])
+    assert server.notify("rawResponseItem/completed", "auto-compact-0", item=MODEL_CALL) == []
+    server.begin("1")
+    other = {"threadId": "other", "item": MODEL_CALL}
+    assert server.send({"method": "rawResponseItem/completed", "params": other}) == []
+    assert server.notify("rawResponseItem/completed", "0", item=MODEL_CALL) == []
+    assert server.notify("rawResponseItem/completed", "1", item=MODEL_OUTPUT) == []
+
+
+@pytest.mark.parametrize(("asked", "trusted", "reports"), [((), ("shell",), True), (("shell",), (), False), ((), (), False)])
+def test_items_of_the_models_api_are_reported_where_commands_run_unasked(
+    asked: Sequence[str], trusted: Sequence[str], reports: bool
+) -> None:
+    tools = [*(ToolGrant(name) for name in asked), *(ToolGrant(name, trust=True) for name in (*trusted, "apply_patch"))]
+    session = SessionRequest(Grants.of(tools, "", ("/work",)), {"cwd": "/work", "config": {}})
+    method, params = session.thread_request({})
+    assert (method, params.get("experimentalRawEvents", False)) == ("thread/start", reports)

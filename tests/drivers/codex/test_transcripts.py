@@ -121,6 +121,18 @@ def test_how_the_turns_end(transcript: Transcript) -> None:
         assert [event.kind for event in turn].count("error") == (exit_code == 1)
 
 
+@pytest.mark.parametrize("name", ["stopped", "code_stopped"])
+def test_each_command_is_reported_once_whether_it_has_an_item_or_not(name: str) -> None:
+    lines = [json.loads(line) for line in BY_NAME[name].lines]
+    items = [line["params"]["item"] for line in lines if line.get("method") == "item/started"]
+    made = [line["params"]["item"] for line in lines if line.get("method") == "rawResponseItem/completed"]
+    with_item = sum(item["type"] == "commandExecution" for item in items)
+    made_by_model = sum(item["type"] in ("function_call", "custom_tool_call") for item in made)
+    assert 0 < with_item < made_by_model
+    calls = [event for turn in play(BY_NAME[name]) for event in turn if isinstance(event, ToolCall)]
+    assert [call.status == "started" for call in calls] == [True, False] * made_by_model
+
+
 def test_a_retried_message_is_discarded() -> None:
     (events,) = play(BY_NAME["cutonce"])
     assert [event.discarded for event in events if isinstance(event, MessageEnd)] == [True, False]

@@ -74,6 +74,9 @@ SESSIONS = {
     "weather": Session(("[[weather]]", "[[weathers]]"), app=True),
     "mixed": Session(("[[mixed:out.txt]]",), {"shell": True, "apply_patch": False}, app=True),
     "code": Session(("[[code]]",), {"shell": False}, options={"model": "gpt-6.1-sol"}),
+    # Recorded again until one of the first two commands, and of the scripts, has no item of its own.
+    "stopped": Session(("[[run:touch /etc/x]]", "[[run:touch /etc/x]]", "[[shell]]"), TRUST),
+    "code_stopped": Session(("[[coderun:touch /etc/x]]",) * 2, TRUST, options={"model": "gpt-6.1-sol"}),
     "background": Session(("[[bgshell]]", "[[plain]]"), TRUST),
     "interrupt": Session(("[[slowtext]]", "[[plain]]"), stop=AgentToken),
     "interrupt_tool": Session(("[[longshell]]", "[[plain]]"), TRUST, stop=ToolCall),
@@ -176,7 +179,17 @@ async def record(name: str, url: str) -> bytes:
         finally:
             await process.close(0.0)
         head = [] if session is None else [json.dumps({"portico": {"own": session.own, "app": session.app}}).encode()]
-        return neutral(b"\n".join([*head, *recorder.lines]) + b"\n", folder)
+        return neutral(b"\n".join([*head, *map(shortened, recorder.lines)]) + b"\n", folder)
+
+
+def shortened(line: bytes) -> bytes:
+    """A line without the text of the CLI's own instructions, of 15 KB and more, which the model's API has as messages."""
+    if not line.startswith(b'{"method":"rawResponseItem/completed"'):
+        return line
+    message = json.loads(line)
+    for part in message["params"]["item"].get("content") or []:
+        part["text"] = part.get("text", "")[:80]
+    return json.dumps(message, separators=(",", ":")).encode()
 
 
 def neutral(text: bytes, home: str) -> bytes:

@@ -29,6 +29,20 @@ async def test_a_trusted_command_that_fails(portico: RunningGateway) -> None:
     assert "No such file" in output and output.endswith("[exit code 3]")
 
 
+async def test_a_trusted_command_that_the_sandbox_stops_has_one_call_and_one_result(portico: RunningGateway) -> None:
+    # Of about half of them, which end within some milliseconds, the app-server has no item.
+    aap = await create_session(portico.client, "[[run:touch /usr/out.txt]]", own=TRUST)
+    for _ in range(5):
+        await aap.send("[[run:touch /usr/out.txt]]")
+    history = await aap.history()
+    calls, results = calls_of(history), results_of(history)
+    assert [(call["name"], call["input"]["command"]) for call in calls] == [("shell", "touch /usr/out.txt")] * 6
+    assert results.keys() == {call["toolCallId"] for call in calls}
+    assert all("Read-only file system" in output for output in results.values())
+    decisions = await portico.gateway.store.audit.newest(100, aap.id)
+    assert [decision.call_id for decision in decisions] == [call["toolCallId"] for call in calls]
+
+
 async def test_trusted_commands_in_parallel(portico: RunningGateway) -> None:
     aap = await create_session(portico.client, "[[parallel]]", own=TRUST)
     assert len(calls_of(aap.first["messages"])) == 3
