@@ -90,7 +90,12 @@ class DiscoveredAgent:
         """What is to be known of that version. What the agent cannot do with it comes first."""
         limitation, version = self.agent.limitation, self.probe.version
         table = compatibility().get(self.agent.settings.driver)
-        return [*([limitation] if limitation else []), *(table.notes_on(version) if table and version else [])]
+        unknown = ", ".join(self.probe.unknown_arguments)
+        return [
+            *([limitation] if limitation else []),
+            *([f"it is started without {unknown}, which this version does not know"] if unknown else []),
+            *(table.notes_on(version) if table and version else []),
+        ]
 
 
 class Discovery:

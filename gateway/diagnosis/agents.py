@@ -175,7 +175,9 @@ def check_any_agent(agents: Sequence[AgentReport]) -> Check | None:
     ):
         return None
     command = next((agent.check.command for agent in agents if agent.check.command), None)
-    text = "no agent can be used: install or log in one of those below"
+    usable = [agent.state.name for agent in agents if agent.state.offered and agent.driver in TEST_DRIVERS]
+    but = f" but {' and '.join(usable)}, which answers without a model," if usable else ""
+    text = f"no agent{but} can be used: install or log in one of those below"
     return Check(name="Agents", status="problem", text=text, command=command)
 
 

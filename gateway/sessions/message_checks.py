@@ -45,7 +45,7 @@ def check_seed(agent: ConfiguredAgent, messages: Sequence[Message]) -> None:
         raise BadRequest(f"messages: agent {agent.name!r} takes no system message; leave it out")
     if not agent.seeds and any(not isinstance(message, SystemMessage) for message in messages):
         limitation = agent.limitation or f"agent {agent.name!r} cannot be given a history"
-        raise BadRequest(f"messages: {limitation}; begin with one user message, in a turn")
+        raise BadRequest(f"messages: {limitation}; or begin the session with one user message")
     check_messages(agent, messages)
 
 

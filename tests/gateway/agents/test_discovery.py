@@ -373,7 +373,9 @@ async def test_an_optional_argument_that_the_program_does_not_know_is_left_out(t
     program = claude(session=refuses)
     for _ in range(2):
         async with run_gateway(claude_config(tmp_path, program)) as running:
-            assert (await agent_state(running.client, "claude"))["problem"] is None
+            state = await agent_state(running.client, "claude")
+            assert state["problem"] is None
+            assert state["notes"] == ["it is started without --include-hook-events, which this version does not know"]
             await wait_for_probes(running.gateway)
             assert running.gateway.agents.get("claude").spec({}).unknown_arguments == {"--include-hook-events"}
     # One start has failed; the check of the history and the second gateway knew.
