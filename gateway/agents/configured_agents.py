@@ -20,7 +20,7 @@ from drivers.contract.driver_info import ASK_MODE, MODE_OPTION, DriverInfo, Mode
 from drivers.runtime.cli_driver import Driver
 from drivers.runtime.process import Spawner
 from drivers.runtime.sandbox import Sandbox, unavailable
-from gateway.agents.environment import process_environment, secret_values
+from gateway.agents.environment import process_environment, same_environment, secret_values
 from gateway.agents.installed_version import installed_version
 from gateway.agents.user_folders import problem_of_folder
 from gateway.config import AgentSettings, Settings
@@ -168,7 +168,7 @@ class ConfiguredAgent:
 
     def has_environment(self, environ: Mapping[str, str]) -> bool:
         """Whether the agent's processes would have the same environment where `environ` is that of the gateway."""
-        return self._environment_from(environ) == self.environment
+        return same_environment(self._environment_from(environ), self.environment)
 
     def _environment_from(self, environ: Mapping[str, str]) -> dict[str, str]:
         return process_environment(environ, self.info.env, {**self.info.set_env, **self.settings.env})

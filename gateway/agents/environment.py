@@ -13,6 +13,8 @@ ALLOWED_ENV = (
     "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "no_proxy", "all_proxy",
 )  # fmt: skip
 """Variables of the gateway's environment that every agent gets. Its driver may name more; no other variable is passed on."""
+LAUNCH_ENV = ("XDG_ACTIVATION_TOKEN", "XDG_SEAT*", "XDG_SESSION_*", "XDG_VTNR")
+"""Those of them that name the launch or the desktop session of a program: another one is no reason to start agents anew."""
 SECRET_NAMES = ("*KEY*", "*TOKEN*", "*SECRET*", "*PASSWORD*")
 
 
@@ -26,6 +28,13 @@ def process_environment(environ: Mapping[str, str], driver_patterns: Iterable[st
     allowed = _any_of((*ALLOWED_ENV, *driver_patterns))
     kept = {name: value for name, value in environ.items() if not name.startswith("PORTICO_") and allowed.match(name)}
     return {**kept, **entry}
+
+
+def same_environment(environment: Mapping[str, str], other: Mapping[str, str]) -> bool:
+    """Whether two environments of an agent are equal, but for variables that may differ with each launch of the gateway."""
+    varying = _any_of(LAUNCH_ENV)
+    first, second = ({name: value for name, value in one.items() if not varying.match(name)} for one in (environment, other))
+    return first == second
 
 
 @lru_cache
