@@ -17,10 +17,10 @@ MAX_THREADS = 256
 _running = set[threading.Thread]()
 
 
-async def in_thread(access: Callable[..., Result], *args: object) -> Result:
+async def in_thread(access: Callable[..., Result], *args: object, daemon: bool = False) -> Result:
     """Call a function in a new thread and return its result. Raises what it raises, and OSError while MAX_THREADS are running.
 
-    Cancelling does not end the thread.
+    Cancelling does not end the thread. The end of the process waits for it, unless it is a `daemon` thread.
     """
     if len(_running) >= MAX_THREADS:
         raise OSError(errno.EAGAIN, f"{MAX_THREADS} file accesses are under way or blocked already")
@@ -46,7 +46,7 @@ async def in_thread(access: Callable[..., Result], *args: object) -> Result:
         with suppress(RuntimeError):
             loop.call_soon_threadsafe(set_result, result, error)
 
-    thread = threading.Thread(target=run, name="file-access")
+    thread = threading.Thread(target=run, name="file-access", daemon=daemon)
     _running.add(thread)
     try:
         thread.start()
@@ -57,6 +57,7 @@ async def in_thread(access: Callable[..., Result], *args: object) -> Result:
 
 
 def wait_for_threads() -> None:
-    """Block until all file accesses that are under way have ended."""
+    """Block until all file accesses that are under way have ended, but for those in daemon threads."""
     for thread in list(_running):
-        thread.join()
+        if not thread.daemon:
+            thread.join()
