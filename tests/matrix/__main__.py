@@ -65,8 +65,6 @@ class Campaign:
 
     def __init__(self, name: str, given: argparse.Namespace, since: date, today: date, files: results.Files) -> None:
         self.name, self.count, self.version, self.since, self.today = name, given.count, given.version, since, today
-        chosen = f"VERSION={given.version}" if given.version else f"SINCE={given.since} N={given.count}"
-        self.command = f"make matrix CLI={name} {chosen}"
         self.files = files
         self.before = results.load(files.results)[name]
         self.found: list[Json] = []
@@ -114,7 +112,7 @@ class Campaign:
     def _save(self) -> None:
         found, runs = results.load(self.files.results), results.load(self.files.runs)
         found[self.name] = results.merged(self.before, self.found)
-        runs[self.name] = results.merged_run(runs.get(self.name, {}), self.today.isoformat(), self.command, self.behaviour)
+        runs[self.name] = results.merged_runs(runs.get(self.name, {}), self.today.isoformat(), self.behaviour)
         results.save(found, self.files.results)
         results.save(runs, self.files.runs)
         page.write(self.files)

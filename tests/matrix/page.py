@@ -23,7 +23,8 @@ A check that fails is repeated alone before it counts. Between two releases of w
 the first that differs is known. `N=1` also records transcripts (`tests/transcripts`) with that release in a throw-away folder,
 and prints how their events differ from the golden ones. The exit code is 1 if a check fails that is not recorded here as failed.
 
-A date is that of npm; of a release that npm has published again, it is the latest day on which it can have appeared first.
+*Released* is the date of npm; of a release that npm has published again, the latest day on which it can have appeared first.
+*Checked* is the day of the last run with the release.
 """
 
 
@@ -40,19 +41,18 @@ def write(files: Files = FILES) -> None:
     files.page.write_text(page(load(files.results), load(files.runs)))
 
 
-def _section(name: str, cli: Mapping[str, Any], run: Mapping[str, Any]) -> list[str]:
+def _section(name: str, cli: Mapping[str, Any], runs: Mapping[str, Any]) -> list[str]:
     span = cli["tested"]
     tested = f"Tested: {span['from']} to {span['to']}." if span else "No release passes every check."
-    lines = [f"## {name}", "", f"Package `{cli['package']}`. Supported: {cli['oldest']} and newer. {tested}"]
-    lines += [f"Last run: {run['date']}, `{run['command']}`.", ""] if run else [""]
+    lines = [f"## {name}", "", f"Package `{cli['package']}`. Supported: {cli['oldest']} and newer. {tested}", ""]
     lines += [f"* {note}" for note in cli["notes"]] + [""] * bool(cli["notes"])
     columns = list(CHECKS)
-    lines += [f"| {name} | date | {' | '.join(columns)} |", f"|---|---|{'---|' * len(columns)}"]
+    lines += [f"| {name} | released | checked | {' | '.join(columns)} |", f"|---|---|---|{'---|' * len(columns)}"]
     failed = []
     for found in reversed(cli["releases"]):
-        words = run.get("behaviour", {}).get(found["version"], {})
-        cells = [_cell(found["checks"].get(column), words.get(column, "ok")) for column in columns]
-        lines.append(f"| {found['version']} | {found['date']} | {' | '.join(cells)} |")
+        run = runs.get(found["version"], {"date": "", "behaviour": {}})
+        cells = [_cell(found["checks"].get(column), run["behaviour"].get(column, "ok")) for column in columns]
+        lines.append(f"| {found['version']} | {found['date']} | {run['date']} | {' | '.join(cells)} |")
         failed += [f"* {found['version']}, {check}: {why}" for check, why in found["checks"].items() if why != PASSED]
     return [*lines, *([""] if failed else []), *failed]
 

@@ -6,10 +6,9 @@
 
 `package`, `oldest` and `notes` are written by hand, the others by the runs. `tested` is null if no release passes everything.
 
-    {"claude": {"date": "2026-11-23", "command": "make matrix CLI=claude SINCE=6m N=7",
-                "behaviour": {"2.1.148": {"application tools": "parallel"}}}}
+    {"claude": {"2.1.148": {"date": "2026-11-23", "behaviour": {"application tools": "parallel"}}}}
 
-is the last run, and what checks have returned about each release.
+is the day on which each release was checked last, and what checks have returned about it.
 """
 
 from __future__ import annotations
@@ -67,11 +66,10 @@ def merged(cli: Mapping[str, Any], new: Sequence[Json]) -> Json:
     return {**cli, "tested": tested(releases, cli["oldest"]), "releases": releases}
 
 
-def merged_run(run: Mapping[str, Any], day: str, command: str, behaviour: Mapping[str, Mapping[str, str]]) -> Json:
-    """The last run of a CLI, after one of this day: what it says of a release replaces what was said before."""
-    known = {**run.get("behaviour", {}), **behaviour}
-    ordered = {version: dict(known[version]) for version in sorted(known, key=number)}
-    return {"date": day, "command": command, "behaviour": ordered}
+def merged_runs(runs: Mapping[str, Json], day: str, behaviour: Mapping[str, Mapping[str, str]]) -> Json:
+    """The runs of a CLI, by release, after one of this day: what it says of a release replaces what was said before."""
+    known = {**runs, **{version: {"date": day, "behaviour": dict(words)} for version, words in behaviour.items()}}
+    return {version: known[version] for version in sorted(known, key=number)}
 
 
 def passes(found: Mapping[str, Any]) -> bool:

@@ -85,7 +85,7 @@ def test_releases_that_pass(use: Any, files: results.Files) -> None:
     assert run(files, "--count", "5") == 0
     assert fake.checked == ["1.0.0", "1.10.0", "1.20.0", "1.30.0", "1.40.0"]
     assert found(files)["tested"] == {"from": "1.0.0", "to": "1.40.0"}
-    assert json.loads(files.runs.read_text())["codex"]["behaviour"]["1.10.0"] == {"application tools": "serial"}
+    assert json.loads(files.runs.read_text())["codex"]["1.10.0"]["behaviour"] == {"application tools": "serial"}
     assert files.page.read_text() == page.page(results.load(files.results), results.load(files.runs))
     assert fake.recorded == []
 

@@ -25,11 +25,8 @@ def merge(before: dict[str, Any], *new: dict[str, Any]) -> dict[str, Any]:
     return results.merged(before, new)
 
 
-RUN = {
-    "date": "2026-11-23",
-    "command": "make matrix CLI=x SINCE=6m N=7",
-    "behaviour": {"0.10.0": {"application tools": "serial"}},
-}
+PARALLEL, SERIAL = {"application tools": "parallel"}, {"application tools": "serial"}
+RUNS = {version: {"date": "2026-11-23", "behaviour": SERIAL} for version in ("0.9.0", "0.10.0")}
 
 
 def test_new_results_replace_those_of_the_same_release_and_are_ordered() -> None:
@@ -89,14 +86,14 @@ def test_results_are_written_whole(tmp_path: Path) -> None:
 
 
 def test_page_has_a_row_for_each_release_and_the_reasons_of_failures() -> None:
-    text = page.page({"x": merge(cli(), found("0.9.0", seed="the model's request lacks 'one'"), found("0.10.0"))}, {"x": RUN})
+    text = page.page({"x": merge(cli(), found("0.9.0", seed="the model's request lacks 'one'"), found("0.10.0"))}, {"x": RUNS})
     rows = [line for line in text.splitlines() if line.startswith("| 0.")]
     assert [row.split(" | ")[0] for row in rows] == ["| 0.10.0", "| 0.9.0"]
     assert rows[0].count("| ok ") == len(CHECKS) - 1 and "| serial |" in rows[0] and "**failed**" not in rows[0]
     assert rows[1].count("**failed**") == 1
     assert "* 0.9.0, seed: failed: the model's request lacks 'one'" in text
     assert "Supported: 0.8.0 and newer. Tested: 0.10.0 to 0.10.0." in text
-    assert "Last run: 2026-11-23, `make matrix CLI=x SINCE=6m N=7`." in text and "* A note." in text
+    assert "* A note." in text
 
 
 def test_page_of_a_release_without_some_check() -> None:
@@ -105,9 +102,15 @@ def test_page_of_a_release_without_some_check() -> None:
     assert "| not run |" in page.page({"x": merge(cli(), entry)}, {})
 
 
-def test_what_a_run_says_of_a_release_replaces_what_was_said() -> None:
-    parallel, serial = {"application tools": "parallel"}, {"application tools": "serial"}
-    run = results.merged_run(RUN, "2026-11-30", "make matrix N=1", {"0.10.0": parallel, "0.9.0": serial})
-    assert run == {"date": "2026-11-30", "command": "make matrix N=1", "behaviour": {"0.9.0": serial, "0.10.0": parallel}}
-    assert [*run["behaviour"]] == ["0.9.0", "0.10.0"]
-    assert results.merged_run({}, "2026-11-30", "make matrix N=1", {})["behaviour"] == {}
+def test_a_run_replaces_the_day_and_the_words_of_its_releases_only() -> None:
+    runs = results.merged_runs(RUNS, "2026-11-30", {"0.10.0": PARALLEL, "0.8.0": SERIAL})
+    assert runs == {
+        "0.8.0": {"date": "2026-11-30", "behaviour": SERIAL},
+        "0.9.0": {"date": "2026-11-23", "behaviour": SERIAL},
+        "0.10.0": {"date": "2026-11-30", "behaviour": PARALLEL},
+    }
+    assert [*runs] == ["0.8.0", "0.9.0", "0.10.0"]
+    text = page.page({"x": merge(cli(), found("0.9.0"), found("0.10.0"))}, {"x": runs})
+    checked = [line.split(" | ")[2] for line in text.splitlines() if line.startswith("| 0.")]
+    assert checked == ["2026-11-30", "2026-11-23"]
+    assert results.merged_runs({}, "2026-11-30", {}) == {}
