@@ -78,7 +78,7 @@ class ConfiguredAgent:
         # Without what an earlier version of the program has reported.
         self._probe, self.info = probe, self.driver.info()
         # Only where it is needed: it takes 0.1 ms.
-        self._probed_program = self._installed_program() if probe.seeds is False or probe.unknown_arguments else None
+        self._probed_program = self.installed_program() if probe.seeds is False or probe.unknown_arguments else None
         if probe.images is False:
             self.info = replace(self.info, image_http=False, image_data=False)
         if probe.additional_directories is not None and self.driver.info().additional_directories is None:
@@ -220,13 +220,14 @@ class ConfiguredAgent:
 
     @property
     def _is_replaced(self) -> bool:
-        return self._probed_program != self._installed_program()
+        return self._probed_program != self.installed_program()
 
-    def _installed_program(self) -> tuple[str, int] | None:
-        """The program's path and modification time; None without a program."""
+    def installed_program(self) -> tuple[str, int] | None:
+        """Return the path of its program and when that was modified, in nanoseconds: empty and 0 for the driver's own program.
+        None if it is not found."""
         try:
             program = self.program()
-            return (program, os.stat(program).st_mtime_ns) if program else None
+            return program, os.stat(program).st_mtime_ns if program else 0
         except (AgentProblem, OSError):
             return None
 

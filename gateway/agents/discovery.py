@@ -15,7 +15,6 @@ import logging
 import os
 import threading
 import time
-from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -116,12 +115,13 @@ class Discovery:
         """The versions of programs that were replaced, by the agents' names, until the new version is known."""
         self._delayed: dict[str, asyncio.TimerHandle] = {}
         self._seed_checks: dict[str, asyncio.Task[None]] = {}
+        self._ending: set[asyncio.Task[None]] = set()
+        """Cancelled seed checks whose programs have not ended."""
         self._seeds_checked_at: dict[str, float] = {}
         self._seed_check = asyncio.Semaphore(1)
         self._logged: set[str] = set()
         for agent in agents if self._results else ():
-            if agent.problem() is None:
-                agent.apply_probe(self._results.get(self._key(agent), Probe()))
+            agent.apply_probe(self._result(agent) or Probe())
 
     def start(self) -> None:
         """Probe every program in the background."""
@@ -144,7 +144,7 @@ class Discovery:
                 self._start_probe(agent)
             else:
                 self._refresh(agent)
-        new = [self._probes[a.name] for a in usable if a.name in self._probes and (refresh or self._key(a) not in self._results)]
+        new = [self._probes[a.name] for a in usable if a.name in self._probes and (refresh or self._result(a) is None)]
         late = (await asyncio.wait(new, timeout=PROBE_TIMEOUT))[1] if new else ()
         found = [self._discovered(agent) for agent in self._agents]
         return [replace(one, probed=one.probed and self._probes.get(one.agent.name) not in late) for one in found]
@@ -161,7 +161,7 @@ class Discovery:
             else:
                 self._refresh(agent)
             probing = self._probes.get(agent.name)
-            if probing is not None and (refresh or self._key(agent) not in self._results):
+            if probing is not None and (refresh or self._result(agent) is None):
                 await asyncio.wait([probing], timeout=PROBE_TIMEOUT)
         return self._discovered(agent)
 
@@ -187,14 +187,13 @@ class Discovery:
 
     def notice_replacement(self, agent: ConfiguredAgent) -> None:
         """Probe the agent's program in the background if it was replaced since it was probed: it is about to be started."""
-        with suppress(AgentProblem, OSError):
-            if agent.name in self._probed_at and self._key(agent) not in self._results:
-                self._start_probe(agent)
+        if agent.name in self._probed_at and (key := _key(agent)) is not None and key not in self._results:
+            self._start_probe(agent)
 
     async def wait_for_probe(self, agent: ConfiguredAgent) -> DiscoveredAgent | None:
         """Wait for a probe that takes longer than PROBE_TIMEOUT, and return its result. None if there is a result already."""
         probing = self._probes.get(agent.name)
-        if probing is None or probing.done() or agent.problem() is not None or self._key(agent) in self._results:
+        if probing is None or probing.done() or agent.problem() is not None or self._result(agent) is not None:
             return None
         await asyncio.wait([probing])
         return self._discovered(agent)
@@ -203,23 +202,22 @@ class Discovery:
         self.spawner = None
         for timer in self._delayed.values():
             timer.cancel()
-        tasks = [*self._probes.values(), *self._seed_checks.values()]
+        tasks = [*self._probes.values(), *self._seed_checks.values(), *self._ending]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _discovered(self, agent: ConfiguredAgent) -> DiscoveredAgent:
-        problem = agent.problem()
-        if problem is not None:
-            return DiscoveredAgent(agent, "", Probe(), problem)
-        known = self._results.get(self._key(agent))
+        installed, known = agent.installed_program(), self._result(agent)
+        if installed is None:
+            missing = agent.problem() or f"the program of agent {agent.name!r} is being replaced"
+            return DiscoveredAgent(agent, "", Probe(), missing)
         probe = known or Probe()
-        if probe.logged_in is False and probe.problem is None:
-            problem = _log_in(agent)
-        return DiscoveredAgent(agent, agent.program(), probe, probe.problem or problem, known is not None)
+        problem = _log_in(agent) if probe.logged_in is False and probe.problem is None else probe.problem
+        return DiscoveredAgent(agent, installed[0], probe, problem, known is not None)
 
     def _refresh(self, agent: ConfiguredAgent) -> None:
-        known = self._results.get(self._key(agent))
+        known = self._result(agent)
         well = known is not None and known.problem is None and known.logged_in is not False
         age = time.monotonic() - self._probed_at.get(agent.name, float("-inf"))
         if not well and (known is None or age > MAX_AGE_PROBLEM):
@@ -238,7 +236,10 @@ class Discovery:
         self._probes[agent.name] = asyncio.create_task(self._probe(agent, self.spawner), name=f"probe {agent.name}")
 
     async def _probe(self, agent: ConfiguredAgent, spawner: Spawner) -> None:
-        key = self._key(agent)
+        key = _key(agent)
+        if key is None:
+            # It was removed meanwhile: the agent's problem says so.
+            return
         self._forget_replaced(agent, key)
         known = self._results.get(key)
         try:
@@ -311,18 +312,27 @@ class Discovery:
                 self._replaced[agent.name] = version
         if replaced:
             agent.apply_probe(Probe())
-            if checking := self._seed_checks.get(agent.name):
+            if checking := self._seed_checks.pop(agent.name, None):
+                # Its program may take seconds to end. The check of the new one waits for that.
                 checking.cancel()
+                self._ending.add(checking)
+                checking.add_done_callback(self._ending.discard)
 
     def _log_update(self, agent: ConfiguredAgent, version: str | None) -> None:
         before = self._replaced.pop(agent.name, None) if version else None
         if before and before != version:
             log.info("agent %r: version %s → %s", agent.name, before, version)
 
-    def _key(self, agent: ConfiguredAgent) -> str:
-        program = agent.program()
-        changed = os.stat(program).st_mtime_ns if program else 0
-        return f"{agent.name}|{agent.settings.driver}|{program}|{changed}|{agent.info.version}"
+    def _result(self, agent: ConfiguredAgent) -> Probe | None:
+        """What a probe has found of the program as it is now."""
+        key = _key(agent)
+        return self._results.get(key) if key else None
+
+
+def _key(agent: ConfiguredAgent) -> str | None:
+    """Identify the agent's program as it is now; None if it is not found."""
+    found = agent.installed_program()
+    return f"{agent.name}|{agent.settings.driver}|{found[0]}|{found[1]}|{agent.info.version}" if found else None
 
 
 def _log_in(agent: ConfiguredAgent) -> str:

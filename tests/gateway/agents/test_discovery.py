@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from drivers.claude.driver import ClaudeDriver
+from drivers.contract.agent_specs import AgentSpec
 from drivers.contract.driver_info import Option, Probe
 from drivers.runtime.process import Spawner
 from gateway import __version__
@@ -426,3 +428,50 @@ async def test_drivers_are_probed_anew_on_request(tmp_path: Path, claude: Progra
         assert (await agent_state(running.client, "claude"))["logged_in"] is True
         await running.client.get("/v1/drivers?refresh=true")
         assert (await agent_state(running.client, "claude"))["logged_in"] is False
+
+
+async def test_a_program_that_is_removed_meanwhile_is_not_known(
+    tmp_path: Path, claude: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = claude()
+    async with run_gateway(claude_config(tmp_path, program)) as running:
+        agent, probing = running.gateway.agents.get("claude"), running.gateway.discovery
+        assert (await probing.probe(agent)).version == "2.1.329"
+        # As if it was removed right after this.
+        monkeypatch.setattr(agent, "problem", lambda: None)
+        program.unlink()
+        found = await probing.probe(agent, refresh=True)
+        assert (found.program, found.version, found.problem) == ("", None, "the program of agent 'claude' is being replaced")
+        assert [one for one in await probing.all_agents() if one.agent is agent] == [found]
+        probing.notice_replacement(agent)
+        probing.refresh(agent)
+        assert await probing.wait_for_probe(agent) in (None, found)
+
+
+async def test_the_check_of_a_history_of_a_replaced_program_does_not_keep_that_of_the_new_one(
+    tmp_path: Path, claude: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, may_end = asyncio.Event(), asyncio.Event()
+    checked = []
+
+    async def check_seeding(self: ClaudeDriver, spec: AgentSpec, spawner: Spawner) -> bool:
+        checked.append(spec.program)
+        begun.set()
+        try:
+            if len(checked) == 1:
+                await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            await may_end.wait()
+            raise
+        return True
+
+    monkeypatch.setattr(ClaudeDriver, "check_seeding", check_seeding)
+    async with run_gateway(claude_config(tmp_path, claude())) as running:
+        await asyncio.wait_for(begun.wait(), 10)
+        claude("2.1.330")
+        agent = running.gateway.agents.get("claude")
+        assert (await running.gateway.discovery.probe(agent)).version == "2.1.330"
+        assert len(checked) == 1
+        may_end.set()
+        await wait_until(lambda: agent._probe.seeds is True)
+    assert len(checked) == 2
