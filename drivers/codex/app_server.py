@@ -13,7 +13,7 @@ from typing import Any
 from drivers.codecs.deduplication import Deduplicator
 from drivers.codecs.held_events import HeldEvents
 from drivers.codecs.json_lines import JsonLineCodec
-from drivers.codecs.json_rpc import JsonRpcPeer, RpcError, is_response
+from drivers.codecs.json_rpc import JsonRpcPeer, ResponseHandler, RpcError, is_response
 from drivers.codecs.tool_calls import Call
 from drivers.codex import commands
 from drivers.codex.commands import COMPACT, CommandPrompt, command_of, commands_of
@@ -109,6 +109,7 @@ class CodexAppCodec(JsonLineCodec, SupportsSteering, SupportsDebounce, SupportsC
         self._rejected_input: list[dict[str, Any]] = []
         self._unauthorized: dict[str, Any] | None = None
         self._plan_call: str | None = None
+        self._question: object | None = None
 
     def _update_phase(self) -> None:
         self.start_error = self._thread.error
@@ -147,18 +148,21 @@ class CodexAppCodec(JsonLineCodec, SupportsSteering, SupportsDebounce, SupportsC
         elif command.name == commands.PLAN.name:
             self._plan(command.rest, content)
         elif command.name == commands.STATUS.name:
-            self._rpc.request("account/read", {}, lambda account, _: self._say(commands.status_text(self._facts(), account)))
+            self._ask("account/read", {}, lambda account, _: self._say(commands.status_text(self._facts(), account)))
         elif command.name == commands.MCP.name:
             inventory = {**thread, "detail": "toolsAndAuthOnly"}
-            self._rpc.request(
-                "mcpServerStatus/list", inventory, lambda found, error: self._say_of(commands.servers_text, found, error)
-            )
+            self._ask("mcpServerStatus/list", inventory, lambda found, error: self._say_of(commands.servers_text, found, error))
         elif command.name == commands.SKILLS.name:
             folders = {"cwds": [self._cwd]}
-            self._rpc.request("skills/list", folders, lambda found, error: self._say_of(commands.skills_text, found, error))
+            self._ask("skills/list", folders, lambda found, error: self._say_of(commands.skills_text, found, error))
         else:
             title = command.rest
-            self._rpc.request("thread/name/set", {**thread, "name": title}, lambda _, error: self._renamed(title, error))
+            self._ask("thread/name/set", {**thread, "name": title}, lambda _, error: self._renamed(title, error))
+
+    def _ask(self, method: str, params: dict[str, Any], answered: ResponseHandler) -> None:
+        """Send a request whose response ends the run, unless that is interrupted first."""
+        self._question = question = object()
+        self._rpc.request(method, params, lambda result, error: answered(result, error) if self._question is question else [])
 
     def _plan(self, what: str, content: Content) -> None:
         """Switch to plan mode, or back where nothing is to be planned."""
@@ -235,8 +239,8 @@ class CodexAppCodec(JsonLineCodec, SupportsSteering, SupportsDebounce, SupportsC
 
     def interrupt(self) -> bool:
         self._interrupted = True
-        if self._plan_call is not None:
-            # Its turn is over: the CLI has nothing to interrupt.
+        if self._plan_call is not None or self._question is not None:
+            # The turn of a plan is over, and a command without a turn has none: the CLI has nothing to interrupt.
             end = SessionEnd(exit_code=130, stop_reason="cancelled")
             self.pending += [*self._held.release(), *self._finish([], end, stopped=True)]
             return True
@@ -432,7 +436,7 @@ class CodexAppCodec(JsonLineCodec, SupportsSteering, SupportsDebounce, SupportsC
 
     def _finish(self, last: list[OutputEvent], end: SessionEnd, *, stopped: bool = False) -> list[OutputEvent]:
         events = [*self._turn.end(stopped=stopped or bool(end.exit_code)), *self._unreported_usage()]
-        self.phase, self._plan_call = "ready", None
+        self.phase, self._plan_call, self._question = "ready", None, None
         self._requests.clear()
         return [*events, *last, end]
 

@@ -236,3 +236,19 @@ def test_plan_needs_a_mode_of_the_clis_own() -> None:
 def test_slash_commands_are_an_option_of_the_driver() -> None:
     info = CodexDriver().info()
     assert info.slash_option in {option.name for option in info.options if option.default == "off" and "on" in option.choices}
+
+
+@pytest.mark.parametrize("command", ["/status", "/mcp", "/skills", "/rename A title"])
+def test_an_interrupt_ends_a_command_that_the_cli_does_not_answer(command: str) -> None:
+    codec, asked = prompted(command)
+    assert codec.interrupt()
+    assert (codec.pending, codec.phase) == ([SessionEnd(exit_code=130, stop_reason="cancelled")], "ready")
+    codec.pending.clear()
+    assert written(codec) == []
+    # An answer that comes late is none of the next run.
+    codec.prompt(Prompt(command))
+    (again,) = written(codec)
+    result: dict[str, Any] = {"account": None, "data": []}
+    assert receive(codec, id=asked["id"], result=result) == []
+    assert codec.phase == "running"
+    assert receive(codec, id=again["id"], result=result)[-1] == SessionEnd(exit_code=0)
