@@ -15,18 +15,16 @@ from pathlib import Path
 import drivers.driver_registry as driver_registry
 from drivers.acp.catalogue import catalogue
 from drivers.compatibility import too_old
-from drivers.contract.agent_specs import AgentSpec, SessionSpec
+from drivers.contract.agent_specs import AgentSpec
 from drivers.contract.driver_info import ASK_MODE, MODE_OPTION, DriverInfo, ModelName, Option, PermissionMode, Probe
 from drivers.runtime.cli_driver import Driver
 from drivers.runtime.process import Spawner
-from drivers.runtime.sandbox import Sandbox, unavailable
+from gateway.agents.agent_folders import AgentFolders
 from gateway.agents.environment import process_environment, same_environment, secret_values
 from gateway.agents.installed_version import installed_version
-from gateway.agents.user_folders import problem_of_folder
 from gateway.config import AgentSettings, Settings
 from gateway.errors import AgentProblem, BadRequest, Forbidden, InvalidSettings
 from gateway.policy.rules import Policy, glob
-from gateway.private_files import private_directory
 
 log = logging.getLogger(__name__)
 
@@ -57,13 +55,18 @@ class ConfiguredAgent:
         self.name, self.settings, self.driver = name, settings, driver
         self.info: DriverInfo = driver.info()
         self.policy = Policy(settings.policy)
-        self._cwd = settings.cwd.expanduser().absolute() if settings.cwd else workspace
         self.has_own_cwd = settings.cwd is not None
         """Whether the configuration has a working directory for it."""
-        self._key_workspaces = None if settings.cwd else key_workspaces
-        self._secret_paths = tuple(secret_paths)
-        self._any_directory = any_directory and settings.cwd is None
-        self._folders_of_user = folders_of_user and settings.cwd is None
+        self._folders = AgentFolders(
+            name,
+            settings,
+            driver,
+            workspace,
+            by_key=key_workspaces,
+            any_directory=any_directory,
+            folders_of_user=folders_of_user,
+            secret_paths=secret_paths,
+        )
         self._environ = environ
         general = {option.name for option in self.info.options if option.sets_others}
         self.locked = frozenset((*settings.locked, *(general if set(settings.locked) - {CWD.name} else ())))
@@ -322,7 +325,7 @@ class ConfiguredAgent:
 
         `key_name` is the name of the caller's key, None for a default key. An agent with a `cwd` has that one for all keys.
         """
-        return key_name if self._key_workspaces is not None else None
+        return key_name if self._folders.by_key is not None else None
 
     def working_directory(self, chosen: str | None, workspace_key: str | None = None, *, any_folder: bool = False) -> Path:
         """Return the working directory of a session, as a real path.
@@ -332,10 +335,12 @@ class ConfiguredAgent:
         gateway's user, if the configuration has `server.folders = "any"` and the agent no `cwd`. Raises BadRequest.
         """
         chosen = chosen or self.settings.options.get("cwd")
-        base = self._base(workspace_key)
+        base = self._folders.base(workspace_key)
         try:
             # Of a path that cannot be resolved, such as a link to itself, the start of the agent reports the error.
-            return self._below(base, chosen, any_folder and workspace_key is None) if chosen else Path(os.path.realpath(base))
+            if not chosen:
+                return Path(os.path.realpath(base))
+            return self._folders.resolve(base, chosen, any_folder and workspace_key is None)
         except BadRequest as error:
             raise BadRequest(f"option 'cwd': {error}") from error
 
@@ -360,106 +365,26 @@ class ConfiguredAgent:
             raise BadRequest(
                 f"additionalDirectories: {len(given)} are too many; a session has {MAX_ADDITIONAL_DIRECTORIES} at most"
             )
-        base, found = self._base(workspace_key), dict[Path, None]()
+        base, found = self._folders.base(workspace_key), dict[Path, None]()
         if given and CWD.name in self.locked:
             base, any_folder = self.working_directory(None, workspace_key), False
         for n, path in enumerate(given):
             try:
                 if not os.path.isabs(path):
                     raise BadRequest(f"{path[:200]!r} is not an absolute path")
-                found[self._below(base, path, any_folder and workspace_key is None)] = None
+                found[self._folders.resolve(base, path, any_folder and workspace_key is None)] = None
             except BadRequest as error:
                 raise BadRequest(f"additionalDirectories[{n}]: {error}") from error
         return tuple(found)
 
-    def _base(self, workspace_key: str | None) -> Path:
-        """Return the agent's own directory, or that of a key. One in the data directory is created."""
-        if workspace_key is not None and self._key_workspaces is not None:
-            base = self._key_workspaces / workspace_key / self.name
-        else:
-            base = self._cwd
-        if not self.has_own_cwd and not base.is_dir():
-            private_directory(base)
-        return base
-
     def sandboxed(self, spawner: Spawner, spec: AgentSpec) -> Spawner:
         """Return the spawner for the processes of a session or task: in a sandbox, if the configuration has one."""
-        if self.settings.sandbox == "off":
-            return spawner
-        others = spec.additional_directories if isinstance(spec, SessionSpec) else ()
-        folders = (spec.cwd, *others, *((spec.state,) if spec.state else ()), *self._shared_writable(spec))
-        return spawner.with_sandbox(Sandbox(folders, self._secret_paths, self.driver.home_folders(spec)))
+        return self._folders.sandboxed(spawner, spec)
 
     def check_sandbox(self) -> None:
         """Raise InvalidSettings if the configuration has a sandbox that cannot be had."""
-        if self.settings.sandbox == "off":
-            return
-        spec = AgentSpec("", self._cwd, self.environment)
-        folders = (*((self._cwd,) if self.has_own_cwd else ()), *self._shared_writable(spec))
-        if problem := unavailable() or self._sandbox_problem(folders):
-            raise InvalidSettings(f"agents.{self.name}.sandbox: {problem}")
-
-    def _shared_writable(self, spec: AgentSpec) -> tuple[Path, ...]:
-        """What all sessions of the agent write in a sandbox: the temporary folder, and the CLI's own folders and files."""
-        temporary = Path(spec.env.get("TMPDIR") or "/tmp")
-        configured = (path.expanduser().absolute() for path in self.settings.sandbox_writable)
-        return (temporary, *self.driver.home_folders(spec), *self.driver.home_files(spec), *configured)
-
-    def _sandbox_problem(self, folders: Sequence[Path]) -> str | None:
-        """Return why agents in a sandbox cannot write in folders, if they contain secrets or are in the data directory."""
-        for folder in folders:
-            for secret in self._secret_paths:
-                inside = secret / "workspaces", secret / "key-workspaces"
-                if folder.resolve().is_relative_to(secret.resolve()) and not any(map(folder.resolve().is_relative_to, inside)):
-                    return f"agents could write in {folder}, which is in {secret}"
-        return Sandbox(tuple(folders), self._secret_paths).conflict()
-
-    def _below(self, base: Path, chosen: str, any_folder: bool) -> Path:
-        """Return the resolved path. Raises BadRequest unless it is an existing directory that the session may use."""
-        may_leave = self._any_directory or (any_folder and self._folders_of_user)
-        try:
-            given = base / Path(chosen).expanduser()
-            # Resolved, so that neither `..` nor a symbolic link leads out of the base. The process runtime does not follow a link
-            # that has been created in the path since.
-            path = given.resolve()
-            exists = path.is_dir()
-        except (OSError, ValueError, RuntimeError) as error:
-            if not may_leave and (chosen.startswith("~") or not _is_named_below(base, base / chosen)):
-                # The reason would contain whether the path, or the user, exists.
-                raise BadRequest(
-                    f"{chosen[:200]!r} is not below the folder of agent {self.name!r}; {self._allowed(base)}"
-                ) from error
-            raise BadRequest(f"{chosen[:200]!r} cannot be a folder: {error}") from error
-        elsewhere = not self._any_directory and not path.is_relative_to(base.resolve())
-        # An agent can replace a folder below its own by a link. A client that may name any folder names the link's target.
-        if elsewhere and (not may_leave or _is_named_below(base, given)):
-            raise BadRequest(f"{chosen!r} is not below the folder of agent {self.name!r}; {self._allowed(base)}")
-        if not exists:
-            where = "" if os.path.isabs(chosen) else f" in {base}"
-            raise BadRequest(f"there is no folder {chosen!r}{where}; create it first")
-        if elsewhere:
-            self._require_own(chosen, given, path)
-        if self.settings.sandbox != "off" and (problem := self._sandbox_problem([path])):
-            raise BadRequest(f"{chosen!r} cannot be used in a sandbox: {problem}")
-        return path
-
-    def _allowed(self, base: Path) -> str:
-        """Return what a client may choose, and the setting that allows more."""
-        local = (
-            "a program on this machine with a default key may name any folder of its user; others "
-            if self._folders_of_user
-            else ""
-        )
-        return f"{local}choose {base} or one below it. agents.{self.name}.cwd sets another folder for all"
-
-    def _require_own(self, chosen: str, given: Path, path: Path) -> None:
-        """Raise BadRequest unless a folder outside of the agent's own is one of the gateway's user."""
-        try:
-            problem = problem_of_folder(given, path, next(iter(self._secret_paths), None))
-        except OSError as error:
-            problem = str(error)
-        if problem:
-            raise BadRequest(f"{chosen!r} cannot be the folder of a session: {problem}; set agents.{self.name}.cwd to use it")
+        if self.settings.sandbox != "off":
+            self._folders.check_sandbox(self.environment)
 
     def spec(self, options: Mapping[str, str], workspace_key: str | None = None) -> AgentSpec:
         """Return the spec for the driver, with a session's options over the defaults. Raises BadRequest, AgentProblem."""
@@ -558,12 +483,6 @@ def installed_agents(environ: Mapping[str, str]) -> Iterator[str]:
     is left out: it would be started to find its version."""
     path = environ.get("PATH")
     return (name for name, agent in catalogue().items() if not agent.same_name and shutil.which(agent.program, path=path))
-
-
-def _is_named_below(base: Path, path: Path) -> bool:
-    """Whether a path is in a folder by its text, with links as they are."""
-    named = Path(os.path.normpath(path))
-    return named.is_relative_to(os.path.normpath(base)) or named.is_relative_to(os.path.realpath(base))
 
 
 def _warn_about_unmatched_rules(agent: ConfiguredAgent) -> None:

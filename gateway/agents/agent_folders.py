@@ -1,0 +1,141 @@
+"""The folders of a configured agent: where its sessions work, what a client may choose, and what a sandbox lets be written."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from drivers.contract.agent_specs import AgentSpec, SessionSpec
+from drivers.runtime.cli_driver import Driver
+from drivers.runtime.process import Spawner
+from drivers.runtime.sandbox import Sandbox, unavailable
+from gateway.agents.user_folders import problem_of_folder
+from gateway.config import AgentSettings
+from gateway.errors import BadRequest, InvalidSettings
+from gateway.private_files import private_directory
+
+
+class AgentFolders:
+    """The folders of one agent.
+
+    `workspace` is its own one where the configuration has none, and `by_key` is the folder with those of named keys: None where
+    all keys share the agent's own. `any_directory`: sessions may choose any directory. `folders_of_user`: so may callers with the
+    right to name any folder, if it is one of the gateway's user. No agent in a sandbox can read `secret_paths`; the first is the
+    data directory of the gateway.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        settings: AgentSettings,
+        driver: Driver,
+        workspace: Path,
+        *,
+        by_key: Path | None,
+        any_directory: bool,
+        folders_of_user: bool,
+        secret_paths: Sequence[Path],
+    ) -> None:
+        self._name, self._settings, self._driver = name, settings, driver
+        self._configured = settings.cwd is not None
+        self._own = settings.cwd.expanduser().absolute() if settings.cwd else workspace
+        self.by_key = None if self._configured else by_key
+        self._any_directory = any_directory and not self._configured
+        self._folders_of_user = folders_of_user and not self._configured
+        self._secret_paths = tuple(secret_paths)
+
+    def base(self, workspace_key: str | None) -> Path:
+        """Return the agent's own directory, or that of a key. One in the data directory is created."""
+        of_key = None if workspace_key is None or self.by_key is None else self.by_key / workspace_key / self._name
+        base = of_key or self._own
+        if not self._configured and not base.is_dir():
+            private_directory(base)
+        return base
+
+    def sandboxed(self, spawner: Spawner, spec: AgentSpec) -> Spawner:
+        """Return the spawner for the processes of a session or task: in a sandbox, if the configuration has one."""
+        if self._settings.sandbox == "off":
+            return spawner
+        others = spec.additional_directories if isinstance(spec, SessionSpec) else ()
+        folders = (spec.cwd, *others, *((spec.state,) if spec.state else ()), *self._shared_writable(spec))
+        return spawner.with_sandbox(Sandbox(folders, self._secret_paths, self._driver.home_folders(spec)))
+
+    def check_sandbox(self, environment: Mapping[str, str]) -> None:
+        """Raise InvalidSettings if the sandbox of the configuration cannot be had in this environment of the agent."""
+        spec = AgentSpec("", self._own, environment)
+        folders = (*((self._own,) if self._configured else ()), *self._shared_writable(spec))
+        if problem := unavailable() or self._sandbox_problem(folders):
+            raise InvalidSettings(f"agents.{self._name}.sandbox: {problem}")
+
+    def _shared_writable(self, spec: AgentSpec) -> tuple[Path, ...]:
+        """What all sessions of the agent write in a sandbox: the temporary folder, and the CLI's own folders and files."""
+        temporary = Path(spec.env.get("TMPDIR") or "/tmp")
+        configured = (path.expanduser().absolute() for path in self._settings.sandbox_writable)
+        return (temporary, *self._driver.home_folders(spec), *self._driver.home_files(spec), *configured)
+
+    def _sandbox_problem(self, folders: Sequence[Path]) -> str | None:
+        """Return why agents in a sandbox cannot write in folders, if they contain secrets or are in the data directory."""
+        for folder in folders:
+            for secret in self._secret_paths:
+                inside = secret / "workspaces", secret / "key-workspaces"
+                if folder.resolve().is_relative_to(secret.resolve()) and not any(map(folder.resolve().is_relative_to, inside)):
+                    return f"agents could write in {folder}, which is in {secret}"
+        return Sandbox(tuple(folders), self._secret_paths).conflict()
+
+    def resolve(self, base: Path, chosen: str, any_folder: bool) -> Path:
+        """Return the real path of a folder that a session has chosen, absolute or relative to `base`.
+
+        `any_folder` is whether the caller may name any folder of the gateway's user. Raises BadRequest unless it is an existing
+        directory that the session may use.
+        """
+        may_leave = self._any_directory or (any_folder and self._folders_of_user)
+        try:
+            given = base / Path(chosen).expanduser()
+            # Resolved, so that neither `..` nor a symbolic link leads out of the base. The process runtime does not follow a link
+            # that has been created in the path since.
+            path = given.resolve()
+            exists = path.is_dir()
+        except (OSError, ValueError, RuntimeError) as error:
+            if not may_leave and (chosen.startswith("~") or not _is_named_below(base, base / chosen)):
+                # The reason would contain whether the path, or the user, exists.
+                raise BadRequest(
+                    f"{chosen[:200]!r} is not below the folder of agent {self._name!r}; {self._allowed(base)}"
+                ) from error
+            raise BadRequest(f"{chosen[:200]!r} cannot be a folder: {error}") from error
+        elsewhere = not self._any_directory and not path.is_relative_to(base.resolve())
+        # An agent can replace a folder below its own by a link. A client that may name any folder names the link's target.
+        if elsewhere and (not may_leave or _is_named_below(base, given)):
+            raise BadRequest(f"{chosen!r} is not below the folder of agent {self._name!r}; {self._allowed(base)}")
+        if not exists:
+            where = "" if os.path.isabs(chosen) else f" in {base}"
+            raise BadRequest(f"there is no folder {chosen!r}{where}; create it first")
+        if elsewhere:
+            self._require_own(chosen, given, path)
+        if self._settings.sandbox != "off" and (problem := self._sandbox_problem([path])):
+            raise BadRequest(f"{chosen!r} cannot be used in a sandbox: {problem}")
+        return path
+
+    def _allowed(self, base: Path) -> str:
+        """Return what a client may choose, and the setting that allows more."""
+        local = (
+            "a program on this machine with a default key may name any folder of its user; others "
+            if self._folders_of_user
+            else ""
+        )
+        return f"{local}choose {base} or one below it. agents.{self._name}.cwd sets another folder for all"
+
+    def _require_own(self, chosen: str, given: Path, path: Path) -> None:
+        """Raise BadRequest unless a folder outside of the agent's own is one of the gateway's user."""
+        try:
+            problem = problem_of_folder(given, path, next(iter(self._secret_paths), None))
+        except OSError as error:
+            problem = str(error)
+        if problem:
+            raise BadRequest(f"{chosen!r} cannot be the folder of a session: {problem}; set agents.{self._name}.cwd to use it")
+
+
+def _is_named_below(base: Path, path: Path) -> bool:
+    """Whether a path is in a folder by its text, with links as they are."""
+    named = Path(os.path.normpath(path))
+    return named.is_relative_to(os.path.normpath(base)) or named.is_relative_to(os.path.realpath(base))
