@@ -10,32 +10,23 @@ Whether the program takes a history is found out afterwards, in a second start, 
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
-import os
-import threading
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from drivers.compatibility import Support, compatibility, support_of, too_old
-from drivers.contract.driver_info import ModelName, Option, Probe
+from drivers.contract.driver_info import Probe
 from drivers.contract.errors import DriverError
-from drivers.contract.events import SlashCommand
 from drivers.runtime.process import Spawner
-from gateway import __version__
 from gateway.agents.configured_agents import Agents, ConfiguredAgent
 from gateway.agents.installed_version import installed_version
+from gateway.agents.probe_cache import CACHE, read_cache, write_cache
 from gateway.errors import AgentProblem, GatewayError
-from gateway.private_files import private_file
 from gateway.security.redaction import Redactor
 
 log = logging.getLogger(__name__)
-_CACHE_WRITE = threading.Lock()
 
-CACHE = "discovery.json"
-"""The file of results in the data directory."""
 PROBE_TIMEOUT = 10.0
 """Seconds that a request waits for the first result of a probe. The probe itself continues."""
 MAX_AGE, MAX_AGE_PROBLEM = 600.0, 15.0
@@ -108,7 +99,7 @@ class Discovery:
         self._probes_at_start = probes_at_start
         self.spawner: Spawner | None = None
         self._agents, self._file, self._redactor = agents, data_dir / CACHE, redactor
-        self._results: dict[str, Probe] = _read_cache(self._file)
+        self._results: dict[str, Probe] = read_cache(self._file)
         self._probed_at: dict[str, float] = {}
         self._probes: dict[str, asyncio.Task[None]] = {}
         self._replaced: dict[str, str] = {}
@@ -300,7 +291,7 @@ class Discovery:
         agent.apply_probe(probe)
         self._results[key] = probe
         try:
-            await asyncio.to_thread(_write_cache, self._file, self._results)
+            await asyncio.to_thread(write_cache, self._file, self._results)
         except OSError as error:
             log.warning("the results of probes are not stored; all agents are probed again after a restart: %s", error)
 
@@ -343,49 +334,3 @@ def _log_in(agent: ConfiguredAgent) -> str:
     command = agent.login_command()
     how = "log in with its CLI" if command is None else f"run `{command}` in a terminal on this machine"
     return f"agent {agent.name!r} is not logged in: {how}, or put its API key {where}"
-
-
-def _read_cache(file: Path) -> dict[str, Probe]:
-    try:
-        return {key: _probe_of(value) for key, value in json.loads(file.read_text()).items()}
-    except (OSError, ValueError, TypeError, AttributeError, KeyError):
-        return {}
-
-
-def _probe_of(value: dict[str, Any]) -> Probe:
-    commands = tuple(SlashCommand.model_validate(command) for command in value.get("commands", ()))
-    options = tuple(Option(**{**option, "choices": tuple(option["choices"])}) for option in value.get("options", ()))
-    names = tuple(ModelName(**name) for name in value.get("model_names", ()))
-    # Another release of Portico seeds sessions in another way, with other arguments.
-    same = value.get("probed_by") == __version__
-    return Probe(
-        value["version"],
-        value["problem"],
-        value["logged_in"],
-        tuple(value["models"]),
-        value.get("images"),
-        commands,
-        value.get("additional_directories"),
-        options,
-        names,
-        tuple(value.get("efforts", ())),
-        tuple(value.get("fast_models", ())),
-        value.get("seeds") if same else None,
-        tuple(value.get("unknown_arguments", ())) if same else (),
-    )
-
-
-def _write_cache(file: Path, known: dict[str, Probe]) -> None:
-    temporary = file.with_suffix(".new")
-    # Probes that end at the same time write in different threads; the last one must write the results of all.
-    with _CACHE_WRITE:
-        # Problems are probed again at the next start, and the output of a failing program may contain a secret.
-        probes = dict(known).items()
-        well = {
-            key: {**asdict(probe), "probed_by": __version__}
-            for key, probe in probes
-            if probe.problem is None and probe.logged_in is not False
-        }
-        with open(private_file(temporary, os.O_WRONLY | os.O_TRUNC), "w") as opened:
-            json.dump(well, opened, default=SlashCommand.model_dump)
-        temporary.replace(file)

@@ -20,8 +20,9 @@ from drivers.compatibility import Support
 from drivers.runtime.process import Spawner
 from drivers.runtime.subreaper import adopted_orphans
 from gateway.agents.configured_agents import TEST_DRIVERS, Agents
-from gateway.agents.discovery import CACHE, PROBE_TIMEOUT, Discovery
+from gateway.agents.discovery import PROBE_TIMEOUT, Discovery
 from gateway.agents.driver_states import AgentState, DriverState, driver_states
+from gateway.agents.probe_cache import CACHE
 from gateway.config import Settings, StoreSettings
 from gateway.diagnosis.bounded import ANSWER_SECONDS, bounded
 from gateway.diagnosis.daemon import Address, Answer

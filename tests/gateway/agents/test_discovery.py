@@ -18,7 +18,8 @@ from drivers.runtime.process import Spawner
 from gateway import __version__
 from gateway.agents import discovery
 from gateway.agents.configured_agents import Agents
-from gateway.agents.discovery import Discovery, _read_cache, _write_cache
+from gateway.agents.discovery import Discovery
+from gateway.agents.probe_cache import read_cache, write_cache
 from gateway.config import parse
 from gateway.security.redaction import Redactor
 from tests.daemon import gateway_config, run_gateway
@@ -141,7 +142,7 @@ async def test_refresh_of_a_known_result_waits_until_sessions_have_started(
 @pytest.mark.parametrize("content", ["", "[]", "{", '{"a": []}', '{"a": {}}'])
 def test_a_cache_that_cannot_be_read_is_empty(tmp_path: Path, content: str) -> None:
     (tmp_path / "discovery.json").write_text(content)
-    assert _read_cache(tmp_path / "discovery.json") == {}
+    assert read_cache(tmp_path / "discovery.json") == {}
 
 
 async def test_results_count_where_they_cannot_be_stored(
@@ -231,7 +232,7 @@ async def test_probes_that_end_together_are_all_in_the_cache(tmp_path: Path) -> 
 
     def write(number: int) -> None:
         known[f"agent-{number}"] = Probe(version=str(number))
-        _write_cache(file, known)
+        write_cache(file, known)
 
     await asyncio.gather(*(asyncio.to_thread(write, number) for number in range(200)))
     assert json.loads(file.read_text()).keys() == known.keys()
@@ -269,10 +270,10 @@ async def test_a_result_of_another_release_of_portico_does_not_say_whether_a_his
         await agent_state(running.client, "claude")
         await wait_for_probes(running.gateway)
     file = tmp_path / "data" / "discovery.json"
-    assert set(_read_cache(file)[key].seeds for key in _read_cache(file) if key.startswith("claude|")) == {False}
+    assert set(read_cache(file)[key].seeds for key in read_cache(file) if key.startswith("claude|")) == {False}
     file.write_text(file.read_text().replace(f'"probed_by": "{__version__}"', '"probed_by": "0.0.1"'))
-    assert set(probe.seeds for probe in _read_cache(file).values()) == {None}
-    assert {probe.version for probe in _read_cache(file).values()} >= {"2.1.329"}
+    assert set(probe.seeds for probe in read_cache(file).values()) == {None}
+    assert {probe.version for probe in read_cache(file).values()} >= {"2.1.329"}
 
 
 async def test_sessions_that_need_a_history_are_refused_where_the_program_takes_none(tmp_path: Path, claude: Program) -> None:
