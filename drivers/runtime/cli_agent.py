@@ -122,6 +122,7 @@ class CliAgent(Agent):
         self._run_over = False
         self._gone = False
         self._exit: asyncio.Task[None] | None = None
+        self._passed_limit: str | None = None
         self._closing: asyncio.Task[None] | None = None
         self._termination: asyncio.Task[None] | None = None
         self._timer: asyncio.Timeout | None = None
@@ -341,6 +342,7 @@ class CliAgent(Agent):
 
     async def _stop(self, reason: str) -> None:
         """End the process because a limit has passed."""
+        self._passed_limit = reason
         await self._terminate(0.0)
         if self._limits.interrupted:
             self._take([SessionEnd(exit_code=INTERRUPTED, stop_reason="cancelled")])
@@ -457,6 +459,8 @@ class CliAgent(Agent):
             return self._codec.start_error
         if self._codec.protocol_error is not None:
             return AgentUnavailable(self._codec.protocol_error)
+        if self._passed_limit is not None:
+            return AgentUnavailable(self._passed_limit)
         printed = self._process.stderr_tail()
         if unknown := unknown_arguments(printed, argv):
             return UnknownArguments(unknown)
