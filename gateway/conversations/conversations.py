@@ -57,9 +57,9 @@ class ConversationRequest:
 
     `messages` are all of it, as the client has them: the last one is a user message or the result of a call. `options` are those
     of the agent, such as `model`. `tools` are the application-side tools; without `call_tools` their calls are refused, and the
-    agent goes on. `hints` are values by which the client names the conversation, if it does. `session_id` is the session that it
-    wants to continue. With `background` no message is expected to follow, such as after a request for a title: the agent ends
-    with the answer.
+    agent goes on. `hints` are values that the client gives with each request of the conversation, such as its user, and `name` is
+    one that it gives with no other conversation. `session_id` is the session that it wants to continue. With `background` no
+    message is expected to follow, such as after a request for a title: the agent ends with the answer.
     """
 
     agent: str
@@ -68,6 +68,7 @@ class ConversationRequest:
     tools: tuple[ToolSpec, ...] = ()
     call_tools: bool = True
     hints: frozenset[str] = frozenset()
+    name: str | None = None
     session_id: str | None = None
     background: bool = False
     key: IdempotencyKey | None = None
@@ -137,6 +138,7 @@ class ConversationTurn:
                 weakref.ref(self.session),
                 self._denials,
                 asked.hints,
+                asked.name,
             )
         )
 
@@ -160,6 +162,7 @@ class _Asked:
     scope: tuple[str, ...]
     digests: tuple[Digest, ...]
     hints: frozenset[str]
+    name: str | None
     call_tools: bool
     background: bool
     key: IdempotencyKey | None
@@ -248,6 +251,7 @@ class Conversations:
             scope,
             message_digests(before),
             frozenset(f"{caller.name or ''} {hint}" for hint in request.hints),
+            None if request.name is None else f"{caller.name or ''} {request.name}",
             request.call_tools,
             request.background,
             request.key,
@@ -265,7 +269,7 @@ class Conversations:
             return await self._named(asked, session_id)
         if not any(isinstance(message, AssistantMessage) for message in asked.before):
             return None
-        conversation = self._open.take(asked.scope, asked.digests, asked.hints)
+        conversation = self._open.take(asked.scope, asked.digests, asked.hints, asked.name)
         if conversation is None:
             return None
         session = conversation.session()

@@ -22,7 +22,8 @@ class OpenConversation:
 
     `scope` is the owner, the agent and its options; `digests` are those of all messages as the client has them. `turn_began` is
     the number of the session's turn that gave the answer: another one means that somebody else has continued the session.
-    `replies` are answers to pending calls that the client does not know of. `hints` are the values by which the client names it.
+    `replies` are answers to pending calls that the client does not know of. `hints` are values that the client gives with it, and
+    `name` is one that it gives with no other conversation.
     """
 
     session_id: str
@@ -32,6 +33,7 @@ class OpenConversation:
     session: weakref.ref[Session]
     replies: tuple[Reply, ...] = ()
     hints: frozenset[str] = frozenset()
+    name: str | None = None
 
     @property
     def digest(self) -> Digest:
@@ -46,6 +48,7 @@ class OpenConversations:
         self._by_session: OrderedDict[str, OpenConversation] = OrderedDict()
         self._by_digest: dict[Digest, dict[str, None]] = {}
         self._by_hint: dict[str, dict[str, None]] = {}
+        self._by_name: dict[str, dict[str, None]] = {}
 
     def add(self, conversation: OpenConversation) -> None:
         """Keep a conversation, in place of an earlier state of it. The one that was used longest ago may be forgotten."""
@@ -54,6 +57,8 @@ class OpenConversations:
         self._by_digest.setdefault(conversation.digest, {})[conversation.session_id] = None
         for hint in conversation.hints:
             self._by_hint.setdefault(hint, {})[conversation.session_id] = None
+        if conversation.name is not None:
+            self._by_name.setdefault(conversation.name, {})[conversation.session_id] = None
         if len(self._by_session) > self._limit:
             self.forget(next(iter(self._by_session)))
 
@@ -61,23 +66,28 @@ class OpenConversations:
         """Return the conversation of a session."""
         return self._by_session.get(session_id)
 
-    def take(self, scope: Sequence[str], digests: Sequence[Digest], hints: Iterable[str]) -> OpenConversation | None:
+    def take(
+        self, scope: Sequence[str], digests: Sequence[Digest], hints: Iterable[str], name: str | None = None
+    ) -> OpenConversation | None:
         """Return the conversation that consists of exactly these messages, and forget it; None if there is none.
 
-        Of several, one with a hint of the request is taken, else the one that was used last. If there is none, one with a hint of
-        the request is taken that ends with these messages: some clients send the newest messages of a long conversation only.
+        Of several, one with a hint of the request is taken, else the one that was used last. If there is none, one with the name
+        is taken that ends with these messages: some clients send the newest messages of a long conversation only.
         """
         given = [*hints]
-        named = {session_id: None for hint in given for session_id in self._by_hint.get(hint, ())}
+        hinted = {session_id: None for hint in given for session_id in self._by_hint.get(hint, ())}
         same = self._by_digest.get(conversation_digest(scope, digests), {})
-        candidates = [session_id for session_id in same if session_id in named] or list(same)
-        if not candidates and digests:
-            candidates = [session_id for session_id in named if self._ends_with(session_id, scope, digests)]
+        candidates = [session_id for session_id in same if session_id in hinted] or list(same)
+        if not candidates and digests and name is not None:
+            candidates = [session_id for session_id in self._by_name.get(name, ()) if self._ends_with(session_id, scope, digests)]
         return self.forget(candidates[-1]) if candidates else None
 
     def _ends_with(self, session_id: str, scope: Sequence[str], digests: Sequence[Digest]) -> bool:
-        found = self._by_session[session_id]
-        return found.scope == tuple(scope) and found.digests[-len(digests) :] == tuple(digests)
+        found, count = self._by_session[session_id], len(digests)
+        if found.scope != tuple(scope) or found.digests[-count:] != tuple(digests):
+            return False
+        # Where it also begins with them, it is not known whether the client has left out messages or edited one.
+        return found.digests[:count] != tuple(digests)
 
     def forget(self, session_id: str) -> OpenConversation | None:
         """Forget the conversation of a session, and return it; None if it is not known."""
@@ -87,6 +97,8 @@ class OpenConversations:
         _discard(self._by_digest, found.digest, session_id)
         for hint in found.hints:
             _discard(self._by_hint, hint, session_id)
+        if found.name is not None:
+            _discard(self._by_name, found.name, session_id)
         return found
 
 

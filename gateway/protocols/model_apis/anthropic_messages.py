@@ -150,13 +150,13 @@ async def _create(
     if request.stream:
         quotas.take_stream()
     connection = ClientConnection(http)
-    hints = {"chat": chat_id, "user": conversation.user_id}
     asked = ConversationRequest(
         agent=model.agent,
         messages=conversation.messages,
         options={**model.options, **effort},
         tools=conversation.tools,
-        hints=frozenset(f"{name} {value}" for name, value in hints.items() if value),
+        hints=frozenset((conversation.user_id,) if conversation.user_id else ()),
+        name=chat_id,
         session_id=session_id,
     )
     turn = await gateway.conversations.submit(caller, asked, connection.disconnected)

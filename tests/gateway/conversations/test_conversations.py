@@ -211,20 +211,44 @@ async def test_a_session_that_another_client_has_continued_is_left_alone(
     assert not talk.continued
 
 
-async def test_a_client_that_sends_the_newest_messages_only_is_recognized_by_its_hint(
+async def test_a_client_that_sends_the_newest_messages_only_is_recognized_by_its_name_of_the_conversation(
     portico: RunningGateway, write_scenario: WriteScenario
 ) -> None:
     options = scripted(write_scenario, [REMEMBER])
-    talk = Talk(portico, "script", options=options, hints=frozenset({"chat 7"}))
+    talk = Talk(portico, "script", options=options, name="chat 7")
     await talk.say("one")
     await talk.say("two")
     assert await talk.send([*talk.messages[2:], user("three")]) == '["one", "two"]'
     assert talk.continued
-    other = Talk(portico, "script", options=options, hints=frozenset({"chat 8"}))
-    assert await other.send([*talk.messages[-2:], user("four")]) == '["three"]'
-    # A request with the hint and without any answer is another conversation, such as one for a title.
+    for fields in ({"name": "chat 8"}, {"hints": frozenset({"chat 7"})}):
+        other = Talk(portico, "script", options=options, **fields)
+        assert await other.send([*talk.messages[-2:], user("four")]) == '["three"]'
+    # A request with the name and without any answer is another conversation, such as one for a title.
     assert await talk.send([user("Write a title.")]) == "[]"
     assert not talk.continued
+
+
+async def test_an_edited_message_of_a_conversation_that_repeats_itself_gets_a_new_session(
+    portico: RunningGateway, write_scenario: WriteScenario
+) -> None:
+    options = scripted(write_scenario, {"when": "hi", "steps": [{"text": "hello"}]}, [REMEMBER])
+    talk = Talk(portico, "script", options=options, name="chat 7")
+    await talk.say("hi")
+    await talk.say("hi")
+    # The messages before are the beginning of the conversation, and its end.
+    assert await talk.send([*talk.messages[:2], user("edited")]) == '["hi"]'
+    assert not talk.continued
+
+
+async def test_a_hint_tells_apart_conversations_with_equal_messages(
+    portico: RunningGateway, write_scenario: WriteScenario
+) -> None:
+    options = scripted(write_scenario, [REMEMBER])
+    first, second = (Talk(portico, "script", options=options, hints=frozenset({hint})) for hint in ("ann", "bob"))
+    for talk in (first, second):
+        await talk.say("same")
+    await first.say("more")
+    assert first.continued
 
 
 async def test_a_session_is_continued_by_its_id(portico: RunningGateway, write_scenario: WriteScenario) -> None:

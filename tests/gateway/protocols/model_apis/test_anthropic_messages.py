@@ -485,14 +485,12 @@ async def test_a_client_that_disconnects_ends_the_run(tmp_path: Path, write_scen
             assert (text_of(second), second["session"]) == ('["slow"]', session.id)
 
 
-async def test_a_conversation_of_a_user_is_found_by_its_newest_messages(tmp_path: Path, write_scenario: WriteScenario) -> None:
+async def test_equal_conversations_of_two_users_are_told_apart(tmp_path: Path, write_scenario: WriteScenario) -> None:
     async with scripted(tmp_path, write_scenario, [{"remember": True}]) as portico:
-        metadata = {"user_id": "user_1_session_2"}
-        first = await ask(portico, "one", metadata=metadata)
-        reply = assistant(first["content"])
-        second = await ask(portico, "one", reply, "two", metadata=metadata)
-        third = await ask(portico, "two", assistant(second["content"]), "three", metadata=metadata)
-        assert (text_of(third), third["session"]) == ('["one", "two"]', first["session"])
+        users = [{"user_id": f"user_{name}"} for name in ("ann", "bob")]
+        first, other = [await ask(portico, "one", metadata=user) for user in users]
+        second = await ask(portico, "one", assistant(first["content"]), "two", metadata=users[0])
+        assert second["session"] == first["session"] != other["session"]
 
 
 async def test_a_level_of_effort_that_the_agent_lists_is_its_option(tmp_path: Path) -> None:
