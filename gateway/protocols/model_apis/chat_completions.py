@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing
 from typing import Annotated, Any
 
@@ -13,14 +13,13 @@ from fastapi.responses import JSONResponse
 from pydantic import TypeAdapter
 
 from drivers.contract.driver_info import EFFORT_OPTION
-from drivers.contract.messages import Message, SystemMessage, text_of
 from gateway.conversations.conversations import ConversationRequest
 from gateway.errors import GatewayError
 from gateway.gateway import Gateway
 from gateway.protocols.authenticated_routes import CurrentCaller, CurrentQuotas, authenticated_route
 from gateway.protocols.client_connection import ClientConnection
 from gateway.protocols.direct_routes import DirectRequest, DirectRoute
-from gateway.protocols.model_apis.chat_completions_request import ChatCompletionRequest, read_conversation
+from gateway.protocols.model_apis.chat_completions_request import ChatCompletionRequest, is_background_task, read_conversation
 from gateway.protocols.model_apis.chat_completions_response import ChunkWriter, completion
 from gateway.protocols.model_apis.models import Model, find_model
 from gateway.protocols.model_apis.running_answer import RunningAnswer, failure_response, with_session
@@ -31,8 +30,6 @@ from gateway.security.quotas import RequestQuotas
 
 SessionHeader = Annotated[str | None, Header(description="Continue this session, if its history is that of the messages.")]
 ChatHeader = Annotated[str | None, Header(description="The client's own id of the conversation.")]
-BACKGROUND = "### Task:"
-"""How Open WebUI (0.12.4) begins its requests for titles, tags and further questions, of one message that no other follows."""
 EXAMPLES = openapi_extra(
     {
         "A message": {"model": "echo", "messages": [{"role": "user", "content": "hello"}]},
@@ -118,15 +115,17 @@ async def _respond(
     if request.stream:
         quotas.take_stream()
     connection = ClientConnection(http)
-    hints = {"chat": chat_id, "prompt_cache_key": request.prompt_cache_key, "user": request.user}
+    hints = {"prompt_cache_key": request.prompt_cache_key, "user": request.user}
     asked = ConversationRequest(
         agent=model.agent,
         messages=conversation.messages,
         options=options,
         tools=conversation.tools,
+        call_tools=conversation.call_tools,
         hints=frozenset(f"{name} {value}" for name, value in hints.items() if value),
+        name=chat_id,
         session_id=session_id,
-        background=_is_background(conversation.messages),
+        background=is_background_task(conversation.messages),
     )
     turn = await gateway.conversations.submit(caller, asked, connection.disconnected)
     running = RunningAnswer(gateway, turn, connection)
@@ -141,11 +140,6 @@ async def _whole(running: RunningAnswer, base: Mapping[str, Any]) -> Response:
     if failure is not None:
         return failure_response(failure)
     return Response(completion(base, running.answer), media_type="application/json")
-
-
-def _is_background(messages: Sequence[Message]) -> bool:
-    spoken = [message for message in messages if not isinstance(message, SystemMessage)]
-    return len(spoken) == 1 and text_of(spoken[0].content).startswith(BACKGROUND)
 
 
 async def _streamed(

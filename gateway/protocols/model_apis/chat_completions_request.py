@@ -21,6 +21,7 @@ from drivers.contract.messages import (
     ToolMessage,
     ToolUseBlock,
     UserMessage,
+    text_of,
 )
 from gateway.errors import BadRequest
 
@@ -140,6 +141,11 @@ def read_conversation(request: ChatCompletionRequest) -> ChatConversation:
     messages = [_message(message, f"messages.{n}", ignored) for n, message in enumerate(request.messages)]
     tools = tuple(_tool(tool, ignored) for tool in request.tools or ())
     return ChatConversation(messages, tools, request.tool_choice != "none", [*dict.fromkeys(ignored)])
+
+
+def is_background_task(messages: Sequence[Message]) -> bool:
+    """Whether nobody will go on with a conversation: Open WebUI's requests for titles, tags and follow-ups begin like this."""
+    return len(messages) == 1 and isinstance(messages[0], UserMessage) and text_of(messages[0].content).startswith("### Task:")
 
 
 def _tool(tool: Tool, ignored: list[str]) -> ToolSpec:

@@ -189,6 +189,39 @@ async def test_results_of_the_clients_tools_resume_the_run(
     assert session.run is run
 
 
+async def test_tool_choice_none_refuses_calls_and_keeps_the_agent(portico: RunningGateway, play: Callable[..., None]) -> None:
+    play([{"app_tool": {"id": "sky", "name": "weather"}}, {"text": "no"}])
+    first = await complete(portico, tools=[WEATHER], tool_choice="none")
+    choice = first.json()["choices"][0]
+    assert (choice["message"]["content"], choice["finish_reason"]) == ("no", "stop")
+    assert choice["message"]["reasoning_content"] == "\n[weather]\n"
+    (session,) = portico.gateway.sessions.held
+    agent = session.live
+    message = {"role": "assistant", "content": "no"}
+    second = await complete(portico, "hello", message, "again", tools=[WEATHER], tool_choice="auto")
+    assert second.json()["choices"][0]["finish_reason"] == "tool_calls"
+    assert session.live is agent
+
+
+async def test_the_agent_of_a_title_ends_with_it(portico: RunningGateway) -> None:
+    await complete(portico, "hello", model="echo")
+    await complete(portico, "### Task:\nWrite a title.", model="echo")
+    conversation, title = portico.gateway.sessions.held
+    await wait_until(lambda: title.live is None)
+    assert conversation.live is not None
+
+
+async def test_the_newest_messages_of_a_named_conversation_continue_it(
+    portico: RunningGateway, play: Callable[..., None]
+) -> None:
+    play([REMEMBER])
+    portico.client.headers["X-OpenWebUI-Chat-Id"] = "c1"
+    await complete(portico, "one")
+    await complete(portico, "one", said("[]", "assistant"), "two")
+    third = await complete(portico, "two", said('["one"]', "assistant"), "three")
+    assert third.json()["choices"][0]["message"]["content"] == '["one", "two"]'
+
+
 async def test_calls_without_text_have_no_content(portico: RunningGateway, play: Callable[..., None]) -> None:
     play([{"app_tool": {"id": "sky", "name": "weather"}}])
     message = (await complete(portico, tools=[WEATHER])).json()["choices"][0]["message"]
