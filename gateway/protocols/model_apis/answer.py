@@ -101,11 +101,6 @@ class Answer:
         return "".join(self._reasoning)
 
     @property
-    def is_empty(self) -> bool:
-        """Whether it has no part so far."""
-        return not (self._text or self._reasoning or self.calls)
-
-    @property
     def message(self) -> AssistantMessage:
         """The answer so far as a message of the conversation, as its client has it."""
         content: list[ContentBlock] = [TextBlock(text=self.text)] if self._text else []

@@ -6,13 +6,11 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import APIRouter, Header, Request, Response
+from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
-from pydantic import TypeAdapter
 
-from drivers.contract.driver_info import EFFORT_OPTION
 from gateway.conversations.conversations import ConversationRequest
 from gateway.errors import GatewayError
 from gateway.gateway import Gateway
@@ -21,15 +19,14 @@ from gateway.protocols.client_connection import ClientConnection
 from gateway.protocols.direct_routes import DirectRequest, DirectRoute
 from gateway.protocols.model_apis.chat_completions_request import ChatCompletionRequest, is_background_task, read_conversation
 from gateway.protocols.model_apis.chat_completions_response import ChunkWriter, completion
-from gateway.protocols.model_apis.models import Model, find_model
+from gateway.protocols.model_apis.conversation_headers import CONVERSATION_HEADERS, ChatHeader, SessionHeader
+from gateway.protocols.model_apis.models import effort_options, find_model
 from gateway.protocols.model_apis.running_answer import RunningAnswer, failure_response, with_session
 from gateway.protocols.route_metadata import EventStreamMetadata, openapi_extra
 from gateway.protocols.sse import event_stream
 from gateway.security.authentication import Caller
 from gateway.security.quotas import RequestQuotas
 
-SessionHeader = Annotated[str | None, Header(description="Continue this session, if its history is that of the messages.")]
-ChatHeader = Annotated[str | None, Header(description="The client's own id of the conversation.")]
 EXAMPLES = openapi_extra(
     {
         "A message": {"model": "echo", "messages": [{"role": "user", "content": "hello"}]},
@@ -91,13 +88,12 @@ def router(gateway: Gateway) -> APIRouter:
 
 def direct_route(gateway: Gateway, routes: APIRouter) -> DirectRoute:
     """Return the direct route for the route of `router`."""
-    headers = {"x-portico-session": TypeAdapter[Any](SessionHeader), "x-openwebui-chat-id": TypeAdapter[Any](ChatHeader)}
 
     async def respond(request: DirectRequest) -> Response:
-        session, chat = (request.headers[name] for name in headers)
+        session, chat = (request.headers[name] for name in CONVERSATION_HEADERS)
         return await _respond(gateway, request.http, request.caller, request.quotas, request.body, session, chat)
 
-    return DirectRoute(routes, "create_chat_completion", headers, respond)
+    return DirectRoute(routes, "create_chat_completion", CONVERSATION_HEADERS, respond)
 
 
 async def _respond(
@@ -110,8 +106,8 @@ async def _respond(
     chat_id: str | None,
 ) -> Response:
     conversation, model = read_conversation(request), find_model(gateway, request.model)
-    options, ignored = _options(gateway, model, request.reasoning_effort)
-    ignored = [*conversation.ignored, *ignored]
+    effort = effort_options(gateway, model, request.reasoning_effort)
+    ignored = [*conversation.ignored, *(["reasoning_effort"] if request.reasoning_effort and not effort else [])]
     if request.stream:
         quotas.take_stream()
     connection = ClientConnection(http)
@@ -119,7 +115,7 @@ async def _respond(
     asked = ConversationRequest(
         agent=model.agent,
         messages=conversation.messages,
-        options=options,
+        options={**model.options, **effort},
         tools=conversation.tools,
         call_tools=conversation.call_tools,
         hints=frozenset(f"{name} {value}" for name, value in hints.items() if value),
@@ -146,20 +142,10 @@ async def _streamed(
     gateway: Gateway, running: RunningAnswer, request: ChatCompletionRequest, base: Mapping[str, Any]
 ) -> Response:
     await running.begun()
-    if running.over and running.answer.is_empty and (failure := running.finish()) is not None:
+    if (failure := running.failure()) is not None:
         return failure_response(failure)
     include_usage = request.stream_options is not None and request.stream_options.include_usage is True
     return event_stream(_chunks(running, ChunkWriter(base, include_usage=include_usage)), gateway.keep_alive)
-
-
-def _options(gateway: Gateway, model: Model, effort: str | None) -> tuple[dict[str, str], list[str]]:
-    """The options of the agent, and the fields that have no effect."""
-    if not effort:
-        return model.options, []
-    agent = gateway.agents.get(model.agent)
-    if effort not in agent.efforts or EFFORT_OPTION in agent.locked:
-        return model.options, ["reasoning_effort"]
-    return {**model.options, EFFORT_OPTION: effort}, []
 
 
 async def _chunks(running: RunningAnswer, writer: ChunkWriter) -> AsyncIterator[bytes]:

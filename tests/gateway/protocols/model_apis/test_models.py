@@ -1,0 +1,79 @@
+"""`GET /v1/models`: the agents that can run, and the models that their programs list."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from drivers.contract.driver_info import ModelName, Probe
+from tests.daemon import RunningGateway, gateway_config, run_gateway
+
+
+async def get(portico: RunningGateway, path: str = "/v1/models", **headers: str) -> Any:
+    return (await portico.client.get(path, headers=headers)).json()
+
+
+@pytest.fixture
+def listing(portico: RunningGateway) -> RunningGateway:
+    """A gateway whose agent `script` lists two models, one of them with a name."""
+    names = (ModelName("big/one", "The big one"),)
+    portico.gateway.agents.get("script").apply_probe(Probe(models=("big/one", "small"), model_names=names))
+    return portico
+
+
+async def test_the_list_has_the_agents_and_their_models(listing: RunningGateway) -> None:
+    answer = await get(listing)
+    assert answer["object"] == "list"
+    found = {model["id"]: model for model in answer["data"]}
+    assert [model for model in found if model.startswith("script")] == ["script", "script/big/one", "script/small"]
+    assert "echo" in found
+    assert found["script/big/one"] == {
+        "id": "script/big/one",
+        "object": "model",
+        "created": found["script"]["created"],
+        "owned_by": "script",
+        "name": found["script"]["name"] + ": The big one",
+    }
+
+
+async def test_a_model_by_its_id(listing: RunningGateway) -> None:
+    for model in (await get(listing))["data"]:
+        assert await get(listing, f"/v1/models/{model['id']}") == model
+
+
+async def test_an_unknown_model_is_not_found(portico: RunningGateway) -> None:
+    answer = await portico.client.get("/v1/models/gpt-4o")
+    assert answer.status_code == 404
+    error = answer.json()["error"]
+    assert (error["code"], error["param"], error["type"]) == ("model_not_found", "model", "invalid_request_error")
+
+
+async def test_an_agent_that_cannot_run_is_not_listed(tmp_path: Path) -> None:
+    missing = {"driver": "claude", "program": str(tmp_path / "no-such-program")}
+    async with run_gateway(gateway_config(tmp_path, agents={"missing": missing})) as portico:
+        assert "missing" not in {model["owned_by"] for model in (await get(portico))["data"]}
+        assert (await portico.client.get("/v1/models/missing")).status_code == 404
+
+
+async def test_models_that_a_session_may_not_choose_are_not_listed(listing: RunningGateway) -> None:
+    listing.gateway.agents.get("script").locked = frozenset({"model"})
+    assert [model["id"] for model in (await get(listing))["data"] if model["owned_by"] == "script"] == ["script"]
+
+
+async def test_the_shape_of_anthropic(listing: RunningGateway) -> None:
+    headers = {"anthropic-version": "2023-06-01"}
+    answer = await get(listing, **headers)
+    ids = [model["id"] for model in answer["data"]]
+    assert (answer["first_id"], answer["last_id"], answer["has_more"]) == (ids[0], ids[-1], False)
+    assert {model["type"] for model in answer["data"]} == {"model"}
+    assert (await get(listing, "/v1/models/small", **headers))["type"] == "error"
+    assert (await get(listing, "/v1/models/script/small", **headers))["id"] == "script/small"
+
+
+async def test_the_model_of_a_request_is_the_agents_option(portico: RunningGateway) -> None:
+    """Here with an agent that has no such option; CLIs have one."""
+    body = {"model": "script/small", "messages": [{"role": "user", "content": "hello"}]}
+    error = (await portico.client.post("/v1/chat/completions", json=body)).json()["error"]
+    assert "has no option 'model'" in error["message"]
