@@ -50,6 +50,14 @@ $(CLIS)/agents/.installed: tests/real/agents/package.json tests/real/agents/requ
 	done; test -x $(CLIS)/agents/vibe/bin/vibe-acp || echo 'No Python 3.12 or newer was found: Mistral Vibe is not installed.'
 	@touch $@
 
+$(CLIS)/model-apis/.installed: tests/real/model_apis/package.json tests/real/model_apis/requirements.txt
+	@mkdir -p $(CLIS)/model-apis
+	@cp tests/real/model_apis/package.json $(CLIS)/model-apis/package.json
+	@npm install --prefix $(CLIS)/model-apis --no-audit --no-fund --no-package-lock --loglevel=error
+	@test -x $(CLIS)/model-apis/python/bin/python || $(PYTHON) -m venv $(CLIS)/model-apis/python
+	@$(CLIS)/model-apis/python/bin/python -m pip install --quiet --disable-pip-version-check -r tests/real/model_apis/requirements.txt
+	@touch $@
+
 $(CLIS)/python/.installed: tests/real/requirements.txt
 	@test -x $(CLIS)/python/bin/python || $(PYTHON) -m venv $(CLIS)/python
 	@$(CLIS)/python/bin/python -m pip install --quiet --disable-pip-version-check -r tests/real/requirements.txt
@@ -72,7 +80,7 @@ test test-real: export PYTHONDONTWRITEBYTECODE =
 test: $(VENV)/.dev ## Run the whole suite: no model, no CLI, no network
 	@$(BIN)/python -m pytest -q -n 3 --dist worksteal --durations=10
 
-test-real: $(VENV)/.dev $(CLIS)/.installed $(CLIS)/acpx/.installed $(CLIS)/acp-client/.installed $(CLIS)/agents/.installed $(CLIS)/python/.installed ## Run the tests with the real CLIs against model servers on loopback
+test-real: $(VENV)/.dev $(CLIS)/.installed $(CLIS)/acpx/.installed $(CLIS)/acp-client/.installed $(CLIS)/agents/.installed $(CLIS)/model-apis/.installed $(CLIS)/python/.installed ## Run the tests with the real CLIs against model servers on loopback
 	@$(BIN)/python -m pytest -q -n 2 --dist loadfile tests/real
 
 check: $(VENV)/.dev ## Lint, types on Linux and on macOS, and the import contract
