@@ -51,15 +51,30 @@ CANNOT_ASK = "clients of this API cannot be asked for permission; a rule that al
 TOOLS_OFF = "this call was refused: the client takes no calls of its tools for this answer; go on without them"
 
 
+@dataclass(frozen=True, slots=True)
+class EarlierAnswer:
+    """An answer that a request's messages follow, however the conversation went on since.
+
+    `session_id` is its session, and `last` the number of its last event. `system_before` is the system message with which the
+    conversation up to there begins, if it does, and `system_now` the one that replaces it.
+    """
+
+    session_id: str
+    last: int
+    system_before: str | None = None
+    system_now: str | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConversationRequest:
     """A conversation whose last messages are new.
 
-    `messages` are all of it, as the client has them: the last one is a user message or the result of a call. `options` are those
-    of the agent, such as `model`. `tools` are the application-side tools; without `call_tools` their calls are refused, and the
-    agent goes on. `hints` are values that the client gives with each request of the conversation, such as its user, and `name` is
-    one that it gives with no other conversation. `session_id` is the session that it wants to continue. With `background` no
-    message is expected to follow, such as after a request for a title: the agent ends with the answer.
+    `messages` are all of it, as the client has them: the last one is a user message or the result of a call. With `after` they
+    are only those that follow that answer. `options` are those of the agent, such as `model`. `tools` are the application-side
+    tools; without `call_tools` their calls are refused, and the agent goes on. `hints` are values that the client gives with each
+    request of the conversation, such as its user, and `name` is one that it gives with no other conversation. `session_id` is the
+    session that it wants to continue. With `background` no message is expected to follow, such as after a request for a title:
+    the agent ends with the answer.
     """
 
     agent: str
@@ -71,6 +86,7 @@ class ConversationRequest:
     name: str | None = None
     session_id: str | None = None
     background: bool = False
+    after: EarlierAnswer | None = None
     key: IdempotencyKey | None = None
 
 
@@ -79,6 +95,8 @@ class ConversationTurn:
 
     def __init__(self, conversations: Conversations, session: Session, turn: Turn, asked: _Asked) -> None:
         self.session = session
+        self.first = turn.first
+        """The number of the turn's first event in the log of the session."""
         self._conversations, self._turn, self._asked = conversations, turn, asked
         self._denials: tuple[Reply, ...] = ()
         self._end: SessionEnd | Awaiting | None = None
@@ -129,6 +147,8 @@ class ConversationTurn:
         asked = self._asked
         if asked.background and isinstance(self._end, SessionEnd):
             self._conversations.end_agent_soon(self.session)
+        if asked.digests is None:
+            return
         self._conversations.keep(
             OpenConversation(
                 self.session.id,
@@ -152,7 +172,8 @@ class ConversationTurn:
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """A request that was checked. `before` is the conversation without the new messages; `digests` are of it."""
+    """A request that was checked. `before` is the conversation without the new messages; `digests` are of it, None if it is not
+    known."""
 
     caller: Caller
     agent: ConfiguredAgent
@@ -160,7 +181,7 @@ class _Asked:
     before: Sequence[Message]
     new: Sequence[Message]
     scope: tuple[str, ...]
-    digests: tuple[Digest, ...]
+    digests: tuple[Digest, ...] | None
     hints: frozenset[str]
     name: str | None
     call_tools: bool
@@ -193,9 +214,11 @@ class Conversations:
         """Begin to answer the new messages. `disconnected` cancels that if it returns before the agent has them.
 
         A session is continued if its history is that of the conversation, and nobody else has continued it since. Otherwise the
-        conversation gets a new session. Raises BadRequest, NotFound (for `session_id`), TooMany, ShuttingDown or AgentProblem;
-        then nothing has changed.
+        conversation gets a new session. Raises BadRequest, NotFound (for `session_id` and `after`), TooMany, ShuttingDown or
+        AgentProblem; then nothing has changed.
         """
+        if request.after is not None:
+            return await self._submit_after(caller, request, request.after, disconnected)
         asked = self._checked(caller, request, disconnected)
         found = await self._find(asked, request.session_id)
         if found is not None:
@@ -226,8 +249,12 @@ class Conversations:
     def _checked(self, caller: Caller, request: ConversationRequest, disconnected: Callable[[], Awaitable[None]]) -> _Asked:
         agent = self._agents.get(request.agent)
         messages = request.messages if agent.info.system else _without_system(request.messages)
-        before, new = _divided(messages)
-        _check_calls(before, new)
+        if request.after is None:
+            before, new = _divided(messages)
+            _check_calls(before, new)
+        else:
+            before, new = (), messages
+            _require_answerable(new)
         key = agent.workspace_key(caller.name)
         agent.check_options(request.options, key)
         hidden = {option.name for option in agent.options if option.secret}
@@ -249,7 +276,7 @@ class Conversations:
             before,
             new,
             scope,
-            message_digests(before),
+            message_digests(before) if request.after is None else None,
             frozenset(f"{caller.name or ''} {hint}" for hint in request.hints),
             None if request.name is None else f"{caller.name or ''} {request.name}",
             request.call_tools,
@@ -269,7 +296,7 @@ class Conversations:
             return await self._named(asked, session_id)
         if not any(isinstance(message, AssistantMessage) for message in asked.before):
             return None
-        conversation = self._open.take(asked.scope, asked.digests, asked.hints, asked.name)
+        conversation = self._open.take(asked.scope, asked.digests or (), asked.hints, asked.name)
         if conversation is None:
             return None
         session = conversation.session()
@@ -329,6 +356,73 @@ class Conversations:
         )
         return ConversationTurn(self, session, turn, asked)
 
+    # -- the messages after an earlier answer -----------------------------------------------------------------------------
+
+    async def _submit_after(
+        self, caller: Caller, request: ConversationRequest, after: EarlierAnswer, disconnected: Callable[[], Awaitable[None]]
+    ) -> ConversationTurn:
+        """Continue the session if the answer is its last one; else a new one with the history up to the answer."""
+        session = await self._sessions.get(caller, after.session_id)
+        spoken = any(isinstance(message, AssistantMessage) for message in request.messages)
+        if session.agent.name == request.agent and after.system_before == after.system_now and not spoken:
+            try:
+                return await self._continue_after(self._checked(caller, request, disconnected), session, after)
+            except Conflict as error:
+                log.info("session %s is not continued after event %d: %s", session.id, after.last, error)
+        history = [message async for message in session.history.until(after.last)]
+        app_tools = session.config.app_tools or ()
+        if session.agent.name != request.agent:
+            history = _without_own_calls(history, app_tools)
+        whole = replace(request, messages=_with_new(history, request.messages, after, app_tools), after=None)
+        asked = self._checked(caller, whole, disconnected)
+        return await self._begin(replace(asked, digests=message_digests(_without_own_calls(asked.before, app_tools))))
+
+    async def _continue_after(self, asked: _Asked, session: Session, after: EarlierAnswer) -> ConversationTurn:
+        """Continue a session. Raises Conflict if the answer is not its last one."""
+
+        def require_last() -> None:
+            if session.log.last != after.last:
+                raise Conflict("it has been continued since")
+
+        require_last()
+        waiting = session.run.pending.calls.values() if session.run is not None and session.state == "waiting" else ()
+        results = {call.id for call in waiting if call.wants == "result"}
+        replies = {reply.call_id for reply in asked.replies}
+        if unknown := replies - results:
+            raise BadRequest(f"there is no tool call {ids(sorted(unknown))} that waits for this result")
+        if missing := results - replies:
+            raise BadRequest(f"the tool call {ids(sorted(missing))} has no result; send one for each call")
+        if asked.prompt is not None and replies:
+            self._run_in_background(session.cancel())
+            raise Conflict("the client sends a message with the results of its calls")
+
+        def settings(current: SessionSettings) -> SessionSettings:
+            require_last()
+            new = asked.settings
+            return replace(current, options=new.options, secrets=new.secrets, tools=new.tools, app_tools=new.app_tools)
+
+        denials = [
+            PermissionReply(call.id, granted=False, reason=CANNOT_ASK)
+            for call in waiting
+            if call.wants != "result" and not call.optional
+        ]
+        known = self._open.get(session.id)
+        if known is not None and known.session() is session and known.turn_began == session.turn_began:
+            asked = replace(asked, digests=known.digests)
+        turn = await session.submit(
+            Submission(
+                message=asked.prompt,
+                replies=[*asked.replies, *denials] if asked.prompt is None else (),
+                settings=settings,
+                key=asked.key,
+                when_busy="queue",
+                disconnected=asked.disconnected,
+                cancel_on_disconnect=True,
+            )
+        )
+        self._open.forget(session.id)
+        return ConversationTurn(self, session, turn, asked)
+
     # -- a new session ----------------------------------------------------------------------------------------------------
 
     async def _begin(self, asked: _Asked) -> ConversationTurn:
@@ -372,9 +466,38 @@ def _divided(messages: Sequence[Message]) -> tuple[Sequence[Message], Sequence[M
     if at is None:
         at = next((n for n, message in enumerate(messages) if not isinstance(message, SystemMessage)), len(messages))
     before, new = messages[:at], messages[at:]
+    _require_answerable(new)
+    return before, new
+
+
+def _require_answerable(new: Sequence[Message]) -> None:
     if not any(isinstance(message, UserMessage | ToolMessage) for message in new):
         raise BadRequest("messages: the last message must be of the user, or the result of a tool call")
-    return before, new
+
+
+def _with_new(
+    history: Sequence[Message], new: Sequence[Message], after: EarlierAnswer, app_tools: Sequence[ToolSpec]
+) -> list[Message]:
+    """The whole conversation: a history, with another system message, and the messages that follow it."""
+    found = _without_leading_system(history, after.system_before)
+    names = {tool.name for tool in app_tools}
+    # Calls of the agent's own that were waiting beside those of the client.
+    denied = [call_id for call_id, call in unanswered(history).items() if call.name not in names]
+    found += [ToolMessage(tool_call_id=call_id, content=f"Tool call denied: {CANNOT_ASK}") for call_id in denied]
+    system = [SystemMessage(content=after.system_now)] if after.system_now else []
+    return [*system, *found, *new]
+
+
+def _without_leading_system(history: Sequence[Message], text: str | None) -> list[Message]:
+    """A history without the system message that it begins with, which `_without_system` may have put into the first message."""
+    first = history[0] if history and text else None
+    if isinstance(first, SystemMessage):
+        return [*history[1:]]
+    if isinstance(first, UserMessage) and isinstance(first.content, tuple):
+        parts = [part.text if isinstance(part, TextBlock) else None for part in first.content[:2]]
+        if parts == [text, "\n\n"]:
+            return [UserMessage(content=first.content[2:]), *history[1:]]
+    return [*history]
 
 
 def _check_calls(before: Sequence[Message], new: Sequence[Message]) -> None:

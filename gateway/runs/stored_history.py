@@ -49,6 +49,11 @@ class StoredHistory:
             for body in page:
                 yield MESSAGE.validate_json(body)
 
+    async def until(self, seq: int) -> AsyncIterator[Message]:
+        """Yields the messages that are complete with the event of this number."""
+        async for message in self.messages(0, await self._store.messages.count_until(self._session_id, seq)):
+            yield message
+
     async def with_failures(self) -> AsyncIterator[Message]:
         """Yields all messages, and for each failed turn without text the reason, as an assistant message (`failure_message`)."""
         first = 0

@@ -46,6 +46,13 @@ class MessageRepository:
         query = select(func.coalesce(func.max(table.c.position) + 1, 0)).where(table.c.session_id == session_id)
         return await self._database.read(lambda connection: int(connection.execute(query).scalar_one()))
 
+    async def count_until(self, session_id: str, seq: int) -> int:
+        """Returns the number of messages of a session that are complete with the event of this number, which are its first."""
+        table = schema.messages
+        query = select(func.coalesce(func.max(table.c.position) + 1, 0)).where(table.c.session_id == session_id)
+        query = query.where(table.c.seq.is_(None) | (table.c.seq <= seq))
+        return await self._database.read(lambda connection: int(connection.execute(query).scalar_one()))
+
     async def page(self, session_id: str, first: int, end: int) -> list[str]:
         """Returns messages as JSON texts, from the position `first` to before `end`: PAGE_CHARACTERS of them, at least one."""
         table = schema.messages
