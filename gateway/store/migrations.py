@@ -45,7 +45,8 @@ def _add_message_numbers(op: Operations) -> None:
 
 
 def _add_table(op: Operations) -> None:
-    # `create_all` has created it: `failures` in version 6, `session_usage` in version 7. Nothing of older runs is in them.
+    # `create_all` has created it: `failures` in version 6, `session_usage` in version 7, `responses` and `conversations` in
+    # version 8. Nothing of older runs is in them.
     pass
 
 
@@ -61,6 +62,7 @@ STEPS: Mapping[int, Callable[[Operations], None]] = {
     5: _add_message_numbers,
     6: _add_table,
     7: _add_table,
+    8: _add_table,
 }
 """By version: the step to it from the version before."""
 

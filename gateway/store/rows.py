@@ -90,6 +90,34 @@ class RunRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class ResponseRecord:
+    """An answer of a session that a client names by its id: the events `first_seq` to `last_seq` of the session's log.
+
+    `last_seq` and `completed_at` are None while it is not over, or not known to be. Times are in seconds since the epoch. `body`
+    is JSON data of the protocol's own.
+    """
+
+    id: str
+    session_id: str
+    first_seq: int
+    created_at: float
+    body: Mapping[str, Any]
+    conversation_id: str | None = None
+    last_seq: int | None = None
+    completed_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ConversationRecord:
+    """A name of a conversation, which answers of one or more sessions belong to. `body` is JSON data of the protocol's own."""
+
+    id: str
+    owner: str | None
+    created_at: float
+    body: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class FailureRecord:
     """Why a run failed. `without_text`: its last turn has no text of the agent."""
 

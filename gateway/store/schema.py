@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import BigInteger, Boolean, Column, Float, ForeignKey, Index, Integer, LargeBinary, MetaData, String, Table, Text
 
-VERSION = 7
+VERSION = 8
 metadata = MetaData()
 
 schema_version = Table("schema_version", metadata, Column("version", Integer, nullable=False))
@@ -89,6 +89,31 @@ session_usage = Table(
     Column("cache_write", BigInteger, nullable=False),
     Column("reasoning_tokens", BigInteger, nullable=False),
     Column("cost_usd", Float, nullable=False),
+)
+
+# Answers of sessions that clients name by an id of their own (OpenAI's Responses): rows.ResponseRecord. `body` is JSON.
+responses = Table(
+    "responses",
+    metadata,
+    Column("id", String(64), primary_key=True),
+    Column("session_id", ForeignKey("sessions.id", ondelete="CASCADE"), nullable=False, index=True),
+    Column("first_seq", BigInteger, nullable=False),
+    # Null until the answer is over, and where the gateway was killed before it had stored that.
+    Column("last_seq", BigInteger),
+    Column("created_at", Float, nullable=False),
+    Column("completed_at", Float),
+    Column("conversation_id", String(64), index=True),
+    Column("body", Text, nullable=False),
+)
+
+# Names of conversations, which such answers may belong to: rows.ConversationRecord.
+conversations = Table(
+    "conversations",
+    metadata,
+    Column("id", String(64), primary_key=True),
+    Column("owner", String(64)),
+    Column("created_at", Float, nullable=False),
+    Column("body", Text, nullable=False),
 )
 
 # One row holds the events first..last of a log, one JSON a line: rows follow the writes, not the events.

@@ -106,7 +106,7 @@ class SessionRepository:
         def transaction(connection: Connection) -> None:
             for table in (schema.events, schema.runs):
                 connection.execute(delete(table).where(table.c.log_id == session_id))
-            for table in (schema.failures, schema.session_usage, schema.compactions, schema.session_metadata, schema.messages):
+            for table in _TABLES_OF_SESSIONS:
                 connection.execute(delete(table).where(table.c.session_id == session_id))
             connection.execute(delete(schema.sessions).where(schema.sessions.c.id == session_id))
 
@@ -117,6 +117,17 @@ class SessionRepository:
             return [SessionRecord(**_with_config(row)) for row in connection.execute(query).mappings()]
 
         return await self._database.read(records)
+
+
+_TABLES_OF_SESSIONS = (
+    schema.failures,
+    schema.session_usage,
+    schema.compactions,
+    schema.session_metadata,
+    schema.responses,
+    schema.messages,
+)
+"""Those with rows of a session, besides its events and runs."""
 
 
 def _list_rows() -> Select[Any]:

@@ -15,6 +15,7 @@ from gateway.store.failures import FailureRepository
 from gateway.store.idempotency_keys import IdempotencyKeyRepository
 from gateway.store.messages import MessageRepository
 from gateway.store.processes import ProcessRepository
+from gateway.store.responses import ResponseRepository
 from gateway.store.runs import RunRepository
 from gateway.store.session_copies import copy_session
 from gateway.store.session_metadata import SessionMetadataRepository
@@ -37,6 +38,7 @@ class Store:
         self.failures = FailureRepository(database)
         self.events = EventRepository(database)
         self.idempotency_keys = IdempotencyKeyRepository(database)
+        self.responses = ResponseRepository(database)
         self.audit = AuditRepository(database)
         self.processes = ProcessRepository(database)
 
