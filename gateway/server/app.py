@@ -27,7 +27,7 @@ from gateway.protocols.aap import versions
 from gateway.protocols.acp import routes as acp
 from gateway.protocols.authenticated_routes import authenticated_route
 from gateway.protocols.direct_routes import DirectRoutes
-from gateway.protocols.model_apis import anthropic_messages, chat_completions, models
+from gateway.protocols.model_apis import anthropic_messages, chat_completions, models, responses
 from gateway.protocols.model_apis.vendor_requests import VendorRequests
 from gateway.security.redaction import current_redactor
 from gateway.server.access_log import AccessLog
@@ -66,7 +66,7 @@ def create_app(gateway: Gateway) -> ASGIApp:
     with without_pydantic_v1():
         direct = versions.include(app, gateway)
         # Not by `include_router`, which builds each route a second time for the first request.
-        for protocol in (execute, chat_completions, anthropic_messages):
+        for protocol in (execute, chat_completions, responses, anthropic_messages):
             routes = protocol.router(gateway)
             direct.append(protocol.direct_route(gateway, routes))
             app.router.routes += routes.routes

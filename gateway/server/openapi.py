@@ -21,6 +21,7 @@ TAGS = {
     "OpenAI: chat completions": "The API of that name: the agents are the models.",
     "Anthropic: messages": "Anthropic's Messages API, over the same sessions.",
     "OpenAI and Anthropic: models": "The agents, and the models of each, as models of the vendors' APIs.",
+    "OpenAI: responses": "OpenAI's Responses: answers of agents by ids, also in the background, and conversations of them.",
     "ACP": "The Agent Client Protocol over streamable HTTP; at the same path over WebSocket.",
     "operations": "The gateway's own endpoints: installed drivers, health, readiness and metrics.",
 }

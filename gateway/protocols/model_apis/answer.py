@@ -75,11 +75,12 @@ class Answer:
     """The answer of one turn. `feed` returns its parts as they come; the other members are those of the answer so far.
 
     `app_tools` are the names of the application-side tools. With `show_tools` other than `off`, calls of the agent's own tools
-    are lines of the reasoning, or of the text.
+    are lines of the reasoning, or of the text. With `merged` false each event adds parts of its own, also where several are fed
+    together.
     """
 
-    def __init__(self, app_tools: Iterable[str], show_tools: ShowTools) -> None:
-        self._app_tools, self._show_tools = frozenset(app_tools), show_tools
+    def __init__(self, app_tools: Iterable[str], show_tools: ShowTools, *, merged: bool = True) -> None:
+        self._app_tools, self._show_tools, self._merged = frozenset(app_tools), show_tools, merged
         self._own_calls: dict[str, str] = {}
         self._text: list[str] = []
         self._reasoning: list[str] = []
@@ -91,6 +92,8 @@ class Answer:
         """Why the run has failed, for people, if `end` is `error`."""
         self.resets_at: float | None = None
         """When the usage limit resets that has ended the run, in seconds since the epoch."""
+        self.duration = 0.0
+        """Seconds from the prompt to the end of the run, if it has ended."""
 
     @property
     def text(self) -> str:
@@ -108,7 +111,12 @@ class Answer:
         return AssistantMessage(content=tuple(content))
 
     def feed(self, entries: Iterable[Entry]) -> Sequence[Part]:
-        """Return the parts that these events add, deltas of one kind in a row as one part."""
+        """Return the parts that these events add, deltas of one kind in a row as one part if they are merged."""
+        if not self._merged:
+            return [part for entry in entries for part in self._feed((entry,))]
+        return self._feed(entries)
+
+    def _feed(self, entries: Iterable[Entry]) -> list[Part]:
         parts: list[Part] = []
         for entry in entries:
             self._add(entry.event, parts)
@@ -139,7 +147,7 @@ class Answer:
         elif isinstance(event, Awaiting):
             self.end = "tool_calls"
         elif isinstance(event, SessionEnd):
-            self.end = _REASONS[event.stop_reason]
+            self.end, self.duration = _REASONS[event.stop_reason], event.duration_ms / 1000
             self.error = (self.error or NO_REASON) if self.end == "error" else None
 
     def _add_text(self, text: str, parts: list[Part]) -> None:

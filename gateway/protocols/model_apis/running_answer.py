@@ -8,8 +8,9 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from fastapi import Response
 from fastapi.responses import JSONResponse
@@ -20,6 +21,8 @@ from gateway.gateway import Gateway
 from gateway.protocols.client_connection import ClientConnection
 from gateway.protocols.model_apis.answer import Answer, Part
 from gateway.sessions.session import Session
+
+Result = TypeVar("Result")
 
 SESSION = "X-Portico-Session"
 """The header of every response with the id of its session."""
@@ -42,15 +45,22 @@ class Failure:
 
 
 class RunningAnswer:
-    """Reads the answer of a turn: call `complete`; or `begun`, and then `parts`."""
+    """Reads the answer of a turn: call `complete`; or `begun`, and then `parts`.
 
-    def __init__(self, gateway: Gateway, turn: ConversationTurn, connection: ClientConnection) -> None:
-        self.turn, self.answer = turn, Answer(turn.app_tools, gateway.settings.openai.show_tools)
+    `connection` is that of the client; None for an answer that goes on without one. `merged` is that of the answer.
+    """
+
+    def __init__(
+        self, gateway: Gateway, turn: ConversationTurn, connection: ClientConnection | None, *, merged: bool = True
+    ) -> None:
+        self.turn, self.answer = turn, Answer(turn.app_tools, gateway.settings.openai.show_tools, merged=merged)
         self._patience, self._connection = gateway.keep_alive, connection
         self._batches = turn.batches()
         self._reading: asyncio.Task[Sequence[Part]] | None = None
         self.over = False
         """Whether nothing follows any more."""
+        self.last = turn.first
+        """The number of the last event that was read."""
 
     async def begun(self) -> None:
         """Return when there is a first part, or the answer is over; at the latest when a stream needs its first keep-alive.
@@ -58,7 +68,7 @@ class RunningAnswer:
         Raises GatewayError.
         """
         reading = self._reading = asyncio.create_task(self._first_parts())
-        await self._connection.wait_for(self._wait(reading), self.turn.abandon)
+        await self._until_over(self._wait(reading))
 
     async def _wait(self, reading: asyncio.Task[Sequence[Part]]) -> None:
         done, _ = await asyncio.wait((reading,), timeout=self._patience)
@@ -100,7 +110,10 @@ class RunningAnswer:
 
     async def complete(self) -> list[Part]:
         """Return all parts of the answer when it is over. The run is cancelled if the client disconnects. Raises GatewayError."""
-        return await self._connection.wait_for(self._read_all(), self.turn.abandon)
+        return await self._until_over(self._read_all())
+
+    async def _until_over(self, work: Coroutine[None, None, Result]) -> Result:
+        return await (work if self._connection is None else self._connection.wait_for(work, self.turn.abandon))
 
     async def _read_all(self) -> list[Part]:
         found: list[Part] = []
@@ -110,7 +123,9 @@ class RunningAnswer:
 
     async def _read(self) -> Sequence[Part]:
         entries = await anext(self._batches, None)
-        parts = () if entries is None else self.answer.feed(entries)
+        parts: Sequence[Part] = ()
+        if entries is not None:
+            self.last, parts = entries[-1].seq, self.answer.feed(entries)
         if entries is None or self.answer.end is not None:
             self.over = True
             # Nothing follows. It lets the turn see that.

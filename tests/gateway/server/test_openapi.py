@@ -99,7 +99,11 @@ async def test_security_requirement_is_documented_where_a_key_is_required(portic
     async with httpx.AsyncClient(base_url=portico.url, timeout=60) as anybody:
         for method, path, operation in operations(document):
             content = {"driver": "echo", "task": "x"} if path == "/v1/execute" else None
-            answer = await anybody.request(method, path.format(session_id="x", agent="echo", model_id="echo"), json=content)
+            answer = await anybody.request(
+                method,
+                path.format(session_id="x", agent="echo", model_id="echo", response_id="x", conversation_id="x"),
+                json=content,
+            )
             key_required = answer.status_code == 401
             assert key_required == bool(operation.get("security")) == ("401" in operation["responses"]), (method, path)
             assert key_required == (f"{method} {path}" not in SECRET_FREE)

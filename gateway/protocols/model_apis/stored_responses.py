@@ -1,0 +1,226 @@
+"""StoredResponses: finds the responses that clients name by their ids, and reads them again from the logs of their sessions.
+
+A response is the part of a log from the first event of a turn to the event after which its client is to act. The store keeps
+where it begins and what it repeats of its request; the newest ones are also in memory, so that most requests read nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+from drivers.contract.events import Awaiting, SessionEnd
+from gateway.errors import NotFound, StoreUnavailable
+from gateway.events.event_log import Entry
+from gateway.gateway import Gateway
+from gateway.protocols.model_apis.answer import Answer
+from gateway.protocols.model_apis.responses_output import Json, ResponseView
+from gateway.runs.cancellation import completed
+from gateway.security.authentication import Caller
+from gateway.sessions.session import Session
+from gateway.store import ResponseRecord
+
+log = logging.getLogger(__name__)
+
+MAX_RECENT = 256
+"""How many responses are kept in memory, those that were used last."""
+
+
+class NoResponse(NotFound):
+    """No response has this id, or it is another's."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredResponse:
+    """A response with its session."""
+
+    record: ResponseRecord
+    session: Session
+
+    @property
+    def fields(self) -> Mapping[str, Any]:
+        """What it repeats of its request."""
+        fields: Mapping[str, Any] = self.record.body["fields"]
+        return fields
+
+    @property
+    def instructions(self) -> str | None:
+        found: str | None = self.fields["instructions"]
+        return found or None
+
+    def view(self) -> ResponseView:
+        return ResponseView(self.record.id, self.record.created_at, self.fields)
+
+    def answer(self) -> Answer:
+        """An answer that has read nothing yet."""
+        called = (tool["name"] for tool in self.fields["tools"] if self._call_tools)
+        return Answer(called, self.record.body["show_tools"], merged=False)
+
+    @property
+    def _call_tools(self) -> bool:
+        return bool(self.fields["tool_choice"] != "none")
+
+    def ends(self, entry: Entry) -> bool:
+        """Whether it ends with this event. Calls that wait for something else than the client's results are denied."""
+        event = entry.event
+        if isinstance(event, Awaiting):
+            return self._call_tools and any(call.wants == "result" for call in event.calls)
+        return isinstance(event, SessionEnd)
+
+    def completed_at(self, answer: Answer) -> float:
+        """When the response was complete, in seconds since the epoch."""
+        return self.record.completed_at or self.record.created_at + answer.duration
+
+
+class StoredResponses:
+    """The responses of a gateway. Raises NoResponse for those of other callers, and for those whose session was deleted."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._recent: OrderedDict[str, ResponseRecord] = OrderedDict()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def close(self) -> None:
+        """Wait for what is in the background, which ends with the runs of the gateway."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+        self._recent.clear()
+
+    def run(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run something in the background."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def add(self, record: ResponseRecord) -> asyncio.Task[None]:
+        """Let a response be found from now on. The task ends when it is stored."""
+        self._keep(record)
+        return self.run(self._store(record))
+
+    async def _store(self, record: ResponseRecord) -> None:
+        # Its client gets the response all the same: it can be found until the gateway stops.
+        with _logged(f"response {record.id} is not stored"):
+            await self._gateway.store.responses.add(record)
+
+    def remove(self, record: ResponseRecord, stored: asyncio.Task[None]) -> None:
+        """Forget a response that no client knows of, in the background once it is stored."""
+        self._recent.pop(record.id, None)
+        self.run(self._remove(record.id, stored))
+
+    async def _remove(self, response_id: str, stored: asyncio.Task[None]) -> None:
+        await asyncio.shield(stored)
+        with _logged(f"response {response_id} is not removed from the store"):
+            await self._gateway.store.responses.delete(response_id)
+
+    def set_over(self, record: ResponseRecord, last: int, completed_at: float, stored: asyncio.Task[None]) -> None:
+        """Note that a response is over, with the number of its last event. It is stored in the background, once `stored` ends."""
+        if record.id in self._recent:
+            self._keep(replace(record, last_seq=last, completed_at=completed_at))
+        self.run(self._store_end(record.id, last, completed_at, stored))
+
+    async def _store_end(self, response_id: str, last: int, completed_at: float, stored: asyncio.Task[None]) -> None:
+        await asyncio.shield(stored)
+        # Without it the end is found in the log.
+        with _logged(f"the end of response {response_id} is not stored"):
+            await self._gateway.store.responses.set_over(response_id, last, completed_at)
+
+    def _keep(self, record: ResponseRecord) -> None:
+        self._recent[record.id] = record
+        self._recent.move_to_end(record.id)
+        if len(self._recent) > MAX_RECENT:
+            self._recent.popitem(last=False)
+
+    async def get(self, caller: Caller, response_id: str) -> StoredResponse:
+        """Return a response."""
+        record = self._recent.get(response_id)
+        if record is None:
+            record = await self._gateway.store.responses.get(response_id)
+        if record is None:
+            raise _none(response_id)
+        return await self._with_session(caller, record)
+
+    async def newest(self, caller: Caller, conversation_id: str) -> StoredResponse | None:
+        """Return the newest response of a conversation, None if it has none."""
+        record = await self._gateway.store.responses.newest(conversation_id)
+        return await self._with_session(caller, self._recent.get(record.id, record)) if record is not None else None
+
+    async def _with_session(self, caller: Caller, record: ResponseRecord) -> StoredResponse:
+        try:
+            session = await self._gateway.sessions.get(caller, record.session_id)
+        except NotFound:
+            raise _none(record.id) from None
+        return StoredResponse(record, session)
+
+    async def delete(self, response: StoredResponse) -> None:
+        """Delete a response: its id. What has been said stays in its session."""
+        await completed(self._gateway.store.responses.delete(response.record.id))
+        self._recent.pop(response.record.id, None)
+
+    async def last_event(self, response: StoredResponse) -> int | None:
+        """Return the number of its last event, None while it is not over."""
+        if response.record.last_seq is not None:
+            return response.record.last_seq
+        async for entries in read(response, follow=False):
+            if response.ends(entries[-1]):
+                self._keep(replace(response.record, last_seq=entries[-1].seq))
+                return entries[-1].seq
+        return None
+
+    async def current(self, response: StoredResponse) -> tuple[Json, Answer]:
+        """Return the response object as it is at this moment, and its answer so far."""
+        view, answer = response.view(), response.answer()
+        async for entries in read(response, follow=False):
+            view.events(answer.feed(entries))
+        if answer.end is not None:
+            view.end(answer, 0.0)
+        return view.response(answer, response.completed_at(answer)), answer
+
+    async def events(self, response: StoredResponse) -> AsyncIterator[list[Json]]:
+        """The events of its stream from the first one on, those that are there together, until it is over."""
+        view, answer = response.view(), response.answer()
+        events = view.begin()
+        async for entries in read(response, follow=True):
+            events += view.events(answer.feed(entries))
+            if answer.end is not None:
+                # Its record may have been completed meanwhile.
+                record = self._recent.get(response.record.id, response.record)
+                events += view.end(answer, replace(response, record=record).completed_at(answer))
+            if events:
+                yield events
+            events = []
+        if answer.end is None:
+            yield [*events, view.failed("the response was deleted, or the gateway is shutting down")]
+
+
+@contextmanager
+def _logged(problem: str) -> Iterator[None]:
+    """Log a failure of the store instead of raising it."""
+    try:
+        yield
+    except StoreUnavailable as error:
+        log.warning("%s: %s", problem, error)
+
+
+async def read(response: StoredResponse, *, follow: bool) -> AsyncIterator[Sequence[Entry]]:
+    """The events of a response: those that there are, or with `follow` also those that come. The last one ends it."""
+    log, after = response.session.log, response.record.first_seq - 1
+    while follow or after < log.last:
+        entries = await log.read(after)
+        if not entries:
+            return
+        after = entries[-1].seq
+        end = next((n for n, entry in enumerate(entries, 1) if response.ends(entry)), None)
+        if given := [entry for entry in entries[:end] if type(entry.event) is not Awaiting or response.ends(entry)]:
+            yield given
+        if end is not None:
+            return
+
+
+def _none(response_id: str) -> NoResponse:
+    return NoResponse(f"Response with id '{response_id}' not found; it was deleted, or was not stored (`store` was false)")

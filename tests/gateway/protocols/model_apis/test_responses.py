@@ -1,0 +1,533 @@
+"""`/v1/responses`: items in and out, the stream, what follows a response, and responses by their ids."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from gateway.security.api_keys import NamedKeys
+from gateway.security.authentication import ADMINISTRATOR
+from tests.conftest import write_config
+from tests.daemon import Daemon, RunningGateway, gateway_config, run_gateway
+from tests.gateway.requests import get_history
+
+WriteScenario = Callable[..., str]
+Json = dict[str, Any]
+REMEMBER = {"remember": True}
+WEATHER = {"type": "function", "name": "weather", "description": "The weather.", "parameters": {"type": "object"}}
+CALL = {"app_tool": {"id": "sky", "name": "weather", "input": {"in": "Rome"}}}
+PIXEL = "data:image/png;base64,iVBORw0KGgo="
+
+
+@asynccontextmanager
+async def scripted(tmp_path: Path, write_scenario: WriteScenario, *turns: Any, **tables: Any) -> AsyncIterator[RunningGateway]:
+    """A gateway whose agent `script` plays these turns."""
+    agents = {"script": {"driver": "script", "cwd": str(tmp_path / "scenes"), "options": {"scenario": write_scenario(*turns)}}}
+    async with run_gateway(gateway_config(tmp_path, agents=agents, **tables)) as portico:
+        yield portico
+
+
+async def create(client: httpx.AsyncClient, given: Any = "hello", status: int = 200, **fields: Any) -> Json:
+    """Create a response, and return its JSON."""
+    answer = await client.post("/v1/responses", json={"model": "script", "input": given, **fields})
+    assert answer.status_code == status, answer.text
+    return dict(answer.json())
+
+
+def events_of(text: str) -> list[Json]:
+    """The events of a stream. Each has a name, its number, and the last frame says that it is over."""
+    *frames, last = [frame for frame in text.split("\n\n") if frame and not frame.startswith(":")]
+    assert last == "data: [DONE]"
+    found = []
+    for frame in frames:
+        name, data = frame.split("\n")
+        found.append(json.loads(data.removeprefix("data: ")))
+        assert name == f"event: {found[-1]['type']}"
+    return found
+
+
+async def stream(client: httpx.AsyncClient, given: Any = "hello", **fields: Any) -> list[Json]:
+    """Create a response with `stream`, and return its events."""
+    answer = await client.post("/v1/responses", json={"model": "script", "input": given, "stream": True, **fields})
+    assert (answer.status_code, answer.headers["content-type"].split(";")[0]) == (200, "text/event-stream"), answer.text
+    events = events_of(answer.text)
+    assert [event["sequence_number"] for event in events] == [*range(len(events))]
+    return events
+
+
+def output_text(response: Json) -> str:
+    parts = [part for item in response["output"] if item["type"] == "message" for part in item["content"]]
+    return "".join(part["text"] for part in parts)
+
+
+def session_of(answer: httpx.Response) -> str:
+    return answer.headers["x-portico-session"]
+
+
+def result(output: Any = "sun", call_id: str = "sky") -> Json:
+    return {"type": "function_call_output", "call_id": call_id, "output": output}
+
+
+# -- one response -------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_text_is_answered(tmp_path: Path, write_scenario: WriteScenario) -> None:
+    usage = {"input_tokens": 20, "cache_read": 100, "cache_write": 3, "output_tokens": 18, "reasoning_tokens": 5}
+    steps = [{"thinking": "Hm."}, {"text": "You said: {prompt}"}, {"usage": usage}]
+    async with scripted(tmp_path, write_scenario, steps) as portico:
+        found = await create(portico.client, metadata={"a": "b"}, instructions="Be brief.")
+    reasoning, message = found["output"]
+    assert (reasoning["type"], reasoning["summary"]) == ("reasoning", [{"type": "summary_text", "text": "Hm."}])
+    assert (message["type"], message["role"], message["status"]) == ("message", "assistant", "completed")
+    assert [(part["type"], part["text"]) for part in message["content"]] == [("output_text", "You said: hello")]
+    assert [found["id"][:5], reasoning["id"][:3], message["id"][:4]] == ["resp_", "rs_", "msg_"]
+    assert (found["object"], found["status"], found["error"], found["incomplete_details"]) == (
+        "response",
+        "completed",
+        None,
+        None,
+    )
+    assert (found["metadata"], found["instructions"], found["model"]) == ({"a": "b"}, "Be brief.", "script")
+    assert found["completed_at"] >= found["created_at"]
+    assert found["usage"] == {
+        "input_tokens": 123,
+        "input_tokens_details": {"cached_tokens": 100, "cache_write_tokens": 3},
+        "output_tokens": 18,
+        "output_tokens_details": {"reasoning_tokens": 5},
+        "total_tokens": 141,
+    }
+
+
+async def test_the_events_of_a_stream(tmp_path: Path, write_scenario: WriteScenario) -> None:
+    steps = [{"thinking": "Hm."}, {"text": "On"}, {"text": "e"}, CALL]
+    async with scripted(tmp_path, write_scenario, steps) as portico:
+        events = await stream(portico.client, tools=[WEATHER])
+    assert [event["type"].removeprefix("response.") for event in events] == [
+        "created", "in_progress",
+        "output_item.added", "reasoning_summary_part.added", "reasoning_summary_text.delta", "reasoning_summary_text.done",
+        "reasoning_summary_part.done", "output_item.done",
+        "output_item.added", "content_part.added", "output_text.delta", "output_text.delta", "output_text.done",
+        "content_part.done", "output_item.done",
+        "output_item.added", "function_call_arguments.delta", "function_call_arguments.done", "output_item.done",
+        "completed",
+    ]  # fmt: skip
+    final = events[-1]["response"]
+    done = [event["item"] for event in events if event["type"] == "response.output_item.done"]
+    assert done == final["output"]
+    assert [item["type"] for item in done] == ["reasoning", "message", "function_call"]
+    assert "".join(e["delta"] for e in events if e["type"] == "response.output_text.delta") == "One" == output_text(final)
+    call = done[-1]
+    assert (call["id"][:3], call["call_id"], call["name"], call["arguments"]) == ("fc_", "sky", "weather", '{"in":"Rome"}')
+    for event in events:
+        if "item_id" in event:
+            assert event["item_id"] == done[event["output_index"]]["id"]
+    assert (events[0]["response"]["status"], final["status"]) == ("in_progress", "completed")
+
+
+async def test_items_of_all_kinds_are_a_history(tmp_path: Path, write_scenario: WriteScenario) -> None:
+    async with scripted(tmp_path, write_scenario, [REMEMBER]) as portico:
+        items = [
+            {"type": "message", "role": "developer", "content": [{"type": "input_text", "text": "Be kind."}]},
+            {"role": "user", "content": "Weather?"},
+            {"type": "reasoning", "id": "rs_x", "summary": [], "encrypted_content": "gAAA"},
+            {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Looking."}]},
+            {"type": "function_call", "call_id": "sky", "name": "weather", "arguments": '{"in": "Rome"}'},
+            result([{"type": "input_text", "text": "sun"}, {"type": "input_image", "image_url": PIXEL}]),
+            {"type": "message", "role": "assistant", "content": "Sun."},
+            {
+                "role": "user",
+                "content": [{"type": "input_text", "text": "And now?"}, {"type": "input_image", "image_url": PIXEL}],
+            },
+        ]
+        answer = await portico.client.post("/v1/responses", json={"model": "script", "input": items, "instructions": "Be brief."})
+        assert output_text(answer.json()) == '["Weather?"]'
+        assert answer.headers["x-portico-ignored"] == "input.reasoning"
+        history = await get_history(portico.client, session_of(answer))
+    image = {"type": "image", "url": PIXEL}
+    call = {"type": "tool_use", "toolCallId": "sky", "name": "weather", "input": {"in": "Rome"}}
+    assert history[:-1] == [
+        {"role": "system", "content": "Be brief."},
+        {"role": "system", "content": "Be kind."},
+        {"role": "user", "content": "Weather?"},
+        {"role": "assistant", "content": [{"type": "text", "text": "Looking."}, call]},
+        {"role": "tool", "toolCallId": "sky", "content": [{"type": "text", "text": "sun"}, image]},
+        {"role": "assistant", "content": [{"type": "text", "text": "Sun."}]},
+        {"role": "user", "content": [{"type": "text", "text": "And now?"}, image]},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({"input": []}, "the last message must be"),
+        ({"input": [{"role": "user", "content": " "}]}, "blank"),
+        ({"input": [{"role": "robot", "content": "x"}]}, "input.0.role: 'robot'"),
+        ({"input": [{"type": "web_search_call", "id": "ws_1"}]}, "input.0.type: 'web_search_call' is not supported"),
+        ({"input": [{"role": "user", "content": [{"type": "input_file", "file_id": "f"}]}]}, "input.0.content.0.type: 'input_file'"),
+        ({"input": [{"role": "user", "content": [{"type": "input_image", "file_id": "f"}]}]}, "input.0.content.0.file_id"),
+        ({"input": [{"role": "user", "content": 7}]}, "input.0.content: must be a text, or a list"),
+        ({"input": [{"type": "function_call", "call_id": "c", "name": "n", "arguments": "[]"}]}, "input.0.arguments: must be a JSON"),
+        ({"input": [{"type": "function_call", "call_id": "c", "name": "n", "arguments": "{"}]}, "input.0.arguments: not JSON"),
+        ({"input": [{"type": "function_call", "name": "n", "arguments": "{}"}]}, "input.0.call_id"),
+        ({"input": [{"role": "user", "content": "x"}, result()]}, "no tool call 'sky'"),
+        ({"input": [{"role": "user", "content": "x"}, {"type": "function_call", "call_id": "c", "name": "n", "arguments": "{}"},
+                    {"role": "user", "content": "x"}]}, "'c' has no result"),
+        ({"tools": [{"type": "web_search"}]}, "tools.0.type: 'web_search' is not supported"),
+        ({"tools": [{"type": "function"}]}, "tools.0.name"),
+        ({"tool_choice": "required"}, "tool_choice: 'required'"),
+        ({"tool_choice": {"type": "function", "name": "weather"}}, "tool_choice: 'function'"),
+        ({"text": {"format": {"type": "json_schema", "name": "x", "schema": {}}}}, "text.format: 'json_schema'"),
+        ({"prompt": {"id": "p"}}, "prompt: "),
+        ({"top_logprobs": 2}, "top_logprobs: "),
+        ({"messages": [{"role": "user", "content": "x"}]}, "send `input`"),
+        ({"background": True, "store": False}, "background: "),
+        ({"conversation": "conv_x", "previous_response_id": "resp_x"}, "previous_response_id: leave it out"),
+        ({"conversation": "conv_x", "store": False}, "conversation: "),
+        ({"model": None}, "model: missing"),
+        ({"reasoning": {"effort": 3}}, "reasoning.effort"),
+        ({"stream": "yes please"}, "stream"),
+    ],
+)  # fmt: skip
+async def test_what_is_not_supported_is_refused_by_name(portico: RunningGateway, fields: Json, problem: str) -> None:
+    body = {"model": "script", "input": "hello", **fields}
+    answer = await portico.client.post("/v1/responses", json=body)
+    assert answer.status_code in (400, 404), answer.text
+    error = answer.json()["error"]
+    assert problem in error["message"] and error["type"] == "invalid_request_error"
+    assert (await portico.client.get("/sessions")).json()["sessions"] == [], "nothing has changed"
+
+
+async def test_what_has_no_effect_is_said(portico: RunningGateway) -> None:
+    fields = {
+        "temperature": 0.5, "top_p": 0.9, "max_output_tokens": 9, "parallel_tool_calls": False, "truncation": "auto",
+        "include": ["reasoning.encrypted_content"], "reasoning": {"effort": "high", "summary": "auto", "context": "all"},
+        "text": {"verbosity": "low", "format": {"type": "text"}}, "service_tier": "auto", "tools": [{**WEATHER, "strict": True}],
+        "tool_choice": "none", "surprise": 1, "max_tool_calls": 3, "frequency_penalty": 0, "prompt_cache_key": "k", "user": "u",
+    }  # fmt: skip
+    answer = await portico.client.post("/v1/responses", json={"model": "script", "input": "hello", **fields})
+    assert answer.status_code == 200, answer.text
+    assert set(answer.headers["x-portico-ignored"].split(", ")) == {
+        "temperature", "top_p", "max_output_tokens", "parallel_tool_calls", "truncation", "include", "reasoning.context",
+        "reasoning.effort", "text.verbosity", "tools.strict", "surprise", "max_tool_calls",
+    }  # fmt: skip
+    found = answer.json()
+    assert (found["temperature"], found["max_tool_calls"], found["reasoning"]["effort"]) == (0.5, 3, None)
+    assert [tool["name"] for tool in found["tools"]] == ["weather"]
+
+
+# -- failures -----------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_run_that_fails_at_once_is_an_error(tmp_path: Path, write_scenario: WriteScenario) -> None:
+    failing = [{"stop": {"reason": "error", "message": "the model is down"}}]
+    async with scripted(tmp_path, write_scenario, failing) as portico:
+        for stream_it in (False, True):
+            answer = await portico.client.post("/v1/responses", json={"model": "script", "input": "x", "stream": stream_it})
+            assert (answer.status_code, answer.json()["error"]["message"]) == (502, "the model is down")
+            assert answer.headers["x-should-retry"] == "false"
+
+
+async def test_a_run_that_fails_later_is_a_failed_response(tmp_path: Path, write_scenario: WriteScenario) -> None:
+    failing = [{"text": "half"}, {"stop": {"reason": "error", "message": "the model is down"}}]
+    async with scripted(tmp_path, write_scenario, failing) as portico:
+        found = await create(portico.client)
+        events = await stream(portico.client)
+        again = (await portico.client.get(f"/v1/responses/{found['id']}")).json()
+    error = {"code": "server_error", "message": "the model is down"}
+    assert (found["status"], found["error"], output_text(found)) == ("failed", error, "half")
+    assert (events[-1]["type"], events[-1]["response"]["error"]) == ("response.failed", error)
+    assert again == found
+
+
+@pytest.mark.parametrize(("reason", "why"), [("max_tokens", "max_output_tokens"), ("refusal", "content_filter")])
+async def test_an_incomplete_response(tmp_path: Path, write_scenario: WriteScenario, reason: str, why: str) -> None:
+    async with scripted(tmp_path, write_scenario, [{"text": "half"}, {"stop": {"reason": reason}}]) as portico:
+        found = await create(portico.client)
+        events = await stream(portico.client)
+    assert (found["status"], found["incomplete_details"]) == ("incomplete", {"reason": why})
+    assert events[-1]["type"] == "response.incomplete"
+
+
+async def test_an_unknown_model(portico: RunningGateway) -> None:
+    answer = await portico.client.post("/v1/responses", json={"model": "gpt-5", "input": "x"})
+    assert answer.status_code == 404 and "no agent 'gpt-5'" in answer.json()["error"]["message"]
+
+
+# -- what follows a response --------------------------------------------------------------------------------------------------
+
+
+async def test_a_previous_response_is_continued_in_its_warm_session(tmp_path: Path, write_scenario: WriteScenario) -> None:
+    async with scripted(tmp_path, write_scenario, [REMEMBER]) as portico:
+        first = await portico.client.post("/v1/responses", json={"model": "script", "input": "one"})
+        session = await portico.gateway.sessions.get(ADMINISTRATOR, session_of(first))
+        agent = session.live
+        body = {"model": "script", "input": "two", "previous_response_id": first.json()["id"]}
+        second = await portico.client.post("/v1/responses", json=body)
+        assert output_text(second.json()) == '["one"]'
+        assert session_of(second) == session_of(first) and session.live is agent
+        assert second.json()["previous_response_id"] == first.json()["id"]
+        # The same again is a branch.
+        branch = await portico.client.post("/v1/responses", json={**body, "input": "TWO"})
+        assert output_text(branch.json()) == '["one"]' and session_of(branch) != session_of(first)
+        third = await create(portico.client, "three", previous_response_id=branch.json()["id"])
+        assert output_text(third) == '["one", "TWO"]'
+
+
+async def test_instructions_are_those_of_one_response(tmp_path: Path, write_scenario: WriteScenario) -> None:
+    async with scripted(tmp_path, write_scenario, [REMEMBER]) as portico:
+        systems = []
+        previous, sessions = None, []
+        for text, instructions in [("one", "Be brief."), ("two", "Be brief."), ("three", "Be long."), ("four", None)]:
+            fields = {"previous_response_id": previous, "instructions": instructions}
+            answer = await portico.client.post("/v1/responses", json={"model": "script", "input": text, **fields})
+            previous = answer.json()["id"]
+            sessions.append(session_of(answer))
+            history = await get_history(portico.client, sessions[-1])
+            systems.append([message["content"] for message in history if message["role"] == "system"])
+        assert output_text(answer.json()) == '["one", "two", "three"]'
+    assert systems == [["Be brief."], ["Be brief."], ["Be long."], []]
+    assert sessions[0] == sessions[1] and len(set(sessions)) == 3
+
+
+async def test_results_resume_the_run_of_a_previous_response(tmp_path: Path, write_scenario: WriteScenario) -> None:
+    async with scripted(tmp_path, write_scenario, [{"text": "Looking. "}, CALL, {"text": "It is {results.sky}."}]) as portico:
+        first = await portico.client.post("/v1/responses", json={"model": "script", "input": "Weather?", "tools": [WEATHER]})
+        run = (await portico.gateway.sessions.get(ADMINISTRATOR, session_of(first))).run
+        fields = {"previous_response_id": first.json()["id"], "tools": [WEATHER]}
+        refused = await create(portico.client, "Well?", 400, **fields)
+        assert "'sky' has no result" in refused["error"]["message"]
+        # Some clients repeat the call.
+        call = next(item for item in first.json()["output"] if item["type"] == "function_call")
+        second = await portico.client.post("/v1/responses", json={"model": "script", "input": [call, result()], **fields})
+        assert output_text(second.json()) == "It is sun."
+        session = await portico.gateway.sessions.get(ADMINISTRATOR, session_of(second))
+        assert session.id == session_of(first) and session.run is run
+        # The same call once more, with another result: a branch.
+        third = await portico.client.post("/v1/responses", json={"model": "script", "input": [result("rain")], **fields})
+        assert output_text(third.json()) == "It is rain." and session_of(third) != session_of(first)
+
+
+async def test_a_whole_conversation_without_ids(tmp_path: Path, write_scenario: WriteScenario) -> None:
+    async with scripted(tmp_path, write_scenario, [REMEMBER]) as portico:
+        body: Json = {"model": "script", "store": False, "instructions": "Be brief."}
+        first = await portico.client.post("/v1/responses", json={**body, "input": [{"role": "user", "content": "one"}]})
+        items = [{"role": "user", "content": "one"}, *first.json()["output"], {"role": "user", "content": "two"}]
+        second = await portico.client.post("/v1/responses", json={**body, "input": items})
+        assert output_text(second.json()) == '["one"]' and session_of(second) == session_of(first)
+        for answer in (first, second):
+            assert answer.json()["store"] is False
+            gone = await portico.client.get(f"/v1/responses/{answer.json()['id']}")
+            assert (gone.status_code, gone.json()["error"]["type"]) == (404, "invalid_request_error")
+
+
+async def test_items_may_be_given_by_reference(tmp_path: Path, write_scenario: WriteScenario) -> None:
+    async with scripted(tmp_path, write_scenario, [{"thinking": "Hm."}, REMEMBER]) as portico:
+        first = await portico.client.post("/v1/responses", json={"model": "script", "input": "one"})
+        references = [{"type": "item_reference", "id": item["id"]} for item in first.json()["output"]]
+        items = [{"role": "user", "content": "one"}, *references, {"role": "user", "content": "two"}]
+        second = await portico.client.post("/v1/responses", json={"model": "script", "input": items})
+        assert output_text(second.json()) == '["one"]' and session_of(second) == session_of(first)
+        for unknown in ("msg_x", "other", references[0]["id"] + "9"):
+            items[1] = {"id": unknown}
+            refused = await create(portico.client, items, 404)
+            assert f"no item '{unknown}'" in refused["error"]["message"]
+
+
+async def test_an_unknown_previous_response(portico: RunningGateway) -> None:
+    refused = await create(portico.client, "two", 404, previous_response_id="resp_none")
+    assert (refused["error"]["code"], refused["error"]["param"]) == ("previous_response_not_found", "previous_response_id")
+
+
+async def test_a_conversation_names_its_newest_response(tmp_path: Path, write_scenario: WriteScenario) -> None:
+    async with scripted(tmp_path, write_scenario, [REMEMBER]) as portico:
+        made = (await portico.client.post("/v1/conversations", json={"metadata": {"topic": "demo"}})).json()
+        assert made["id"].startswith("conv_") and made["metadata"] == {"topic": "demo"}
+        assert (await portico.client.get(f"/v1/conversations/{made['id']}")).json() == made
+        first = await create(portico.client, "one", conversation=made["id"])
+        assert first["conversation"] == {"id": made["id"]}
+        assert output_text(await create(portico.client, "two", conversation={"id": made["id"]})) == '["one"]'
+        assert output_text(await create(portico.client, "TWO", previous_response_id=first["id"])) == '["one"]'
+        assert output_text(await create(portico.client, "three", conversation=made["id"])) == '["one", "two"]'
+        assert "no conversation 'conv_x'" in (await create(portico.client, "x", 404, conversation="conv_x"))["error"]["message"]
+        deleted = (await portico.client.delete(f"/v1/conversations/{made['id']}")).json()
+        assert deleted == {"id": made["id"], "object": "conversation.deleted", "deleted": True}
+        await create(portico.client, "four", 404, conversation=made["id"])
+
+
+# -- responses by their ids ---------------------------------------------------------------------------------------------------
+
+
+async def test_a_response_is_read_again(tmp_path: Path, write_scenario: WriteScenario) -> None:
+    steps = [{"thinking": "Hm."}, {"text": "One."}, CALL, {"text": "Two."}]
+    async with scripted(tmp_path, write_scenario, steps) as portico:
+        found = await create(portico.client, tools=[WEATHER])
+        path = f"/v1/responses/{found['id']}"
+        assert (await portico.client.get(path)).json() == found
+        events = await stream(portico.client, tools=[WEATHER])
+        path = f"/v1/responses/{events[0]['response']['id']}"
+        assert events_of((await portico.client.get(path, params={"stream": True})).text) == events
+        resumed = await portico.client.get(path, params={"stream": True, "starting_after": 5})
+        assert events_of(resumed.text) == events[6:]
+
+
+async def test_input_items(tmp_path: Path, write_scenario: WriteScenario) -> None:
+    async with scripted(tmp_path, write_scenario, [CALL, {"text": "Two."}]) as portico:
+        parts = [{"type": "input_text", "text": "Look."}, {"type": "input_image", "image_url": PIXEL}]
+        found = await create(portico.client, [{"role": "user", "content": parts}], tools=[WEATHER])
+        page = (await portico.client.get(f"/v1/responses/{found['id']}/input_items")).json()
+        [item] = page["data"]
+        assert (item["role"], item["content"][0]["text"], item["content"][1]["image_url"]) == ("user", "Look.", PIXEL)
+        assert (page["object"], page["first_id"], page["has_more"]) == ("list", item["id"], False)
+        after = await create(portico.client, [result()], tools=[WEATHER], previous_response_id=found["id"])
+        path = f"/v1/responses/{after['id']}/input_items"
+        [item] = (await portico.client.get(path)).json()["data"]
+        assert (item["type"], item["call_id"], item["output"]) == ("function_call_output", "sky", "sun")
+        assert (await portico.client.get(path, params={"after": item["id"]})).json()["data"] == []
+        assert (await portico.client.get(path, params={"after": "x"})).status_code == 400
+
+
+async def test_a_response_is_deleted(portico: RunningGateway) -> None:
+    found = await create(portico.client)
+    path = f"/v1/responses/{found['id']}"
+    assert (await portico.client.delete(path)).json() == {"id": found["id"], "object": "response", "deleted": True}
+    assert (await portico.client.get(path)).status_code == (await portico.client.delete(path)).status_code == 404
+    await create(portico.client, "two", 404, previous_response_id=found["id"])
+
+
+async def test_a_response_is_gone_with_its_session(portico: RunningGateway) -> None:
+    answer = await portico.client.post("/v1/responses", json={"model": "script", "input": "hello"})
+    assert (await portico.client.delete(f"/session/{session_of(answer)}")).status_code < 300
+    assert (await portico.client.get(f"/v1/responses/{answer.json()['id']}")).status_code == 404
+
+
+async def test_only_its_owner_sees_a_response(portico: RunningGateway) -> None:
+    named = NamedKeys(portico.gateway.settings.data_dir)
+    phone, desk = ({"Authorization": f"Bearer {named.add(name)}"} for name in ("phone", "desk"))
+    body = {"model": "script", "input": "hello"}
+    found = (await portico.client.post("/v1/responses", json=body, headers=phone)).json()
+    conversation = (await portico.client.post("/v1/conversations", json={}, headers=phone)).json()["id"]
+    path = f"/v1/responses/{found['id']}"
+    assert (await portico.client.get(path, headers=phone)).status_code == 200
+    for method, where in [("GET", path), ("DELETE", path), ("POST", f"{path}/cancel"), ("GET", f"{path}/input_items")]:
+        assert (await portico.client.request(method, where, headers=desk)).status_code == 404, where
+    for other in (
+        {"previous_response_id": found["id"]},
+        {"conversation": conversation},
+        {"input": [{"type": "item_reference", "id": found["output"][0]["id"]}, {"role": "user", "content": "x"}]},
+    ):
+        refused = await portico.client.post("/v1/responses", json={**body, **other}, headers=desk)
+        assert refused.status_code == 404, refused.text
+
+
+# -- in the background --------------------------------------------------------------------------------------------------------
+
+
+async def test_a_response_in_the_background_goes_on_by_itself(tmp_path: Path, write_scenario: WriteScenario) -> None:
+    steps = [{"text": "One. "}, {"wait_for_file": "go"}, {"text": "Two."}]
+    async with scripted(tmp_path, write_scenario, steps) as portico:
+        begun = await create(portico.client, background=True)
+        assert (begun["status"], begun["background"], begun["usage"]) == ("in_progress", True, None)
+        path = f"/v1/responses/{begun['id']}"
+        async with portico.client.stream("GET", path, params={"stream": True}) as answer:
+            lines = answer.aiter_lines()
+            seen = [line async for line in _until(lines, '"delta":"One. "')]
+        number = json.loads(seen[-1].removeprefix("data: "))["sequence_number"]
+        now = (await portico.client.get(path)).json()
+        assert (now["status"], output_text(now), now["output"][0]["status"]) == ("in_progress", "One. ", "in_progress")
+        busy = await create(portico.client, "x", 409, previous_response_id=begun["id"])
+        assert "is in progress" in busy["error"]["message"]
+        resuming = asyncio.create_task(portico.client.get(path, params={"stream": True, "starting_after": number}))
+        (tmp_path / "scenes" / "go").touch()
+        rest = events_of((await resuming).text)
+        assert [event["sequence_number"] for event in rest] == [*range(number + 1, number + 1 + len(rest))]
+        assert (rest[0]["delta"], rest[-1]["type"]) == ("Two.", "response.completed")
+        final = (await portico.client.get(path)).json()
+        assert (final["status"], output_text(final)) == ("completed", "One. Two.")
+        assert final == rest[-1]["response"]
+        unchanged = (await portico.client.post(f"{path}/cancel")).json()
+        assert unchanged == final
+
+
+async def _until(lines: AsyncIterator[str], text: str) -> AsyncIterator[str]:
+    async for line in lines:
+        yield line
+        if text in line:
+            return
+
+
+async def test_a_response_in_the_background_is_cancelled(tmp_path: Path, write_scenario: WriteScenario) -> None:
+    async with scripted(tmp_path, write_scenario, [{"text": "One. "}, {"hang": True}]) as portico:
+        begun = await create(portico.client, background=True)
+        path = f"/v1/responses/{begun['id']}"
+        following = asyncio.create_task(portico.client.get(path, params={"stream": True}))
+        while output_text((await portico.client.get(path)).json()) != "One. ":
+            pass
+        cancelled = (await portico.client.post(f"{path}/cancel")).json()
+        assert (cancelled["status"], output_text(cancelled)) == ("cancelled", "One. ")
+        assert (await portico.client.post(f"{path}/cancel")).json() == cancelled
+        last = events_of((await following).text)[-1]
+        assert (last["type"], last["response"]["status"]) == ("response.incomplete", "cancelled")
+        assert (await portico.client.get(path)).json()["status"] == "cancelled"
+
+
+async def test_only_what_is_in_the_background_is_cancelled_by_id(portico: RunningGateway) -> None:
+    found = await create(portico.client)
+    refused = await portico.client.post(f"/v1/responses/{found['id']}/cancel")
+    assert (refused.status_code, "`background`" in refused.json()["error"]["message"]) == (400, True)
+
+
+async def test_a_client_that_disconnects_cancels_its_response(tmp_path: Path, write_scenario: WriteScenario) -> None:
+    async with scripted(tmp_path, write_scenario, [{"text": "One. "}, {"hang": True}]) as portico:
+        body = {"model": "script", "input": "x", "stream": True}
+        async with portico.client.stream("POST", "/v1/responses", json=body) as answer:
+            seen = [line async for line in _until(answer.aiter_lines(), '"delta":"One. "')]
+        created = json.loads(next(line for line in seen if line.startswith("data: ")).removeprefix("data: "))
+        path = f"/v1/responses/{created['response']['id']}"
+        async with asyncio.timeout(60):
+            while (found := (await portico.client.get(path)).json())["status"] == "in_progress":
+                pass
+        assert (found["status"], output_text(found)) == ("cancelled", "One. ")
+
+
+async def test_a_permission_that_nobody_can_give_is_denied_in_the_background(
+    tmp_path: Path, write_scenario: WriteScenario
+) -> None:
+    call = {"tool_call": {"id": "sh", "name": "shell", "input": {"command": "ls"}, "result": "files"}}
+    async with scripted(tmp_path, write_scenario, [call, {"text": "done"}], openai={"tools": "agent"}) as portico:
+        events = await stream(portico.client, background=True)
+        path = f"/v1/responses/{events[0]['response']['id']}"
+        assert events[-1]["type"] == "response.completed" and output_text(events[-1]["response"]) == "done"
+        assert events_of((await portico.client.get(path, params={"stream": True})).text) == events
+        follow = await create(portico.client, "go on", previous_response_id=events[0]["response"]["id"])
+        assert follow["status"] == "completed"
+
+
+async def test_responses_outlive_the_daemon(daemon: Daemon, tmp_path: Path, write_scenario: WriteScenario) -> None:
+    agent = {"driver": "script", "cwd": str(tmp_path / "scenes"), "options": {"scenario": write_scenario([REMEMBER])}}
+    hanging = {**agent, "options": {"scenario": write_scenario([{"text": "One. "}, {"hang": True}], name="hang.json")}}
+    write_config(tmp_path, gateway_config(tmp_path, agents={"script": agent, "hanging": hanging}))
+    await daemon.start()
+    async with daemon.client() as client:
+        first = await client.post("/v1/responses", json={"model": "script", "input": "one"})
+        conversation = (await client.post("/v1/conversations", json={})).json()["id"]
+        await create(client, "uno", conversation=conversation)
+        begun = await create(client, model="hanging", background=True)
+        while output_text((await client.get(f"/v1/responses/{begun['id']}")).json()) != "One. ":
+            pass
+    await daemon.kill()
+    await daemon.start()
+    async with daemon.client() as client:
+        assert (await client.get(f"/v1/responses/{first.json()['id']}")).json() == first.json()
+        body = {"model": "script", "input": "two", "previous_response_id": first.json()["id"]}
+        second = await client.post("/v1/responses", json=body)
+        assert output_text(second.json()) == '["one"]' and session_of(second) == session_of(first)
+        assert output_text(await create(client, "due", conversation=conversation)) == '["uno"]'
+        killed = (await client.get(f"/v1/responses/{begun['id']}")).json()
+        assert (killed["status"], killed["error"]["code"], output_text(killed)) == ("failed", "server_error", "One. ")
