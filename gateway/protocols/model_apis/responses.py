@@ -37,6 +37,7 @@ from gateway.gateway import Gateway
 from gateway.protocols.authenticated_routes import CurrentCaller, CurrentQuotas, authenticated_route
 from gateway.protocols.client_connection import ClientConnection
 from gateway.protocols.direct_routes import DirectRequest, DirectRoute
+from gateway.protocols.model_apis.chat_completions_request import is_background_task
 from gateway.protocols.model_apis.conversation_headers import CONVERSATION_HEADERS, ChatHeader, SessionHeader
 from gateway.protocols.model_apis.models import effort_options, find_model
 from gateway.protocols.model_apis.responses_output import (
@@ -320,7 +321,7 @@ class _Responses:
             after, messages = await self._after(previous, request, messages)
         elif request.instructions:
             messages = (SystemMessage(content=request.instructions), *messages)
-        hints = {"chat": chat_id, "prompt_cache_key": request.prompt_cache_key, "user": request.user}
+        hints = {"prompt_cache_key": request.prompt_cache_key, "user": request.user}
         conversation = ConversationRequest(
             agent=model.agent,
             messages=messages,
@@ -328,7 +329,9 @@ class _Responses:
             tools=read_request.tools,
             call_tools=read_request.call_tools,
             hints=frozenset(f"{name} {value}" for name, value in hints.items() if value),
+            name=chat_id,
             session_id=session_id if after is None else None,
+            background=after is None and is_background_task(messages),
             after=after,
         )
         fields = repeated_fields(request, model_id, read_request.tools, read_request.effort if effort else None)

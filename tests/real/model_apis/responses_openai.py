@@ -187,5 +187,29 @@ async def concurrent():
     return await asyncio.gather(*(talk(f"t{n}") for n in range(4)))
 
 
+def claude():
+    """A chain with a call of a tool, and a message after it, by the agent `claude`."""
+    tool = {**WEATHER, "name": "get_weather", "parameters": {"type": "object", "properties": {"location": {"type": "string"}}}}
+    texts, sessions, call, previous = [], set(), None, None
+    inputs = ["[[weather]] please", None, "[[recall]]"]
+    for given in inputs:
+        if given is None:
+            given = [{"type": "function_call_output", "call_id": call.call_id, "output": "mild"}]
+        raw = client.responses.with_raw_response.create(
+            model="claude", input=given, instructions="Be brief.", tools=[tool], previous_response_id=previous
+        )
+        found = raw.parse()
+        previous = found.id
+        call = next((item for item in found.output if item.type == "function_call"), call)
+        texts.append(found.output_text)
+        sessions.add(raw.headers["x-portico-session"])
+    return {
+        "texts": texts,
+        "call": [call.name, json.loads(call.arguments)],
+        "sessions": len(sessions),
+        "usage": found.usage.input_tokens,
+    }
+
+
 result = globals()[CASE]()
 sys.stdout.write(json.dumps(asyncio.run(result) if asyncio.iscoroutine(result) else result))
