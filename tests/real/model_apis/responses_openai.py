@@ -23,7 +23,8 @@ WEATHER = {
     },
     "strict": False,
 }
-client = openai.OpenAI(base_url=f"{URL}/v1", api_key=KEY)
+# It raises for a response or an event that does not match its type.
+client = openai.OpenAI(base_url=f"{URL}/v1", api_key=KEY, _strict_response_validation=True)
 
 
 def create():
