@@ -44,7 +44,10 @@ def run_turn(settings: Settings, name: str, prompt: str, model: str | None) -> i
 
     async def turn() -> int:
         async with adopted_orphans():
-            agent = await entry.driver.open(spec, entry.sandboxed(Spawner(), spec), limits)
+            try:
+                agent = await entry.driver.open(spec, entry.sandboxed(Spawner(), spec), limits)
+            except DriverError as error:
+                raise ConfigError(redactor.clean(entry.start_error(error))) from None
             try:
                 return await _Terminal(redactor).show(agent, prompt)
             finally:
