@@ -28,6 +28,14 @@ class Release:
 
 
 @dataclass(frozen=True)
+class Note:
+    """What is to be known of the versions before one; of all where that is None."""
+
+    before: str | None
+    text: str
+
+
+@dataclass(frozen=True)
 class Compatibility:
     """The versions of one driver's CLI, which `package` has on npm.
 
@@ -38,7 +46,7 @@ class Compatibility:
     oldest: str
     tested_from: str | None = None
     tested_to: str | None = None
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
     releases: tuple[Release, ...] = ()
 
     @classmethod
@@ -46,7 +54,8 @@ class Compatibility:
         """Read a table of the file. Raises KeyError or TypeError for one that has not its format."""
         tested = table["tested"] or {"from": None, "to": None}
         releases = tuple(Release(**release) for release in table["releases"])
-        return cls(table["package"], table["oldest"], tested["from"], tested["to"], tuple(table["notes"]), releases)
+        notes = tuple(Note(**note) for note in table["notes"])
+        return cls(table["package"], table["oldest"], tested["from"], tested["to"], notes, releases)
 
     def support(self, version: str) -> Support:
         """How well a version is supported."""
@@ -58,9 +67,10 @@ class Compatibility:
         return "newer" if number > _number(self.tested_to) else "tested"
 
     def notes_on(self, version: str) -> list[str]:
-        """What is to be known of a version: the notes on all versions, and each check that has failed with this one."""
+        """What is to be known of a version: the notes on it, and each check that has failed with it."""
+        known = (note.text for note in self.notes if note.before is None or _number(version) < _number(note.before))
         checks = next((release.checks for release in self.releases if release.version == version), {})
-        return [*self.notes, *(f"{name}: {result}" for name, result in checks.items() if result != PASSED)]
+        return [*known, *(f"{name}: {result}" for name, result in checks.items() if result != PASSED)]
 
 
 @cache

@@ -14,7 +14,7 @@ TABLE = Compatibility.of(
         "package": "a",
         "oldest": "1.2",
         "tested": {"from": "1.4.0", "to": "2.10.3"},
-        "notes": ["Slow."],
+        "notes": [{"before": None, "text": "Slow."}, {"before": "1.6", "text": "No seeds."}],
         "releases": [{"version": "1.5.0", "date": "2026-11-01", "checks": {"task": "passed", "seed": "failed: it hangs"}}],
     }
 )
@@ -41,8 +41,8 @@ def test_versions_without_a_tested_range_are_older() -> None:
     assert replace(TABLE, tested_from=None, tested_to=None).support("9.0") == "older"
 
 
-def test_notes_have_the_checks_that_failed() -> None:
-    assert TABLE.notes_on("1.5.0") == ["Slow.", "seed: failed: it hangs"]
+def test_notes_are_on_versions_and_have_the_checks_that_failed() -> None:
+    assert TABLE.notes_on("1.5.0") == ["Slow.", "No seeds.", "seed: failed: it hangs"]
     assert TABLE.notes_on("1.6.0") == ["Slow."]
 
 

@@ -45,7 +45,7 @@ def _section(name: str, cli: Mapping[str, Any], runs: Mapping[str, Any]) -> list
     span = cli["tested"]
     tested = f"Tested: {span['from']} to {span['to']}." if span else "No release passes every check."
     lines = [f"## {name}", "", f"Package `{cli['package']}`. Supported: {cli['oldest']} and newer. {tested}", ""]
-    lines += [f"* {note}" for note in cli["notes"]] + [""] * bool(cli["notes"])
+    lines += [f"* {_note(note)}" for note in cli["notes"]] + [""] * bool(cli["notes"])
     columns = list(CHECKS)
     lines += [f"| {name} | released | checked | {' | '.join(columns)} |", f"|---|---|---|{'---|' * len(columns)}"]
     failed = []
@@ -55,6 +55,10 @@ def _section(name: str, cli: Mapping[str, Any], runs: Mapping[str, Any]) -> list
         lines.append(f"| {found['version']} | {found['date']} | {run['date']} | {' | '.join(cells)} |")
         failed += [f"* {found['version']}, {check}: {why}" for check, why in found["checks"].items() if why != PASSED]
     return [*lines, *([""] if failed else []), *failed]
+
+
+def _note(note: Mapping[str, Any]) -> str:
+    return f"Before {note['before']}: {note['text']}" if note["before"] else str(note["text"])
 
 
 def _cell(result: str | None, word: str) -> str:

@@ -1,10 +1,11 @@
 """The results of all runs: drivers/compatibility.json, which drivers read too, and runs.json, by the name of the CLI.
 
     {"claude": {"package": "@anthropic-ai/claude-code", "oldest": "2.1.148", "tested": {"from": "2.1.148", "to": "2.1.330"},
-                "notes": ["…"],
+                "notes": [{"before": null, "text": "…"}],
                 "releases": [{"version": "2.1.148", "date": "2026-05-22", "checks": {"task": "passed", "seed": "failed: WHY"}}]}}
 
-`package`, `oldest` and `notes` are written by hand, the others by the runs. `tested` is null if no release passes everything.
+`package`, `oldest` and `notes` are written by hand, the others by the runs. A note is on the releases before one, or on all.
+`tested` is null if no release passes everything.
 
     {"claude": {"2.1.148": {"date": "2026-11-23", "behaviour": {"application tools": "parallel"}}}}
 

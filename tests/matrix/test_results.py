@@ -17,8 +17,11 @@ def found(version: str, **failed: str) -> dict[str, Any]:
     return results.entry(Release(version, "2026-06-01"), checks)
 
 
+NOTES = [{"before": None, "text": "A note."}, {"before": "0.9", "text": "Another."}]
+
+
 def cli(*entries: dict[str, Any], oldest: str = "0.8.0") -> dict[str, Any]:
-    return {"package": "@x/y", "oldest": oldest, "tested": None, "notes": ["A note."], "releases": [*entries]}
+    return {"package": "@x/y", "oldest": oldest, "tested": None, "notes": NOTES, "releases": [*entries]}
 
 
 def merge(before: dict[str, Any], *new: dict[str, Any]) -> dict[str, Any]:
@@ -38,7 +41,7 @@ def test_new_results_replace_those_of_the_same_release_and_are_ordered() -> None
         ("0.10.0", True),
         ("0.11.0", True),
     ]
-    assert (after["package"], after["oldest"], after["notes"]) == ("@x/y", "0.8.0", ["A note."])
+    assert (after["package"], after["oldest"], after["notes"]) == ("@x/y", "0.8.0", NOTES)
     assert [entry["version"] for entry in before["releases"]] == ["0.9.0", "0.10.0"]
 
 
@@ -93,7 +96,7 @@ def test_page_has_a_row_for_each_release_and_the_reasons_of_failures() -> None:
     assert rows[1].count("**failed**") == 1
     assert "* 0.9.0, seed: failed: the model's request lacks 'one'" in text
     assert "Supported: 0.8.0 and newer. Tested: 0.10.0 to 0.10.0." in text
-    assert "* A note." in text
+    assert "* A note.\n* Before 0.9: Another.\n" in text
 
 
 def test_page_of_a_release_without_some_check() -> None:
