@@ -56,6 +56,19 @@ $(CLIS)/model-apis/.installed: tests/real/model_apis/package.json tests/real/mod
 	@npm install --prefix $(CLIS)/model-apis --no-audit --no-fund --no-package-lock --loglevel=error
 	@test -x $(CLIS)/model-apis/python/bin/python || $(PYTHON) -m venv $(CLIS)/model-apis/python
 	@$(CLIS)/model-apis/python/bin/python -m pip install --quiet --disable-pip-version-check -r tests/real/model_apis/requirements.txt
+	@rm -rf $(CLIS)/model-apis/openai-python && mkdir -p $(CLIS)/model-apis/openai-python
+	@$(CLIS)/model-apis/python/bin/python -m pip download --quiet --disable-pip-version-check --no-deps --no-binary openai \
+		--dest $(CLIS)/model-apis/openai-python $$(grep '^openai==' tests/real/model_apis/requirements.txt)
+	@cd $(CLIS)/model-apis/openai-python && tar -xzf openai-*.tar.gz --strip-components 1
+	@touch $@
+
+# aider has hundreds of megabytes of dependencies, and needs Python 3.10 to 3.12: without any, its test is skipped.
+$(CLIS)/aider/.installed: tests/real/model_apis/requirements-aider.txt
+	@mkdir -p $(CLIS)/aider
+	@for python in $(PYTHON) python3.12 python3.11 python3.10 $(wildcard $(or $(PYENV_ROOT),$(HOME)/.pyenv)/versions/3.1[0-2]*/bin/python); do \
+		$$python -c 'import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 13))' 2>/dev/null || continue; \
+		$$python -m venv $(CLIS)/aider && $(CLIS)/aider/bin/python -m pip install --quiet --disable-pip-version-check -r tests/real/model_apis/requirements-aider.txt && break; \
+	done; test -x $(CLIS)/aider/bin/aider || echo 'No Python 3.10 to 3.12 was found: aider is not installed.'
 	@touch $@
 
 $(CLIS)/python/.installed: tests/real/requirements.txt
@@ -80,7 +93,7 @@ test test-real: export PYTHONDONTWRITEBYTECODE =
 test: $(VENV)/.dev ## Run the whole suite: no model, no CLI, no network
 	@$(BIN)/python -m pytest -q -n 3 --dist worksteal --durations=10
 
-test-real: $(VENV)/.dev $(CLIS)/.installed $(CLIS)/acpx/.installed $(CLIS)/acp-client/.installed $(CLIS)/agents/.installed $(CLIS)/model-apis/.installed $(CLIS)/python/.installed ## Run the tests with the real CLIs against model servers on loopback
+test-real: $(VENV)/.dev $(CLIS)/.installed $(CLIS)/acpx/.installed $(CLIS)/acp-client/.installed $(CLIS)/agents/.installed $(CLIS)/model-apis/.installed $(CLIS)/aider/.installed $(CLIS)/python/.installed ## Run the tests with the real CLIs against model servers on loopback
 	@$(BIN)/python -m pytest -q -n 2 --dist loadfile tests/real
 
 check: $(VENV)/.dev ## Lint, types on Linux and on macOS, and the import contract

@@ -139,6 +139,9 @@ def read_conversation(request: ChatCompletionRequest) -> ChatConversation:
     if request.stream_options is not None:
         ignored += request.stream_options.unknown("stream_options.")
     messages = [_message(message, f"messages.{n}", ignored) for n, message in enumerate(request.messages)]
+    if all(isinstance(message, SystemMessage) for message in messages):
+        # A model answers these, too. An agent needs a prompt.
+        messages[-1] = UserMessage(content=messages[-1].content)
     tools = tuple(_tool(tool, ignored) for tool in request.tools or ())
     return ChatConversation(messages, tools, request.tool_choice != "none", [*dict.fromkeys(ignored)])
 

@@ -150,6 +150,14 @@ async def test_the_conversation_goes_on_in_its_session(portico: RunningGateway, 
     assert [m["role"] for m in history] == ["system", "user", "assistant", "user", "assistant"]
 
 
+async def test_the_last_message_of_the_system_is_the_prompt_where_there_is_no_other(
+    portico: RunningGateway,
+) -> None:
+    answer = await complete(portico, said("Be brief.", "system"), said("Say hello.", "developer"))
+    history = await get_history(portico.client, answer.headers["x-portico-session"])
+    assert [(m["role"], m["content"]) for m in history[:2]] == [("system", "Be brief."), ("user", "Say hello.")]
+
+
 async def test_a_session_is_continued_by_its_id(portico: RunningGateway, play: Callable[..., None]) -> None:
     play([REMEMBER])
     first = await complete(portico, "one")
