@@ -505,8 +505,8 @@ def _check_calls(before: Sequence[Message], new: Sequence[Message]) -> None:
     calls = {
         block.tool_call_id
         for message in before
-        if isinstance(message, AssistantMessage)
-        for block in blocks(message.content)
+        if isinstance(message, AssistantMessage) and not isinstance(message.content, str)
+        for block in message.content
         if isinstance(block, ToolUseBlock)
     }
     results = [message.tool_call_id for message in [*before, *new] if isinstance(message, ToolMessage)]

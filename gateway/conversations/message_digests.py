@@ -20,7 +20,6 @@ from drivers.contract.messages import (
     Message,
     ToolMessage,
     ToolUseBlock,
-    blocks,
     text_of,
 )
 
@@ -52,7 +51,10 @@ def _parts(messages: Sequence[Message]) -> list[Any]:
     for message in messages:
         if isinstance(message, ToolMessage):
             found.append({"result_of": message.tool_call_id})
-        for block in blocks(message.content):
+        if isinstance(message.content, str):
+            # Not by `blocks`, which takes as long as all the rest: each request has all messages of its conversation.
+            continue
+        for block in message.content:
             if isinstance(block, ImageBlock):
                 found.append({"image": hashlib.sha256(block.url.encode()).hexdigest()})
             elif isinstance(block, ToolUseBlock) and isinstance(message, AssistantMessage):
@@ -61,7 +63,7 @@ def _parts(messages: Sequence[Message]) -> list[Any]:
 
 
 def _counted_text(message: Message) -> str:
-    text = text_of(message.content)
+    text = message.content if isinstance(message.content, str) else text_of(message.content)
     return "".join(text.split()) if isinstance(message, AssistantMessage) else text.strip()
 
 

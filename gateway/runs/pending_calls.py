@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from drivers.contract.agent import PermissionReply, Reply, ToolReply
 from drivers.contract.driver_info import ToolSpec
 from drivers.contract.events import AwaitedCall, OutputEvent, ToolCall, ToolResult
-from drivers.contract.messages import AssistantMessage, Message, ToolMessage, ToolUseBlock, blocks, pending_tool_calls
+from drivers.contract.messages import AssistantMessage, Message, ToolMessage, ToolUseBlock, pending_tool_calls
 from gateway.errors import BadRequest
 from gateway.events.event_log import RETRY
 from gateway.policy.decision_record import denial
@@ -195,7 +195,8 @@ def unanswered(history: Iterable[Message]) -> dict[str, ToolUseBlock]:
     found: dict[str, ToolUseBlock] = {}
     for message in history:
         if isinstance(message, AssistantMessage):
-            found |= {block.tool_call_id: block for block in blocks(message.content) if isinstance(block, ToolUseBlock)}
+            if not isinstance(message.content, str):
+                found |= {block.tool_call_id: block for block in message.content if isinstance(block, ToolUseBlock)}
         elif isinstance(message, ToolMessage):
             found.pop(message.tool_call_id, None)
     return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -45,6 +45,14 @@ _PARTS: Mapping[str, str] = {
     "assistant": "'text' or 'refusal'",
 }
 """The content parts that messages have, by their role."""
+_TEXT_ONLY = {"role", "content"}
+_PLAIN: Mapping[str, Callable[..., Message]] = {
+    "system": SystemMessage,
+    "developer": SystemMessage,
+    "user": UserMessage,
+    "assistant": AssistantMessage,
+}
+"""Messages of a text only, by their role."""
 _EMPTY: Sequence[Any] = (None, [], {})
 _NO_PARAMETERS: Mapping[str, Any] = {"type": "object", "properties": {}}
 
@@ -138,7 +146,7 @@ def read_conversation(request: ChatCompletionRequest) -> ChatConversation:
         ignored.append("parallel_tool_calls")
     if request.stream_options is not None:
         ignored += request.stream_options.unknown("stream_options.")
-    messages = [_message(message, f"messages.{n}", ignored) for n, message in enumerate(request.messages)]
+    messages = [_message(message, n, ignored) for n, message in enumerate(request.messages)]
     if all(isinstance(message, SystemMessage) for message in messages):
         # A model answers these, too. An agent needs a prompt.
         messages[-1] = UserMessage(content=messages[-1].content)
@@ -147,8 +155,9 @@ def read_conversation(request: ChatCompletionRequest) -> ChatConversation:
 
 
 def is_background_task(messages: Sequence[Message]) -> bool:
-    """Whether nobody will go on with a conversation: Open WebUI's requests for titles, tags and follow-ups begin like this."""
-    return len(messages) == 1 and isinstance(messages[0], UserMessage) and text_of(messages[0].content).startswith("### Task:")
+    """Whether no message will follow: Open WebUI (0.12.4) begins its requests for titles, tags and questions like this."""
+    spoken = [message for message in messages if not isinstance(message, SystemMessage)]
+    return len(spoken) == 1 and text_of(spoken[0].content).startswith("### Task:")
 
 
 def _tool(tool: Tool, ignored: list[str]) -> ToolSpec:
@@ -157,7 +166,12 @@ def _tool(tool: Tool, ignored: list[str]) -> ToolSpec:
     return ToolSpec(function.name, function.description or "", function.parameters or _NO_PARAMETERS)
 
 
-def _message(message: ChatMessage, where: str, ignored: list[str]) -> Message:
+def _message(message: ChatMessage, position: int, ignored: list[str]) -> Message:
+    plain = _PLAIN.get(message.role)
+    if plain is not None and message.model_fields_set == _TEXT_ONLY and isinstance(message.content, str):
+        # Each request has all messages of its conversation, and most are like this.
+        return plain(content=message.content)
+    where = f"messages.{position}"
     _check_fields(message, where)
     ignored += message.unknown("messages.")
     content = _content(message, where, ignored)
