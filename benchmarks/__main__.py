@@ -14,6 +14,7 @@ import sys
 from collections.abc import Awaitable, Callable
 from importlib.metadata import version
 
+from benchmarks.chat_turns import chat
 from benchmarks.cpu import cpu
 from benchmarks.durability import durability
 from benchmarks.fanout import fanout
@@ -31,6 +32,7 @@ MEASUREMENTS: dict[str, Callable[[bool], Awaitable[list[Figure]]]] = {
     "stream": stream,
     "fanout": fanout,
     "first_event": first_event,
+    "chat": chat,
     "durability": durability,
     "start": starting,
     "memory": memory,
