@@ -21,6 +21,7 @@ from gateway.protocols.model_apis.anthropic_messages_response import PING, Messa
 from gateway.protocols.model_apis.conversation_headers import CONVERSATION_HEADERS, ChatHeader, SessionHeader
 from gateway.protocols.model_apis.models import effort_options, find_model
 from gateway.protocols.model_apis.running_answer import RunningAnswer, failure_response, with_session
+from gateway.protocols.model_apis.vendor_requests import error_body
 from gateway.protocols.route_metadata import EventStreamMetadata, openapi_extra
 from gateway.protocols.sse import event_stream
 from gateway.security.authentication import Caller
@@ -141,6 +142,8 @@ async def _create(
     session_id: str | None,
     chat_id: str | None,
 ) -> Response:
+    if request.thread is not None:
+        return _not_threaded()
     conversation, model = Conversation(request), find_model(gateway, request.model)
     effort = effort_options(gateway, model, conversation.effort)
     if conversation.effort is not None and not effort:
@@ -155,6 +158,7 @@ async def _create(
         messages=conversation.messages,
         options={**model.options, **effort},
         tools=conversation.tools,
+        call_tools=conversation.call_tools,
         hints=frozenset((conversation.user_id,) if conversation.user_id else ()),
         name=chat_id,
         session_id=session_id,
@@ -164,6 +168,14 @@ async def _create(
     view = MessageView(request.model, request.shows_thinking)
     response = await (_streamed(gateway, running, view) if request.stream else _whole(running, view))
     return with_session(response, turn.session, conversation.ignored)
+
+
+def _not_threaded() -> Response:
+    """The error after which the tool runners of Anthropic's packages (2.12.0, npm 1.12.0) send the whole conversation."""
+    text = "thread: no conversation is kept under the id of a message here; leave it out, and send all messages"
+    body = error_body("anthropic", 400, text)
+    body["error"]["details"] = {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
+    return JSONResponse(body, 400)
 
 
 async def _whole(running: RunningAnswer, view: MessageView) -> Response:

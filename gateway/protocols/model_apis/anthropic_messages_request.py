@@ -80,6 +80,7 @@ class MessagesRequest(CountTokensRequest):
     max_tokens: int = Field(ge=1)
     stream: bool | None = None
     metadata: dict[str, Any] | None = None
+    thread: dict[str, Any] | None = None
 
     @property
     def shows_thinking(self) -> bool:
@@ -94,8 +95,9 @@ class Conversation:
     def __init__(self, request: CountTokensRequest) -> None:
         self._ignored: dict[str, None] = {}
         self._check_fields(request)
-        self.messages: tuple[Message, ...] = (*self._system(request.system), *self._messages(request.messages))
+        self.messages: tuple[Message, ...] = (*self._system(request.system, "system"), *self._messages(request.messages))
         self.tools: tuple[ToolSpec, ...] = tuple(self._tools(request.tools or (), request.tool_choice))
+        self.call_tools = (request.tool_choice or {}).get("type") != "none"
         self.effort = self._effort(request.output_config or {})
         self.user_id = self._user_id(request) if isinstance(request, MessagesRequest) else None
         """The client's id of its user, or of its conversation."""
@@ -153,16 +155,15 @@ class Conversation:
             if tool.input_schema is None:
                 raise BadRequest(f"tools.{n}.input_schema: missing; it is the JSON schema of the tool's input")
             self._ignore_others(tool.model_extra, (), "tools.")
-            if kind != "none":
-                yield ToolSpec(tool.name, tool.description or "", tool.input_schema)
+            yield ToolSpec(tool.name, tool.description or "", tool.input_schema)
 
     # -- messages ---------------------------------------------------------------------------------------------------------
 
-    def _system(self, system: str | Sequence[Block] | None) -> Iterable[SystemMessage]:
+    def _system(self, system: str | Sequence[Block] | None, where: str) -> Iterable[SystemMessage]:
         if isinstance(system, str):
             texts = [system]
         else:
-            texts = [self._text(block, f"system.{n}", "system.") for n, block in enumerate(system or ())]
+            texts = [self._text(block, f"{where}.{n}", "system.") for n, block in enumerate(system or ())]
         if text := "\n\n".join(text for text in texts if text and not text.startswith(BILLING)):
             yield SystemMessage(content=text)
 
@@ -171,7 +172,7 @@ class Conversation:
             self._ignore_others(message.model_extra, (), "messages.")
             where = f"messages.{n}.content"
             if message.role == "system":
-                yield from self._system(message.content)
+                yield from self._system(message.content, where)
             elif message.role == "assistant":
                 if content := self._assistant(message.content, where):
                     yield AssistantMessage(content=content)

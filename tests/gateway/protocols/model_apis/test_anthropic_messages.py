@@ -394,11 +394,18 @@ async def test_messages_that_are_refused(portico: RunningGateway, messages: list
     assert named in answer.json()["error"]["message"]
 
 
-async def test_tools_are_off_with_tool_choice_none(tmp_path: Path, write_scenario: WriteScenario) -> None:
-    turn = [{"app_tool": {"id": "sky", "name": "weather"}}, {"text": "{results.sky}"}]
+async def test_no_tool_is_called_with_tool_choice_none(tmp_path: Path, write_scenario: WriteScenario) -> None:
+    turn = [{"app_tool": {"id": "sky", "name": "weather"}}, {"text": "done"}]
     async with scripted(tmp_path, write_scenario, turn) as portico:
         answer = await ask(portico, tools=[WEATHER], tool_choice={"type": "none"})
-        assert (answer["stop_reason"], [block["type"] for block in answer["content"]]) == ("end_turn", ["text"])
+        assert (answer["stop_reason"], answer["content"]) == ("end_turn", [{"type": "text", "text": "done"}])
+
+
+async def test_a_thread_is_refused_so_that_the_whole_conversation_is_sent(portico: RunningGateway) -> None:
+    answer = await portico.client.post("/v1/messages", json=body(thread={"type": "create"}))
+    error = answer.json()["error"]
+    assert (answer.status_code, error["details"]["error_code"]) == (400, "thread_unsupported_request")
+    assert error["message"].startswith("thread: ")
 
 
 @pytest.mark.parametrize(("step", "reason"), [("max_tokens", "max_tokens"), ("refusal", "refusal"), ("end_turn", "end_turn")])
