@@ -22,6 +22,7 @@ from drivers.contract.messages import (
     ToolMessage,
     ToolUseBlock,
     UserMessage,
+    blocks,
     data_uri,
     text_of,
 )
@@ -167,22 +168,31 @@ class Conversation:
         if text := "\n\n".join(text for text in texts if text and not text.startswith(BILLING)):
             yield SystemMessage(content=text)
 
-    def _messages(self, messages: Sequence[MessageParam]) -> Iterable[Message]:
+    def _messages(self, messages: Sequence[MessageParam]) -> Sequence[Message]:
+        found: list[Message] = []
         for n, message in enumerate(messages):
             self._ignore_others(message.model_extra, (), "messages.")
             where = f"messages.{n}.content"
             if message.role == "system":
-                yield from self._system(message.content, where)
+                for system in self._system(message.content, where):
+                    # Claude Code (2.1.329) sends reminders behind the results of calls. A run that waits for results takes no
+                    # message beside them, and would have to begin anew.
+                    last = found[-1] if found else None
+                    if isinstance(last, ToolMessage):
+                        found[-1] = _with_text(last, system.content)
+                    else:
+                        found.append(system)
             elif message.role == "assistant":
                 if content := self._assistant(message.content, where):
-                    yield AssistantMessage(content=content)
+                    found.append(AssistantMessage(content=content))
             else:
-                yield from self._user(message.content, where)
+                found += self._user(message.content, where)
         if messages[-1].role == "assistant":
             raise BadRequest(
                 f"messages.{len(messages) - 1}: the last message is of the assistant (a prefill), which an agent cannot "
                 "continue; end with a message of the user"
             )
+        return found
 
     def _assistant(self, content: str | Sequence[Block], where: str) -> str | tuple[ContentBlock, ...]:
         if isinstance(content, str):
@@ -263,6 +273,10 @@ class Conversation:
         if not isinstance(part, dict):
             raise BadRequest(f"{where}: must be a content block")
         return self._text_or_image(part, where, "text or image")
+
+
+def _with_text(result: ToolMessage, text: str) -> ToolMessage:
+    return ToolMessage(tool_call_id=result.tool_call_id, content=(*blocks(result.content), TextBlock(text=f"\n\n{text}")))
 
 
 def _unsupported(kind: object, role: str, supported: str) -> str:

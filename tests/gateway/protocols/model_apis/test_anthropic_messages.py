@@ -53,7 +53,7 @@ def assistant(content: Any) -> dict[str, Any]:
 
 
 def result(**fields: Any) -> dict[str, Any]:
-    return {"type": "tool_result", "tool_use_id": "x", **fields}
+    return {"type": "tool_result", "tool_use_id": "x"} | fields
 
 
 async def ask(portico: RunningGateway, *messages: Any, **fields: Any) -> dict[str, Any]:
@@ -227,6 +227,17 @@ async def test_a_message_beside_results_is_put_after_them(tmp_path: Path, write_
         assert text_of(second) == "and hurry"
         roles = [message["role"] for message in await get_history(portico.client, second["session"])]
         assert roles == ["user", "assistant", "tool", "user", "assistant"]
+
+
+async def test_a_system_message_behind_results_is_part_of_the_last_one(tmp_path: Path, write_scenario: WriteScenario) -> None:
+    async with scripted(tmp_path, write_scenario, ASKS) as portico:
+        first = await ask(portico, "Weather?", tools=[WEATHER])
+        reminder = {"role": "system", "content": [{"type": "text", "text": "Be brief."}]}
+        messages = ["Weather?", assistant(first["content"]), user(result(tool_use_id="sky", content="sun")), reminder]
+        second = await ask(portico, *messages, tools=[WEATHER])
+        assert (text_of(second), second["session"]) == ("It is sun\n\nBe brief..", first["session"])
+        third = await ask(portico, *messages, assistant(second["content"]), "Thanks", tools=[WEATHER])
+        assert third["session"] == first["session"]
 
 
 async def test_thinking_is_sent_to_clients_that_want_it(portico: RunningGateway) -> None:
