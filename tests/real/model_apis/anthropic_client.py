@@ -106,6 +106,11 @@ def errors() -> Any:
     }
 
 
+def retry() -> Any:
+    answer = client.messages.with_raw_response.create(model=model, max_tokens=9, messages=[user("[[echo:one]]")])
+    return {"text": answer.parse().content[0].text, "retries": answer.retries_taken}
+
+
 def count() -> Any:
     return client.messages.count_tokens(model=model, messages=[user("x" * 400)]).input_tokens
 

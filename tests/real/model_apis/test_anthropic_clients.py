@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ import pytest
 
 from gateway.sessions.session import Session
 from tests.daemon import KEY, RunningGateway, gateway_config, run_gateway
-from tests.gateway.requests import get_history
+from tests.gateway.requests import get_history, wait_until
 from tests.real.acp.programs import run_program
 from tests.real.conftest import Home
 from tests.real.model_apis.clients import run_node, run_python
@@ -26,6 +28,7 @@ TURNS = [
     {"when": r"\[\[think", "steps": [{"thinking": "Hm."}, {"text": "The answer is 42."}, {"usage": {"output_tokens": 7}}]},
     {"when": r"\[\[weather", "steps": [{"text": "Looking."}, CALL, {"text": "It is {last_result}."}]},
     {"when": r"\[\[image", "steps": [{"text": "{images} image"}]},
+    {"when": r"\[\[waits", "steps": [{"wait_for_file": "go"}, {"text": "waited"}]},
     {"when": r"\[\[fails", "steps": [FAILURE]},
     {"when": r"\[\[late", "steps": [{"text": "half"}, FAILURE]},
     {"when": r"run the tool", "steps": [{"thinking": "Hm."}, {"text": "Looking."}, {
@@ -35,14 +38,20 @@ TURNS = [
 Run = Callable[..., Awaitable[Any]]
 
 
-@pytest.fixture
-async def scripted(tmp_path: Path) -> AsyncIterator[RunningGateway]:
+@asynccontextmanager
+async def playing(tmp_path: Path, **tables: Any) -> AsyncIterator[RunningGateway]:
     """A gateway whose agent `script` plays `TURNS`."""
     scenes = tmp_path / "scenes"
     scenes.mkdir()
     (scenes / "scene.json").write_text(json.dumps({"turns": TURNS}))
     agent = {"driver": "script", "cwd": str(scenes), "options": {"scenario": "scene.json"}}
-    async with run_gateway(gateway_config(tmp_path, agents={"script": agent})) as portico:
+    async with run_gateway(gateway_config(tmp_path, agents={"script": agent}, **tables)) as portico:
+        yield portico
+
+
+@pytest.fixture
+async def scripted(tmp_path: Path) -> AsyncIterator[RunningGateway]:
+    async with playing(tmp_path) as portico:
         yield portico
 
 
@@ -126,6 +135,22 @@ async def test_errors_of_the_ai_sdk(scripted: RunningGateway, tmp_path: Path) ->
     found = await AI_SDK("errors", scripted, tmp_path)
     assert found["failed"][:2] == [502, "the model is down"]
     assert "the model is down" in found["late"][1]
+
+
+async def test_a_request_that_finds_no_slot_is_repeated_by_the_package(tmp_path: Path) -> None:
+    async with playing(tmp_path, limits={"live_agents": 1}) as portico:
+        slow = {"model": "script", "max_tokens": 9, "messages": [{"role": "user", "content": "[[waits]]"}]}
+        first = asyncio.create_task(portico.client.post("/v1/messages", json=slow))
+        await wait_until(lambda: [session for session in sessions(portico) if session.state == "running"])
+        second = asyncio.create_task(PYTHON("retry", portico, tmp_path))
+
+        async def is_refused() -> bool:
+            return 'route="/v1/messages",status="429"' in (await portico.client.get("/metrics")).text
+
+        await wait_until(is_refused)
+        (tmp_path / "scenes" / "go").touch()
+        assert (await first).status_code == 200
+        assert await second == {"text": "one", "retries": 1}
 
 
 @vendors
