@@ -12,6 +12,7 @@ import logging
 import os
 import signal
 import uuid
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -262,17 +263,22 @@ class Spawner:
         ledger: Ledger | None = None,
         recorder: TrafficRecorder | None = None,
         sandbox: Sandbox | None = None,
+        on_start: Callable[[], None] | None = None,
     ) -> None:
         self._instance = instance or uuid.uuid4().hex
-        self._ledger, self._recorder, self._sandbox = ledger, recorder, sandbox
+        self._ledger, self._recorder, self._sandbox, self._on_start = ledger, recorder, sandbox, on_start
 
     def with_recorder(self, recorder: TrafficRecorder) -> Spawner:
         """A spawner whose processes are recorded."""
-        return Spawner(self._instance, self._ledger, recorder, self._sandbox)
+        return Spawner(self._instance, self._ledger, recorder, self._sandbox, self._on_start)
 
     def with_sandbox(self, sandbox: Sandbox) -> Spawner:
         """A spawner whose processes are in a sandbox."""
-        return Spawner(self._instance, self._ledger, self._recorder, sandbox)
+        return Spawner(self._instance, self._ledger, self._recorder, sandbox, self._on_start)
+
+    def with_callback(self, on_start: Callable[[], None]) -> Spawner:
+        """A spawner that calls `on_start` when it has started a process."""
+        return Spawner(self._instance, self._ledger, self._recorder, self._sandbox, on_start)
 
     async def spawn(self, command: Command, *, lines: bool = True) -> Process:
         """Start a command. Raises AgentUnavailable with what to do if it cannot be started.
@@ -320,6 +326,8 @@ class Spawner:
         tag(process.pid, marker)
         if self._recorder:
             self._recorder.started(process.pid, command.argv)
+        if self._on_start:
+            self._on_start()
         if command.stdin is not None:
             process.write(command.stdin)
             process.end_input()

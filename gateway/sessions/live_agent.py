@@ -56,7 +56,10 @@ class LiveAgent:
         self._native_id, self._became_stored, self._redactor = native_id, became_stored, redactor
         self._metrics = shared.metrics.for_agent(agent.name)
         self._started_before = native_id is not None
-        self._spawner = shared.transcripts.spawner(shared.spawner, session_id, agent, redactor)
+        self.process_started = asyncio.Event()
+        """Set once a process has been started, which may not be ready for a prompt."""
+        spawner = shared.spawner.with_callback(self.process_started.set)
+        self._spawner = shared.transcripts.spawner(spawner, session_id, agent, redactor)
         self._forgotten = self._unstored = self._closed = False
         self._storing: asyncio.Task[None] | None = None
         self._preparation: asyncio.Task[Agent] | None = None

@@ -285,15 +285,21 @@ class Sessions:
         await all_ended(session.stop(why) for session in list(self._known.values()))
         await all_ended(self._background)
 
-    def prepare(self, session: Session) -> None:
+    async def start_process(self, session: Session) -> None:
+        """Do as `prepare`, and wait until a process of the agent has been started, or there is to be none."""
+        waits = [self.prepare(session), asyncio.create_task(session.process_started())]
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        waits[1].cancel()
+
+    def prepare(self, session: Session) -> asyncio.Task[Any]:
         """Start the agent of a session in the background, ahead of its next prompt; see `Session.prepare`."""
 
         async def prepare() -> None:
             bind_session_id(session.id, session.redactor)
-            await session.prepare()
+            if not self._closing:
+                await session.prepare()
 
-        if not self._closing:
-            self._run_in_background(prepare())
+        return self._run_in_background(prepare())
 
     def end_unstored(self, why: str) -> None:
         """End the runs that `close` cannot end in time, for their readers only."""
@@ -333,10 +339,11 @@ class Sessions:
         session.evicting = True
         self._run_in_background(end())
 
-    def _run_in_background(self, work: Coroutine[Any, Any, object]) -> None:
+    def _run_in_background(self, work: Coroutine[Any, Any, object]) -> asyncio.Task[object]:
         task = asyncio.create_task(work)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
+        return task
 
 
 def _summary(

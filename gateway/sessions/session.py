@@ -708,6 +708,10 @@ class Session:
 
     # -- the agent --------------------------------------------------------------------------------------------------------
 
+    async def process_started(self) -> None:
+        """Wait until a process of its agent has been started, which may not be ready for a prompt."""
+        await self._agent.process_started.wait()
+
     async def prepare(self) -> None:
         """Start the agent ahead of the next prompt, if the session is idle and no other agent has to be ended for that.
 

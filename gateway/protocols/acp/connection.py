@@ -77,6 +77,8 @@ class Connection:
         self._features: ClientFeatures | None = None
         """None before `initialize`."""
         self._importing: asyncio.Task[Any] | None = None
+        self._may_import = asyncio.Event()
+        self._may_import.set()
         self._loaded: Requests | None = None
         self._loading = asyncio.Lock()
 
@@ -138,9 +140,15 @@ class Connection:
 
     async def _first_session(self, request_id: Id, params: Any) -> None:
         """Handle a `session/new` that no other request came before: its agent starts while the other handlers are imported."""
-        gateway = await self._gateway.opened()
-        creation = importlib.import_module(_CREATION)
-        session = await creation.create_session(gateway, self._agent, self._caller, self._slash_commands, params)
+        # An import at the same time would delay each step to the start of the process: by 0.1 to 0.2 s with claude.
+        self._may_import.clear()
+        try:
+            gateway = await self._gateway.opened()
+            creation = importlib.import_module(_CREATION)
+            session = await creation.create_session(gateway, self._agent, self._caller, self._slash_commands, params)
+            await gateway.sessions.start_process(session)
+        finally:
+            self._may_import.set()
         await (await self._requests()).answer_new(request_id, session)
 
     async def _notification(self, method: str, params: Any) -> None:
@@ -186,6 +194,7 @@ class Connection:
         # Not at the same time as the imports of the gateway: two threads can see each other's unfinished modules.
         with suppress(Exception):
             await self._gateway.opened()
+        await self._may_import.wait()
         await asyncio.to_thread(_import_requests)
 
 

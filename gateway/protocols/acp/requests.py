@@ -70,6 +70,7 @@ class Requests:
             return await self._prompt(request_id, PromptRequest.model_validate(params))
         if method == "session/new":
             session = await create_session(self._gateway, self._agent, self._caller, self._slash_commands, params)
+            self._gateway.sessions.prepare(session)
             return await self.answer_new(request_id, session)
         validate, handle = _REQUESTS[method]
         await self._answer(request_id, await handle(self, validate(params)))

@@ -1,6 +1,6 @@
-"""Creates the session of a `session/new`, and starts its agent, without the `acp` package.
+"""Creates the session of a `session/new` without the `acp` package.
 
-The agent's program starts while that is imported: the first session of a process of `portico acp` needs both.
+The agent of the first session of a connection starts while that is imported.
 Protocol page: https://agentclientprotocol.com/protocol/session-setup
 """
 
@@ -26,7 +26,7 @@ from gateway.sessions.settings import SessionSettings
 async def create_session(
     gateway: Gateway, agent: ConfiguredAgent, caller: Caller, slash_commands: str | None, params: Any
 ) -> Session:
-    """Create the session that the parameters of `session/new` describe, and start its agent in the background.
+    """Create the session that the parameters of `session/new` describe. Its agent is not started yet.
 
     `slash_commands` is `on` or `off` if the connection asks for it. Raises ValidationError and GatewayError for what cannot be,
     and RpcError if the agent's program is not logged in.
@@ -45,9 +45,7 @@ async def create_session(
     settings = with_client_options(agent, settings, request.field_meta)
     prompt = system_messages(agent, request.field_meta)
     config = with_directories(settings, agent, request, any_folder=caller.any_folder)
-    session = await gateway.sessions.create(caller, agent, config, prompt)
-    gateway.sessions.prepare(session)
-    return session
+    return await gateway.sessions.create(caller, agent, config, prompt)
 
 
 async def refuse_without_login(gateway: Gateway, agent: ConfiguredAgent, *, anew: bool = False) -> None:
