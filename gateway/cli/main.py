@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+
 import click
 
 from gateway import __version__
-from gateway.cli.acp import acp
-from gateway.cli.agents import agents
-from gateway.cli.audit import audit
-from gateway.cli.doctor import doctor
-from gateway.cli.editor import editor
-from gateway.cli.key import key
-from gateway.cli.run import run
-from gateway.cli.serve import serve
-from gateway.cli.service import service
+
+COMMANDS = ("acp", "agents", "audit", "doctor", "editor", "key", "run", "serve", "service")
+"""Each is a function of a module of the same name."""
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+class _Commands(click.Group):
+    """Imports the module of a command when the command is called, or listed with its help."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = getattr(import_module(f"gateway.cli.{cmd_name}"), cmd_name)
+        return command
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="portico")
 def main() -> None:
     """A local gateway that serves agent CLIs as protocol agents."""
-
-
-for command in (serve, service, key, run, acp, agents, editor, doctor, audit):
-    main.add_command(command)

@@ -24,6 +24,9 @@ DATA_DIR = click.option("--data-dir", type=click.Path(path_type=Path), help="Whe
 def load_settings(config: Path | None, data_dir: Path | None, host: str | None = None, port: int | None = None) -> Settings:
     """Return the settings of the configuration file. Options and PORTICO_DATA_DIR replace its values. Raises ConfigError."""
     # 0.1 s that `--help` and `--version` do not need.
+    from gateway.pydantic_plugins import disable_pydantic_plugins
+
+    disable_pydantic_plugins()
     from gateway.config import load
 
     settings = load(config)

@@ -43,8 +43,9 @@ from gateway.protocols.acp.schema_import import import_schema
 
 import_schema()
 import pydantic
-from acp.schema import PlanEntry
+from acp.schema import AvailableCommandInput, PlanEntry
 
+assert not AvailableCommandInput.__pydantic_complete__ and not pydantic.RootModel.model_config.get("defer_build")
 assert not PlanEntry.__pydantic_complete__ and not PlanEntry.model_fields["content"].description, "built or described"
 assert pydantic.ConfigDict is ConfigDict and not BaseModel.model_config, "other models with it"
 assert PlanEntry(content="c", priority="low", status="pending").model_dump(by_alias=True, exclude_none=True)["content"] == "c"
@@ -53,6 +54,17 @@ assert PlanEntry(content="c", priority="low", status="pending").model_dump(by_al
 Protocol, are built on first use."""
 HEAVY = ["acp", "aiosqlite", "alembic", "cryptography", "fastapi", "jsonschema", "mcp", "prometheus_client", "rich", "sqlalchemy",
          "starlette", "uvicorn", "websockets"]  # fmt: skip
+
+
+LOADS_SETTINGS = """
+import importlib.metadata
+groups, entry_points = [], importlib.metadata.entry_points
+importlib.metadata.entry_points = lambda **given: groups.append(given) or entry_points(**given)
+from gateway.cli.options import load_settings
+load_settings(None, None)
+assert not groups, groups
+"""
+"""Loads the settings, and fails if the metadata of all packages is searched meanwhile, such as for plugins of pydantic."""
 
 
 def test_short_commands_and_the_answer_of_initialize_import_no_heavy_package(tmp_path: Path) -> None:
@@ -66,6 +78,11 @@ def test_short_commands_and_the_answer_of_initialize_import_no_heavy_package(tmp
     assert [name for name in [*HEAVY, "psutil"] if name in after_key] == []
     # `portico acp` opens the store, and imports SQLAlchemy for it, once it has answered `initialize`.
     assert [name for name in HEAVY if name in before_initialize] == []
+
+
+def test_settings_are_loaded_without_a_search_for_plugins_of_pydantic(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", LOADS_SETTINGS], capture_output=True, text=True, env={"HOME": str(tmp_path)})
+    assert done.returncode == 0, done.stderr
 
 
 STARTED = """
@@ -98,6 +115,7 @@ async def test_the_acp_command_answers_without_web_packages(tmp_path: Path) -> N
         assert json.loads(await process.stdout.readline())["result"]["protocolVersion"] == 1
         unused = ["alembic", "cryptography", "fastapi", "jsonschema", "mcp", "prometheus_client", "rich", "sse_starlette"]
         unused += ["starlette", "uvicorn", "websockets", "drivers.api"]
+        unused += ["gateway.cli.agents", "gateway.cli.doctor", "gateway.cli.editor", "gateway.cli.service"]
         imported = await modules_of(process)
         assert [name for name in unused if name in imported] == []
 

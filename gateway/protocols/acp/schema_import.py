@@ -30,10 +30,14 @@ def _import_schema() -> None:
     def without_descriptions(**settings: Any) -> dict[str, Any]:
         return {**settings, "use_attribute_docstrings": False}
 
-    pydantic.BaseModel.model_config["defer_build"] = True
+    # `RootModel` has a configuration of its own, and building one builds all models in it.
+    deferred = (pydantic.BaseModel, pydantic.RootModel)
+    for model in deferred:
+        model.model_config["defer_build"] = True
     pydantic.ConfigDict = without_descriptions  # type: ignore[assignment,misc]
     try:
         importlib.import_module("acp.schema")
     finally:
         pydantic.ConfigDict = config  # type: ignore[misc]
-        del pydantic.BaseModel.model_config["defer_build"]
+        for model in deferred:
+            del model.model_config["defer_build"]

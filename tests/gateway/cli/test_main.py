@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from click import Context
 from click.testing import CliRunner
 
 from gateway.cli.main import main
@@ -10,8 +11,15 @@ COMMANDS = ["acp", "agents", "audit", "doctor", "editor", "key", "run", "serve",
 
 
 def test_every_command_has_help() -> None:
-    assert sorted(main.commands) == COMMANDS
+    assert main.list_commands(Context(main)) == COMMANDS
     for name in COMMANDS:
         result = CliRunner().invoke(main, [name, "--help"])
         assert result.exit_code == 0
         assert "--config" in result.output or name == "service"
+    listed = CliRunner().invoke(main, ["--help"]).output
+    assert [name for name in COMMANDS if f"  {name} " not in listed] == []
+
+
+def test_an_unknown_command_is_an_error() -> None:
+    result = CliRunner().invoke(main, ["sevre"])
+    assert result.exit_code == 2 and "No such command 'sevre'" in result.output
