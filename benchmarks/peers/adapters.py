@@ -45,6 +45,15 @@ NAMES: dict[tuple[str, Side, float], str] = {
     ("codex", "portico", LINGER): "Portico, codex",
     ("codex", "portico", 0.0): "Portico, codex, which starts its process",
 }
+PACKAGES = """
+import gc
+gc.disable()
+import pydantic, sqlalchemy
+from gateway.protocols.acp.schema_import import import_schema
+import_schema()
+"""
+FLOOR = {"python -c pass": "pass", "imports of pydantic, SQLAlchemy and the protocol's models": PACKAGES}
+"""Programs that do what each start of a process of Portico does at least."""
 HEADINGS = (
     "launch to `initialize`",
     "`session/new`",
@@ -70,6 +79,14 @@ class Samples:
 
     def columns(self) -> list[list[float]]:
         return [self.initialized, self.created, self.first, self.launch, self.warm_first, self.warm, self.written]
+
+
+@dataclass
+class Timings:
+    """The samples of each side, and of each program of FLOOR in seconds."""
+
+    sides: dict[str, Samples] = field(default_factory=lambda: {name: Samples() for name in NAMES.values()})
+    floor: dict[str, list[float]] = field(default_factory=lambda: {name: [] for name in FLOOR})
 
 
 def _end_lingering(folder: Path) -> None:
@@ -120,12 +137,22 @@ def _is_text(frame: dict[str, Any]) -> bool:
     return bool(update.get("sessionUpdate") == "agent_message_chunk")
 
 
-async def compare(rounds: int) -> dict[str, Samples]:
+async def measure_floor(samples: dict[str, list[float]]) -> None:
+    """Take one sample of the seconds that each program of FLOOR takes."""
+    for name, code in FLOOR.items():
+        began = time.perf_counter()
+        process = await asyncio.create_subprocess_exec(sys.executable, "-c", code)
+        if await process.wait():
+            raise RuntimeError(f"{name}: exit code {process.returncode}")
+        samples[name].append(time.perf_counter() - began)
+
+
+async def compare(rounds: int) -> Timings:
     """Run all rounds, each side in another order. The first start of each side, whose home is empty, is not counted.
 
     So each later start of a side with LINGER finds the process of the one before.
     """
-    found = {name: Samples() for name in NAMES.values()}
+    found = Timings()
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="portico-adapters-", ignore_cleanup_errors=True)))
         stack.callback(_end_lingering, folder)
@@ -139,15 +166,18 @@ async def compare(rounds: int) -> dict[str, Samples]:
             names = list(benches)[:: 1 if number % 2 == 0 else -1]
             for name in names:
                 sys.stderr.write(f"round {number + 1} of {rounds}: {name}\n")
-                await measure(benches[name], found[name])
+                await measure(benches[name], found.sides[name])
+            await measure_floor(found.floor)
     return found
 
 
-def table(found: dict[str, Samples]) -> str:
-    """Return the medians as a table in Markdown."""
+def table(found: Timings) -> str:
+    """Return the medians as two tables in Markdown: of the sides, and of the floor."""
     rows = [f"| | {' | '.join(HEADINGS)} |", f"|---|{'---|' * len(HEADINGS)}"]
-    for name, samples in found.items():
+    for name, samples in found.sides.items():
         rows.append(f"| {name} | {' | '.join(_middle(column) for column in samples.columns())} |")
+    rows += ["", "| the whole process | |", "|---|---|"]
+    rows += [f"| {name} | {_middle(column)} |" for name, column in found.floor.items()]
     return "\n".join(rows)
 
 
@@ -158,11 +188,11 @@ def _middle(column: list[float]) -> str:
     return f"{middle:.2f} s ({low:.2f} .. {high:.2f})"
 
 
-def behind(found: dict[str, Samples]) -> list[str]:
+def behind(found: Timings) -> list[str]:
     """Return what takes longer with Portico than with the vendor's adapter: the first token after the launch, or a warm turn."""
     slow = []
     for cli in BENCHES:
-        portico, vendor = found[NAMES[cli, "portico", LINGER]], found[NAMES[cli, "vendor", 0.0]]
+        portico, vendor = found.sides[NAMES[cli, "portico", LINGER]], found.sides[NAMES[cli, "vendor", 0.0]]
         for name, ours, theirs in (
             ("launch to first token", portico.launch, vendor.launch),
             ("warm turn", portico.warm, vendor.warm),

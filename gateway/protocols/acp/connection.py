@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import logging
+import sys
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
@@ -130,7 +131,7 @@ class Connection:
                 await self._client.respond(request_id, await self._initialize(params))
                 # The next request needs it.
                 self._start_import()
-            elif method == "session/new" and self._features is not None and self._loaded is None and not self._loading.locked():
+            elif method == "session/new" and self._features is not None and not (_imported() or self._loading.locked()):
                 await self._first_session(request_id, params)
             else:
                 requests = await self._requests()
@@ -139,7 +140,7 @@ class Connection:
             await self._client.respond_error(request_id, rpc_error(error))
 
     async def _first_session(self, request_id: Id, params: Any) -> None:
-        """Handle a `session/new` that no other request came before: its agent starts while the other handlers are imported."""
+        """Handle a `session/new` while no other request waits: its agent starts before the other handlers are imported."""
         # An import at the same time would delay each step to the start of the process: by 0.1 to 0.2 s with claude.
         self._may_import.clear()
         try:
@@ -196,6 +197,10 @@ class Connection:
             await self._gateway.opened()
         await self._may_import.wait()
         await asyncio.to_thread(_import_requests)
+
+
+def _imported() -> bool:
+    return _REQUESTS in sys.modules
 
 
 def _import_requests() -> None:

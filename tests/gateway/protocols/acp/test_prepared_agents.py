@@ -86,7 +86,7 @@ async def test_agent_of_a_new_session_is_started_before_its_first_prompt(tmp_pat
         assert len(warm) == 1 and await processes(portico) == warm
 
 
-async def test_agent_of_the_first_session_starts_while_the_handlers_are_imported(
+async def test_agent_of_the_first_session_starts_before_the_handlers_are_imported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     may_import, import_requests = threading.Event(), connection._import_requests
@@ -96,6 +96,7 @@ async def test_agent_of_the_first_session_starts_while_the_handlers_are_imported
         import_requests()
 
     monkeypatch.setattr(connection, "_import_requests", import_later)
+    monkeypatch.setattr(connection, "_imported", may_import.is_set)
     async with serving(tmp_path) as portico, client_of(portico) as client:
         creating = asyncio.create_task(client.new())
         try:
