@@ -287,9 +287,11 @@ class Sessions:
 
     async def start_process(self, session: Session) -> None:
         """Do as `prepare`, and wait until a process of the agent has been started, or there is to be none."""
-        waits = [self.prepare(session), asyncio.create_task(session.process_started())]
-        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        waits[1].cancel()
+        preparing, started = self.prepare(session), asyncio.create_task(session.process_started())
+        try:
+            await asyncio.wait([preparing, started], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            started.cancel()
 
     def prepare(self, session: Session) -> asyncio.Task[Any]:
         """Start the agent of a session in the background, ahead of its next prompt; see `Session.prepare`."""
