@@ -46,11 +46,12 @@ NAMES: dict[tuple[str, Side, float], str] = {
     ("codex", "portico", 0.0): "Portico, codex, which starts its process",
 }
 PACKAGES = """
-import gc
+import gc, os
 gc.disable()
 import pydantic, sqlalchemy
 from gateway.protocols.acp.schema_import import import_schema
 import_schema()
+os._exit(0)
 """
 FLOOR = {"python -c pass": "pass", "imports of pydantic, SQLAlchemy and the protocol's models": PACKAGES}
 """Programs that do what each start of a process of Portico does at least."""
