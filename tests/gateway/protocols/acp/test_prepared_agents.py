@@ -110,6 +110,25 @@ async def test_agent_of_the_first_session_starts_before_the_handlers_are_importe
         assert held.id == session and held.live is agent
 
 
+async def test_first_sessions_that_are_refused_and_concurrent_ones_do_not_stop_the_import(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "_imported", lambda: False)
+    async with serving(tmp_path) as portico:
+        client, served = connect(portico.gateway, "script")
+        with pytest.raises(RpcFailed, match="before initialize"):
+            await client.new()
+        await client.initialize()
+        for params in ({"mcpServers": []}, {"cwd": "/", "mcpServers": [], "additionalDirectories": [1]}):
+            with pytest.raises(RpcFailed) as refused:
+                await client.request("session/new", params)
+            assert refused.value.code == -32602
+        first, second = await asyncio.gather(client.new(), client.new())
+        await asyncio.gather(client.prompt(first, "one"), client.prompt(second, "two"))
+        assert client.text(first) == client.text(second) == "[]"
+        await served.close()
+
+
 @pytest.mark.parametrize("method", ["session/load", "session/resume", "session/fork"])
 async def test_agent_of_a_session_that_is_opened_again_is_started_with_its_history(tmp_path: Path, method: str) -> None:
     async with serving(tmp_path) as portico:
