@@ -360,6 +360,27 @@ async def test_a_wrong_key(portico: RunningGateway, headers: dict[str, str]) -> 
     assert (answer.status_code, error["type"], error["code"]) == (401, "authentication_error", "invalid_api_key")
 
 
+@pytest.mark.parametrize(
+    ("method", "headers", "content", "status", "kind"),
+    [
+        ("POST", {"host": "elsewhere.example"}, b"{}", 403, "permission_error"),
+        ("POST", {"origin": "https://elsewhere.example"}, b"{}", 403, "permission_error"),
+        ("POST", {"content-type": "text/plain"}, b"{}", 415, "invalid_request_error"),
+        ("POST", {"content-type": "application/json"}, b"{", 400, "invalid_request_error"),
+        ("POST", {"content-type": "application/json"}, b" " * 3000, 413, "invalid_request_error"),
+        ("PUT", {}, b"", 405, "invalid_request_error"),
+    ],
+)
+async def test_errors_before_the_request_is_read_have_the_same_shape(
+    tmp_path: Path, method: str, headers: dict[str, str], content: bytes, status: int, kind: str
+) -> None:
+    async with run_gateway(gateway_config(tmp_path, server={"max_body": 2000})) as portico:
+        answer = await portico.client.request(method, PATH, content=content, headers=headers)
+        error = answer.json()["error"]
+        assert (answer.status_code, error["type"]) == (status, kind)
+        assert error.keys() == {"message", "type", "param", "code"}
+
+
 async def test_the_key_as_x_api_key(portico: RunningGateway) -> None:
     async with httpx.AsyncClient(base_url=portico.url) as client:
         answer = await client.post(PATH, json=body(model="echo"), headers={"x-api-key": KEY})
