@@ -46,6 +46,14 @@ ENDPOINTS = [
     ("POST", "/v1/chat/completions", {"json": {"model": "echo", "messages": [{"role": "user", "content": "x"}]}}),
     ("POST", "/v1/messages", {"json": {"model": "echo", "max_tokens": 9, "messages": [{"role": "user", "content": "x"}]}}),
     ("POST", "/v1/messages/count_tokens", {"json": {"model": "echo", "messages": [{"role": "user", "content": "x"}]}}),
+    ("POST", "/v1/responses", {"json": {"model": "echo", "input": "x"}}),
+    ("GET", "/v1/responses/resp_x", {}),
+    ("DELETE", "/v1/responses/resp_x", {}),
+    ("POST", "/v1/responses/resp_x/cancel", {}),
+    ("GET", "/v1/responses/resp_x/input_items", {}),
+    ("POST", "/v1/conversations", {"json": {}}),
+    ("GET", "/v1/conversations/conv_x", {}),
+    ("DELETE", "/v1/conversations/conv_x", {}),
     ("GET", "/v1/models", {}),
     ("GET", "/v1/models/sonnet", {}),
     ("GET", "/v1/drivers", {}),
@@ -81,7 +89,13 @@ async def test_meta_needs_no_key_and_refuses_a_wrong_one(portico: RunningGateway
 
 async def test_every_documented_endpoint_is_covered(portico: RunningGateway) -> None:
     documented = (await portico.client.get("/openapi.json")).json()["paths"]
-    variables = {"sess_x": "{session_id}", "/echo": "/{agent}", "/sonnet": "/{model_id}"}
+    variables = {
+        "sess_x": "{session_id}",
+        "/echo": "/{agent}",
+        "/sonnet": "/{model_id}",
+        "resp_x": "{response_id}",
+        "conv_x": "{conversation_id}",
+    }
     tested = set()
     for method, path, _ in ENDPOINTS:
         for name, variable in variables.items():
