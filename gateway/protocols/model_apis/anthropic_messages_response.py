@@ -41,10 +41,10 @@ class MessageView:
     def message(self, answer: Answer, parts: Sequence[Part]) -> Json:
         """Return the whole answer. `parts` are all its parts."""
         content: list[Json] = []
-        for kind, group in groupby(parts, type):
+        for kind, group in groupby(self._shown(parts), type):
             if kind is Call:
                 content += (_block(call) for call in group)
-            elif kind is Text or self._shows_thinking:
+            else:
                 text = "".join(part.text for part in group if not isinstance(part, Call))
                 content.append(_block(Text(text) if kind is Text else Reasoning(text)))
         return self._message(content, STOP_REASONS[answer.end], answer.usage)
@@ -68,13 +68,14 @@ class MessageView:
     def feed(self, parts: Sequence[Part]) -> bytes:
         """The events of these parts."""
         frames: list[bytes] = []
-        for part in parts:
-            if isinstance(part, Reasoning) and not self._shows_thinking:
-                continue
+        for part in self._shown(parts):
             if type(part) is not self._open or isinstance(part, Call):
                 frames += (self._close(), self._begin(part))
             frames.append(_frame("content_block_delta", index=self._blocks - 1, delta=_delta(part)))
         return b"".join(frames)
+
+    def _shown(self, parts: Sequence[Part]) -> Sequence[Part]:
+        return parts if self._shows_thinking else [part for part in parts if not isinstance(part, Reasoning)]
 
     def _begin(self, part: Part) -> bytes:
         self._open = type(part)

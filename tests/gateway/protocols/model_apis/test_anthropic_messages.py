@@ -256,6 +256,21 @@ async def test_thinking_is_sent_to_clients_that_want_it(portico: RunningGateway)
         assert [data["index"] for name, data in events if name == "content_block_start"] == list(range(len(opened)))
 
 
+@pytest.mark.parametrize(
+    ("thinking", "expected"), [(None, ["text"]), ({"type": "adaptive"}, ["thinking", "text", "thinking", "text"])]
+)
+async def test_thoughts_between_texts(
+    tmp_path: Path, write_scenario: WriteScenario, thinking: dict[str, Any] | None, expected: list[str]
+) -> None:
+    turn = [{"thinking": "Hm."}, {"text": "one "}, {"thinking": "Well."}, {"text": "two"}]
+    async with scripted(tmp_path, write_scenario, turn) as portico:
+        whole = await ask(portico, thinking=thinking)
+        events = await stream(portico, thinking=thinking)
+    opened = [data["content_block"]["type"] for name, data in events if name == "content_block_start"]
+    assert (opened, [block["type"] for block in whole["content"]]) == (expected, expected)
+    assert text_of(whole) == "one two"
+
+
 async def test_images(tmp_path: Path, write_scenario: WriteScenario) -> None:
     images = [
         {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PIXEL}},
