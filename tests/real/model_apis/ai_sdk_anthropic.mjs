@@ -14,8 +14,8 @@ const agent = createAnthropic({ baseURL: `${url}/v1`, apiKey })(model)
 const calls = []
 const weather = tool({
   description: "The weather of a city.",
-  inputSchema: z.object({ city: z.string() }),
-  execute: async ({ city }) => (calls.push(city), `sun in ${city}`),
+  inputSchema: z.object({ location: z.string() }),
+  execute: async ({ location }) => (calls.push(location), `sun in ${location}`),
 })
 const thinks = { anthropic: { thinking: { type: "enabled", budgetTokens: 1024 } } }
 const failure = async (work) => {
@@ -41,11 +41,11 @@ const cases = {
     return { text, reasoning: await answer.reasoningText, stop: await answer.finishReason, usage: (await answer.usage).outputTokens }
   },
   async tools() {
-    const { steps, text } = await generateText({ model: agent, prompt: "[[weather]]", tools: { weather }, stopWhen: isStepCount(5) })
+    const { steps, text } = await generateText({ model: agent, prompt: "[[weather]]", tools: { get_weather: weather }, stopWhen: isStepCount(5) })
     return { stops: steps.map((step) => step.finishReason), text, calls }
   },
   async streamed_tools() {
-    const answer = streamText({ model: agent, prompt: "[[weather]]", tools: { weather }, stopWhen: isStepCount(5) })
+    const answer = streamText({ model: agent, prompt: "[[weather]]", tools: { get_weather: weather }, stopWhen: isStepCount(5) })
     let text = ""
     for await (const delta of answer.textStream) text += delta
     return { stops: (await answer.steps).map((step) => step.finishReason), text, calls }

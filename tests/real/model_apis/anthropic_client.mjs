@@ -19,10 +19,10 @@ const error = async (work) => {
 }
 const calls = []
 const weather = {
-  name: "weather",
+  name: "get_weather",
   description: "The weather of a city.",
-  input_schema: { type: "object", properties: { city: { type: "string" } } },
-  run: ({ city }) => (calls.push(city), `sun in ${city}`),
+  input_schema: { type: "object", properties: { location: { type: "string" } } },
+  run: ({ location }) => (calls.push(location), `sun in ${location}`),
   parse: (input) => input,
 }
 
@@ -75,7 +75,8 @@ const cases = {
   async models() {
     const listed = []
     for await (const item of client.models.list()) listed.push(item.id)
-    return { listed, one: (await client.models.retrieve(listed.at(-1))).display_name }
+    const { input_tokens: tokens } = await client.messages.countTokens({ model, messages: [user("x".repeat(400))] })
+    return { listed, one: (await client.models.retrieve(listed.at(-1))).display_name, tokens }
   },
 }
 console.log(JSON.stringify(await cases[name]()))

@@ -46,19 +46,19 @@ def stream() -> Any:
 
 
 @anthropic.beta_tool
-def weather(city: str) -> str:
+def get_weather(location: str) -> str:
     """The weather of a city.
 
     Args:
-        city: Its name.
+        location: Its name.
     """
-    calls.append(city)
-    return f"sun in {city}"
+    calls.append(location)
+    return f"sun in {location}"
 
 
 def _run_tools(stream: bool) -> Any:
     messages = [user("[[weather]]")]
-    runner = client.beta.messages.tool_runner(model=model, max_tokens=1024, tools=[weather], messages=messages, stream=stream)
+    runner = client.beta.messages.tool_runner(model=model, max_tokens=1024, tools=[get_weather], messages=messages, stream=stream)
     found = [step.get_final_message() if stream else step for step in runner]
     return {"stops": [message.stop_reason for message in found], "text": found[-1].content[-1].text, "calls": calls}
 
@@ -111,13 +111,10 @@ def retry() -> Any:
     return {"text": answer.parse().content[0].text, "retries": answer.retries_taken}
 
 
-def count() -> Any:
-    return client.messages.count_tokens(model=model, messages=[user("x" * 400)]).input_tokens
-
-
 def models() -> Any:
     listed = [item.id for item in client.models.list()]
-    return {"listed": listed, "one": client.models.retrieve(listed[-1]).display_name}
+    tokens = client.messages.count_tokens(model=model, messages=[user("x" * 400)]).input_tokens
+    return {"listed": listed, "one": client.models.retrieve(listed[-1]).display_name, "tokens": tokens}
 
 
 sys.stdout.write(json.dumps(globals()[case]()))

@@ -18,9 +18,10 @@ from tests.gateway.requests import get_history, wait_until
 from tests.real.acp.programs import run_program
 from tests.real.conftest import Home
 from tests.real.model_apis.clients import run_node, run_python
+from tests.real.models import Model
 from tests.real.processes import cli_of
 
-CALL = {"app_tool": {"id": "toolu_sky", "name": "weather", "input": {"city": "Rome"}}}
+CALL = {"app_tool": {"id": "toolu_sky", "name": "get_weather", "input": {"location": "Rome"}}}
 FAILURE = {"stop": {"reason": "error", "message": "the model is down"}}
 TURNS = [
     {"when": r"\[\[echo", "steps": [{"text": "one"}]},
@@ -154,19 +155,30 @@ async def test_a_request_that_finds_no_slot_is_repeated_by_the_package(tmp_path:
 
 
 @vendors
-async def test_models(scripted: RunningGateway, tmp_path: Path, run: Run) -> None:
+async def test_models_and_the_count_of_tokens(scripted: RunningGateway, tmp_path: Path, run: Run) -> None:
     found = await run("models", scripted, tmp_path)
     assert "script" in found["listed"] and found["listed"][-1] == "echo"
-    assert found["one"] == "Echo"
+    assert (found["one"], found["tokens"]) == ("Echo", 104)
 
 
-async def test_the_count_of_tokens(scripted: RunningGateway, tmp_path: Path) -> None:
-    assert await PYTHON("count", scripted, tmp_path) == 104
-
-
-async def test_one_process_of_the_real_claude_answers_a_conversation(portico: RunningGateway, home: Home, tmp_path: Path) -> None:
-    found = await PYTHON("chat", portico, tmp_path, "claude")
+@clients
+async def test_one_process_of_the_real_claude_answers_a_conversation(
+    portico: RunningGateway, home: Home, tmp_path: Path, run: Run
+) -> None:
+    found = await run("chat", portico, tmp_path, "claude")
     assert found["same"] and found["texts"] == ["one", "I see 2 user texts. Before this one: [[echo:one]]"]
+    cli_of(home.path)
+
+
+@clients
+async def test_the_real_claude_calls_tools_of_the_client(
+    portico: RunningGateway, home: Home, model: Model, tmp_path: Path, run: Run
+) -> None:
+    found = await run("streamed_tools", portico, tmp_path, "claude")
+    assert found["calls"] == ["Tokyo"] and found["text"].endswith("It is mild in Tokyo.")
+    # The model has got the result in the second request of one run, whose process has waited for it.
+    assert "sun in Tokyo" in json.dumps(model.last_request()["messages"])
+    assert model.request_count("weather") == 2
     cli_of(home.path)
 
 
