@@ -6,6 +6,7 @@ something else is refused. docs/protocols/anthropic.md has the table.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -36,8 +37,8 @@ REFUSED: Mapping[str, str] = {
     "output_format": "structured output is not supported; ask for JSON in a message",
 }
 """Fields of a request that would change what it means, and why they are refused."""
-BILLING = "x-anthropic-billing-header:"
-"""What a block of the system prompt begins with that Claude Code (2.1.329) sends for Anthropic's accounting. It is left out: it
+BILLING = re.compile(r"x-anthropic-billing-header:[^\n]*\n*")
+"""What a system prompt begins with that Claude Code (2.1.329) sends for Anthropic's accounting. It is left out: it
 differs in each request, and no request would continue the conversation of the one before."""
 
 
@@ -165,7 +166,8 @@ class Conversation:
             texts = [system]
         else:
             texts = [self._text(block, f"{where}.{n}", "system.") for n, block in enumerate(system or ())]
-        if text := "\n\n".join(text for text in texts if text and not text.startswith(BILLING)):
+        texts = [BILLING.sub("", text, count=1) if BILLING.match(text) else text for text in texts]
+        if text := "\n\n".join(text for text in texts if text):
             yield SystemMessage(content=text)
 
     def _messages(self, messages: Sequence[MessageParam]) -> Sequence[Message]:

@@ -322,6 +322,15 @@ async def test_the_system_prompt(tmp_path: Path, write_scenario: WriteScenario) 
         assert (text_of(second), second["session"]) == ("Now in French.\n\ntwo", first["session"])
 
 
+async def test_only_the_billing_line_of_a_system_prompt_is_left_out(tmp_path: Path, write_scenario: WriteScenario) -> None:
+    async with scripted(tmp_path, write_scenario, [{"text": "{system}"}]) as portico:
+        for system, expected in (
+            ("x-anthropic-billing-header: cch=0a1b2;\nBe brief.", "Be brief."),
+            ("Never send\nx-anthropic-billing-header: a", "Never send\nx-anthropic-billing-header: a"),
+        ):
+            assert text_of(await ask(portico, "one", system=system)) == expected
+
+
 async def test_messages_of_one_role_in_a_row(tmp_path: Path, write_scenario: WriteScenario) -> None:
     async with scripted(tmp_path, write_scenario, [{"text": "{prompt}"}]) as portico:
         first = await ask(portico, "one", "two")
