@@ -3,14 +3,31 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any
 
-from sqlalchemy import Connection, Select, Table, delete, insert, select, update
+from sqlalchemy import Connection, Select, Table, bindparam, delete, insert, select, update
 
 from gateway.store import schema
 from gateway.store.database import Database
+from gateway.store.prepared import PreparedStatement
 from gateway.store.rows import ConversationRecord, ResponseRecord
+
+
+def _insert_statement() -> PreparedStatement:
+    table, sessions = schema.responses, schema.sessions
+    values = [bindparam(column.name, type_=column.type) for column in table.columns]
+    owner = select(sessions.c.id).where(sessions.c.id == bindparam("session_id", type_=sessions.c.id.type))
+    return PreparedStatement(insert(table).from_select([*table.columns.keys()], select(*values).where(owner.exists())))
+
+
+_INSERT = _insert_statement()
+_SET_OVER = PreparedStatement(
+    update(schema.responses)
+    .where(schema.responses.c.id == bindparam("of_id"))
+    .values(last_seq=bindparam("last"), completed_at=bindparam("at"))
+)
 
 
 class ResponseRepository:
@@ -22,13 +39,7 @@ class ResponseRepository:
     async def add(self, record: ResponseRecord) -> None:
         """Stores an answer. Does nothing if its session has been deleted."""
         values = _values(record)
-
-        def transaction(connection: Connection) -> None:
-            known = select(schema.sessions.c.id).where(schema.sessions.c.id == record.session_id)
-            if connection.execute(known).first() is not None:
-                connection.execute(insert(schema.responses).values(**values))
-
-        await self._database.write(transaction)
+        await self._database.write(lambda connection: _INSERT.execute(connection, values))
 
     async def get(self, response_id: str) -> ResponseRecord | None:
         """Returns an answer, None if there is none of that id."""
@@ -40,11 +51,14 @@ class ResponseRepository:
         query = select(schema.responses).where(table.conversation_id == conversation_id)
         return await self._first(query.order_by(table.created_at.desc()).limit(1))
 
-    async def set_over(self, response_id: str, last_seq: int, completed_at: float) -> None:
-        """Stores the number of the last event of an answer, and when it came."""
-        statement = update(schema.responses).where(schema.responses.c.id == response_id)
-        statement = statement.values(last_seq=last_seq, completed_at=completed_at)
-        await self._database.write(lambda connection: connection.execute(statement).close())
+    async def set_over(self, ends: Mapping[str, tuple[int, float]]) -> None:
+        """Stores the numbers of the last events of answers, by their ids, and when they came."""
+
+        def transaction(connection: Connection) -> None:
+            for response_id, (last_seq, completed_at) in ends.items():
+                _SET_OVER.execute(connection, {"of_id": response_id, "last": last_seq, "at": completed_at})
+
+        await self._database.write(transaction)
 
     async def delete(self, response_id: str) -> None:
         """Deletes an answer's id. The session and its events stay."""
@@ -79,4 +93,6 @@ class ResponseRepository:
 
 
 def _values(record: ResponseRecord | ConversationRecord) -> dict[str, Any]:
-    return {**asdict(record), "body": json.dumps(record.body)}
+    # Not `asdict`, which copies the body.
+    values = {field.name: getattr(record, field.name) for field in fields(record)}
+    return {**values, "body": json.dumps(record.body)}

@@ -387,7 +387,7 @@ class _Responses:
         view.events(parts)
         view.end(running.answer, now)
         if stored is not None:
-            self._stored.set_over(record, running.last, now, stored)
+            self._stored.set_over(record, running.last, now)
             await asyncio.shield(stored)
         running.finish()
         return JSONResponse(view.response(running.answer, now))
@@ -419,7 +419,7 @@ class _Responses:
                         events = []
             now = time.time()
             if stored is not None:
-                self._stored.set_over(record, running.last, now, stored)
+                self._stored.set_over(record, running.last, now)
                 await asyncio.shield(stored)
             running.finish()
             yield frames([*events, *view.end(running.answer, now)]) + DONE
@@ -428,20 +428,20 @@ class _Responses:
 
     async def _in_background(self, turn: ConversationTurn, record: ResponseRecord, *, stream: bool) -> Response:
         stored = self._stored.add(record)
-        self._stored.run(self._read_to_end(turn, record, stored))
+        self._stored.run(self._read_to_end(turn, record))
         await asyncio.shield(stored)
         found = StoredResponse(record, turn.session)
         if stream:
             return event_stream(self._events(found, -1), self._gateway.keep_alive)
         return JSONResponse((await self._stored.current(found))[0])
 
-    async def _read_to_end(self, turn: ConversationTurn, record: ResponseRecord, stored: asyncio.Task[None]) -> None:
+    async def _read_to_end(self, turn: ConversationTurn, record: ResponseRecord) -> None:
         """Read a response in the background: calls that wait for a permission are denied, as with any other."""
         running = RunningAnswer(self._gateway, turn, None, merged=False)
         try:
             await running.complete()
             running.finish()
-            self._stored.set_over(record, running.last, time.time(), stored)
+            self._stored.set_over(record, running.last, time.time())
         except GatewayError as error:
             log.warning("response %s does not go on: %s", record.id, error)
 

@@ -31,6 +31,10 @@ MAX_RECENT = 256
 """How many responses are kept in memory, those that were used last."""
 
 
+STORE_ENDS_AFTER = 0.5
+"""Seconds in which the ends of responses are collected for one transaction: a transaction takes longer than all else here."""
+
+
 class NoResponse(NotFound):
     """No response has this id, or it is another's."""
 
@@ -84,10 +88,15 @@ class StoredResponses:
         self._gateway = gateway
         self._recent: OrderedDict[str, ResponseRecord] = OrderedDict()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._ends: dict[str, tuple[int, float]] = {}
+        self._storing_ends: asyncio.TimerHandle | None = None
 
     async def close(self) -> None:
         """Wait for what is in the background, which ends with the runs of the gateway."""
-        while self._tasks:
+        while self._tasks or self._ends:
+            if self._storing_ends is not None:
+                self._storing_ends.cancel()
+            self._store_ends()
             await asyncio.wait(self._tasks)
         self._recent.clear()
 
@@ -118,17 +127,26 @@ class StoredResponses:
         with _logged(f"response {response_id} is not removed from the store"):
             await self._gateway.store.responses.delete(response_id)
 
-    def set_over(self, record: ResponseRecord, last: int, completed_at: float, stored: asyncio.Task[None]) -> None:
-        """Note that a response is over, with the number of its last event. It is stored in the background, once `stored` ends."""
+    def set_over(self, record: ResponseRecord, last: int, completed_at: float) -> None:
+        """Note that a response is over, with the number of its last event. It is stored within STORE_ENDS_AFTER seconds.
+
+        Without it, after a kill, the end is found in the log.
+        """
         if record.id in self._recent:
             self._keep(replace(record, last_seq=last, completed_at=completed_at))
-        self.run(self._store_end(record.id, last, completed_at, stored))
+        self._ends[record.id] = last, completed_at
+        if self._storing_ends is None:
+            self._storing_ends = asyncio.get_running_loop().call_later(STORE_ENDS_AFTER, self._store_ends)
 
-    async def _store_end(self, response_id: str, last: int, completed_at: float, stored: asyncio.Task[None]) -> None:
-        await asyncio.shield(stored)
-        # Without it the end is found in the log.
-        with _logged(f"the end of response {response_id} is not stored"):
-            await self._gateway.store.responses.set_over(response_id, last, completed_at)
+    def _store_ends(self) -> None:
+        self._storing_ends = None
+        if self._ends:
+            self.run(self._write_ends({**self._ends}))
+            self._ends.clear()
+
+    async def _write_ends(self, ends: Mapping[str, tuple[int, float]]) -> None:
+        with _logged("the ends of responses are not stored"):
+            await self._gateway.store.responses.set_over(ends)
 
     def _keep(self, record: ResponseRecord) -> None:
         self._recent[record.id] = record

@@ -25,7 +25,7 @@ async def store(tmp_path: Path) -> AsyncIterator[Store]:
 async def test_an_answer_is_stored_with_its_end(store: Store) -> None:
     await store.responses.add(FIRST)
     assert await store.responses.get("resp_1") == FIRST
-    await store.responses.set_over("resp_1", 7, 11.5)
+    await store.responses.set_over({"resp_1": (7, 11.5), "resp_none": (8, 12.0)})
     assert await store.responses.get("resp_1") == replace(FIRST, last_seq=7, completed_at=11.5)
     assert await store.responses.get("resp_2") is None
 
