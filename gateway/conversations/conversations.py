@@ -389,9 +389,9 @@ class Conversations:
         results = {call.id for call in waiting if call.wants == "result"}
         replies = {reply.call_id for reply in asked.replies}
         if unknown := replies - results:
-            raise BadRequest(f"there is no tool call {ids(sorted(unknown))} that waits for this result")
+            raise BadRequest(f"messages: there is no tool call {ids(sorted(unknown))} that waits for this result")
         if missing := results - replies:
-            raise BadRequest(f"the tool call {ids(sorted(missing))} has no result; send one for each call")
+            raise BadRequest(f"messages: the tool call {ids(sorted(missing))} has no result; send one for each call")
         if asked.prompt is not None and replies:
             self._run_in_background(session.cancel())
             raise Conflict("the client sends a message with the results of its calls")

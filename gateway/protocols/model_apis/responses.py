@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import time
 import uuid
 from collections.abc import AsyncIterator, Mapping
@@ -51,7 +52,7 @@ from gateway.protocols.model_apis.responses_output import (
     response_of_item,
 )
 from gateway.protocols.model_apis.responses_request import Conversation, Item, ResponsesRequest
-from gateway.protocols.model_apis.running_answer import RunningAnswer, failure_response, with_session
+from gateway.protocols.model_apis.running_answer import SESSION, RunningAnswer, failure_response, with_session
 from gateway.protocols.model_apis.stored_responses import NoResponse, StoredResponse, StoredResponses, read
 from gateway.protocols.model_apis.vendor_requests import error_body
 from gateway.protocols.route_metadata import EventStreamMetadata, openapi_extra
@@ -180,6 +181,9 @@ class _Responses:
                 return await self._create(http, caller, quotas, request, x_portico_session, x_openwebui_chat_id)
             except NoResponse as error:
                 return _not_found(str(error), "previous_response_not_found", "previous_response_id")
+            except BadRequest as error:
+                # A conversation's messages are the items of this API.
+                raise BadRequest(re.sub("^messages: ", "input: ", str(error))) from error
 
         @routes.get(
             "/v1/responses/{response_id}",
@@ -284,26 +288,28 @@ class _Responses:
         session_id: str | None,
         chat_id: str | None,
     ) -> Response:
-        asked = await self._asked(caller, request, session_id, chat_id)
         if request.stream:
             quotas.take_stream()
         connection = ClientConnection(http)
-        disconnected = never if request.background else connection.disconnected
-        turn = await self._gateway.conversations.submit(caller, asked.conversation, disconnected)
-        record = ResponseRecord(
-            f"{RESPONSE}{uuid.uuid4().hex}",
-            turn.session.id,
-            turn.first,
-            time.time(),
-            {"fields": asked.fields, "show_tools": self._gateway.settings.openai.show_tools},
-            request.conversation_id,
-        )
+        async with self._stored.alone_in(request.conversation_id):
+            asked = await self._asked(caller, request, session_id, chat_id)
+            disconnected = never if request.background else connection.disconnected
+            turn = await self._gateway.conversations.submit(caller, asked.conversation, disconnected)
+            record = ResponseRecord(
+                f"{RESPONSE}{uuid.uuid4().hex}",
+                turn.session.id,
+                turn.first,
+                time.time(),
+                {"fields": asked.fields, "show_tools": self._gateway.settings.openai.show_tools},
+                request.conversation_id,
+            )
+            # It is stored while the agent works.
+            stored = None if request.store is False else self._stored.add(record)
         if request.background:
-            response = await self._in_background(turn, record, stream=bool(request.stream))
+            response = await self._in_background(turn, record, stored, stream=bool(request.stream))
         else:
             running = RunningAnswer(self._gateway, turn, connection, merged=False)
-            answered = self._streamed if request.stream else self._whole
-            response = await answered(running, record, store=request.store is not False)
+            response = await (self._streamed if request.stream else self._whole)(running, record, stored)
         return with_session(response, turn.session, asked.ignored)
 
     async def _asked(self, caller: Caller, request: ResponsesRequest, session_id: str | None, chat_id: str | None) -> _Asked:
@@ -318,6 +324,8 @@ class _Responses:
             read_request.ignore("reasoning.effort")
         messages, after = read_request.messages, None
         if previous is not None:
+            if session_id is not None:
+                read_request.ignore(SESSION)
             after, messages = await self._after(previous, request, messages)
         elif request.instructions:
             messages = (SystemMessage(content=request.instructions), *messages)
@@ -366,17 +374,15 @@ class _Responses:
             response_id = response_of_item(item_id)
             if response_id is not None:
                 try:
-                    response, _ = await self._stored.current(await self._stored.get(caller, response_id))
-                    found |= {item["id"]: item for item in response["output"]}
+                    items = await self._stored.items(await self._stored.get(caller, response_id))
+                    found |= {item["id"]: item for item in items}
                 except NoResponse:
                     pass
             if item_id not in found:
                 raise NotFound(f"input: there is no item {item_id!r} here; send the item itself")
         return found
 
-    async def _whole(self, running: RunningAnswer, record: ResponseRecord, *, store: bool) -> Response:
-        # It is stored while the agent works.
-        stored = self._stored.add(record) if store else None
+    async def _whole(self, running: RunningAnswer, record: ResponseRecord, stored: asyncio.Task[None] | None) -> Response:
         parts = await running.complete()
         failure = running.failure()
         if failure is not None:
@@ -392,8 +398,7 @@ class _Responses:
         running.finish()
         return JSONResponse(view.response(running.answer, now))
 
-    async def _streamed(self, running: RunningAnswer, record: ResponseRecord, *, store: bool) -> Response:
-        stored = self._stored.add(record) if store else None
+    async def _streamed(self, running: RunningAnswer, record: ResponseRecord, stored: asyncio.Task[None] | None) -> Response:
         await running.begun()
         failure = running.failure()
         if failure is not None:
@@ -426,10 +431,12 @@ class _Responses:
         except GatewayError as error:
             yield frames([*events, view.failed(str(error))]) + DONE
 
-    async def _in_background(self, turn: ConversationTurn, record: ResponseRecord, *, stream: bool) -> Response:
-        stored = self._stored.add(record)
+    async def _in_background(
+        self, turn: ConversationTurn, record: ResponseRecord, stored: asyncio.Task[None] | None, *, stream: bool
+    ) -> Response:
         self._stored.run(self._read_to_end(turn, record))
-        await asyncio.shield(stored)
+        if stored is not None:
+            await asyncio.shield(stored)
         found = StoredResponse(record, turn.session)
         if stream:
             return event_stream(self._events(found, -1), self._gateway.keep_alive)

@@ -10,9 +10,10 @@ import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
+from weakref import WeakValueDictionary
 
 from drivers.contract.events import Awaiting, SessionEnd
 from gateway.errors import NotFound, StoreUnavailable
@@ -87,6 +88,8 @@ class StoredResponses:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
         self._recent: OrderedDict[str, ResponseRecord] = OrderedDict()
+        self._items: OrderedDict[str, Sequence[Json]] = OrderedDict()
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._tasks: set[asyncio.Task[None]] = set()
         self._ends: dict[str, tuple[int, float]] = {}
         self._storing_ends: asyncio.TimerHandle | None = None
@@ -99,6 +102,7 @@ class StoredResponses:
             self._store_ends()
             await asyncio.wait(self._tasks)
         self._recent.clear()
+        self._items.clear()
 
     def run(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run something in the background."""
@@ -165,8 +169,22 @@ class StoredResponses:
 
     async def newest(self, caller: Caller, conversation_id: str) -> StoredResponse | None:
         """Return the newest response of a conversation, None if it has none."""
-        record = await self._gateway.store.responses.newest(conversation_id)
-        return await self._with_session(caller, self._recent.get(record.id, record)) if record is not None else None
+        stored = await self._gateway.store.responses.newest(conversation_id)
+        # Those that are not stored yet, too.
+        records = [record for record in self._recent.values() if record.conversation_id == conversation_id]
+        if stored is not None and stored.id not in self._recent:
+            records.append(stored)
+        newest = max(records, key=lambda record: record.created_at, default=None)
+        return await self._with_session(caller, newest) if newest is not None else None
+
+    @asynccontextmanager
+    async def alone_in(self, conversation_id: str | None) -> AsyncIterator[None]:
+        """Let no other response of this conversation begin in the block."""
+        if conversation_id is None:
+            yield
+            return
+        async with self._locks.setdefault(conversation_id, asyncio.Lock()):
+            yield
 
     async def _with_session(self, caller: Caller, record: ResponseRecord) -> StoredResponse:
         try:
@@ -179,6 +197,7 @@ class StoredResponses:
         """Delete a response: its id. What has been said stays in its session."""
         await completed(self._gateway.store.responses.delete(response.record.id))
         self._recent.pop(response.record.id, None)
+        self._items.pop(response.record.id, None)
 
     async def last_event(self, response: StoredResponse) -> int | None:
         """Return the number of its last event, None while it is not over."""
@@ -198,6 +217,18 @@ class StoredResponses:
         if answer.end is not None:
             view.end(answer, 0.0)
         return view.response(answer, response.completed_at(answer)), answer
+
+    async def items(self, response: StoredResponse) -> Sequence[Json]:
+        """Return its output items. Some clients name those of all earlier responses in each request."""
+        found = self._items.get(response.record.id)
+        if found is None:
+            current, answer = await self.current(response)
+            found = current["output"]
+            if answer.end is not None:
+                self._items[response.record.id] = found
+                if len(self._items) > MAX_RECENT:
+                    self._items.popitem(last=False)
+        return found
 
     async def events(self, response: StoredResponse) -> AsyncIterator[list[Json]]:
         """The events of its stream from the first one on, those that are there together, until it is over."""

@@ -41,6 +41,10 @@ async def create(client: httpx.AsyncClient, given: Any = "hello", status: int = 
     return dict(answer.json())
 
 
+async def create_status(client: httpx.AsyncClient, given: Any, **fields: Any) -> int:
+    return (await client.post("/v1/responses", json={"model": "script", "input": given, **fields})).status_code
+
+
 def events_of(text: str) -> list[Json]:
     """The events of a stream. Each has a name, its number, and the last frame says that it is over."""
     *frames, last = [frame for frame in text.split("\n\n") if frame and not frame.startswith(":")]
@@ -166,7 +170,7 @@ async def test_items_of_all_kinds_are_a_history(tmp_path: Path, write_scenario: 
 @pytest.mark.parametrize(
     ("fields", "problem"),
     [
-        ({"input": []}, "the last message must be"),
+        ({"input": []}, "input: the last message must be"),
         ({"input": [{"role": "user", "content": " "}]}, "blank"),
         ({"input": [{"role": "robot", "content": "x"}]}, "input.0.role: 'robot'"),
         ({"input": [{"type": "web_search_call", "id": "ws_1"}]}, "input.0.type: 'web_search_call' is not supported"),
@@ -302,7 +306,10 @@ async def test_results_resume_the_run_of_a_previous_response(tmp_path: Path, wri
         run = (await portico.gateway.sessions.get(ADMINISTRATOR, session_of(first))).run
         fields = {"previous_response_id": first.json()["id"], "tools": [WEATHER]}
         refused = await create(portico.client, "Well?", 400, **fields)
-        assert "'sky' has no result" in refused["error"]["message"]
+        assert (
+            refused["error"]["message"].startswith("input: the tool call 'sky' has no result")
+            and refused["error"]["param"] == "input"
+        )
         # Some clients repeat the call.
         call = next(item for item in first.json()["output"] if item["type"] == "function_call")
         second = await portico.client.post("/v1/responses", json={"model": "script", "input": [call, result()], **fields})
@@ -355,6 +362,10 @@ async def test_a_conversation_names_its_newest_response(tmp_path: Path, write_sc
         assert output_text(await create(portico.client, "two", conversation={"id": made["id"]})) == '["one"]'
         assert output_text(await create(portico.client, "TWO", previous_response_id=first["id"])) == '["one"]'
         assert output_text(await create(portico.client, "three", conversation=made["id"])) == '["one", "two"]'
+        both = await asyncio.gather(*(create_status(portico.client, "again", conversation=made["id"]) for _ in range(2)))
+        assert sorted(both) in ([200, 200], [200, 409]), "the second follows the first, or finds it in progress"
+        last = json.loads(output_text(await create(portico.client, "last", conversation=made["id"])))
+        assert last == ["one", "two", "three", *["again"] * both.count(200)]
         assert "no conversation 'conv_x'" in (await create(portico.client, "x", 404, conversation="conv_x"))["error"]["message"]
         deleted = (await portico.client.delete(f"/v1/conversations/{made['id']}")).json()
         assert deleted == {"id": made["id"], "object": "conversation.deleted", "deleted": True}
