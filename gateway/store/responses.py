@@ -75,6 +75,12 @@ class ResponseRepository:
         row = await self._row(query)
         return ConversationRecord(**row) if row else None
 
+    async def update_conversation(self, record: ConversationRecord) -> None:
+        """Replaces the body of a conversation."""
+        statement = update(schema.conversations).where(schema.conversations.c.id == record.id)
+        statement = statement.values(body=json.dumps(record.body))
+        await self._database.write(lambda connection: connection.execute(statement).close())
+
     async def delete_conversation(self, conversation_id: str) -> None:
         """Deletes the name of a conversation. Its answers stay."""
         await self._delete(schema.conversations, conversation_id)

@@ -13,7 +13,7 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request, Response
@@ -130,6 +130,14 @@ class NewConversation(BaseModel):
 
     metadata: dict[str, str] | None = None
     items: list[dict[str, Any]] | None = Field(default=None, max_length=0, description="Not supported: send them as `input`.")
+
+
+class ConversationUpdate(BaseModel):
+    """What a conversation has from now on."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    metadata: dict[str, str]
 
 
 def router(gateway: Gateway) -> APIRouter:
@@ -266,6 +274,17 @@ class _Responses:
         async def get_conversation(conversation_id: str, caller: CurrentCaller) -> JSONResponse:
             """A conversation."""
             return JSONResponse(_conversation(await self._find_conversation(caller, conversation_id)))
+
+        @routes.post(
+            "/v1/conversations/{conversation_id}",
+            openapi_extra=openapi_extra({"Other metadata": {"metadata": {"topic": "another"}}}, {200: example}),
+        )
+        async def update_conversation(conversation_id: str, request: ConversationUpdate, caller: CurrentCaller) -> JSONResponse:
+            """Replace the metadata of a conversation."""
+            record = await self._find_conversation(caller, conversation_id)
+            record = replace(record, body={**record.body, "metadata": request.metadata})
+            await self._gateway.store.responses.update_conversation(record)
+            return JSONResponse(_conversation(record))
 
         @routes.delete(
             "/v1/conversations/{conversation_id}",

@@ -80,12 +80,14 @@ async def test_examples_are_valid_against_their_schemas(document: Document) -> N
 async def test_example_requests_are_accepted(portico: RunningGateway, document: Document) -> None:
     """Replies to tool calls are rejected, because no call is pending."""
     session = (await create_session(portico.client, "echo"))["sessionId"]
+    conversation = (await portico.client.post("/v1/conversations", json={})).json()["id"]
+    names = {"session_id": session, "agent": "echo", "conversation_id": conversation}
     for method, path, operation in operations(document):
         for example in (
             operation.get("requestBody", {}).get("content", {}).get("application/json", {}).get("examples", {}).values()
         ):
             body = example["value"]
-            answer = await portico.client.request(method, path.format(session_id=session, agent="echo"), json=body)
+            answer = await portico.client.request(method, path.format(**names), json=body)
             if any(message["role"].startswith("tool") for message in body.get("messages", ())):
                 assert (answer.status_code, "no tool call is pending" in answer.text) == (400, True), (method, path, answer.text)
                 continue

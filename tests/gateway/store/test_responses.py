@@ -52,5 +52,7 @@ async def test_names_of_conversations(store: Store) -> None:
     record = ConversationRecord("conv_1", "phone", 1.5, {"metadata": {"a": "b"}})
     await store.responses.add_conversation(record)
     assert await store.responses.get_conversation("conv_1") == record
+    await store.responses.update_conversation(replace(record, body={"metadata": {}}))
+    assert await store.responses.get_conversation("conv_1") == replace(record, body={"metadata": {}})
     await store.responses.delete_conversation("conv_1")
     assert await store.responses.get_conversation("conv_1") is None

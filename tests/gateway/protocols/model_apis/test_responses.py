@@ -357,6 +357,9 @@ async def test_a_conversation_names_its_newest_response(tmp_path: Path, write_sc
         made = (await portico.client.post("/v1/conversations", json={"metadata": {"topic": "demo"}})).json()
         assert made["id"].startswith("conv_") and made["metadata"] == {"topic": "demo"}
         assert (await portico.client.get(f"/v1/conversations/{made['id']}")).json() == made
+        made["metadata"] = {"topic": "another"}
+        changed = await portico.client.post(f"/v1/conversations/{made['id']}", json={"metadata": made["metadata"]})
+        assert changed.json() == made == (await portico.client.get(f"/v1/conversations/{made['id']}")).json()
         first = await create(portico.client, "one", conversation=made["id"])
         assert first["conversation"] == {"id": made["id"]}
         assert output_text(await create(portico.client, "two", conversation={"id": made["id"]})) == '["one"]'
