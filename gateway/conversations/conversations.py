@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from dataclasses import dataclass, field, replace
 
 from drivers.contract.agent import PermissionReply, Reply, ToolReply
-from drivers.contract.driver_info import ToolGrant, ToolSpec
+from drivers.contract.driver_info import EFFORT_OPTION, ToolGrant, ToolSpec
 from drivers.contract.events import Awaiting, Event, SessionEnd
 from drivers.contract.messages import (
     AssistantMessage,
@@ -399,7 +399,10 @@ class Conversations:
         def settings(current: SessionSettings) -> SessionSettings:
             require_last()
             new = asked.settings
-            return replace(current, options=new.options, secrets=new.secrets, tools=new.tools, app_tools=new.app_tools)
+            # Others may have changed since, such as the mode by the CLI, or any by another protocol.
+            kept = {name: value for name, value in current.options.items() if name not in ("model", EFFORT_OPTION)}
+            options, secrets = {**kept, **new.options}, {**current.secrets, **new.secrets}
+            return replace(current, options=options, secrets=secrets, tools=new.tools, app_tools=new.app_tools)
 
         denials = [
             PermissionReply(call.id, granted=False, reason=CANNOT_ASK)

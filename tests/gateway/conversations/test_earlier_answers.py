@@ -50,6 +50,18 @@ async def test_the_last_answer_of_a_session_is_followed_in_it(portico: RunningGa
     assert (text, third.session_id) == ('["one", "two"]', first.session_id), "other options are those of the session from now on"
 
 
+async def test_the_other_options_of_a_session_stay(portico: RunningGateway, write_scenario: WriteScenario) -> None:
+    chain = Chain(portico, options=scripted(write_scenario, [REMEMBER]))
+    _, first = await chain.say("one")
+    assert chain.session is not None
+    # By another protocol, which is no turn.
+    async with chain.session.lock:
+        changed = {**chain.session.config.options, "pace": "fast"}
+        await chain.session.configure(replace(chain.session.config, options=changed))
+    _, second = await chain.say("two", after=first)
+    assert second.session_id == first.session_id and chain.session.config.options == changed
+
+
 async def test_an_earlier_answer_is_followed_in_a_session_of_its_own(
     portico: RunningGateway, write_scenario: WriteScenario
 ) -> None:
