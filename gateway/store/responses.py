@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from sqlalchemy import Connection, Select, Table, bindparam, delete, insert, select, update
+from sqlalchemy import Connection, Select, bindparam, delete, insert, select, update
 
 from gateway.store import schema
 from gateway.store.database import Database
@@ -62,7 +62,8 @@ class ResponseRepository:
 
     async def delete(self, response_id: str) -> None:
         """Deletes an answer's id. The session and its events stay."""
-        await self._delete(schema.responses, response_id)
+        statement = delete(schema.responses).where(schema.responses.c.id == response_id)
+        await self._database.write(lambda connection: connection.execute(statement).close())
 
     async def add_conversation(self, record: ConversationRecord) -> None:
         """Stores the name of a conversation."""
@@ -83,10 +84,7 @@ class ResponseRepository:
 
     async def delete_conversation(self, conversation_id: str) -> None:
         """Deletes the name of a conversation. Its answers stay."""
-        await self._delete(schema.conversations, conversation_id)
-
-    async def _delete(self, table: Table, row_id: str) -> None:
-        statement = delete(table).where(table.c.id == row_id)
+        statement = delete(schema.conversations).where(schema.conversations.c.id == conversation_id)
         await self._database.write(lambda connection: connection.execute(statement).close())
 
     async def _first(self, query: Select[Any]) -> ResponseRecord | None:

@@ -83,7 +83,7 @@ async def two(portico: RunningGateway, write_scenario: Any) -> AsyncIterator[Two
 
 
 def test_every_method_is_tried() -> None:
-    assert set(_REQUESTS) | {"session/prompt"} == set(PARAMS) | SESSIONLESS
+    assert set(_REQUESTS) | {"session/new", "session/prompt"} == set(PARAMS) | SESSIONLESS
 
 
 async def outcome(client: Client, method: str, session: str) -> Any:
