@@ -73,8 +73,8 @@ class ConversationRequest:
     are only those that follow that answer. `options` are those of the agent, such as `model`. `tools` are the application-side
     tools; without `call_tools` their calls are refused, and the agent goes on. `hints` are values that the client gives with each
     request of the conversation, such as its user, and `name` is one that it gives with no other conversation. `session_id` is the
-    session that it wants to continue. With `background` no message is expected to follow, such as after a request for a title:
-    the agent ends with the answer.
+    session that it wants to continue. With `by_id` the client can continue it by an id of the answer. With `background` no
+    message is expected to follow, such as after a request for a title: the agent ends with the answer.
     """
 
     agent: str
@@ -87,6 +87,7 @@ class ConversationRequest:
     session_id: str | None = None
     background: bool = False
     after: EarlierAnswer | None = None
+    by_id: bool = False
     key: IdempotencyKey | None = None
 
 
@@ -159,6 +160,7 @@ class ConversationTurn:
                 self._denials,
                 asked.hints,
                 asked.name,
+                asked.by_id,
             )
         )
 
@@ -184,6 +186,7 @@ class _Asked:
     digests: tuple[Digest, ...] | None
     hints: frozenset[str]
     name: str | None
+    by_id: bool
     call_tools: bool
     background: bool
     key: IdempotencyKey | None
@@ -279,6 +282,7 @@ class Conversations:
             message_digests(before) if request.after is None else None,
             frozenset(f"{caller.name or ''} {hint}" for hint in request.hints),
             None if request.name is None else f"{caller.name or ''} {request.name}",
+            request.by_id,
             request.call_tools,
             request.background,
             request.key,
@@ -296,7 +300,7 @@ class Conversations:
             return await self._named(asked, session_id)
         if not any(isinstance(message, AssistantMessage) for message in asked.before):
             return None
-        conversation = self._open.take(asked.scope, asked.digests or (), asked.hints, asked.name)
+        conversation = self._open.take(asked.scope, asked.digests or (), asked.hints, asked.name, by_id=asked.by_id)
         if conversation is None:
             return None
         session = conversation.session()

@@ -23,7 +23,7 @@ class OpenConversation:
     `scope` is the owner, the agent and its options; `digests` are those of all messages as the client has them. `turn_began` is
     the number of the session's turn that gave the answer: another one means that somebody else has continued the session.
     `replies` are answers to pending calls that the client does not know of. `hints` are values that the client gives with it, and
-    `name` is one that it gives with no other conversation.
+    `name` is one that it gives with no other conversation. `by_id`: the client can continue it by an id of the answer.
     """
 
     session_id: str
@@ -34,6 +34,7 @@ class OpenConversation:
     replies: tuple[Reply, ...] = ()
     hints: frozenset[str] = frozenset()
     name: str | None = None
+    by_id: bool = False
 
     @property
     def digest(self) -> Digest:
@@ -67,17 +68,25 @@ class OpenConversations:
         return self._by_session.get(session_id)
 
     def take(
-        self, scope: Sequence[str], digests: Sequence[Digest], hints: Iterable[str], name: str | None = None
+        self,
+        scope: Sequence[str],
+        digests: Sequence[Digest],
+        hints: Iterable[str],
+        name: str | None = None,
+        *,
+        by_id: bool = False,
     ) -> OpenConversation | None:
         """Return the conversation that consists of exactly these messages, and forget it; None if there is none.
 
-        Of several, one with a hint of the request is taken, else the one that was used last. If there is none, one with the name
-        is taken that ends with these messages: some clients send the newest messages of a long conversation only.
+        Of several, one with a hint of the request is taken, one with the same `by_id`, else the one that was used last. If there
+        is none, one with the name is taken that ends with these messages: some clients send the newest messages of a long
+        conversation only.
         """
         given = [*hints]
         hinted = {session_id: None for hint in given for session_id in self._by_hint.get(hint, ())}
         same = self._by_digest.get(conversation_digest(scope, digests), {})
         candidates = [session_id for session_id in same if session_id in hinted] or list(same)
+        candidates = [found for found in candidates if self._by_session[found].by_id == by_id] or candidates
         if not candidates and digests and name is not None:
             candidates = [session_id for session_id in self._by_name.get(name, ()) if self._ends_with(session_id, scope, digests)]
         return self.forget(candidates[-1]) if candidates else None

@@ -360,6 +360,7 @@ class _Responses:
             session_id=session_id if after is None else None,
             background=after is None and is_background_task(messages),
             after=after,
+            by_id=request.store is not False,
         )
         fields = repeated_fields(request, model_id, read_request.tools, read_request.effort if effort else None)
         return _Asked(conversation, fields, read_request.ignored)

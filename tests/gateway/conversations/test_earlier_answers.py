@@ -130,6 +130,21 @@ async def test_permissions_that_wait_beside_results_are_denied_with_them(tmp_pat
         assert text == "rain" and again.session_id != asked.session_id
 
 
+async def test_a_client_without_ids_continues_its_own_session_beside_an_equal_one(
+    portico: RunningGateway, write_scenario: WriteScenario
+) -> None:
+    options = scripted(write_scenario, [REMEMBER])
+    talk, chain = Talk(portico, "script", options=options), Chain(portico, options=options, by_id=True)
+    await talk.say("one")
+    _, first = await chain.say("one")
+    await talk.say("two")
+    assert talk.continued
+    _, second = await chain.say("two", after=first)
+    assert second.session_id == first.session_id
+    await talk.say("three")
+    assert talk.continued
+
+
 async def test_a_whole_conversation_continues_the_session_of_an_earlier_answer(
     portico: RunningGateway, write_scenario: WriteScenario
 ) -> None:
