@@ -27,15 +27,22 @@ KEEP_ALIVE = b": keep-alive\n\n"
 
 
 def event_stream(
-    chunks: AsyncIterator[bytes], keep_alive: float, *, keep_alive_frame: bytes = KEEP_ALIVE, close_at_eof: bool = False
+    chunks: AsyncIterator[bytes],
+    keep_alive: float,
+    *,
+    keep_alive_frame: bytes = KEEP_ALIVE,
+    close_at_eof: bool = False,
+    closed: Callable[[], None] | None = None,
 ) -> Response:
     """Return a response that streams encoded frames. Every `keep_alive` seconds it sends a comment, which keeps it open.
 
     A protocol that has an event for that sends it instead, as `keep_alive_frame`.
 
     With `close_at_eof` it ends when the client closes its side of the connection, for chunks that are sent only once.
+    `closed` is called when the response has ended, for whatever reason. A generator of chunks does not begin, and so does nothing
+    at its end, if the client disconnects before the first one.
     """
-    return _EventStream(chunks, keep_alive, keep_alive_frame, close_at_eof)
+    return _EventStream(chunks, keep_alive, keep_alive_frame, close_at_eof, closed)
 
 
 def _response_of_package(chunks: AsyncIterable[bytes], keep_alive: float) -> EventSourceResponse:
@@ -61,11 +68,18 @@ class _EventStream(Response):
     used.
     """
 
-    def __init__(self, chunks: AsyncIterable[bytes], keep_alive: float, keep_alive_frame: bytes, close_at_eof: bool) -> None:
+    def __init__(
+        self,
+        chunks: AsyncIterable[bytes],
+        keep_alive: float,
+        keep_alive_frame: bytes,
+        close_at_eof: bool,
+        closed: Callable[[], None] | None,
+    ) -> None:
         # Not by the base class, which makes the headers of a body.
         self.status_code, self.background, self.raw_headers = 200, None, list(_raw_headers())
         self.body_iterator, self.ping_interval, self.close_at_eof = chunks, keep_alive, close_at_eof
-        self._keep_alive_frame, self._complete = keep_alive_frame, False
+        self._keep_alive_frame, self._complete, self._closed = keep_alive_frame, False, closed
         self._writing = asyncio.Lock()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -90,6 +104,8 @@ class _EventStream(Response):
                 if not task.cancelling():
                     task.cancel()
             await asyncio.wait(tasks)
+            if self._closed is not None:
+                self._closed()
         for task in tasks:
             if not task.cancelled():
                 task.result()

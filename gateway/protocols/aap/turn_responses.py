@@ -118,7 +118,8 @@ class Exchange:
         if request.stream != "none":
             view = StreamView(whole=request.stream == "message", seen=self._seen, errors_as_text=errors_as_text)
             first = frame("session_start", {"sessionId": session.id}, "0") if created and self._seen is None else b""
-            return event_stream(_frames(turn, view, first, dropped), gateway.keep_alive)
+            stream = _Stream(turn, view, dropped)
+            return event_stream(stream.frames(first), gateway.keep_alive, closed=stream.closed)
         answer = _json(turn, session.id if created else None, errors_as_text=errors_as_text)
         response = await self._connection.wait_for(answer, dropped)
         response.status_code = status
@@ -186,14 +187,21 @@ async def _json_chunks(turn: Turn, without_messages: AgentResponse, view: JsonVi
     yield b"]" + after
 
 
-async def _frames(turn: Turn, view: StreamView, first: bytes, dropped: Callable[[], None] | None) -> AsyncIterator[bytes]:
-    over = False
-    try:
-        async for entries in turn.batches():
-            if frames := first + view.feed(entries):
+class _Stream:
+    """The frames of a turn. `dropped` is called if the client disconnects before their end."""
+
+    def __init__(self, turn: Turn, view: StreamView, dropped: Callable[[], None] | None) -> None:
+        self._turn, self._view, self._dropped = turn, view, dropped
+        self._over = False
+
+    async def frames(self, first: bytes) -> AsyncIterator[bytes]:
+        async for entries in self._turn.batches():
+            if frames := first + self._view.feed(entries):
                 yield frames
                 first = b""
-        over = True
-    finally:
-        if not over and dropped is not None:
-            dropped()
+        self._over = True
+
+    def closed(self) -> None:
+        """The response has ended."""
+        if not self._over and self._dropped is not None:
+            self._dropped()

@@ -145,7 +145,9 @@ async def _streamed(
     if (failure := running.failure()) is not None:
         return failure_response(failure)
     include_usage = request.stream_options is not None and request.stream_options.include_usage is True
-    return event_stream(_chunks(running, ChunkWriter(base, include_usage=include_usage)), gateway.keep_alive)
+    return event_stream(
+        _chunks(running, ChunkWriter(base, include_usage=include_usage)), gateway.keep_alive, closed=running.close
+    )
 
 
 async def _chunks(running: RunningAnswer, writer: ChunkWriter) -> AsyncIterator[bytes]:

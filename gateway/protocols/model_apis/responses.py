@@ -425,7 +425,7 @@ class _Responses:
             if stored is not None:
                 self._stored.remove(record, stored)
             return failure_response(failure)
-        return event_stream(self._frames(running, record, stored), self._gateway.keep_alive)
+        return event_stream(self._frames(running, record, stored), self._gateway.keep_alive, closed=running.close)
 
     async def _frames(
         self, running: RunningAnswer, record: ResponseRecord, stored: asyncio.Task[None] | None

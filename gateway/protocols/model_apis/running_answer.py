@@ -57,6 +57,7 @@ class RunningAnswer:
         self._patience, self._connection = gateway.keep_alive, connection
         self._batches = turn.batches()
         self._reading: asyncio.Task[Sequence[Part]] | None = None
+        self._closed = False
         self.over = False
         """Whether nothing follows any more."""
         self.last = turn.first
@@ -90,23 +91,27 @@ class RunningAnswer:
 
         A run whose reader stops before the end is cancelled. Raises GatewayError.
         """
-        failed = last = False
         try:
             if self._reading is not None:
                 first = await self._reading
-                last = self.over
+                self._closed = self.over
                 yield first
-            while not last:
+            while not self._closed:
                 parts = await self._read()
-                last = self.over
-                if parts or last:
+                self._closed = self.over
+                if parts or self._closed:
                     yield parts
         except GatewayError:
-            failed = True
+            self._closed = True
             raise
         finally:
-            if not last and not failed:
-                self.turn.abandon(self.answer.message)
+            self.close()
+
+    def close(self) -> None:
+        """The client gets nothing more. The run is cancelled, unless the last parts of the answer were given."""
+        if not self._closed:
+            self._closed = True
+            self.turn.abandon(self.answer.message)
 
     async def complete(self) -> list[Part]:
         """Return all parts of the answer when it is over. The run is cancelled if the client disconnects. Raises GatewayError."""

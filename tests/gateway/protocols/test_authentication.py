@@ -52,6 +52,7 @@ ENDPOINTS = [
     ("POST", "/v1/responses/resp_x/cancel", {}),
     ("GET", "/v1/responses/resp_x/input_items", {}),
     ("POST", "/v1/conversations", {"json": {}}),
+    ("POST", "/v1/conversations/conv_x", {"json": {"metadata": {}}}),
     ("GET", "/v1/conversations/conv_x", {}),
     ("DELETE", "/v1/conversations/conv_x", {}),
     ("GET", "/v1/models", {}),

@@ -123,3 +123,20 @@ async def test_a_failure_to_receive_is_raised() -> None:
     fails: Receive = receive
     with pytest.raises(ValueError, match="too large"):
         await event_stream(chunks(), 60.0)(SCOPE, fails, server.send)
+
+
+async def test_the_end_of_a_response_is_reported_also_if_no_chunk_was_asked_for() -> None:
+    server, begun, closed = Server(), False, []
+
+    async def chunks() -> AsyncIterator[bytes]:
+        nonlocal begun
+        begun = True
+        yield b"a"
+
+    server.disconnected.set()
+    server.readable.clear()
+    await event_stream(chunks(), 60.0, closed=lambda: closed.append(True))(SCOPE, server.receive, server.send)
+    assert (server.sent, begun, closed) == ([], False, [True])
+    server = Server()
+    await event_stream(chunks(), 60.0, closed=lambda: closed.append(True))(SCOPE, server.receive, server.send)
+    assert (server.sent, begun, closed) == ([b"a", b""], True, [True, True])
