@@ -14,7 +14,9 @@ from gateway.observability.logs import request_id
 
 Vendor = Literal["openai", "anthropic"]
 
-_OPENAI = ("/v1/chat/", "/v1/models", "/v1/responses", "/v1/conversations")
+_NOT_SERVED = ("/v1/completions", "/v1/embeddings", "/v1/images/", "/v1/audio/", "/v1/moderations", "/v1/files")
+"""Paths of OpenAI's API that its clients may try, whose errors they can read too."""
+_OPENAI = ("/v1/chat/", "/v1/models", "/v1/responses", "/v1/conversations", *_NOT_SERVED)
 _ANTHROPIC = ("/v1/messages",)
 _OPENAI_TYPES: Mapping[int, tuple[str, str | None]] = {
     401: ("authentication_error", "invalid_api_key"),

@@ -381,6 +381,14 @@ async def test_errors_before_the_request_is_read_have_the_same_shape(
         assert error.keys() == {"message", "type", "param", "code"}
 
 
+@pytest.mark.parametrize("path", ["/v1/embeddings", "/v1/completions", "/v1/images/generations", "/v1/audio/speech"])
+async def test_what_is_not_served_has_an_error_that_clients_can_read(portico: RunningGateway, path: str) -> None:
+    answer = await portico.client.post(path, json={"model": "echo"})
+    assert answer.status_code == 404
+    assert answer.json()["error"]["message"].startswith(f"POST {path}: not found here")
+    assert answer.json()["error"]["type"] == "invalid_request_error"
+
+
 async def test_the_key_as_x_api_key(portico: RunningGateway) -> None:
     async with httpx.AsyncClient(base_url=portico.url) as client:
         answer = await client.post(PATH, json=body(model="echo"), headers={"x-api-key": KEY})
