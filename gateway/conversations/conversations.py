@@ -202,6 +202,14 @@ class _Asked:
     def replies(self) -> list[Reply]:
         return [ToolReply(message.tool_call_id, message.content) for message in self.new if isinstance(message, ToolMessage)]
 
+    def new_settings(self, current: SessionSettings) -> SessionSettings:
+        """The settings of a session that the request continues: its model, its effort and its tools are those of the request."""
+        new = self.settings
+        # Others may have changed since, such as the mode by the CLI, or any by another protocol.
+        kept = {name: value for name, value in current.options.items() if name not in ("model", EFFORT_OPTION)}
+        options, secrets = {**kept, **new.options}, {**current.secrets, **new.secrets}
+        return replace(current, options=options, secrets=secrets, tools=new.tools, app_tools=new.app_tools)
+
 
 class Conversations:
     """Finds the sessions of conversations, and creates those that there are not yet."""
@@ -344,9 +352,14 @@ class Conversations:
 
         def settings(current: SessionSettings) -> SessionSettings:
             require_unchanged()
-            return replace(current, tools=asked.settings.tools, app_tools=asked.settings.app_tools)
+            return asked.new_settings(current)
 
         require_unchanged()
+        waiting = session.run.pending.calls if session.run is not None and session.state == "waiting" else {}
+        if prompt is None and not waiting.keys() >= {reply.call_id for reply in replies}:
+            raise Conflict("its calls wait for no results any more, such as after a cancel")
+        # Those of the client may be only the last messages of the session, or have another system message.
+        asked = replace(asked, digests=conversation.digests)
         turn = await session.submit(
             Submission(
                 message=prompt,
@@ -402,11 +415,7 @@ class Conversations:
 
         def settings(current: SessionSettings) -> SessionSettings:
             require_last()
-            new = asked.settings
-            # Others may have changed since, such as the mode by the CLI, or any by another protocol.
-            kept = {name: value for name, value in current.options.items() if name not in ("model", EFFORT_OPTION)}
-            options, secrets = {**kept, **new.options}, {**current.secrets, **new.secrets}
-            return replace(current, options=options, secrets=secrets, tools=new.tools, app_tools=new.app_tools)
+            return asked.new_settings(current)
 
         denials = [
             PermissionReply(call.id, granted=False, reason=CANNOT_ASK)

@@ -269,6 +269,46 @@ async def test_a_session_is_continued_by_its_id(portico: RunningGateway, write_s
         await Talk(portico, "script", caller=stranger, session_id=talk.sessions[0].id).send([user("one")])
 
 
+async def test_a_conversation_that_names_a_session_is_the_whole_session(
+    portico: RunningGateway, write_scenario: WriteScenario
+) -> None:
+    options = scripted(write_scenario, [REMEMBER])
+    first = Talk(portico, "script", options=options)
+    await first.say(SystemMessage(content="A"), "secret")
+    named = Talk(portico, "script", options=options, session_id=first.sessions[0].id)
+    answer = await named.send([user("hello")])
+    assert named.sessions[0] is first.sessions[0]
+    other = Talk(portico, "script", options=options)
+    assert await other.send([user("hello"), AssistantMessage(content=answer), user("next")]) == '["hello"]'
+    await named.send([SystemMessage(content="B"), user("hello"), AssistantMessage(content=answer), user("more")])
+    assert named.continued
+    changed = Talk(portico, "script", options=options)
+    await changed.send([*named.messages, user("next")])
+    assert changed.sessions[0] is not first.sessions[0], "its agent has another system message"
+
+
+async def test_a_session_that_is_named_has_the_options_of_the_request(
+    portico: RunningGateway, write_scenario: WriteScenario
+) -> None:
+    options = scripted(write_scenario, [REMEMBER])
+    talk = Talk(portico, "script", options=options)
+    await talk.say("one")
+    named = Talk(portico, "script", options={**options, "pace": "fast"}, session_id=talk.sessions[0].id)
+    assert await named.send([user("two")]) == '["one"]'
+    assert named.sessions[0] is talk.sessions[0] and named.sessions[0].config.options["pace"] == "fast"
+
+
+async def test_results_of_a_run_that_was_cancelled_get_a_new_session(
+    portico: RunningGateway, write_scenario: WriteScenario
+) -> None:
+    call = {"tool_call": {"id": "sky", "name": "weather", "input": {}}}
+    talk = Talk(portico, "script", options=scripted(write_scenario, [call, {"text": "done"}]), tools=(WEATHER,))
+    await talk.say("one")
+    await talk.sessions[0].cancel()
+    await talk.say(ToolMessage(tool_call_id="sky", content="sun"))
+    assert talk.answer.end == "stop" and not talk.continued
+
+
 async def test_what_would_ask_is_denied_and_said(tmp_path: Path, write_scenario: WriteScenario) -> None:
     call = {"tool_call": {"id": "sh", "name": "shell", "input": {"command": "ls"}, "result": "files"}}
     options = scripted(write_scenario, [call, {"text": "done"}])
