@@ -47,6 +47,7 @@ from gateway.protocols.model_apis.responses_output import (
     RESPONSE,
     Json,
     ResponseView,
+    as_json,
     frames,
     repeated_fields,
     response_of_item,
@@ -208,7 +209,7 @@ class _Responses:
             """A response, also while it is in progress; or its stream of events, from the first one on or after one."""
             found = await self._stored.get(caller, response_id)
             if not stream:
-                return with_session(JSONResponse((await self._stored.current(found))[0]), found.session, ())
+                return with_session(_response((await self._stored.current(found))[0]), found.session, ())
             quotas.take_stream()
             after = -1 if starting_after is None else starting_after
             return with_session(event_stream(self._events(found, after), self._gateway.keep_alive), found.session, ())
@@ -234,7 +235,7 @@ class _Responses:
             if not found.fields["background"]:
                 raise BadRequest("only a response that was created with `background` can be cancelled; disconnect from others")
             await self._cancel(found)
-            return with_session(JSONResponse((await self._stored.current(found))[0]), found.session, ())
+            return with_session(_response((await self._stored.current(found))[0]), found.session, ())
 
         @routes.get(
             "/v1/responses/{response_id}/input_items",
@@ -416,7 +417,7 @@ class _Responses:
             self._stored.set_over(record, running.last, now)
             await asyncio.shield(stored)
         running.finish()
-        return JSONResponse(view.response(running.answer, now))
+        return _response(view.response(running.answer, now))
 
     async def _streamed(self, running: RunningAnswer, record: ResponseRecord, stored: asyncio.Task[None] | None) -> Response:
         await running.begun()
@@ -460,7 +461,7 @@ class _Responses:
         found = StoredResponse(record, turn.session)
         if stream:
             return event_stream(self._events(found, -1), self._gateway.keep_alive)
-        return JSONResponse((await self._stored.current(found))[0])
+        return _response((await self._stored.current(found))[0])
 
     async def _read_to_end(self, turn: ConversationTurn, record: ResponseRecord) -> None:
         """Read a response in the background: calls that wait for a permission are denied, as with any other."""
@@ -501,6 +502,10 @@ def _repeats(message: Message, known: set[str]) -> bool:
     if not isinstance(message, AssistantMessage):
         return False
     return all(isinstance(block, ToolUseBlock) and block.tool_call_id in known for block in blocks(message.content))
+
+
+def _response(response: Json) -> Response:
+    return Response(as_json(response), media_type="application/json")
 
 
 def _view(record: ResponseRecord) -> ResponseView:

@@ -64,7 +64,12 @@ def _tool(tool: ToolSpec) -> Json:
 
 def frames(events: Iterable[Json]) -> bytes:
     """Return events as server-sent events."""
-    return b"".join([b"event: %b\ndata: %b\n\n" % (event["type"].encode(), to_json(event)) for event in events])
+    return b"".join([b"event: %b\ndata: %b\n\n" % (event["type"].encode(), as_json(event)) for event in events])
+
+
+def as_json(value: Json) -> bytes:
+    """Return JSON, with null for numbers that it cannot have: a request may have one as `1e999`, and the response repeats it."""
+    return to_json(value, inf_nan_mode="null")
 
 
 class ResponseView:

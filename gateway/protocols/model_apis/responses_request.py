@@ -152,9 +152,11 @@ class Conversation:
         if request.store is False and request.conversation:
             raise BadRequest("conversation: its responses have to be stored; leave `store` out")
         text = request.text or {}
-        kind = (text.get("format") or {"type": "text"}).get("type")
-        if kind != "text":
-            raise BadRequest(f"text.format: {kind!r} is not supported: answers are text; ask for the format in the instructions")
+        form = text.get("format") or {"type": "text"}
+        if not isinstance(form, Mapping) or form.get("type") != "text":
+            raise BadRequest(
+                f"text.format: {_shown(form)} is not supported: answers are text; ask for the format in the instructions"
+            )
         self._ignore_others(text, ("format",), "text.")
 
     def _ignore_others(self, given: Mapping[str, Any], known: Iterable[str], where: str) -> None:

@@ -188,6 +188,7 @@ async def test_items_of_all_kinds_are_a_history(tmp_path: Path, write_scenario: 
         ({"tool_choice": "required"}, "tool_choice: 'required'"),
         ({"tool_choice": {"type": "function", "name": "weather"}}, "tool_choice: 'function'"),
         ({"text": {"format": {"type": "json_schema", "name": "x", "schema": {}}}}, "text.format: 'json_schema'"),
+        ({"text": {"format": "json"}}, "text.format: 'json'"),
         ({"prompt": {"id": "p"}}, "prompt: "),
         ({"top_logprobs": 2}, "top_logprobs: "),
         ({"messages": [{"role": "user", "content": "x"}]}, "send `input`"),
@@ -206,6 +207,20 @@ async def test_what_is_not_supported_is_refused_by_name(portico: RunningGateway,
     error = answer.json()["error"]
     assert problem in error["message"] and error["type"] == "invalid_request_error"
     assert (await portico.client.get("/sessions")).json()["sessions"] == [], "nothing has changed"
+
+
+async def test_numbers_that_json_cannot_have_are_null(portico: RunningGateway) -> None:
+    tools = '[{"type": "function", "name": "w", "parameters": {"maximum": 1e999}}]'
+    body = '{"model": "script", "input": "hi", "temperature": 1e999, "presence_penalty": -1e999, "tools": %s, "stream": %s}'
+    for stream in ("false", "true"):
+        content = body % (tools, stream)
+        answer = await portico.client.post("/v1/responses", content=content, headers={"content-type": "application/json"})
+        assert answer.status_code == 200, answer.text
+        response = events_of(answer.text)[-1]["response"] if stream == "true" else answer.json()
+        assert (response["temperature"], response["presence_penalty"]) == (None, None)
+        assert response["tools"][0]["parameters"] == {"maximum": None}
+        again = await portico.client.get(f"/v1/responses/{response['id']}")
+        assert again.json()["tools"] == response["tools"]
 
 
 async def test_what_has_no_effect_is_said(portico: RunningGateway) -> None:
