@@ -34,6 +34,7 @@ from gateway.conversations.open_conversations import OpenConversation, OpenConve
 from gateway.errors import BadRequest, Conflict, NotFound
 from gateway.events.event_log import Entry
 from gateway.events.turn_reader import Turn
+from gateway.runs.cancellation import completed
 from gateway.runs.idempotency import IdempotencyKey
 from gateway.runs.pending_calls import ids, unanswered
 from gateway.security.authentication import Caller
@@ -101,6 +102,7 @@ class ConversationTurn:
         self._conversations, self._turn, self._asked = conversations, turn, asked
         self._denials: tuple[Reply, ...] = ()
         self._end: SessionEnd | Awaiting | None = None
+        self._to_refuse = self._abandoned = False
 
     @property
     def app_tools(self) -> frozenset[str]:
@@ -118,7 +120,7 @@ class ConversationTurn:
             async for entries in self._turn.batches():
                 last = entries[-1].event
                 if isinstance(last, Awaiting) and not self._awaits_results(last):
-                    entries = entries[:-1]
+                    entries, self._to_refuse = entries[:-1], True
                 if entries:
                     yield entries
             if not isinstance(last, Awaiting):
@@ -133,7 +135,16 @@ class ConversationTurn:
                 self._denials, self._end = tuple(denials), last
                 return
             refusals = [ToolReply(call.id, TOOLS_OFF) for call in last.calls if call.wants == "result"]
-            self._turn = await self.session.submit(Submission(replies=[*denials, *refusals]))
+            # Not half: its client may disconnect, and the turn that begins is to be cancelled then.
+            await completed(self._refuse([*denials, *refusals]))
+
+    async def _refuse(self, replies: Sequence[Reply]) -> None:
+        if self._abandoned:
+            return
+        self._turn = await self.session.submit(Submission(replies=replies))
+        self._to_refuse = False
+        if self._abandoned:
+            self._conversations.cancel_soon(self.session, self._turn)
 
     def _awaits_results(self, event: Awaiting) -> bool:
         return self._asked.call_tools and any(call.wants == "result" for call in event.calls)
@@ -166,7 +177,9 @@ class ConversationTurn:
 
     def abandon(self, answer: AssistantMessage | None = None) -> None:
         """The client has disconnected: stop the run. `answer` is what it has got; a request with that continues the session."""
-        self._conversations.cancel_soon(self.session, self._turn)
+        self._abandoned = True
+        # A run whose calls are still to be refused waits for that, and nobody else would refuse them.
+        self._conversations.cancel_soon(self.session, self._turn, waiting=self._to_refuse)
         if answer is not None and message_digests([answer]):
             self._end = SessionEnd(exit_code=130, stop_reason="cancelled")
             self.answered(answer)
@@ -251,9 +264,9 @@ class Conversations:
         """End the agent of a session in the background."""
         self._sessions.end_agent_soon(session)
 
-    def cancel_soon(self, session: Session, turn: Turn) -> None:
-        """Cancel the run of a turn in the background."""
-        self._sessions.cancel_soon(session, turn)
+    def cancel_soon(self, session: Session, turn: Turn, *, waiting: bool = False) -> None:
+        """Cancel the run of a turn in the background; with `waiting` also if it waits for its client."""
+        self._sessions.cancel_soon(session, turn, waiting=waiting)
 
     # -- the request ------------------------------------------------------------------------------------------------------
 

@@ -271,10 +271,10 @@ class Sessions:
             self._shared.transcripts.forget(session.id)
         self._changed(session)
 
-    def cancel_soon(self, session: Session, turn: Turn) -> None:
-        """Cancel the run of a turn whose client has disconnected, in the background, unless another turn has begun."""
+    def cancel_soon(self, session: Session, turn: Turn, *, waiting: bool = False) -> None:
+        """Cancel the run of a turn whose client has disconnected, in the background, as `Session.cancel` does."""
         if not self._closing:
-            self._run_in_background(session.cancel(turn))
+            self._run_in_background(session.cancel(turn, waiting=waiting))
 
     async def close(self, why: str) -> None:
         """End every run with this error, and every agent; nothing new is started."""

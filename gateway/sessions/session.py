@@ -586,11 +586,11 @@ class Session:
 
     # -- the run ----------------------------------------------------------------------------------------------------------
 
-    async def cancel(self, turn: Turn | None = None) -> bool:
+    async def cancel(self, turn: Turn | None = None, *, waiting: bool = False) -> bool:
         """Stop the run, whether it works or waits; False if there was none. The session is idle afterwards.
 
         A turn whose agent is being started ends without it: the agent is ended, and never gets the prompt.
-        With a `turn`, only if its run is at work and no other turn has begun since.
+        With a `turn`, only if its run is at work, or with `waiting` also waits, and no other turn has begun since.
         """
         starts = list(self._starts) if turn is None else []
         for start in starts:
@@ -598,7 +598,7 @@ class Session:
         async with self.lock:
             if any(start.ended_turn for start in starts):
                 return True
-            if turn is not None and not (self.busy and self.turn_began == turn.first):
+            if turn is not None and not ((self.busy or waiting) and self.turn_began == turn.first):
                 return False
             if self.run is None or self.run.state is RunState.ENDED:
                 return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from gateway.protocols.model_apis.answer import Answer, ShowTools
 from gateway.security.authentication import ADMINISTRATOR, Caller
 from gateway.sessions.session import Session
 from tests.daemon import RunningGateway, gateway_config, run_gateway
-from tests.gateway.requests import get_history, send_turn
+from tests.gateway.requests import get_history, send_turn, wait_until
 
 WriteScenario = Callable[..., str]
 WEATHER = ToolSpec("weather", "The weather.", {"type": "object"})
@@ -391,6 +392,29 @@ async def test_a_client_that_disconnects_continues_from_what_it_has(
     turn.abandon(answer.message)
     assert await talk.send([user("one"), answer.message, user("two")]) == '["one"]'
     assert talk.sessions[0] is turn.session
+
+
+@pytest.mark.parametrize("refusing", [False, True])
+async def test_a_client_that_disconnects_before_a_call_is_refused_cancels_the_run(
+    tmp_path: Path, write_scenario: WriteScenario, refusing: bool
+) -> None:
+    call = {"tool_call": {"id": "sh", "name": "shell", "input": {"command": "ls"}, "result": "files"}}
+    options = scripted(write_scenario, [call, {"hang": {}}])
+    async with run_gateway(gateway_config(tmp_path, openai={"tools": "agent"})) as portico:
+        request = ConversationRequest(agent="script", messages=(user("one"),), options=options)
+        turn = await portico.gateway.conversations.submit(ADMINISTRATOR, request)
+        batches = turn.batches()
+        await wait_until(lambda: turn.session.state == "waiting")
+        await anext(batches)
+        if refusing:
+            async with turn.session.lock:
+                reading = asyncio.ensure_future(anext(batches))
+                await asyncio.sleep(0)
+                reading.cancel()
+                turn.abandon()
+        else:
+            turn.abandon()
+        await wait_until(lambda: turn.session.state == "idle")
 
 
 async def test_the_agent_of_a_background_request_ends_with_its_answer(portico: RunningGateway) -> None:
