@@ -168,14 +168,21 @@ class StoredResponses:
         return await self._with_session(caller, record)
 
     async def newest(self, caller: Caller, conversation_id: str) -> StoredResponse | None:
-        """Return the newest response of a conversation, None if it has none."""
+        """Return the newest response of a conversation, None if it has none, or all were deleted with their sessions."""
         stored = await self._gateway.store.responses.newest(conversation_id)
         # Those that are not stored yet, too.
         records = [record for record in self._recent.values() if record.conversation_id == conversation_id]
         if stored is not None and stored.id not in self._recent:
             records.append(stored)
-        newest = max(records, key=lambda record: record.created_at, default=None)
-        return await self._with_session(caller, newest) if newest is not None else None
+        for record in sorted(records, key=lambda record: record.created_at, reverse=True):
+            try:
+                return await self._with_session(caller, record)
+            except NoResponse:
+                if await self._gateway.store.responses.get(record.id) is not None:
+                    raise
+                # It was deleted with its session.
+                self._recent.pop(record.id, None)
+        return None
 
     @asynccontextmanager
     async def alone_in(self, conversation_id: str | None) -> AsyncIterator[None]:

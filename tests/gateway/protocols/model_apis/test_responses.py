@@ -390,6 +390,21 @@ async def test_a_conversation_names_its_newest_response(tmp_path: Path, write_sc
         await create(portico.client, "four", 404, conversation=made["id"])
 
 
+async def test_a_conversation_goes_on_without_a_session_that_was_deleted(tmp_path: Path, write_scenario: WriteScenario) -> None:
+    async with scripted(tmp_path, write_scenario, [REMEMBER]) as portico:
+        made = (await portico.client.post("/v1/conversations", json={})).json()
+        first = await create(portico.client, "one", conversation=made["id"])
+        await create(portico.client, "two", conversation=made["id"])
+        body = {"model": "script", "input": "other", "conversation": made["id"], "instructions": "Be brief."}
+        branch = session_of(await portico.client.post("/v1/responses", json=body))
+        base = session_of(await portico.client.get(f"/v1/responses/{first['id']}"))
+        assert branch != base
+        await portico.client.delete(f"/session/{branch}")
+        assert output_text(await create(portico.client, "three", conversation=made["id"])) == '["one", "two"]'
+        await portico.client.delete(f"/session/{base}")
+        assert output_text(await create(portico.client, "four", conversation=made["id"])) == "[]"
+
+
 # -- responses by their ids ---------------------------------------------------------------------------------------------------
 
 
