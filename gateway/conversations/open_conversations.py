@@ -78,17 +78,17 @@ class OpenConversations:
     ) -> OpenConversation | None:
         """Return the conversation that consists of exactly these messages, and forget it; None if there is none.
 
-        Of several, one with a hint of the request is taken, one with the same `by_id`, else the one that was used last. If there
-        is none, one with the name is taken that ends with these messages: some clients send the newest messages of a long
-        conversation only.
+        Of several, one with the name or a hint of the request is taken, one with the same `by_id`, else the one that was used
+        last. If there is none, one with the name is taken that ends with these messages: some clients send the newest messages of
+        a long conversation only.
         """
-        given = [*hints]
-        hinted = {session_id: None for hint in given for session_id in self._by_hint.get(hint, ())}
+        named = self._by_name.get(name, {}) if name is not None else {}
+        hinted = {session_id for hint in hints for session_id in self._by_hint.get(hint, ())}
         same = self._by_digest.get(conversation_digest(scope, digests), {})
-        candidates = [session_id for session_id in same if session_id in hinted] or list(same)
+        candidates = [found for found in same if found in named] or [found for found in same if found in hinted] or list(same)
         candidates = [found for found in candidates if self._by_session[found].by_id == by_id] or candidates
-        if not candidates and digests and name is not None:
-            candidates = [session_id for session_id in self._by_name.get(name, ()) if self._ends_with(session_id, scope, digests)]
+        if not candidates and digests:
+            candidates = [found for found in named if self._ends_with(found, scope, digests)]
         return self.forget(candidates[-1]) if candidates else None
 
     def _ends_with(self, session_id: str, scope: Sequence[str], digests: Sequence[Digest]) -> bool:

@@ -241,11 +241,12 @@ async def test_an_edited_message_of_a_conversation_that_repeats_itself_gets_a_ne
     assert not talk.continued
 
 
-async def test_a_hint_tells_apart_conversations_with_equal_messages(
-    portico: RunningGateway, write_scenario: WriteScenario
+@pytest.mark.parametrize("fields", [({"hints": {"ann"}}, {"hints": {"bob"}}), ({"name": "chat 1"}, {"name": "chat 2"})])
+async def test_a_hint_or_a_name_tells_apart_conversations_with_equal_messages(
+    portico: RunningGateway, write_scenario: WriteScenario, fields: Sequence[Any]
 ) -> None:
     options = scripted(write_scenario, [REMEMBER])
-    first, second = (Talk(portico, "script", options=options, hints=frozenset({hint})) for hint in ("ann", "bob"))
+    first, second = (Talk(portico, "script", options=options, **given) for given in fields)
     for talk in (first, second):
         await talk.say("same")
     await first.say("more")
