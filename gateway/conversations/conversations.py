@@ -438,17 +438,21 @@ class Conversations:
         known = self._open.get(session.id)
         if known is not None and known.session() is session and known.turn_began == session.turn_began:
             asked = replace(asked, digests=known.digests)
-        turn = await session.submit(
-            Submission(
-                message=asked.prompt,
-                replies=[*asked.replies, *denials] if asked.prompt is None else (),
-                settings=settings,
-                key=asked.key,
-                when_busy="queue",
-                disconnected=asked.disconnected,
-                cancel_on_disconnect=True,
-            )
+        submission = Submission(
+            message=asked.prompt,
+            replies=[*asked.replies, *denials] if asked.prompt is None else (),
+            settings=settings,
+            key=asked.key,
+            when_busy="queue",
+            disconnected=asked.disconnected,
+            cancel_on_disconnect=True,
         )
+        try:
+            turn = await session.submit(submission)
+        except BadRequest:
+            # Another request may have sent results of the same calls meanwhile.
+            require_last()
+            raise
         self._open.forget(session.id)
         return ConversationTurn(self, session, turn, asked)
 

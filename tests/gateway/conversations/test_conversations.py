@@ -303,9 +303,10 @@ async def test_a_session_that_is_named_has_the_options_of_the_request(
 async def test_results_of_a_run_that_was_cancelled_get_a_new_session(
     portico: RunningGateway, write_scenario: WriteScenario
 ) -> None:
-    call = {"tool_call": {"id": "sky", "name": "weather", "input": {}}}
+    call = {"app_tool": {"id": "sky", "name": "weather", "input": {}}}
     talk = Talk(portico, "script", options=scripted(write_scenario, [call, {"text": "done"}]), tools=(WEATHER,))
     await talk.say("one")
+    assert talk.sessions[0].state == "waiting"
     await talk.sessions[0].cancel()
     await talk.say(ToolMessage(tool_call_id="sky", content="sun"))
     assert talk.answer.end == "stop" and not talk.continued

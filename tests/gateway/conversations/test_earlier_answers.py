@@ -117,6 +117,18 @@ async def test_calls_of_an_earlier_answer_are_answered_in_its_run_or_in_a_sessio
     assert text == "rain" and again.session_id != asked.session_id
 
 
+async def test_both_of_two_requests_with_results_of_one_call_are_answered(
+    portico: RunningGateway, write_scenario: WriteScenario
+) -> None:
+    call = {"app_tool": {"id": "sky", "name": "weather"}}
+    chain = Chain(portico, options=scripted(write_scenario, [call, {"text": "{results.sky}"}]), tools=(WEATHER,))
+    _, asked = await chain.say("Weather?")
+    results = [ToolMessage(tool_call_id="sky", content=text) for text in ("sun", "rain")]
+    found = await asyncio.gather(*(chain.say(result, after=asked) for result in results))
+    assert [text for text, _ in found] == ["sun", "rain"]
+    assert len({answer.session_id for _, answer in found}) == 2
+
+
 async def test_permissions_that_wait_beside_results_are_denied_with_them(tmp_path: Path, write_scenario: WriteScenario) -> None:
     shell = {"tool_call": {"id": "sh", "name": "shell", "input": {"command": "ls"}, "result": "files"}}
     calls = {"parallel": [shell, {"app_tool": {"id": "sky", "name": "weather"}}]}
