@@ -14,6 +14,8 @@ from gateway.sessions.session import Session
 
 MAX_CONVERSATIONS = 4096
 """How many are kept, those that were used last. A request that continues an older one gets a new session with its history."""
+MAX_DIGESTS = 1_000_000
+"""How many digests of messages are kept in all of them: each takes 73 bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,23 +46,24 @@ class OpenConversation:
 class OpenConversations:
     """Finds and keeps conversations. One that is taken is not found again until it is added anew: no two requests continue it."""
 
-    def __init__(self, limit: int = MAX_CONVERSATIONS) -> None:
-        self._limit = limit
+    def __init__(self, limit: int = MAX_CONVERSATIONS, max_digests: int = MAX_DIGESTS) -> None:
+        self._limit, self._max_digests, self._digests = limit, max_digests, 0
         self._by_session: OrderedDict[str, OpenConversation] = OrderedDict()
         self._by_digest: dict[Digest, dict[str, None]] = {}
         self._by_hint: dict[str, dict[str, None]] = {}
         self._by_name: dict[str, dict[str, None]] = {}
 
     def add(self, conversation: OpenConversation) -> None:
-        """Keep a conversation, in place of an earlier state of it. The one that was used longest ago may be forgotten."""
+        """Keep a conversation, in place of an earlier state of it. Those that were used longest ago may be forgotten."""
         self.forget(conversation.session_id)
         self._by_session[conversation.session_id] = conversation
+        self._digests += len(conversation.digests)
         self._by_digest.setdefault(conversation.digest, {})[conversation.session_id] = None
         for hint in conversation.hints:
             self._by_hint.setdefault(hint, {})[conversation.session_id] = None
         if conversation.name is not None:
             self._by_name.setdefault(conversation.name, {})[conversation.session_id] = None
-        if len(self._by_session) > self._limit:
+        while len(self._by_session) > self._limit or self._digests > self._max_digests:
             self.forget(next(iter(self._by_session)))
 
     def get(self, session_id: str) -> OpenConversation | None:
@@ -103,6 +106,7 @@ class OpenConversations:
         found = self._by_session.pop(session_id, None)
         if found is None:
             return None
+        self._digests -= len(found.digests)
         _discard(self._by_digest, found.digest, session_id)
         for hint in found.hints:
             _discard(self._by_hint, hint, session_id)
