@@ -38,16 +38,16 @@ async def test_claude_commands(unstarted_bench: Bench) -> None:
     config = unstarted_bench.config()
     async with editor_of("claude", unstarted_bench.base, unstarted_bench.home, config) as (editor, agent, _):
         session = (await agent.new_session(cwd=str(unstarted_bench.work), mcp_servers=[])).session_id
-        # Before the first prompt: the commands that the CLI has in every folder.
-        await editor.until(lambda: command_lists(editor))
-        [known] = command_lists(editor)
+        # Before the first prompt: what the CLI has in every folder; and, once the CLI runs, that of the project too.
+        await editor.until(lambda: any("greet" in known for known in command_lists(editor)))
+        *before, known = command_lists(editor)
         assert known["compact"] == "<optional custom summarization instructions>" and known["context"] is None
-        assert "greet" not in known and not any(name.startswith("_") for name in known)
+        assert known["greet"] == "[what]" and not any(name.startswith("_") for name in known)
+        assert [{**earlier, "greet": "[what]"} for earlier in before] == [known] * len(before)
 
         assert await answer_to(editor, agent, session, "/greet hello") == "Done."
         assert f"Greet hello. {go}" in str(unstarted_bench.model.bodies()[-1]["messages"])
-        # The commands of the session, with that of the project.
-        assert command_lists(editor)[1:] == [{"greet": "[what]", **known}]
+        assert command_lists(editor) == [*before, known]
         assert "Context Usage" in await answer_to(editor, agent, session, "/context")
 
         await agent.set_config_option(session_id=session, config_id="slash_commands", value="off")
