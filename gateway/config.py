@@ -58,7 +58,7 @@ class ServerSettings(_Table):
     folders: Literal["any", "listed"] = "any"
     data_dir: Path = Field(default_factory=lambda: user_data_path("portico", appauthor=False))
     keep_alive: float = Field(default=15.0, gt=0, strict=True)
-    linger: float = Field(default=300.0, ge=0, strict=True)
+    linger: float = Field(default=10800.0, ge=0, strict=True)
     max_body: int = Field(default=64 * 1024 * 1024, ge=1024, strict=True)
     on_disconnect: Literal["continue", "cancel"] = "continue"
     errors_as_text: bool = Field(default=True, strict=True)
