@@ -66,6 +66,7 @@ class ServerSettings(_Table):
     log_format: Literal["text", "json"] = "text"
     open_metrics: bool = Field(default=False, strict=True)
     discover_agents: bool = Field(default=True, strict=True)
+    console: bool = Field(default=True, strict=True)
 
 
 class AuthSettings(_Table):

@@ -18,6 +18,7 @@ from starlette.types import ASGIApp
 from gateway import __version__
 from gateway.body_limit import BodyLimit
 from gateway.config import ServerSettings
+from gateway.console import routes as console
 from gateway.errors import GatewayError, TooMany, Unauthorized
 from gateway.gateway import Gateway
 from gateway.protocols import driver_list as drivers
@@ -73,6 +74,8 @@ def create_app(gateway: Gateway) -> ASGIApp:
         for protocol in (drivers, models, acp, operations):
             app.router.routes += protocol.router(gateway).routes
         app.router.routes += _openapi_routes(app, gateway).routes
+        if gateway.settings.server.console:
+            app.router.routes += console.router().routes
     _add_error_handlers(app, gateway)
     # Outside of FastAPI: its own middleware is not for the direct routes.
     checked = _with_checks(DirectRoutes(app, gateway, direct, app.exception_handlers), gateway.settings.server)
