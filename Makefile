@@ -6,7 +6,7 @@ CLIS := .clis
 PEERS := .peers
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test test-real check format bench bench-guard bench-peers faults matrix clean
+.PHONY: help install run test test-real test-console check format bench bench-guard bench-peers faults matrix clean
 
 help: ## Print this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -19,6 +19,10 @@ $(VENV)/.run: pyproject.toml
 
 $(VENV)/.dev: pyproject.toml $(VENV)/.run
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+$(VENV)/.console: tests/console/requirements.txt $(VENV)/.dev
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r tests/console/requirements.txt
 	@touch $@
 
 $(CLIS)/.installed: tests/real/package.json
@@ -88,13 +92,16 @@ run: $(VENV)/.run ## Start the gateway on 127.0.0.1 and print how to use it
 	@$(BIN)/portico serve --hints
 
 # Without compiled modules each process of the suite compiles the gateway, and pytest rewrites the assertions of each test, anew.
-test test-real: export PYTHONDONTWRITEBYTECODE =
+test test-real test-console: export PYTHONDONTWRITEBYTECODE =
 
 test: $(VENV)/.dev ## Run the whole suite: no model, no CLI, no network
 	@$(BIN)/python -m pytest -q -n 3 --dist worksteal --durations=10
 
 test-real: $(VENV)/.dev $(CLIS)/.installed $(CLIS)/acpx/.installed $(CLIS)/acp-client/.installed $(CLIS)/agents/.installed $(CLIS)/model-apis/.installed $(CLIS)/aider/.installed $(CLIS)/python/.installed ## Run the tests with the real CLIs against model servers on loopback
 	@$(BIN)/python -m pytest -q -n 2 --dist loadfile tests/real
+
+test-console: $(VENV)/.console ## Run the tests of the web console in Chromium
+	@$(BIN)/python -m pytest -q -n 2 --dist loadfile tests/console
 
 check: $(VENV)/.dev ## Lint, types on Linux and on macOS, and the import contract
 	@$(BIN)/ruff check .

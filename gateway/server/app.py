@@ -106,7 +106,7 @@ def _with_checks(app: ASGIApp, server: ServerSettings) -> ASGIApp:
             expose_headers=EXPOSED,
             allow_private_network=True,
         )
-    return VendorRequests(HostOriginCheck(app, bind=server.host, hosts=server.hosts, origins=origins))
+    return VendorRequests(HostOriginCheck(app, bind=server.host, hosts=server.hosts, origins=origins, own_pages=server.console))
 
 
 def _add_error_handlers(app: FastAPI, gateway: Gateway) -> None:

@@ -36,10 +36,15 @@ class HostOriginCheck:
     `hosts` are names and addresses besides loopback ones, `*.NAME` for all names below a domain, `*` for any. `bind` is the
     address that the server listens on. If that is the address of all interfaces, any IP address is accepted, since rebinding
     needs a name. The port is not checked: it does not help an attacker, and tunnels use other ports.
+
+    With `own_pages` the gateway serves pages itself, whose origin is allowed: a scheme with the `Host` of the request. Not if that
+    is accepted by `*` only, since a name that was rebound to this machine is too.
     """
 
-    def __init__(self, app: ASGIApp, bind: str, hosts: Iterable[str], origins: re.Pattern[str] | None) -> None:
-        self._app, self._origins = app, origins
+    def __init__(
+        self, app: ASGIApp, bind: str, hosts: Iterable[str], origins: re.Pattern[str] | None, *, own_pages: bool = False
+    ) -> None:
+        self._app, self._origins, self._own_pages = app, origins, own_pages
         self._hosts = frozenset({"localhost", bind.lower(), *(host.lower() for host in hosts)})
         self._parents = tuple(host[1:] for host in self._hosts if host.startswith("*."))
         self._any_address = (address := _address(bind)) is not None and address.is_unspecified
@@ -63,9 +68,12 @@ class HostOriginCheck:
         if match is None:
             return "the request has no valid Host header; use an HTTP/1.1 client"
         name = match[1].strip("[]").removesuffix(".")
-        if name in self._hosts or "*" in self._hosts or name.endswith(self._parents) or self._own_address(name):
+        if "*" in self._hosts or self._is_own(name):
             return None
         return f"this gateway is not {name[:100]!r}; use its address, or add the name to server.hosts"
+
+    def _is_own(self, name: str) -> bool:
+        return name in self._hosts or name.endswith(self._parents) or self._own_address(name)
 
     def _own_address(self, name: str) -> bool:
         address = _address(name)
@@ -77,9 +85,17 @@ class HostOriginCheck:
             # Images, scripts and frames are loaded without an Origin; browsers mark them by Sec-Fetch-*. Links are harmless.
             foreign = headers.get("sec-fetch-site") in ("cross-site", "same-site") and headers.get("sec-fetch-mode") != "navigate"
             return "a web page of another origin may not load this" if foreign else None
-        if len(given) == 1 and self._origins is not None and self._origins.fullmatch(given[0]):
-            return None
+        if len(given) == 1:
+            if self._origins is not None and self._origins.fullmatch(given[0]):
+                return None
+            if self._own_pages and self._is_own_page(given[0], headers["host"].lower()):
+                return None
         return f"web pages of the origin {given[0][:100]!r} are rejected; add it to server.origins to allow it"
+
+    def _is_own_page(self, origin: str, host: str) -> bool:
+        match = _HOST.fullmatch(host)
+        name = match[1].strip("[]").removesuffix(".") if match else ""
+        return origin in (f"http://{host}", f"https://{host}") and self._is_own(name)
 
 
 def origin_pattern(origins: Iterable[str]) -> re.Pattern[str] | None:

@@ -87,8 +87,16 @@ async def test_any_ip_address_is_accepted_when_listening_on_all_interfaces(tmp_p
             assert (await portico.client.get("/meta", headers={"Host": host})).status_code == status, host
 
 
-async def test_all_origins_are_rejected_by_default(portico: RunningGateway) -> None:
-    for origin in ("https://evil.example", "http://localhost:3000", portico.url, "null", "", "file://", "tauri://localhost"):
+async def test_other_origins_are_rejected_by_default(portico: RunningGateway) -> None:
+    for origin in (
+        "https://evil.example",
+        "http://localhost:3000",
+        "http://127.0.0.1:3000",
+        "null",
+        "",
+        "file://",
+        "tauri://localhost",
+    ):
         headers = {"Origin": origin}
         for method, path in PATHS:
             text = await expect_error(portico.client.request(method, path, headers=headers, json=session_body("echo")), 403)
@@ -98,6 +106,29 @@ async def test_all_origins_are_rejected_by_default(portico: RunningGateway) -> N
         assert refused.status_code == 403
         assert not [name for name in refused.headers if name.startswith("access-control")]
     await _assert_no_effect(portico)
+
+
+async def test_the_own_origin_is_accepted_while_the_console_is_served(portico: RunningGateway, tmp_path: Path) -> None:
+    port = urlsplit(portico.url).port
+    for host in (f"127.0.0.1:{port}", f"localhost:{port}", f"[::1]:{port}", "127.0.0.1"):
+        for scheme in ("http", "https"):
+            found = await portico.client.get("/sessions", headers={"Host": host, "Origin": f"{scheme}://{host}"})
+            assert found.status_code == 200 and not [name for name in found.headers if name.startswith("access-control")]
+    for host, origin in (
+        (f"127.0.0.1:{port}", f"http://127.0.0.1:{port + 1}"), (f"127.0.0.1:{port}", f"http://localhost:{port}"),
+        (f"127.0.0.1:{port}", "http://127.0.0.1"), (f"127.0.0.1:{port}", f"ftp://127.0.0.1:{port}"),
+        (f"127.0.0.1:{port}", f"http://127.0.0.1:{port}/"), (f"127.0.0.1:{port}", f"http://127.0.0.1:{port}.evil.example"),
+    ):  # fmt: skip
+        await expect_error(portico.client.get("/sessions", headers={"Host": host, "Origin": origin}), 403)
+    async with run_gateway(gateway_config(tmp_path / "off", server={"console": False})) as without:
+        await expect_error(without.client.get("/sessions", headers={"Origin": without.url}), 403)
+
+
+async def test_an_origin_of_any_host_is_not_the_own(tmp_path: Path) -> None:
+    async with run_gateway(gateway_config(tmp_path, server={"hosts": ["*", "gateway.lan"]})) as portico:
+        for host, status in (("evil.example", 403), ("gateway.lan", 200), ("gateway.lan:8000", 200), ("localhost:1", 200)):
+            found = await portico.client.get("/sessions", headers={"Host": host, "Origin": f"http://{host}"})
+            assert found.status_code == status, host
 
 
 async def test_cross_site_requests_without_origin_are_rejected(portico: RunningGateway) -> None:
