@@ -38,6 +38,7 @@ KINDS_OF_KNOWN_TOOLS: Mapping[str, ToolKind] = {
 PLAN_TOOLS: Mapping[str, PlanChange] = {
     "TodoWrite": "replace", "TaskCreate": "add", "TaskUpdate": "update", "update_plan": "replace", "write_todos": "replace",
 }  # fmt: skip
+QUESTION_TOOLS = frozenset({"AskUserQuestion", "request_user_input"})
 OPTIONS = (
     Option("scenario", "Scenario", "A JSON file in the agent's working folder; empty plays the built-in one."),
     Option("pace", "Pace", "Whether the scenario's delays are kept.", default="recorded", choices=("recorded", "fast")),
@@ -67,6 +68,7 @@ class ScriptDriver(CliDriver):
             path_fields=("file_path", "path", "notebook_path", "dir_path", "absolute_path"),
             plan_tools=PLAN_TOOLS,
             mcp_tool_prefix="mcp__",
+            question_tools=QUESTION_TOOLS,
         )
 
     def session(self, spec: SessionSpec) -> Launch:

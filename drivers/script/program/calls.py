@@ -27,8 +27,9 @@ class Call:
         self.id = play.fill(fields["id"]) if "id" in fields else play.new_id("call")
         self.key: str = fields.get("id", self.id)
         self.refusal = _refusal(play, kind, fields)
-        asks = fields.get("ask") or play.trusted.get(self.name) is False
-        self.wants = None if self.refusal else "result" if kind == "app_tool" else "permission" if asks else None
+        asks = fields.get("ask") or fields.get("choices") or play.trusted.get(self.name) is False
+        wants = "result" if kind == "app_tool" else "answer" if fields.get("question") else "permission" if asks else None
+        self.wants = None if self.refusal else wants
         self.parent = play.parent
 
 
@@ -42,9 +43,14 @@ def play_calls(play: Play, steps: list[Step]) -> None:
     asked = [call for call in calls if call.wants]
     if not asked:
         return
-    play.wire.emit("awaiting", calls=[{"id": call.id, "wants": call.wants} for call in asked])
+    play.wire.emit("awaiting", calls=[_awaited(play, call) for call in asked])
     for call, reply in zip(asked, play.wire.replies(call.id for call in asked), strict=True):
         _resolve(play, call, reply)
+
+
+def _awaited(play: Play, call: Call) -> dict[str, Any]:
+    choices = play.fill_all(call.fields.get("choices", []))
+    return {"id": call.id, "wants": call.wants, **({"choices": choices} if choices else {})}
 
 
 def _refusal(play: Play, kind: str, fields: Fields) -> str | None:
@@ -53,8 +59,10 @@ def _refusal(play: Play, kind: str, fields: Fields) -> str | None:
         return None if name in play.app_tools else f"The application has no tool {name}."
     if name in OWN_TOOLS and name not in play.trusted:
         return f"The tool {name} is not enabled in this session."
-    if fields.get("ask") and play.wire.once:
+    if (fields.get("ask") or fields.get("choices")) and play.wire.once:
         return "Tool call denied: a one-shot task cannot ask for permission."
+    if fields.get("question") and play.wire.once:
+        return "Tool call denied: a one-shot task has no user to ask."
     return None
 
 

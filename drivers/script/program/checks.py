@@ -134,13 +134,13 @@ def templates(value: Any, path: str) -> list[str]:
     return [template(item, f"{path}[{number}]") for number, item in enumerate(value)]
 
 
-def objects(needs: str, **fields: Callable[[Any, str], Any]) -> Callable[[Any, str], list[dict[str, Any]]]:
-    """The check for a list of objects with these fields, of which one is needed."""
+def objects(*needs: str, **fields: Callable[[Any, str], Any]) -> Callable[[Any, str], list[dict[str, Any]]]:
+    """The check for a list of objects with these fields, of which some are needed."""
 
     def check(value: Any, path: str) -> list[dict[str, Any]]:
         if not isinstance(value, list):
             raise _refuse(path, f"a list of objects with {', '.join(fields)}", value)
-        known = [keys_of(item, f"{path}[{number}]", tuple(fields), needs=(needs,)) for number, item in enumerate(value)]
+        known = [keys_of(item, f"{path}[{number}]", tuple(fields), needs=needs) for number, item in enumerate(value)]
         return [
             {key: fields[key](inner, f"{path}[{number}].{key}") for key, inner in item.items()}
             for number, item in enumerate(known)

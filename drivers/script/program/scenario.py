@@ -119,7 +119,11 @@ SHAPES: dict[str, Shape] = {
     "title": Shape("text", text=template),
     "tool_call": Shape(
         None, ("name",), name=word, id=template, input=template_object, result=template_json, error=template, detail=template,
-        ask=flag, takes=seconds, write_file=_write_file, client=_client,
+        ask=flag, question=flag, takes=seconds, write_file=_write_file, client=_client,
+        choices=objects(
+            "id", "name", "kind", id=template, name=template,
+            kind=one_of("allow_once", "allow_always", "reject_once", "reject_always"),
+        ),
     ),
     "app_tool": Shape(None, ("name",), name=word, id=template, input=template_object, detail=template),
     "parallel": Shape("calls", calls=_calls),

@@ -9,6 +9,7 @@ import pytest
 
 from drivers.contract.agent import PermissionReply, Prompt, ToolReply
 from drivers.contract.driver_info import ToolGrant
+from drivers.contract.errors import AgentUnavailable
 from drivers.contract.messages import ImageBlock, TextBlock, UserMessage
 from tests.drivers.script.script_runs import (
     CLOCK,
@@ -133,3 +134,31 @@ async def test_a_subagent_is_the_parent_of_its_calls(open_agent: Open) -> None:
         ("tool_call", "completed", "s"),
         ("subagent", "completed", None),
     ]
+
+
+async def test_choices_of_a_call_are_the_agents_own_answers(open_agent: Open) -> None:
+    choices = [{"id": "rule", "name": "Allow `{prompt}`", "kind": "allow_always"}]
+    call = {"id": "c", "name": "Private", "choices": choices, "result": "ran"}
+    agent = await open_agent([{"tool_call": call}, {"text": "{last_result}"}])
+    await agent.prompt(Prompt("git push"))
+    events = plain(await until(agent, "awaiting"))
+    own = {"id": "rule", "name": "Allow `git push`", "kind": "allow_always"}
+    assert events[-1] == {"kind": "awaiting", "calls": [{"id": "c", "wants": "permission", "choices": [own]}]}
+    await agent.reply(PermissionReply("c", True, choice="rule"))
+    assert text_in(await to_end(agent)) == "ran"
+
+
+async def test_a_choice_without_a_kind_is_refused(open_agent: Open) -> None:
+    with pytest.raises(AgentUnavailable, match=r"turns\[0\].steps\[0\].tool_call.choices\[0\]: needs kind"):
+        await open_agent([{"tool_call": {"name": "Private", "choices": [{"id": "rule", "name": "Allow"}]}}])
+
+
+async def test_a_question_waits_for_the_users_answer(open_agent: Open) -> None:
+    questions = [{"question": "Which color?", "options": [{"label": "Red"}, {"label": "Blue"}]}]
+    call = {"id": "q", "name": "AskUserQuestion", "question": True, "input": {"questions": questions}}
+    agent = await open_agent([{"tool_call": call}, {"text": "{results.q}"}])
+    await agent.prompt(Prompt("hello"))
+    events = plain(await until(agent, "awaiting"))
+    assert events[-1] == {"kind": "awaiting", "calls": [{"id": "q", "wants": "answer"}]}
+    await agent.reply(ToolReply("q", "Blue"))
+    assert text_in(await to_end(agent)) == "Blue"
