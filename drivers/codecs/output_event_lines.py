@@ -103,7 +103,8 @@ class EventLineCodec(Codec, SupportsSteering, SupportsClientRequests):
         if not self._awaited:
             self.phase = "running"
         if isinstance(reply, PermissionReply):
-            self.outbox += request("reply", id=reply.call_id, granted=reply.granted, reason=reply.reason)
+            own = {"choice": reply.choice} if reply.choice is not None else {}
+            self.outbox += request("reply", id=reply.call_id, granted=reply.granted, reason=reply.reason, **own)
         else:
             self.outbox += request("reply", id=reply.call_id, content=reply.content)
 

@@ -164,6 +164,10 @@ class Run:
         self._output.add_calls(unanswered)
         self._enforcer.add_calls(unanswered)
 
+    def call(self, call_id: str) -> ToolUseBlock | None:
+        """A call that has started and not ended, such as a pending one; None if there is none with this id."""
+        return self._enforcer.call(call_id)
+
     def lacks_trust_only(self, call_id: str) -> bool:
         """Whether a pending call would have run by itself if the client had trusted its tool when the agent began."""
         return self._enforcer.lacks_trust_only(call_id)

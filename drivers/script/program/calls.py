@@ -93,6 +93,7 @@ def _say_started(play: Play, call: Call) -> Call:
 
 
 def _resolve(play: Play, call: Call, reply: dict[str, Any]) -> None:
+    play.choices[call.key] = reply.get("choice") or ""
     if reply.get("granted") is False:
         reason = reply.get("reason")
         return _end(play, call, f"Tool call denied: {reason}" if reason else "Tool call denied", failed=True)

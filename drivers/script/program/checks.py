@@ -181,9 +181,9 @@ def file_path(value: Any, path: str) -> str:
 
 
 def _check_placeholder(name: str | None, path: str) -> None:
-    if name is None or name in PLAIN_NAMES or name.startswith("results."):
+    if name is None or name in PLAIN_NAMES or name.startswith(("results.", "choices.")):
         return
     if name.startswith("options.") and name.removeprefix("options.") in OPTIONS:
         return
-    known = ", ".join((*PLAIN_NAMES, "results.ID", *(f"options.{option}" for option in OPTIONS)))
+    known = ", ".join((*PLAIN_NAMES, "results.ID", "choices.ID", *(f"options.{option}" for option in OPTIONS)))
     raise ScenarioError(f"{path}: {{{name}}} is not known; known are {known}; for a brace itself write {{{{")

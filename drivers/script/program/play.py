@@ -45,6 +45,7 @@ class Play:
         self._open_turn = _calls_of_last_turn(history)
         self.images = 0
         self.results: dict[str, str] = {}
+        self.choices: dict[str, str] = {}
         self.last_result = ""
         self.parent: str | None = None
         self._calls = 0
@@ -62,7 +63,7 @@ class Play:
         if not self.earlier or not self.texts:
             self.texts.append(text_of(content))
         self.images = sum(1 for block in content if block.get("type") == "image") if isinstance(content, list) else 0
-        self.results, self.last_result, self._calls, self.parent = {}, "", 0, None
+        self.results, self.choices, self.last_result, self._calls, self.parent = {}, {}, "", 0, None
         self.wire.begin()
 
     def new_id(self, kind: str) -> str:
@@ -107,6 +108,8 @@ class Play:
         group, _, key = name.partition(".")
         if group == "results":
             return self.results.get(key, "")
+        if group == "choices":
+            return self.choices.get(key, "")
         if group == "options":
             return self.options.get(key, "")
         return {

@@ -72,6 +72,11 @@ CREATE_TURN = openapi_extra(
         "A permission or denial for a call of the agent's own tool": {
             "messages": [{"role": "tool_permission", "toolCallId": "toolu_02", "granted": False, "reason": "Not that file."}]
         },
+        "One of the choices about a call": {
+            "messages": [
+                {"role": "tool_permission", "toolCallId": "toolu_02", "granted": True, "x-portico": {"choice": "allow_always"}}
+            ]
+        },
     },
     {200: {"stopReason": "end_turn", "messages": [ANSWER]}},
     stream=EventStreamMetadata(STREAMS, TURN, EVENTS),

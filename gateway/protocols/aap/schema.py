@@ -83,6 +83,12 @@ class ApplicationTool(Tool):
     input_schema: dict[str, Any] = Field(alias="inputSchema")
 
 
+class PermissionExtension(WireModel):
+    """An extension: which of the call's choices the client has made, by its id."""
+
+    choice: str = Field(min_length=1, max_length=1024)
+
+
 class ToolPermissionMessage(WireModel):
     """The client's permission or denial for a call of one of the agent's own tools; not stored."""
 
@@ -90,6 +96,7 @@ class ToolPermissionMessage(WireModel):
     tool_call_id: str = Field(alias="toolCallId")
     granted: bool
     reason: str | None = None
+    own: OmitIfNone[PermissionExtension] = Field(default=None, alias=EXTENSIONS)
 
 
 TurnMessage = Annotated[UserMessage | ToolMessage | ToolPermissionMessage, Field(discriminator="role")]

@@ -29,7 +29,7 @@ from gateway.errors import BadRequest
 from gateway.events.event_log import Entry
 from gateway.events.log_entries import Steered, TurnStart
 from gateway.events.messages import EXTENSIONS, MAX_TEXT, NO_REASON, Fold, content_of, failure_message
-from gateway.protocols.aap.schema import AgentResponse, ToolPermissionMessage, TurnExtension
+from gateway.protocols.aap.schema import AgentResponse, PermissionExtension, ToolPermissionMessage, TurnExtension
 from gateway.protocols.aap.stop_reasons import stop_reason
 
 LOST = "the gateway was killed; what had these numbers, if anything, was not stored yet and cannot be replayed"
@@ -261,7 +261,8 @@ def _frame_without_id(name: str, data: Any) -> bytes:
 
 
 def _permission(reply: PermissionReply) -> ToolPermissionMessage:
-    return ToolPermissionMessage(tool_call_id=reply.call_id, granted=reply.granted, reason=reply.reason)
+    own = None if reply.choice is None else PermissionExtension(choice=reply.choice)
+    return ToolPermissionMessage(tool_call_id=reply.call_id, granted=reply.granted, reason=reply.reason, own=own)
 
 
 _HANDLERS: dict[type[Event], Callable[[StreamView, Any, Callable[[bytes], None]], None]] = {

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
 from drivers.contract.agent import PermissionReply, Reply, ToolReply
 from drivers.contract.messages import ToolMessage, UserMessage
 from gateway.agents.configured_agents import ConfiguredAgent
-from gateway.errors import BadRequest
+from gateway.errors import BadRequest, Conflict
+from gateway.events.messages import EXTENSIONS
 from gateway.protocols.aap.schema import Tool, ToolPermissionMessage, TurnMessage, TurnRequest
 from gateway.protocols.aap.settings_merge import merge_settings
 from gateway.runs.idempotency import IdempotencyKey
+from gateway.runs.pending_calls import ids
 from gateway.sessions.message_checks import check_messages, check_prompt
+from gateway.sessions.permission_choices import ChosenAnswer, choices_of, chosen, with_choices
 from gateway.sessions.session import Session, Submission
 from gateway.sessions.settings import SessionSettings
 
@@ -34,7 +37,8 @@ def submission(
     """
     agent, overrides = session.agent, request.agent
     message = _user_message(request.messages)
-    replies = _replies(request.messages)
+    made = _choices(session, request.messages)
+    replies = _replies(request.messages, made)
     if overrides and overrides.name is not None and overrides.name != agent.name:
         raise BadRequest(
             f"agent.name: this session is of agent {agent.name!r} and stays so; make a new session for {overrides.name!r}"
@@ -44,6 +48,10 @@ def submission(
     def settings(config: SessionSettings) -> SessionSettings:
         return merge_settings(config, agent, overrides, tools, agents, any_folder=any_folder)
 
+    def with_answers(config: SessionSettings) -> SessionSettings:
+        _require_pending(made)
+        return with_choices(settings(config), [answer for answer in made.values() if answer is not None])
+
     # A wrong option is refused at once, not when the request is the first in the queue.
     settings(session.config)
     check_messages(agent, [m for m in request.messages if isinstance(m, UserMessage | ToolMessage)])
@@ -52,11 +60,12 @@ def submission(
     return Submission(
         message=message,
         replies=replies,
-        settings=None if overrides is None and tools is None else settings,
+        settings=with_answers if made else None if overrides is None and tools is None else settings,
         key=key,
         when_busy=request.when_busy,
         disconnected=disconnected,
         cancel_on_disconnect=cancel_on_disconnect,
+        run_id=session.run.id if made and session.run is not None else None,
     )
 
 
@@ -69,11 +78,50 @@ def _user_message(messages: Sequence[TurnMessage]) -> UserMessage | None:
     return users[0] if users else None
 
 
-def _replies(messages: Sequence[TurnMessage]) -> list[Reply]:
+def _choices(session: Session, messages: Sequence[TurnMessage]) -> dict[str, ChosenAnswer | None]:
+    """The choices of the messages that make one, by their calls; None for a call that is not pending.
+
+    Raises BadRequest for a choice that its call does not have, and for one that is not what `granted` says.
+    """
+    made: dict[str, ChosenAnswer | None] = {}
+    for n, message in enumerate(messages):
+        if not isinstance(message, ToolPermissionMessage) or message.own is None:
+            continue
+        call_id, choice, where = message.tool_call_id, message.own.choice, f"messages.{n}.{EXTENSIONS}.choice"
+        run = session.run
+        call = run.pending.calls.get(call_id) if run is not None else None
+        if run is None or call is None:
+            made[call_id] = None
+            continue
+        block = run.call(call_id)
+        tool = block.name if block is not None else ""
+        answer = chosen(call, tool, session.config, choice)
+        if answer is None:
+            there = ", ".join(repr(one.id) for one in choices_of(call, tool, session.config))
+            what = f"it has {there}" if there else f"it waits for its {call.wants}, not for a permission"
+            raise BadRequest(f"{where}: the call {call_id!r} has no choice {choice[:64]!r}; {what}")
+        if answer.granted != message.granted:
+            raise BadRequest(
+                f"{where}: {choice!r} {'grants' if answer.granted else 'rejects'} the call, and granted is "
+                f"{str(message.granted).lower()}; send both alike"
+            )
+        made[call_id] = answer
+    return made
+
+
+def _require_pending(made: Mapping[str, ChosenAnswer | None]) -> None:
+    """Raise Conflict for a choice about a call that was not pending when the request came: it was not checked."""
+    if unknown := [call_id for call_id, answer in made.items() if answer is None]:
+        raise Conflict(f"{ids(unknown)} was not pending when this came; GET the session, and send the choice again")
+
+
+def _replies(messages: Sequence[TurnMessage], made: Mapping[str, ChosenAnswer | None]) -> list[Reply]:
     replies: list[Reply] = []
     for message in messages:
         if isinstance(message, ToolPermissionMessage):
-            replies.append(PermissionReply(message.tool_call_id, message.granted, message.reason))
+            answer = made.get(message.tool_call_id)
+            plain = PermissionReply(message.tool_call_id, message.granted, message.reason)
+            replies.append(plain if answer is None else answer.reply(message.reason))
         elif isinstance(message, ToolMessage):
             replies.append(ToolReply(message.tool_call_id, message.content))
     return replies

@@ -8,14 +8,19 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from acp.schema import RequestPermissionRequest
 
+from drivers.contract.agent import Reply
 from drivers.contract.events import AwaitedCall
 from gateway.errors import BadRequest, Conflict, GatewayError
-from gateway.protocols.acp.permission_options import Decision, decision_of, option_of, options, with_decisions
+from gateway.protocols.acp.permission_options import answer_of, option_of, options
 from gateway.protocols.acp.questions import answered, chosen_label, form, options_of, questions_of, reply_to_form
 from gateway.protocols.acp.rpc import Client, RpcError
 from gateway.protocols.acp.updates import Updates
 from gateway.runs.run import Run, RunState
+from gateway.sessions.permission_choices import ChosenAnswer, choices_of, with_choices
 from gateway.sessions.session import Session, Submission
+
+Decision = ChosenAnswer | Reply | None
+"""What the client has decided about one call: a choice, or the reply to questions to the user; None for a cancelled request."""
 
 log = logging.getLogger(__name__)
 
@@ -91,44 +96,46 @@ class PermissionRequests:
         try:
             async with asyncio.TaskGroup() as group:
                 asked = [group.create_task(self._decision(run, call)) for call in calls]
-            decisions = [task.result() for task in asked]
+            decisions: list[Decision] = [task.result() for task in asked]
         except* Exception as errors:
             # Among others an answer of another shape: a call without an answer must not wait for ever.
             failures = errors.split(RpcError)[1]
             first = errors.exceptions[0]
             log.warning("session %s: the client cannot be asked: %s", self._session.id, first, exc_info=failures)
-            decisions = [Decision(call.id, self._tool(call.id), "reject_once") for call in calls]
+            decisions = [ChosenAnswer(call.id, self._tool(call.id), "reject_once") for call in calls]
         # From here on these are answers: the end of the waiting, which they bring about, does not cancel them.
         self._asking = None
-        if any(decision.choice == "cancelled" for decision in decisions):
+        made = [decision for decision in decisions if decision is not None]
+        if len(made) < len(decisions):
             if self._session.run is run:
                 await self._cancel_run()
             return
-        await self._submit(run, decisions)
+        await self._submit(run, made)
 
     async def _decision(self, run: Run, call: AwaitedCall) -> Decision:
         session, call_id, tool = self._session, call.id, self._tool(call.id)
         if call.wants == "answer":
-            return await self._answers(call_id, tool)
-        grants = {grant.name: grant.trust for grant in session.config.tools or ()}
+            return await self._answers(call_id)
+        settings = session.config
+        grants = {grant.name: grant.trust for grant in settings.tools or ()}
         if grants.get(tool) and run.lacks_trust_only(call_id):
             # Trusted since the run began; the agent's process was started without that trust.
-            return Decision(call_id, tool, "allow_once")
+            return ChosenAnswer(call_id, tool, "allow_once")
         question = RequestPermissionRequest(
             session_id=session.id,
             tool_call=self._updates.permission_details(call_id),
-            options=options(tool or "this tool", enabled=tool in grants, choices=call.choices),
+            options=options(choices_of(call, tool, settings)),
         )
         result = await self._client.request("session/request_permission", question)
-        return decision_of(call_id, tool, result, call.choices)
+        return answer_of(call, tool, settings, result)
 
-    async def _answers(self, call_id: str, tool: str) -> Decision:
+    async def _answers(self, call_id: str) -> Reply | None:
         """Ask the user the questions of a call: in one form where the client has forms, else by a permission request for each."""
         details = self._updates.permission_details(call_id)
         questions = questions_of(details.raw_input)
         if self._forms and questions:
             result = await self._client.request("elicitation/create", form(self._session.id, call_id, questions))
-            return Decision(call_id, tool, "allow_once", answers=reply_to_form(call_id, questions, result))
+            return reply_to_form(call_id, questions, result)
         answers: dict[str, str] = {}
         for question in questions:
             details.title = question.text
@@ -137,16 +144,17 @@ class PermissionRequests:
             )
             option = option_of(await self._client.request("session/request_permission", request))
             if option is None:
-                return Decision(call_id, tool, "cancelled")
+                return None
             if (label := chosen_label(question, option)) is not None:
                 answers[question.text] = label
-        return Decision(call_id, tool, "allow_once", answers=answered(call_id, answers))
+        return answered(call_id, answers)
 
-    async def _submit(self, run: Run, decisions: list[Decision]) -> None:
-        replies = [decision.reply for decision in decisions]
+    async def _submit(self, run: Run, decisions: Sequence[ChosenAnswer | Reply]) -> None:
+        chosen = [decision for decision in decisions if isinstance(decision, ChosenAnswer)]
+        replies = [decision.reply() if isinstance(decision, ChosenAnswer) else decision for decision in decisions]
         try:
             await self._session.submit(
-                Submission(replies=replies, settings=lambda config: with_decisions(config, decisions), run_id=run.id)
+                Submission(replies=replies, settings=lambda config: with_choices(config, chosen), run_id=run.id)
             )
         except (BadRequest, Conflict) as error:
             log.info("session %s: the calls were answered elsewhere: %s", self._session.id, error)

@@ -139,13 +139,13 @@ async def test_a_subagent_is_the_parent_of_its_calls(open_agent: Open) -> None:
 async def test_choices_of_a_call_are_the_agents_own_answers(open_agent: Open) -> None:
     choices = [{"id": "rule", "name": "Allow `{prompt}`", "kind": "allow_always"}]
     call = {"id": "c", "name": "Private", "choices": choices, "result": "ran"}
-    agent = await open_agent([{"tool_call": call}, {"text": "{last_result}"}])
+    agent = await open_agent([{"tool_call": call}, {"text": "{last_result} by {choices.c}"}])
     await agent.prompt(Prompt("git push"))
     events = plain(await until(agent, "awaiting"))
     own = {"id": "rule", "name": "Allow `git push`", "kind": "allow_always"}
     assert events[-1] == {"kind": "awaiting", "calls": [{"id": "c", "wants": "permission", "choices": [own]}]}
     await agent.reply(PermissionReply("c", True, choice="rule"))
-    assert text_in(await to_end(agent)) == "ran"
+    assert text_in(await to_end(agent)) == "ran by rule"
 
 
 async def test_a_choice_without_a_kind_is_refused(open_agent: Open) -> None:

@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 
 from drivers.contract.agent import PermissionReply, ToolReply
-from drivers.contract.driver_info import DriverInfo, Option, PermissionMode
-from drivers.contract.events import PermissionChoice
+from drivers.contract.driver_info import DriverInfo, Option, PermissionMode, ToolGrant
+from drivers.contract.events import AwaitedCall, PermissionChoice
 from drivers.script.driver import ScriptDriver
-from gateway.protocols.acp.permission_options import decision_of, options, with_decisions
+from gateway.protocols.acp.permission_options import answer_of, options
 from gateway.protocols.acp.questions import answered, chosen_label, form, options_of, questions_of, reply_to_form
+from gateway.sessions.permission_choices import choices_of, with_choices
 from gateway.sessions.settings import SessionSettings
 from tests.daemon import RunningGateway, gateway_config, run_gateway
 from tests.gateway.protocols.acp.client import Client, RpcFailed, check, connect
@@ -129,10 +130,17 @@ async def test_locked_mode_stays(start: Start) -> None:
         assert [mode.id for mode in running.gateway.agents.get("script").modes] == ["default"]
 
 
+BASH = AwaitedCall(id="c", wants="permission", choices=CHOICES)
+EXIT_PLAN = AwaitedCall(id="c", wants="permission", choices=PLAN)
+ENABLED = SessionSettings(tools=(ToolGrant("Bash"),))
+
+
 def test_choices_of_the_cli_come_before_the_whole_tool() -> None:
-    ids = [option.option_id for option in options("Bash", enabled=True, choices=CHOICES)]
+    ids = [option.option_id for option in options(choices_of(BASH, "Bash", ENABLED))]
     assert ids == ["allow_once", "rule:0", "folder:1", "allow_always", "reject_once", "reject_always"]
-    assert [option.option_id for option in options("ExitPlanMode", enabled=True, choices=PLAN)] == ["mode:default", "keep"]
+    assert [choice.id for choice in choices_of(BASH, "Other", ENABLED)] == ids[:-1]
+    assert [choice.id for choice in choices_of(EXIT_PLAN, "ExitPlanMode", ENABLED)] == ["mode:default", "keep"]
+    assert choices_of(AwaitedCall(id="c", wants="result"), "Bash", ENABLED) == []
 
 
 def selected(option: str) -> dict[str, Any]:
@@ -140,14 +148,23 @@ def selected(option: str) -> dict[str, Any]:
 
 
 def test_choice_of_the_cli_is_passed_on_and_trusts_nothing() -> None:
-    decision = decision_of("c", "Bash", selected("rule:0"), CHOICES)
-    assert decision.reply == PermissionReply("c", True, choice="rule:0")
-    settings = SessionSettings()
-    assert with_decisions(settings, [decision]) is settings
-    assert decision_of("c", "ExitPlanMode", selected("keep"), PLAN).reply == PermissionReply("c", False, choice="keep")
+    answer = answer_of(BASH, "Bash", ENABLED, selected("rule:0"))
+    assert answer is not None and answer.reply() == PermissionReply("c", True, choice="rule:0")
+    assert with_choices(ENABLED, [answer]) is ENABLED
+    kept = answer_of(EXIT_PLAN, "ExitPlanMode", ENABLED, selected("keep"))
+    assert kept is not None and kept.reply() == PermissionReply("c", False, choice="keep")
     # Where the choices are all there are, others are rejections.
-    assert not decision_of("c", "ExitPlanMode", selected("allow_once"), PLAN).reply.granted  # type: ignore[union-attr]
-    assert decision_of("c", "Bash", {"outcome": {"outcome": "cancelled"}}, CHOICES).choice == "cancelled"
+    other = answer_of(EXIT_PLAN, "ExitPlanMode", ENABLED, selected("allow_once"))
+    assert other is not None and other.reply() == PermissionReply("c", False)
+    assert answer_of(BASH, "Bash", ENABLED, {"outcome": {"outcome": "cancelled"}}) is None
+
+
+def test_choices_about_the_whole_tool_change_its_grant() -> None:
+    trusted = answer_of(BASH, "Bash", ENABLED, selected("allow_always"))
+    disabled = answer_of(BASH, "Bash", ENABLED, selected("reject_always"))
+    assert trusted is not None and disabled is not None
+    assert with_choices(ENABLED, [trusted]).tools == (ToolGrant("Bash", trust=True),)
+    assert with_choices(ENABLED, [disabled]).tools == ()
 
 
 def test_questions_are_a_form() -> None:

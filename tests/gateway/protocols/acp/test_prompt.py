@@ -242,7 +242,7 @@ async def test_call_whose_answer_cannot_be_read_is_denied(
     def fail(*_: object) -> None:
         raise KeyError("outcome")
 
-    monkeypatch.setattr(permission_requests, "decision_of", fail)
+    monkeypatch.setattr(permission_requests, "answer_of", fail)
     client = await acp()
     client.choose = lambda params: "allow_once"
     call = {"name": "shell", "input": {"command": "rm x"}}

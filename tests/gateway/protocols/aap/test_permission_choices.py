@@ -1,0 +1,126 @@
+"""Choices about a pending call: `x-portico` of a `tool_permission` message, with the CLI's own choices and the gateway's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.daemon import RunningGateway
+from tests.gateway.aap_client import AapClient
+from tests.gateway.requests import expect_error, parse_frames
+
+OWN = [
+    {"id": "rule:0", "name": "Always allow git", "kind": "allow_always"},
+    {"id": "later", "name": "Not now", "kind": "reject_once"},
+]
+LASTING = OWN[:1]
+NOTE = {"tool_call": {"id": "note-{turn}", "name": "write_note", "input": {"path": "a.txt", "text": "x"}}}
+
+
+def asks(choices: list[dict[str, str]]) -> dict[str, Any]:
+    return {"tool_call": {"id": "git", "name": "git", "input": {"command": "git push"}, "choices": choices}}
+
+
+def permission(call: str, choice: str, granted: bool = True, **more: Any) -> dict[str, Any]:
+    return {"role": "tool_permission", "toolCallId": call, "granted": granted, "x-portico": {"choice": choice}, **more}
+
+
+WriteScenario = Callable[..., str]
+
+
+async def start(aap: AapClient, write_scenario: WriteScenario, *steps: Any, **fields: Any) -> str:
+    """Create a session whose turns have these steps, and return its id; its first turn waits for the client."""
+    answer = await aap.create_session(options={"scenario": write_scenario([*steps])}, **fields)
+    assert answer["stopReason"] == "tool_use", answer
+    return str(answer["sessionId"])
+
+
+@pytest.mark.parametrize(
+    ("choices", "choice", "granted"), [(OWN, "rule:0", True), (OWN, "later", False), (LASTING, "rule:0", True)]
+)
+async def test_choice_of_the_cli_gets_to_the_cli(
+    aap: AapClient, write_scenario: WriteScenario, choices: list[dict[str, str]], choice: str, granted: bool
+) -> None:
+    session = await start(aap, write_scenario, asks(choices), {"text": "chosen: {choices.git}"})
+    answer = await aap.send_turn(session, permission("git", choice, granted))
+    assert answer["stopReason"] == "end_turn"
+    assert str(answer["messages"][-1]["content"]).endswith(choice)
+    result = answer["messages"][0]["content"]
+    assert result == ("done" if granted else "Tool call denied")
+
+
+async def test_choice_always_trusts_the_tool_in_the_session(aap: AapClient, write_scenario: WriteScenario) -> None:
+    session = await start(aap, write_scenario, NOTE, {"text": "end"}, grants=[{"name": "write_note"}, {"name": "lookup"}])
+    await aap.send_turn(session, permission("note-1", "allow_always"))
+    tools = (await aap.get_session(session))["agent"]["tools"]
+    assert tools == [{"name": "write_note", "trust": True}, {"name": "lookup", "trust": False}]
+    # The next call runs without asking.
+    assert (await aap.send_turn(session, "again"))["stopReason"] == "end_turn"
+
+
+async def test_choice_never_disables_the_tool(aap: AapClient, write_scenario: WriteScenario) -> None:
+    session = await start(aap, write_scenario, NOTE, {"text": "{last_result}"}, grants=[{"name": "write_note"}])
+    answer = await aap.send_turn(session, permission("note-1", "reject_always", granted=False, reason="no notes"))
+    assert answer["messages"][0]["content"] == "Tool call denied: no notes"
+    assert (await aap.get_session(session))["agent"]["tools"] == []
+    answer = await aap.send_turn(session, "again")
+    assert "not enabled" in answer["messages"][-1]["content"]
+
+
+@pytest.mark.parametrize(
+    ("choice", "granted", "words"),
+    [
+        ("allow_once", False, ["'allow_once' grants the call", "granted is false"]),
+        ("reject_once", True, ["'reject_once' rejects the call", "granted is true"]),
+        ("nonsense", True, ["no choice 'nonsense'", "'allow_once', 'allow_always', 'reject_once', 'reject_always'"]),
+        ("", True, ["messages.0.tool_permission.x-portico.choice", "at least 1 character"]),
+    ],
+)
+async def test_wrong_choice_is_refused_and_changes_nothing(
+    aap: AapClient, write_scenario: WriteScenario, choice: str, granted: bool, words: list[str]
+) -> None:
+    session = await start(aap, write_scenario, NOTE, {"text": "end"}, grants=[{"name": "write_note"}])
+    text = await expect_error(aap.post(session, {"messages": [permission("note-1", choice, granted)]}), 400)
+    assert all(word in text for word in words), text
+    found = await aap.get_session(session)
+    assert (found["state"], found["agent"]["tools"]) == ("waiting", [{"name": "write_note", "trust": False}])
+    assert (await aap.send_turn(session, permission("note-1", "allow_once")))["stopReason"] == "end_turn"
+
+
+async def test_choices_of_the_cli_may_be_all_there_are(aap: AapClient, write_scenario: WriteScenario) -> None:
+    session = await start(aap, write_scenario, asks(OWN), {"text": "end"})
+    text = await expect_error(aap.post(session, {"messages": [permission("git", "allow_always")]}), 400)
+    assert "it has 'rule:0', 'later'" in text
+
+
+async def test_choice_about_a_call_that_is_not_pending(aap: AapClient, write_scenario: WriteScenario) -> None:
+    session = await start(aap, write_scenario, NOTE, {"text": "end"}, grants=[{"name": "write_note"}])
+    text = await expect_error(aap.post(session, {"messages": [permission("other", "allow_once")]}), 400)
+    assert "'other' is not a pending tool call" in text
+    await aap.send_turn(session, permission("note-1", "allow_once"))
+    text = await expect_error(aap.post(session, {"messages": [permission("note-1", "allow_once")]}), 400)
+    assert "answered already" in text
+
+
+async def test_result_of_the_application_has_no_choices(aap: AapClient, write_scenario: WriteScenario) -> None:
+    tools = [{"name": "get_time", "description": "The time.", "inputSchema": {"type": "object"}}]
+    session = await start(aap, write_scenario, {"app_tool": {"id": "time", "name": "get_time"}}, {"text": "end"}, tools=tools)
+    text = await expect_error(aap.post(session, {"messages": [permission("time", "allow_once")]}), 400)
+    assert "it waits for its result" in text
+
+
+async def test_choice_is_in_the_audit_and_shown_to_other_readers(
+    portico: RunningGateway, aap: AapClient, write_scenario: WriteScenario
+) -> None:
+    session = await start(aap, write_scenario, asks(LASTING), {"text": "end"})
+    await aap.send_turn(session, permission("git", "rule:0"))
+    records = await portico.gateway.store.audit.newest(10, session)
+    assert [(record.outcome, record.by) for record in records] == [("asked", "default"), ("granted", "client")]
+    path = f"{aap.path(session)}/events"
+    first = await portico.client.get(path, params={"after": "0", "until": "turn_stop"})
+    seen = first.text.rstrip().rpartition("id: ")[2]
+    second = await portico.client.get(path, params={"after": seen, "until": "turn_stop"})
+    name, message = parse_frames(second.text)[0]
+    assert (name, message) == ("client_message", permission("git", "rule:0") | {"reason": None})
