@@ -37,8 +37,8 @@ class HostOriginCheck:
     address that the server listens on. If that is the address of all interfaces, any IP address is accepted, since rebinding
     needs a name. The port is not checked: it does not help an attacker, and tunnels use other ports.
 
-    With `own_pages` the gateway serves pages itself, whose origin is allowed: a scheme with the `Host` of the request. Not if that
-    is accepted by `*` only, since a name that was rebound to this machine is too.
+    With `own_pages` the gateway serves pages itself, whose origin is allowed: a scheme with the `Host` of the request. Not if
+    only `*` accepts that, which also accepts names that were rebound to this machine.
     """
 
     def __init__(

@@ -8,6 +8,10 @@ from playwright.sync_api import Page
 from tests.console.checked_pages import Windows
 from tests.console.other_site import other_site
 
+IN_A_TASK_OF_ITS_OWN = """() => new Promise((done) => setTimeout(async () => {
+  try { %s } catch (error) { console.error("stopped by the policy: " + error) } finally { setTimeout(done, 100) }
+}))"""
+
 
 def test_the_page_loads(page: Page) -> None:
     assert page.title().endswith("Portico")
@@ -35,11 +39,7 @@ def test_the_policy_stops(windows: Windows, attack: str) -> None:
     with other_site() as other:
         code = attack.replace("OTHER", other.url())
         # Not in the evaluation itself, in which the debugger of the browser allows `eval`.
-        page.evaluate(
-            f"""() => new Promise((done) => setTimeout(async () => {{
-                try {{ {code} }} catch (error) {{ console.error("stopped by the policy: " + error) }} finally {{ setTimeout(done, 100) }}
-            }}))"""
-        )
+        page.evaluate(IN_A_TASK_OF_ITS_OWN % code)
         assert page.evaluate("window.ran") is None
         assert not other.requests
     assert windows.found
