@@ -351,6 +351,13 @@ class ConfiguredAgent:
         """
         return self.working_directory(chosen, workspace_key, any_folder=True)
 
+    def folder_of(self, options: Mapping[str, str], workspace_key: str | None) -> str:
+        """Return the absolute working folder of a stored session with these options, also if it no longer exists."""
+        try:
+            return str(self.stored_directory(self.without_locked(options).get(CWD.name), workspace_key))
+        except BadRequest:
+            return os.path.abspath(options.get(CWD.name) or "")
+
     def additional_directories(
         self, given: Sequence[str], workspace_key: str | None = None, *, any_folder: bool = False
     ) -> tuple[Path, ...]:

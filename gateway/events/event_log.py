@@ -201,6 +201,11 @@ class EventLog:
         self._recent.append(entry)
         self._kept += len(entry.data) + OVERHEAD
 
+    @property
+    def stored(self) -> int:
+        """The number of the last event that is on disk."""
+        return self._stored
+
     def is_stored(self, seq: int) -> bool:
         """Whether the event of this number is on disk."""
         return self._stored >= seq

@@ -153,6 +153,10 @@ class PolicyEnforcer:
         for call_id in call_ids:
             self._record(call_id, "cancelled", CLIENT, None)
 
+    def call(self, call_id: str) -> ToolUseBlock | None:
+        """Return a call that has started and not ended; None if there is none of that id."""
+        return self._calls.get(call_id)
+
     def lacks_trust_only(self, call_id: str) -> bool:
         """Whether a call would have run by itself if the client had trusted its tool when the agent began.
 

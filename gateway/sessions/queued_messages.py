@@ -20,6 +20,10 @@ class TurnQueue:
         self._lock, self._free = lock, free
         self._waiting: deque[asyncio.Future[None]] = deque()
 
+    def __len__(self) -> int:
+        """How many requests wait."""
+        return len(self._waiting)
+
     @property
     def empty(self) -> bool:
         return not self._waiting

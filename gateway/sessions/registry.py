@@ -17,8 +17,8 @@ from drivers.contract.events import Usage
 from drivers.contract.mcp_servers import McpServer
 from drivers.contract.messages import Message
 from gateway.agents.client_mcp_servers import allowed_servers, check_client_servers
-from gateway.agents.configured_agents import Agents, ConfiguredAgent
-from gateway.errors import AgentProblem, Forbidden, NotFound, TooMany
+from gateway.agents.configured_agents import CWD, Agents, ConfiguredAgent
+from gateway.errors import AgentProblem, Forbidden, GatewayError, NotFound, TooMany
 from gateway.events.turn_reader import Turn
 from gateway.observability.logs import bind_session_id
 from gateway.runs.admission_and_eviction import AdmissionControl
@@ -27,7 +27,7 @@ from gateway.runs.idempotency import IdempotencyKey
 from gateway.runs.pending_calls import ends_pending
 from gateway.runs.run import TurnUsage
 from gateway.runs.session_metadata import displayed_title
-from gateway.security.authentication import Caller
+from gateway.security.authentication import ADMINISTRATOR, Caller
 from gateway.security.encryption import SecretsUnreadable
 from gateway.security.redaction import Redactor
 from gateway.sessions.session import Session
@@ -207,14 +207,44 @@ class Sessions:
         """Summaries of stored sessions, also of those whose agent is no longer configured."""
         at_work = {record.id: self._turn_usage(record.id) for record in records}
         found = await self._store.sessions.details([record.id for record in records])
+        waiting = [key for key, details in found.items() if details.run is not None and details.run.state == "waiting"]
+        loaded = {key: session for key in waiting if (session := await self._loaded(key)) is not None}
+        folders: dict[tuple[str, str | None, str | None], str | None] = {}
 
         def summary(record: SessionRecord) -> SessionSummary:
             config, details = self._settings(record, self._agents.find(record.agent), listed=True), found.get(record.id)
             state = STATES[details.run.state] if details and details.run else "idle"
             usage = self._usage(record.id, details, at_work[record.id])
-            return _summary(record.id, record.agent, config, state, details, record.created_at, usage)
+            # Most sessions of a list have the same folder, and to resolve one reads the file system.
+            chosen = record.agent, config.options.get(CWD.name), config.workspace_key
+            if chosen not in folders:
+                folders[chosen] = self._folder(record.agent, config)
+            plain = _summary(record.id, record.agent, config, state, details, record.created_at, usage, folders[chosen])
+            return _with_state(plain, loaded.get(record.id) or self._known.get(record.id))
 
         return [summary(record) for record in records]
+
+    async def _loaded(self, session_id: str) -> Session | None:
+        """The session of a run that waits for its client, which is kept in memory from then on. None if it cannot be loaded."""
+        found = self._known.get(session_id)
+        if found is not None:
+            return found
+
+        async def load() -> Session:
+            return await self.get(ADMINISTRATOR, session_id)
+
+        try:
+            # In a task, since it binds the id of the session for the log lines of its caller.
+            session = await asyncio.create_task(load())
+        except GatewayError as error:
+            log.debug("session %s cannot be loaded: %s", session_id, error)
+            return None
+        self._changed(session)
+        return session
+
+    def _folder(self, agent: str, config: SessionSettings) -> str | None:
+        found = self._agents.find(agent)
+        return found.folder_of(config.options, config.workspace_key) if found is not None else None
 
     def _settings(self, record: SessionRecord, agent: ConfiguredAgent | None, *, listed: bool = False) -> SessionSettings:
         """The stored settings, without options that have been locked since. Lost secrets are logged, for a list at `debug`."""
@@ -234,7 +264,9 @@ class Sessions:
         config, state, at_work = session.config, session.state, self._turn_usage(session.id)
         details = (await self._store.sessions.details([session.id])).get(session.id)
         usage = self._usage(session.id, details, at_work)
-        return _summary(session.id, session.agent.name, config, state, details, session.created_at, usage)
+        folder = self._folder(session.agent.name, config)
+        plain = _summary(session.id, session.agent.name, config, state, details, session.created_at, usage, folder)
+        return _with_state(plain, session)
 
     def _turn_usage(self, session_id: str) -> TurnUsage | None:
         session = self._known.get(session_id)
@@ -356,13 +388,25 @@ def _summary(
     details: SessionDetails | None,
     created_at: float,
     usage: Usage | None,
+    cwd: str | None,
 ) -> SessionSummary:
-    """The summary of a session. `details` is None for a session that was deleted meanwhile."""
+    """The summary of a stored session. `details` is None for a session that was deleted meanwhile."""
     if details is None:
-        return SessionSummary(session_id, agent, config, state, None, None, None, created_at, created_at, None)
+        return SessionSummary(session_id, agent, config, state, None, None, None, created_at, created_at, None, cwd)
     reason, row = details.run.stop_reason if details.run else None, details.row
-    error, title = details.error, displayed_title(row)
-    return SessionSummary(session_id, agent, config, state, reason, error, title, created_at, row.used_at, usage)
+    error, title, last = details.error, displayed_title(row), details.last_seq
+    return SessionSummary(
+        session_id, agent, config, state, reason, error, title, created_at, row.used_at, usage, cwd, last_seq=last
+    )
+
+
+def _with_state(summary: SessionSummary, session: Session | None) -> SessionSummary:
+    """The summary with what only a session in memory has; None for a session that is not."""
+    if session is None:
+        return summary
+    pending, since = (session.pending_calls, session.waiting_since) if summary.state == "waiting" else ([], None)
+    last = max(summary.last_seq, session.log.last)
+    return replace(summary, pending=pending, waiting_since=since, last_seq=last, queued=len(session.queue))
 
 
 def _none(session_id: str) -> NotFound:

@@ -41,6 +41,8 @@ from gateway.runs.stored_history import StoredHistory
 from gateway.security.redaction import Redactor
 from gateway.sessions.client_service_routing import SessionServices
 from gateway.sessions.live_agent import LiveAgent
+from gateway.sessions.pending_call import PendingCall
+from gateway.sessions.permission_choices import choices_of
 from gateway.sessions.queued_messages import TurnQueue
 from gateway.sessions.settings import SessionSettings, with_mode_option
 from gateway.shared_services import SharedServices
@@ -150,6 +152,26 @@ class Session:
         if self.run is None or self.run.state is RunState.ENDED:
             return "idle"
         return "waiting" if self.run.state is RunState.WAITING else "running"
+
+    @property
+    def pending_calls(self) -> list[PendingCall]:
+        """The calls that wait for the client."""
+        run = self.run
+        if run is None or self.state != "waiting":
+            return []
+        titles = {tool.name: tool.title for tool in (*self.agent.info.tools, *(self.config.app_tools or ()))}
+        found: list[PendingCall] = []
+        for awaited in run.pending.calls.values():
+            call = run.call(awaited.id)
+            name, given = (call.name, call.input) if call is not None else ("", {})
+            choices = choices_of(awaited, name, self.config)
+            found.append(PendingCall(awaited.id, name, titles.get(name), given, awaited.wants, awaited.optional, choices))
+        return found
+
+    @property
+    def waiting_since(self) -> float | None:
+        """Since when it waits for the client, in seconds since the epoch; None if it does not wait."""
+        return self.run.pending.since if self.run is not None and self.state == "waiting" else None
 
     @property
     def accepts_turn(self) -> bool:

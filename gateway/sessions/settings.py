@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -12,6 +12,7 @@ from drivers.contract.mcp_servers import McpServer, from_text, to_text
 from gateway.agents.environment import SECRET_NAMES, is_named
 from gateway.errors import AgentProblem
 from gateway.security.redaction import is_secret
+from gateway.sessions.pending_call import PendingCall
 
 _SERVERS = "mcp servers"
 """Not the name of any option: those have no space."""
@@ -98,7 +99,10 @@ class SessionSummary:
     """A session without its history: `waiting` is for the client, `stop_reason` and `error` (why it failed) are of its last run.
 
     Times are in seconds since the epoch; `used_at` is when a run began or ended last. `usage` is the sum
-    over all turns, with that at work, None if the agent has reported none.
+    over all turns, with that at work, None if the agent has reported none. `cwd` is the absolute working folder, None if the
+    agent is not configured any more. `pending` are the calls that wait for the client since `waiting_since`. `forked_from` is the
+    id of the session whose messages it began with. `last_seq` is the number of its last event, 0 if it has none; `queued` is how
+    many requests wait for its run to end.
     """
 
     id: str
@@ -111,3 +115,9 @@ class SessionSummary:
     created_at: float
     used_at: float
     usage: Usage | None
+    cwd: str | None = None
+    pending: Sequence[PendingCall] = ()
+    waiting_since: float | None = None
+    forked_from: str | None = None
+    last_seq: int = 0
+    queued: int = 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, Select, func, select
 
 from gateway.store import schema
 from gateway.store.database import Database
@@ -46,17 +46,14 @@ class EventRepository:
         holds_next = select(func.max(table.c.first)).where(table.c.log_id == log_id, table.c.first <= after + 1).scalar_subquery()
         query = select(table.c.first, table.c.body).where(table.c.log_id == log_id, table.c.last > after)
         query = query.where(table.c.first >= func.coalesce(holds_next, 0)).order_by(table.c.first).limit(rows)
+        return await self._database.read(lambda connection: _bounded(connection, query))
 
-        def read(connection: Connection) -> list[tuple[int, bytes]]:
-            found, left = [], READ_BYTES
-            for row in connection.execute(query, execution_options=_LAZY):
-                found.append((row.first, row.body))
-                left -= len(row.body)
-                if left <= 0:
-                    break
-            return found
-
-        return await self._database.read(read)
+    async def read_before(self, log_id: str, before: int, rows: int = READ_ROWS) -> list[tuple[int, bytes]]:
+        """Returns up to `rows` rows that hold events before a number, as `read`, the last row first."""
+        table = schema.events
+        query = select(table.c.first, table.c.body).where(table.c.log_id == log_id, table.c.first < before)
+        query = query.order_by(table.c.first.desc()).limit(rows)
+        return await self._database.read(lambda connection: _bounded(connection, query))
 
     async def last_seq(self, log_id: str) -> int:
         """Returns the number of a log's last stored event, 0 if it has none."""
@@ -64,6 +61,17 @@ class EventRepository:
         # Not max(last): the primary key finds the last row, where a maximum reads all rows of the log.
         query = select(table.c.last).where(table.c.log_id == log_id).order_by(table.c.first.desc()).limit(1)
         return await self._database.read(lambda connection: int(connection.execute(query).scalar() or 0))
+
+
+def _bounded(connection: Connection, query: Select[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
+    """The first rows of a query, up to READ_BYTES, at least one if there is one."""
+    found, left = list[tuple[int, bytes]](), READ_BYTES
+    for row in connection.execute(query, execution_options=_LAZY):
+        found.append((row.first, row.body))
+        left -= len(row.body)
+        if left <= 0:
+            break
+    return found
 
 
 def insert_events(connection: Connection, row: EventRow) -> None:

@@ -42,9 +42,7 @@ class MessageRepository:
 
     async def count(self, session_id: str) -> int:
         """Returns the number of messages of a session. Their positions are 0 to before that number."""
-        table = schema.messages
-        query = select(func.coalesce(func.max(table.c.position) + 1, 0)).where(table.c.session_id == session_id)
-        return await self._database.read(lambda connection: int(connection.execute(query).scalar_one()))
+        return await self._database.read(lambda connection: _count(connection, session_id))
 
     async def count_until(self, session_id: str, seq: int) -> int:
         """Returns the number of messages of a session that are complete with the event of this number, which are its first."""
@@ -52,6 +50,18 @@ class MessageRepository:
         query = select(func.coalesce(func.max(table.c.position) + 1, 0)).where(table.c.session_id == session_id)
         query = query.where(table.c.seq.is_(None) | (table.c.seq <= seq))
         return await self._database.read(lambda connection: int(connection.execute(query).scalar_one()))
+
+    async def count_seeds(self, session_id: str) -> int:
+        """Returns how many messages a session was created with: those before the first one that has a number."""
+        table = schema.messages
+        numbered = select(table.c.position).where(table.c.session_id == session_id, table.c.seq.is_not(None))
+        first = numbered.order_by(table.c.position).limit(1)
+
+        def read(connection: Connection) -> int:
+            found = connection.execute(first).scalar()
+            return int(found) if found is not None else _count(connection, session_id)
+
+        return await self._database.read(read)
 
     async def page(self, session_id: str, first: int, end: int) -> list[str]:
         """Returns messages as JSON texts, from the position `first` to before `end`: PAGE_CHARACTERS of them, at least one."""
@@ -123,6 +133,12 @@ class MessageRepository:
         table = schema.messages
         statement = update(table).where(table.c.session_id == bindparam("of_session"), table.c.position == bindparam("at"))
         await self._database.write(lambda connection: connection.execute(statement.values(seq=bindparam("number")), rows).close())
+
+
+def _count(connection: Connection, session_id: str) -> int:
+    table = schema.messages
+    query = select(func.coalesce(func.max(table.c.position) + 1, 0)).where(table.c.session_id == session_id)
+    return int(connection.execute(query).scalar_one())
 
 
 def insert_messages(connection: Connection, session_id: str, rows: Sequence[MessageRow]) -> None:

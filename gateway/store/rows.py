@@ -90,6 +90,18 @@ class RunRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class RunTimes:
+    """A run of a log with its times, in seconds since the epoch; `ended_at` is None while it has not ended."""
+
+    id: str
+    first_seq: int
+    started_at: float
+    ended_at: float | None
+    state: str
+    stop_reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class ResponseRecord:
     """An answer of a session that a client names by its id: the events `first_seq` to `last_seq` of the session's log.
 
@@ -141,12 +153,16 @@ class SessionListRow:
 
 @dataclass(frozen=True, slots=True)
 class SessionDetails:
-    """What a list shows of a session besides its settings. `run` is its last one, `error` why that failed."""
+    """What a list shows of a session besides its settings. `run` is its last one, `error` why that failed.
+
+    `last_seq` is the number of its last stored event, 0 if it has none.
+    """
 
     row: SessionListRow
     run: RunRecord | None
     error: str | None
     usage: Usage | None
+    last_seq: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ from gateway.store.rows import (
     KeyRecord,
     MessageRow,
     RunRecord,
+    RunTimes,
     SettingsRecord,
 )
 from gateway.store.session_usage import add_usage
@@ -155,6 +156,15 @@ class RunRepository:
         table = schema.runs.c
         query = select(func.max(table.first_seq)).where(table.log_id == log_id, table.first_seq <= seq)
         return await self._database.read(lambda connection: connection.execute(query).scalar() or 1)
+
+    async def between(self, log_id: str, first: int, last: int) -> list[RunTimes]:
+        """Returns the runs that the events from `first` to `last` of a log belong to, in order."""
+        table = schema.runs
+        of_first = select(func.max(table.c.first_seq)).where(table.c.log_id == log_id, table.c.first_seq <= first)
+        query = select(*(table.c[field.name] for field in fields(RunTimes))).where(table.c.log_id == log_id)
+        query = query.where(table.c.first_seq >= func.coalesce(of_first.scalar_subquery(), 0), table.c.first_seq <= last)
+        query = query.order_by(table.c.first_seq, table.c.started_at)
+        return await self._database.read(lambda connection: [RunTimes(**row) for row in connection.execute(query).mappings()])
 
     async def next_first_seq(self, run: RunRecord) -> int | None:
         """Returns the number of the first event of the run that came after this one in its log; None if it is the last."""

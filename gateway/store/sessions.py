@@ -77,12 +77,13 @@ class SessionRepository:
         def details(connection: Connection) -> dict[str, SessionDetails]:
             rows = [SessionListRow(**_with_config(row)) for row in connection.execute(query).mappings()]
             runs, usage = last_runs(connection, session_ids), usage_of_sessions(connection, session_ids)
+            last = {row.id: row.last for row in connection.execute(_LAST_EVENTS.where(schema.sessions.c.id.in_(session_ids)))}
             failed = {run.id for run in runs.values() if run.stop_reason == "error"}
             errors = failure_reasons(connection, sorted(failed))
 
             def of(row: SessionListRow) -> SessionDetails:
                 run = runs.get(row.id)
-                return SessionDetails(row, run, errors.get(run.id) if run else None, usage.get(row.id))
+                return SessionDetails(row, run, errors.get(run.id) if run else None, usage.get(row.id), last[row.id] or 0)
 
             return {row.id: of(row) for row in rows}
 
@@ -146,6 +147,16 @@ def _list_rows() -> Select[Any]:
 
 
 _LIST_ROWS = _list_rows()
+
+
+def _last_events() -> Select[tuple[str, int | None]]:
+    table, events = schema.sessions, schema.events
+    last = select(events.c.last).where(events.c.log_id == table.c.id).order_by(events.c.first.desc()).limit(1)
+    return select(table.c.id, last.scalar_subquery().label("last"))
+
+
+_LAST_EVENTS = _last_events()
+"""The number of the last event of each session, by the primary key of the events."""
 
 
 def _page(query: Select[Any], limit: int, after: Cursor | None, owner: str | None) -> Select[Any]:

@@ -12,6 +12,7 @@ from drivers.contract.driver_info import ToolSpec
 from drivers.contract.events import NO_USAGE, ContextUse, RateLimit, Usage
 from drivers.contract.messages import Message, ToolMessage, UserMessage
 from gateway.events.messages import EXTENSIONS
+from gateway.sessions.pending_call import PendingCall
 
 StreamMode = Literal["delta", "message", "none"]
 StopReason = Literal["end_turn", "tool_use", "max_tokens", "refusal", "error"]
@@ -247,11 +248,50 @@ class SessionAgent(WireModel):
     options: OmitIfNone[dict[str, str]] = None
 
 
+class PermissionChoiceInfo(WireModel):
+    """An answer to a request for permission, by its id."""
+
+    id: str
+    name: str
+    kind: Literal["allow_once", "allow_always", "reject_once", "reject_always"]
+
+
+class PendingCallInfo(WireModel):
+    """A call that waits for the client: for the `permission` to run, its `result`, or the user's `answer` to its questions.
+
+    `title` is the tool's name for people. An `optional` call needs no answer. `choices` are empty unless it needs a permission.
+    """
+
+    tool_call_id: str = Field(alias="toolCallId")
+    name: str
+    title: OmitIfNone[str] = None
+    input: dict[str, Any]
+    wants: Literal["permission", "result", "answer"]
+    optional: bool
+    choices: list[PermissionChoiceInfo]
+
+    @classmethod
+    def of(cls, call: PendingCall) -> PendingCallInfo:
+        """Return a call of a session."""
+        choices = [PermissionChoiceInfo(id=choice.id, name=choice.name, kind=choice.kind) for choice in call.choices]
+        return cls(
+            tool_call_id=call.id,
+            name=call.name,
+            title=call.title,
+            input=dict(call.input),
+            wants=call.wants,
+            optional=call.optional,
+            choices=choices,
+        )
+
+
 class SessionExtension(WireModel):
     """What the protocol does not have about a session. `stop_reason` is of its last turn, `error` why that failed.
 
     `title` is the agent's, or the beginning of the first prompt. Times are ISO 8601; `updated_at` is when a turn began or ended
-    last. `usage` is the sum over all turns, with that at work.
+    last. `usage` is the sum over all turns, with that at work. `cwd` is the absolute working folder, null if the agent is not
+    configured any more. `pending_calls` wait for the client since `waiting_since`. `forked_from` is the id of the session whose
+    messages it began with, `last_seq` the number of its last event, and `queued` how many requests wait for its turn to end.
     """
 
     state: SessionState
@@ -261,6 +301,12 @@ class SessionExtension(WireModel):
     created_at: str = Field(alias="createdAt")
     updated_at: str = Field(alias="updatedAt")
     usage: OmitIfNone[TurnUsage] = None
+    cwd: str | None = None
+    pending_calls: OmitIfNone[list[PendingCallInfo]] = Field(default=None, alias="pendingCalls")
+    waiting_since: OmitIfNone[str] = Field(default=None, alias="waitingSince")
+    forked_from: OmitIfNone[str] = Field(default=None, alias="forkedFrom")
+    last_seq: int = Field(default=0, alias="lastSeq")
+    queued: int = 0
 
 
 class SessionInfo(WireModel):

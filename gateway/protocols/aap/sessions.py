@@ -14,7 +14,7 @@ from gateway.errors import NotFound
 from gateway.events.turn_reader import Turn
 from gateway.gateway import Gateway
 from gateway.protocols.aap.agent_info import declared_histories, displayed_values
-from gateway.protocols.aap.schema import AgentConfig, HistoryType, SessionInfo, Tool, TurnUsage, iso_time
+from gateway.protocols.aap.schema import AgentConfig, HistoryType, PendingCallInfo, SessionInfo, Tool, TurnUsage, iso_time
 from gateway.protocols.aap.settings_merge import merge_settings
 from gateway.protocols.aap.stop_reasons import STOP_REASONS
 from gateway.protocols.cursors import decode_cursor, encode_cursor
@@ -115,6 +115,12 @@ def session_info(gateway: Gateway, kind: type[Info], tool: type[Tool], summary: 
                 "created_at": iso_time(summary.created_at),
                 "updated_at": iso_time(summary.used_at),
                 "usage": TurnUsage.of(summary.usage) if summary.usage else None,
+                "cwd": summary.cwd,
+                "pending_calls": [PendingCallInfo.of(call) for call in summary.pending] or None,
+                "waiting_since": iso_time(summary.waiting_since) if summary.waiting_since is not None else None,
+                "forked_from": summary.forked_from,
+                "last_seq": summary.last_seq,
+                "queued": summary.queued,
             },
         }
     )

@@ -10,7 +10,7 @@ from pydantic import Field
 from drivers.contract.messages import Message
 from gateway.gateway import Gateway
 from gateway.protocols.aap import cancel_and_follow as extensions
-from gateway.protocols.aap import examples
+from gateway.protocols.aap import examples, session_log
 from gateway.protocols.aap.agent_info import meta_response
 from gateway.protocols.aap.agent_schema import AgentBase
 from gateway.protocols.aap.common_routes import PAGE, AfterQuery, LimitQuery, version_routers
@@ -138,5 +138,7 @@ def router(gateway: Gateway, base: str, tag: str) -> APIRouter:
         await gateway.sessions.delete(caller, session_id)
         return Response(status_code=204)
 
-    routes.routes += [*public.routes, *extensions.router(gateway, base, tag, SESSION).routes]
+    for router_of in (extensions.router, session_log.router):
+        routes.routes += router_of(gateway, base, tag, SESSION).routes
+    routes.routes += public.routes
     return routes

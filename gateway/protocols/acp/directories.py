@@ -6,7 +6,6 @@ Protocol page: https://agentclientprotocol.com/rfds/additional-directories
 from __future__ import annotations
 
 import os.path
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -61,7 +60,7 @@ def with_additional_directories(
     and for a `cwd` other than the session's, which cannot be changed.
     """
     key = config.workspace_key
-    current = folder_of(agent, config.options, key)
+    current = agent.folder_of(config.options, key)
     if request.cwd not in ("", ".") and os.path.realpath(request.cwd) != current:
         requested = _requested_folder(agent, request, key, any_folder)
         if requested != current:
@@ -70,14 +69,6 @@ def with_additional_directories(
                 f"cwd: session {session!r} works in {current}, not in {requested}; load it with its own folder, or fork it"
             )
     return replace(config, additional_directories=directories(agent, request, key, any_folder))
-
-
-def folder_of(agent: ConfiguredAgent, options: Mapping[str, Any], workspace_key: str | None) -> str:
-    """Return the absolute working folder of a session with these options, also if it no longer exists."""
-    try:
-        return str(agent.stored_directory(agent.without_locked(options).get("cwd"), workspace_key))
-    except BadRequest:
-        return os.path.abspath(options.get("cwd") or "")
 
 
 def directories(

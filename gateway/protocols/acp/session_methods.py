@@ -44,7 +44,7 @@ from gateway.errors import BadRequest, Conflict, NotFound
 from gateway.events.messages import CANCELLED
 from gateway.gateway import Gateway
 from gateway.protocols.acp.content import user_message
-from gateway.protocols.acp.directories import folder_of, with_additional_directories, with_directories
+from gateway.protocols.acp.directories import with_additional_directories, with_directories
 from gateway.protocols.acp.initialization import ClientFeatures
 from gateway.protocols.acp.modes_and_config_options import with_mode, with_option
 from gateway.protocols.acp.rpc import Client, RpcError
@@ -202,7 +202,7 @@ class OpenSessions:
             after = (rows[-1].created_at, rows[-1].id)
 
     def _folder_of(self, row: SessionListRow) -> str:
-        return folder_of(self._agent, row.config.get("options", {}), row.config.get("workspace_key"))
+        return self._agent.folder_of(row.config.get("options", {}), row.config.get("workspace_key"))
 
     def _info(self, row: SessionListRow) -> SessionInfo:
         used = datetime.fromtimestamp(row.used_at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

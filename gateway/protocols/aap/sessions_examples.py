@@ -1,0 +1,43 @@
+"""Examples of the extensions about sessions for `/openapi.json`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gateway.protocols.route_metadata import EventStreamMetadata, openapi_extra
+
+SESSION = "sess_0f4c1c9e2a7b4d5e8f90123456789abc"
+_EVENT: dict[str, Any] = {"type": "object", "properties": {"kind": {"type": "string"}}, "required": ["kind"]}
+_PROMPT = {"kind": "turn_start", "messages": [{"role": "user", "content": "What is 2 + 2?"}], "permissions": []}
+LOG = openapi_extra(
+    responses={
+        200: {
+            "events": [
+                {"id": 1, "event": _PROMPT},
+                {"id": 2, "event": {"kind": "agent_token", "text": "4"}},
+                {"id": 3, "event": {"kind": "message_end", "discarded": False}},
+                {"id": 4, "event": {"kind": "session_end", "exit_code": 0, "duration_ms": 812, "stop_reason": "end_turn"}},
+            ],
+            "first": 1,
+            "last": 4,
+            "more": False,
+            "runs": [
+                {
+                    "id": "run_5d2b1c9e2a7b4d5e8f90123456789abc",
+                    "firstSeq": 1,
+                    "startedAt": "2026-11-20T09:30:03.310Z",
+                    "endedAt": "2026-11-20T09:30:04.125Z",
+                    "state": "ended",
+                    "stopReason": "end_turn",
+                }
+            ],
+            "seeds": 0,
+        }
+    },
+    stream=EventStreamMetadata(
+        """With `Accept: text/event-stream`: every event after a number, without an end. `event: deleted` is the last one if the
+session is deleted. Lines that begin with a colon only keep the connection open.""",
+        'id: 2\ndata: {"kind":"agent_token","text":"4"}\n\n',
+        {"": _EVENT, "deleted": {"type": "object", "properties": {"sessionId": {"type": "string"}}}},
+    ),
+)
