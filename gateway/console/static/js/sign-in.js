@@ -1,0 +1,132 @@
+/** Who is signed in, and the page where that happens. */
+import { ApiError, api, signInToken, unauthorized } from "./api.js";
+import { observable } from "./observable.js";
+import { html, useEffect, useRef, useState } from "./preact.js";
+import { Button, Icon } from "./ui/index.js";
+
+/**
+ * `{name, administrator, open}`, null if nobody is signed in, undefined until that is known. `open` is true if the daemon asks for no key.
+ */
+export const account = observable(undefined);
+
+/** Why the last attempt failed, for the sign-in page. */
+const problem = observable(null);
+
+// The code leaves the address bar, and with it the history, before anything is requested.
+const code = /^#code=([^&]+)/.exec(location.hash)?.[1] ?? null;
+if (code) history.replaceState(null, "", location.pathname + location.search);
+
+async function exchange(body) {
+  const { token, ...who } = await api.post("/v1/sign-ins", body);
+  signInToken.set(token);
+  problem.value = null;
+  account.value = who;
+}
+
+async function current() {
+  account.value = await api.get("/v1/sign-ins/current");
+}
+
+/** Finds out who is signed in: by the code of the link that opened the page, or by an earlier sign-in of this browser. */
+export async function begin() {
+  if (code) {
+    try {
+      return await exchange({ code: decodeURIComponent(code) });
+    } catch (error) {
+      problem.value = error.status === 0 ? error.message : "This link was used before or is older than a minute. Run portico open for a new one.";
+    }
+  }
+  try {
+    await current();
+    problem.value = null;
+  } catch (error) {
+    if (error instanceof ApiError && error.status === 401) account.value = null;
+    else {
+      problem.value = error.message;
+      account.value = undefined;
+      setTimeout(begin, 1500);
+    }
+  }
+}
+
+unauthorized.subscribe(() => {
+  if (account.value) {
+    problem.value = "You are signed out: the sign-in has ended, or its key was removed.";
+    account.value = null;
+  }
+});
+
+// Another window signed in or out.
+addEventListener("storage", (event) => {
+  if (event.key !== "portico.signIn") return;
+  if (event.newValue) begin();
+  else account.value = null;
+});
+
+export async function signOut() {
+  try {
+    await api.delete("/v1/sign-ins/current");
+  } catch (error) {
+    if (error.status !== 401) throw error;
+  }
+  signInToken.clear();
+  account.value = null;
+}
+
+export function SignIn() {
+  const [key, setKey] = useState("");
+  const [busy, setBusy] = useState(false);
+  const [error, setError] = useState(problem.value);
+  const field = useRef(null);
+  useEffect(() => problem.subscribe(setError), []);
+  useEffect(() => field.current?.focus(), []);
+  const submit = async (event) => {
+    event.preventDefault();
+    if (!key.trim()) {
+      setError("Enter a key.");
+      field.current.focus();
+      return;
+    }
+    setBusy(true);
+    setError(null);
+    try {
+      await exchange({ key: key.trim() });
+    } catch (failure) {
+      setBusy(false);
+      setError(failure.status === 401 ? "This key is not valid." : failure.message);
+      field.current?.select();
+    }
+  };
+  return html`<main class="sign-in">
+    <form class="sign-in-card" onSubmit=${submit} autocomplete="off">
+      <div class="brand large"><${Logo} size=${28} /><span>Portico</span></div>
+      <h1>Sign in</h1>
+      <p class="dim">On the machine that Portico runs on, <code>portico open</code> signs you in. Or enter a key.</p>
+      <label class="field">
+        <span class="field-label">Key</span>
+        <input
+          ref=${field}
+          class="input"
+          type="password"
+          name="portico-key"
+          autocomplete="current-password"
+          spellcheck="false"
+          value=${key}
+          aria-invalid=${error ? "true" : undefined}
+          aria-describedby="sign-in-error"
+          onInput=${(event) => setKey(event.target.value)}
+        />
+      </label>
+      <p id="sign-in-error" class="form-error" role="alert">${error && html`<${Icon} name="error" /> <span>${error}</span>`}</p>
+      <${Button} kind="primary" type="submit" busy=${busy}>Sign in</${Button}>
+      <p class="dim small-text"><code>portico key</code> prints the key. It is exchanged for a sign-in of this browser and not kept.</p>
+    </form>
+  </main>`;
+}
+
+export function Logo({ size = 20 }) {
+  return html`<svg class="logo" width=${size} height=${size} viewBox="0 0 24 24" aria-hidden="true" focusable="false">
+    <path d="M3 9.500L12 4l9 5.500" fill="none" stroke="currentColor" stroke-width="2" stroke-linejoin="round" stroke-linecap="round" />
+    <path d="M5.500 12.500v6M10 12.500v6M14 12.500v6M18.500 12.500v6M3 21.200h18" fill="none" stroke="currentColor" stroke-width="2" stroke-linecap="round" />
+  </svg>`;
+}
