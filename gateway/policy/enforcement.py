@@ -87,10 +87,6 @@ class PolicyEnforcer:
         self._calls |= calls
         self._client_decides |= calls.keys()
 
-    def call(self, call_id: str) -> ToolUseBlock | None:
-        """A call that has started and not ended; None if there is none with this id."""
-        return self._calls.get(call_id)
-
     def slow_calls(self, events: Iterable[OutputEvent]) -> list[ToolUseBlock]:
         """The calls that `apply` evaluates for these events and that take long, or read the file system.
 
