@@ -1,0 +1,199 @@
+/** The agents page: what the daemon knows about each agent, the agents that run, and the diagnosis. */
+
+import { api } from "../api.js";
+import { html, useState } from "../preact.js";
+import { Link } from "../router.js";
+import { toast } from "../ui/index.js";
+import { dateTime, formatBytes, formatNumber, formatSeconds, secondsSince } from "./format.js";
+import { AdministratorOnly, Command, Confirm, LoadError, Notice, Page, useAnswer, useInterval } from "./parts.js";
+
+/** Milliseconds between two readings of the live agents. */
+const INTERVAL = 3000;
+const MODELS = 6;
+
+const SUPPORT = {
+  tested: ["ok", "tested version"],
+  newer: ["ok", "newer than the tested versions"],
+  older: ["warning", "older than the tested versions"],
+  unsupported: ["warning", "not supported any more"],
+};
+const STATUS = {
+  ok: ["✓", "ok"],
+  info: ["·", "info"],
+  warning: ["!", "warning"],
+  problem: ["✗", "problem"],
+};
+
+export function AgentsPage() {
+  const drivers = useAnswer("/v1/drivers");
+  const [probing, setProbing] = useState(false);
+  const probe = async () => {
+    setProbing(true);
+    await drivers.reload("/v1/drivers?refresh=true");
+    setProbing(false);
+  };
+  const actions = html`<button type="button" class="button" disabled=${probing} onClick=${probe}>${probing ? "Probing…" : "Probe all programs"}</button>`;
+  return html`<${Page} title="Agents" wide=${true} actions=${actions} about="The agents of the configuration, and the programs that were found on this machine.">
+    <${LiveAgents} />
+    <section aria-labelledby="agents-known">
+      <h2 id="agents-known">Known agents</h2>
+      <div aria-live="polite" class="visually-hidden">${probing ? "The programs are being probed." : ""}</div>
+      ${drivers.error && html`<${LoadError} error=${drivers.error} reload=${drivers.reload} what="The list of agents" />`}
+      ${
+        drivers.data &&
+        html`<div class="cards">${sorted(drivers.data.drivers).map(
+          ([driver, agent]) => html`<${AgentCard} key=${agent ? agent.name : driver.driver} driver=${driver} agent=${agent} />`,
+        )}</div>`
+      }
+    </section>
+    <${Diagnosis} />
+  <//>`;
+}
+
+/** Agents that can be used come first, then those with a problem that the configuration names, then what is not installed. */
+function sorted(drivers) {
+  const rank = (agent) => (!agent ? 3 : agent.offered ? 0 : agent.configured || agent.installed ? 1 : 2);
+  const all = drivers.flatMap((driver) => driver.agents.map((agent) => [driver, agent]));
+  return all.sort(([, one], [, other]) => rank(one) - rank(other) || one.name.localeCompare(other.name));
+}
+
+function stateOf(agent) {
+  if (agent.offered && !agent.probed) return ["info", "not probed yet"];
+  if (agent.offered) return ["ok", "can be used"];
+  if (!agent.installed && !agent.configured) return ["info", "not installed"];
+  return ["problem", "cannot be used"];
+}
+
+function AgentCard({ driver, agent }) {
+  const [status, word] = stateOf(agent);
+  const [supportStatus, support] = SUPPORT[agent.support] ?? [null, null];
+  const command = agent.command ?? (agent.offered ? null : agent.installed ? null : driver.install);
+  const login = agent.logged_in === false && agent.login && agent.login !== command ? agent.login : null;
+  return html`<article class=${`card agent-card agent-${status}`} aria-label=${agent.name}>
+    <header class="card-head">
+      <h3>${agent.name}</h3><span class="dim">${driver.title}</span>
+      <${Status} status=${status} word=${word} />
+    </header>
+    <dl class="facts">
+      ${agent.version && html`<dt>Version</dt><dd>${agent.version}${support && html` <span class=${`badge badge-${supportStatus}`}>${support}</span>`}</dd>`}
+      ${agent.program && html`<dt>Program</dt><dd><code class="path">${agent.program}</code></dd>`}
+      ${agent.logged_in !== null && html`<dt>Login</dt><dd>${agent.logged_in ? "✓ logged in" : "! not logged in"}</dd>`}
+      ${agent.models.length > 0 && html`<dt>Models</dt><dd><${Models} models=${agent.models} /></dd>`}
+      <dt>Entry</dt><dd>${agent.configured ? "in the configuration" : "found; the configuration does not name it"}</dd>
+    </dl>
+    ${agent.problem && html`<p class="agent-problem">${agent.problem}</p>`}
+    ${agent.notes.length > 0 && html`<ul class="notes">${agent.notes.map((note) => html`<li>${note}</li>`)}</ul>`}
+    ${command && html`<${Command} command=${command} what=${`the command for ${agent.name}`} />`}
+    ${login && html`<${Command} command=${login} what=${`the login command of ${agent.name}`} />`}
+  </article>`;
+}
+
+function Models({ models }) {
+  const [all, setAll] = useState(false);
+  const shown = all ? models : models.slice(0, MODELS);
+  return html`<span class="chips">${shown.map((model) => html`<code class="chip-text">${model}</code>`)}
+    ${models.length > shown.length && html`<button type="button" class="link-button" onClick=${() => setAll(true)}>and ${models.length - shown.length} more</button>`}</span>`;
+}
+
+function Status({ status, word }) {
+  return html`<span class=${`status status-${status}`}><span aria-hidden="true">${STATUS[status][0]}</span> ${word}</span>`;
+}
+
+function LiveAgents() {
+  const { data, error, reload } = useAnswer("/v1/live-agents");
+  const [stopping, setStopping] = useState(null);
+  useInterval(() => reload(), INTERVAL);
+  const stop = async (agent) => {
+    setStopping(null);
+    try {
+      await api.delete(`/v1/live-agents/${encodeURIComponent(agent.sessionId)}`);
+      toast(`${agent.agent} (process ${agent.pid}) has been stopped.`);
+    } catch (problem) {
+      toast(`Not stopped: ${problem.message}`, { kind: "error" });
+    }
+    await reload();
+  };
+  const agents = data?.agents ?? [];
+  return html`<section aria-labelledby="agents-live">
+    <h2 id="agents-live">Live agents ${data && html`<span class="count">${agents.length}</span>`}</h2>
+    ${error && (error.status === 403 ? html`<${AdministratorOnly} what="The processes of all sessions are shown to the administrator." />` : html`<${LoadError} error=${error} reload=${reload} what="The live agents" />`)}
+    ${data && agents.length === 0 && html`<p class="page-about">No agent has a process now. One is started when a session needs it.</p>`}
+    ${
+      agents.length > 0 &&
+      html`<div class="table-scroll" tabindex="0" role="region" aria-label="Live agents"><table class="table table-cards">
+      <caption class="visually-hidden">Live agents</caption>
+      <thead><tr><th scope="col">Agent</th><th scope="col">Session</th><th scope="col">State</th><th scope="col" class="number">Process</th>
+        <th scope="col" class="number">Memory</th><th scope="col" class="number">Processor</th><th scope="col" class="number">Age</th><th scope="col"><span class="visually-hidden">Actions</span></th></tr></thead>
+      <tbody>${agents.map(
+        (agent) => html`<tr key=${agent.pid}>
+        <th scope="row">${agent.agent}</th>
+        <td data-name="Session">${agent.sessionId ? html`<${Link} href=${`/console/sessions/${encodeURIComponent(agent.sessionId)}`}><code class="path">${agent.sessionId.slice(0, 17)}…</code><//>` : "a task"}</td>
+        <td data-name="State"><${LiveState} agent=${agent} /></td>
+        <td data-name="Process" class="number">${agent.pid}${agent.processes > 1 ? html` <span class="dim">+${agent.processes - 1}</span>` : ""}</td>
+        <td data-name="Memory" class="number">${formatBytes(agent.memoryBytes)}</td>
+        <td data-name="Processor" class="number">${agent.cpuPercent === null || agent.cpuPercent === undefined ? "–" : `${formatNumber(agent.cpuPercent)} %`}</td>
+        <td data-name="Age" class="number" title=${dateTime(agent.startedAt)}>${formatSeconds(secondsSince(agent.startedAt))}</td>
+        <td>${agent.sessionId && html`<button type="button" class="button danger" onClick=${() => setStopping(agent)} aria-label=${`Stop ${agent.agent}, process ${agent.pid}`}>Stop</button>`}</td>
+      </tr>`,
+      )}</tbody></table></div>`
+    }
+    ${
+      stopping &&
+      html`<${Confirm} title=${`Stop ${stopping.agent}?`} action="Stop the agent" onCancel=${() => setStopping(null)} onConfirm=${() => stop(stopping)}>
+      <p>${stopping.state === "running" ? "Its run ends with an error; what it has done so far stays in the history." : "The session stays; the next message starts the agent again."}
+      ${" "}Process ${stopping.pid}${stopping.processes > 1 ? ` and ${stopping.processes - 1} that it has started are ended` : " is ended"}.</p>
+    <//>`
+    }
+  </section>`;
+}
+
+const LIVE = { running: ["▶", "running"], waiting: ["?", "waits for you"], idle: ["·", "idle"] };
+
+function LiveState({ agent }) {
+  const [mark, word] = LIVE[agent.state] ?? ["", agent.state];
+  const idle = agent.state === "idle" && agent.idleSince ? ` for ${formatSeconds(Math.floor(secondsSince(agent.idleSince)))}` : "";
+  return html`<span class=${`status status-${agent.state}`}><span aria-hidden="true">${mark}</span> ${word}${idle}</span>`;
+}
+
+function Diagnosis() {
+  const [report, setReport] = useState(null);
+  const [error, setError] = useState(null);
+  const [running, setRunning] = useState(false);
+  const [tried, setTried] = useState(false);
+  const run = async () => {
+    setRunning(true);
+    setError(null);
+    try {
+      setReport(await api.get(`/v1/diagnosis?try=${tried}`));
+    } catch (problem) {
+      setError(problem);
+    }
+    setRunning(false);
+  };
+  const checks = report ? [...report.checks, ...report.agents.map((agent) => agent.check)] : [];
+  const problems = checks.filter((check) => check.status === "problem").length;
+  return html`<section aria-labelledby="agents-diagnosis">
+    <h2 id="agents-diagnosis">Diagnosis</h2>
+    <p class="page-about">What <code>portico doctor</code> checks: configuration, data directory, disk, key, daemon, sandbox, proxies and agents. It changes nothing.</p>
+    <div class="toolbar">
+      <button type="button" class="button" disabled=${running} onClick=${run}>${running ? "Checking…" : "Run the diagnosis"}</button>
+      <label class="check"><input type="checkbox" checked=${tried} onChange=${(event) => setTried(event.target.checked)} /> Send each agent a short task (costs some tokens)</label>
+    </div>
+    <div aria-live="polite">
+    ${error && (error.status === 403 ? html`<${AdministratorOnly} what="The diagnosis names files and settings of the daemon." />` : html`<${LoadError} error=${error} reload=${run} what="The diagnosis" />`)}
+    ${
+      report &&
+      html`<p>${problems === 0 ? html`<${Status} status="ok" word="no problem was found" />` : html`<${Status} status="problem" word=${problems === 1 ? "1 problem" : `${problems} problems`} />`}
+      ${" "}<span class="dim">Portico ${report.version}</span></p>
+      <ul class="checks">${checks.map(
+        (check, index) => html`<li key=${index} class=${`check-item check-${check.status}`}>
+        <${Status} status=${check.status} word=${STATUS[check.status][1]} />
+        <div><strong>${check.name}</strong> ${check.text}
+          ${check.details?.length > 0 && html`<ul class="notes">${check.details.map((detail) => html`<li>${detail}</li>`)}</ul>`}
+          ${check.command && html`<${Command} command=${check.command} what=${`the command for ${check.name}`} />`}</div>
+      </li>`,
+      )}</ul>`
+    }
+    </div>
+  </section>`;
+}

@@ -1,0 +1,56 @@
+/** The events pane of a session: its raw log, the same turns as other protocols have them, and the requests with curl. */
+
+import { html, useState } from "../preact.js";
+import { Link, sessionPath } from "../router.js";
+import { titleOf, useSession } from "../sessions.js";
+import { PaneHeader, Tabs } from "../ui/index.js";
+import { turnsOf } from "./event-log.js";
+import { FramesView } from "./frames-view.js";
+import { LogView } from "./log-view.js";
+import { RequestsView } from "./requests-view.js";
+import { useEventLog } from "./use-event-log.js";
+
+const VIEWS = [
+  { id: "log", label: "Event log" },
+  { id: "frames", label: "As frames" },
+  { id: "requests", label: "As curl" },
+];
+
+export function EventsPane({ sessionId }) {
+  return html`<${Pane} key=${sessionId} sessionId=${sessionId} />`;
+}
+
+function Pane({ sessionId }) {
+  const session = useSession(sessionId);
+  const log = useEventLog(sessionId);
+  const [view, setView] = useState("log");
+  const [turn, setTurn] = useState(null);
+  const turns = turnsOf(log.all.entries);
+  const chosen = turns.find((one) => one.id === turn) ?? turns[turns.length - 1] ?? null;
+  const title = session ? titleOf(session) : sessionId;
+  const showFrames = (id) => {
+    setTurn(id);
+    setView("frames");
+  };
+  return html`<section class="events-pane" aria-label="Events">
+    <${PaneHeader} title=${title}>
+      <${Link} class="button" href=${sessionPath(sessionId)}>Conversation<//>
+    <//>
+    <${Tabs} class="events-tabs" label="Views of the log" tabs=${VIEWS} value=${view} onChange=${setView}>
+      ${
+        view !== "log" &&
+        turns.length > 0 &&
+        html`<label class="field-inline events-turn">Turn
+        <select value=${chosen?.id} onChange=${(event) => setTurn(Number(event.target.value))}>
+          ${turns
+            .slice(-500)
+            .reverse()
+            .map(({ id, text }) => html`<option key=${id} value=${id}>${`#${id} ${text.slice(0, 60)}`}</option>`)}
+        </select></label>`
+      }
+      ${view === "log" && html`<${LogView} log=${log} onFrames=${showFrames} />`}
+      ${view === "frames" && html`<${FramesView} sessionId=${sessionId} turn=${chosen} version=${log.all.last} />`}
+      ${view === "requests" && html`<${RequestsView} sessionId=${sessionId} session=${session} turn=${chosen} />`}
+    <//>
+  </section>`;
+}

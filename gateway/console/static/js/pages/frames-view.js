@@ -1,0 +1,76 @@
+/** One turn as the frames of each protocol. */
+
+import { html, useMemo, useState } from "../preact.js";
+import { visible } from "./format.js";
+import { JsonView } from "./json-view.js";
+import { CopyButton, LoadError, useAnswer, useMedia } from "./parts.js";
+import { RowList } from "./row-list.js";
+
+const PROTOCOLS = [
+  ["aap-delta", "AAP, deltas"],
+  ["aap-message", "AAP, messages"],
+  ["aap-none", "AAP, JSON"],
+  ["acp", "ACP"],
+  ["execute", "/v1/execute"],
+  ["openai-chat", "OpenAI chat completions"],
+  ["openai-responses", "OpenAI Responses"],
+  ["anthropic-messages", "Anthropic Messages"],
+];
+const COLUMNS = ["Frame", "Id", "Event", "Data"];
+const SUMMARY = 240;
+
+/** A frame as it stands in a stream of server-sent events. */
+export function frameText({ event, data, id }) {
+  const text = typeof data === "string" ? data : JSON.stringify(data);
+  return [
+    ...(event === undefined ? [] : [`event: ${event}`]),
+    ...text.split("\n").map((line) => `data: ${line}`),
+    ...(id === undefined ? [] : [`id: ${id}`]),
+    "",
+    "",
+  ].join("\n");
+}
+
+/** `version` is the session's last event: a turn that goes on is read again. */
+export function FramesView({ sessionId, turn, version }) {
+  const [protocol, setProtocol] = useState("aap-delta");
+  const narrow = useMedia("(max-width: 640px), (pointer: coarse)");
+  const path = turn && `/aap/v3/sessions/${encodeURIComponent(sessionId)}/frames?turn=${turn.id}&protocol=${protocol}`;
+  const { data, error, loading, reload } = useAnswer(path);
+  const [loadedAt, setLoadedAt] = useState(version);
+  const frames = useMemo(() => (data?.frames ?? []).map((frame, index) => ({ ...frame, index: index + 1 })), [data]);
+  if (!turn) return html`<p class="page-about events-body">This session has had no turn yet.</p>`;
+  const older = version !== loadedAt;
+  return html`
+    <div class="events-tools">
+      <label class="field-inline">Protocol <select value=${protocol} onChange=${(event) => setProtocol(event.target.value)}>
+        ${PROTOCOLS.map(([value, name]) => html`<option value=${value}>${name}</option>`)}</select></label>
+      <${CopyButton} text=${() => frames.map(frameText).join("")} label="Copy all frames" />
+      ${older && html`<button type="button" class="button" onClick=${() => (setLoadedAt(version), reload())}>Read again: the session has new events</button>`}
+    </div>
+    ${error && html`<div class="events-body"><${LoadError} error=${error} reload=${reload} what="The frames" /></div>`}
+    <p class="events-status" role="status">${loading ? "Loading…" : `${frames.length.toLocaleString("en")} ${frames.length === 1 ? "frame" : "frames"}: what a client of this protocol gets for the turn that begins with event ${turn.id}.`}</p>
+    ${
+      !error &&
+      html`<${RowList} key=${path} items=${frames} keyOf=${(frame) => frame.index} columns=${COLUMNS} label="Frames" rowHeight=${narrow ? 44 : 28} follow=${false}
+      renderRow=${(frame) => [
+        html`<span class="event-id">${frame.index}</span>`,
+        html`<span class="event-time">${frame.id ?? ""}</span>`,
+        html`<span class="event-kind">${frame.event ?? nameOf(frame.data)}</span>`,
+        html`<span class="event-summary" dir="auto">${brief(frame.data)}</span>`,
+      ]}
+      renderDetail=${(frame) => html`<div class="event-detail">
+        <div class="event-actions"><${CopyButton} text=${() => frameText(frame)} label="Copy the frame" what=${String(frame.index)} small=${true} /></div>
+        <${JsonView} value=${frame.data} open=${4} /></div>`} />`
+    }`;
+}
+
+/** What a frame without an event's name is, by the member that says so in its protocol. */
+function nameOf(data) {
+  return data?.params?.update?.sessionUpdate ?? data?.method ?? data?.kind ?? data?.type ?? data?.object ?? "";
+}
+
+function brief(data) {
+  const text = typeof data === "string" ? data : JSON.stringify(data);
+  return visible(text.length > SUMMARY ? `${text.slice(0, SUMMARY)}…` : text);
+}

@@ -1,0 +1,126 @@
+/** The list of a session's events: filters, copying, replay. */
+
+import { html, useEffect, useState } from "../preact.js";
+import { jsonLines, summary } from "./event-log.js";
+import { clock, formatSeconds } from "./format.js";
+import { JsonView } from "./json-view.js";
+import { CopyButton, LoadError, Notice, useMedia } from "./parts.js";
+import { RowList } from "./row-list.js";
+
+const GROUPS = {
+  agent_token: "text",
+  thinking: "text",
+  message_end: "text",
+  tool_call: "tool",
+  tool_result: "tool",
+  tool_input: "tool",
+  tool_output: "tool",
+  terminal: "tool",
+  subagent: "tool",
+  turn_start: "turn",
+  steered: "turn",
+  session_end: "turn",
+  awaiting: "turn",
+  error: "error",
+  stderr: "error",
+};
+const COLUMNS = ["Number", "Time", "Kind", "Event"];
+const SPEEDS = [
+  ["instant", "At once"],
+  ["steps", "Step by step"],
+  ["live", "As they came"],
+];
+
+export function LogView({ log, onFrames }) {
+  const [kinds, setKinds] = useState([]);
+  const [text, setText] = useState("");
+  const [follow, setFollow] = useState(true);
+  const [from, setFrom] = useState("");
+  const [speed, setSpeed] = useState("instant");
+  const narrow = useMedia("(max-width: 640px), (pointer: coarse)");
+  useEffect(() => log.filter(kinds, text), [log, kinds, text]);
+
+  const { replayed } = log;
+  const shown = replayed ? replayed.log : log.all;
+  const toggleKind = (kind) => setKinds(kinds.includes(kind) ? kinds.filter((other) => other !== kind) : [...kinds, kind]);
+  const replay = (number) => {
+    setFrom(String(number));
+    setFollow(speed !== "instant");
+    log.replay(number, speed);
+  };
+  const total = log.all.entries.length;
+
+  if (log.error)
+    return html`<div class="events-body"><${LoadError} error=${log.error} reload=${() => location.reload()} what="The event log" /></div>`;
+  return html`
+    <div class="events-tools">
+      <label class="field-inline events-search"><span class="visually-hidden">Search the events</span>
+        <input type="search" value=${text} placeholder="Search in the JSON, or a number" onInput=${(event) => setText(event.target.value)} /></label>
+      <${CopyButton} text=${() => jsonLines(shown.shown)} label=${shown.filtered ? `Copy ${shown.shown.length.toLocaleString("en")} as JSON lines` : "Copy all as JSON lines"} />
+      <button type="button" class="button" aria-pressed=${follow} onClick=${() => setFollow(!follow)}>Follow the end</button>
+    </div>
+    <div class="chip-row" role="group" aria-label="Kinds of events">
+      ${[...log.all.kinds]
+        .sort(([one], [other]) => one.localeCompare(other))
+        .map(
+          ([kind, count]) => html`<button type="button" key=${kind}
+        class=${`chip kind-${GROUPS[kind] ?? "other"}`} aria-pressed=${kinds.includes(kind)} onClick=${() => toggleKind(kind)}>${kind} <span class="chip-count">${count.toLocaleString("en")}</span></button>`,
+        )}
+      ${kinds.length > 0 && html`<button type="button" class="link-button" onClick=${() => setKinds([])}>all kinds</button>`}
+    </div>
+    <form class="events-replay" onSubmit=${(event) => (event.preventDefault(), replay(Number(from) || 1))}>
+      ${
+        replayed
+          ? html`<${Notice} title=${`Replay from ${replayed.from}`}>what a client gets that has seen all before it. ${replayed.log.entries.length.toLocaleString("en")} events${
+              replayed.speed === "steps" ? `, ${replayed.waiting.length.toLocaleString("en")} are waiting` : ""
+            }.<//>
+          ${replayed.speed === "steps" && html`<button type="button" class="button primary" disabled=${replayed.waiting.length === 0} onClick=${() => log.step()}>Next event</button>`}
+          <button type="button" class="button" onClick=${() => (log.stopReplay(), setFollow(true))}>End the replay</button>`
+          : html`<label class="field-inline">Replay from event <input type="number" min="1" step="1" inputmode="numeric" value=${from} placeholder="1" onInput=${(event) => setFrom(event.target.value)} /></label>
+          <label class="field-inline"><span class="visually-hidden">Speed of the replay</span><select value=${speed} onChange=${(event) => setSpeed(event.target.value)}>
+            ${SPEEDS.map(([value, name]) => html`<option value=${value}>${name}</option>`)}</select></label>
+          <button type="submit" class="button" disabled=${total === 0}>Replay</button>`
+      }
+    </form>
+    <p class="events-status" role="status">
+      ${shown.filtered ? `${shown.shown.length.toLocaleString("en")} of ${shown.entries.length.toLocaleString("en")} events` : `${shown.entries.length.toLocaleString("en")} events`}${
+        log.seeds ? `, after ${log.seeds} messages that the session began with` : ""
+      }${log.deleted ? ". The session has been deleted" : ""}.
+      ${log.loading && log.more && " Older ones are being loaded…"}
+      ${!log.loading && log.more && html` <button type="button" class="link-button" onClick=${() => log.loadOlder()}>Load all older events</button>`}
+      <span class="dim"> Stored events have no time of their own; runs do, and those that arrive now.</span>
+    </p>
+    ${
+      !log.loading && total === 0 && !replayed
+        ? html`<p class="page-about events-body">This session has no events yet. They appear here as they come.</p>`
+        : html`<${RowList} items=${shown.shown} keyOf=${(entry) => entry.id} columns=${COLUMNS} label="Events" rowHeight=${narrow ? 44 : 28} follow=${follow} onFollow=${setFollow}
+          rowClass=${(entry) => `kind-${GROUPS[entry.event.kind] ?? "other"}`}
+          renderRow=${(entry) => [
+            html`<span class="event-id">${entry.id}</span>`,
+            html`<${Time} entry=${entry} run=${log.runs.get(entry.id)} />`,
+            html`<span class="event-kind">${entry.event.kind}</span>`,
+            html`<span class="event-summary" dir="auto">${summary(entry.event)}</span>`,
+          ]}
+          renderDetail=${(entry) => html`<${Detail} entry=${entry} onReplay=${replay} onFrames=${onFrames} replaying=${Boolean(replayed)} />`} />`
+    }`;
+}
+
+function Time({ entry, run }) {
+  if (entry.gap !== null)
+    return html`<span class="event-time" title=${`arrived at ${clock(entry.at, true)}`}>+${formatSeconds(Math.max(0, entry.gap) / 1000)}</span>`;
+  if (entry.at !== null) return html`<span class="event-time" title="arrived here">${clock(entry.at)}</span>`;
+  if (run) return html`<span class="event-time event-run" title=${`A run began: ${run.id}`}>${clock(new Date(run.startedAt))}</span>`;
+  return html`<span class="event-time dim" aria-label="no time">·</span>`;
+}
+
+function Detail({ entry, onReplay, onFrames, replaying }) {
+  return html`<div class="event-detail">
+    <div class="event-actions">
+      <${CopyButton} text=${() => JSON.stringify(entry.event, null, 2)} label="Copy JSON" what=${`of event ${entry.id}`} small=${true} />
+      ${!replaying && html`<button type="button" class="button small" onClick=${() => onReplay(entry.id)}>Replay from here</button>`}
+      ${entry.event.kind === "turn_start" && html`<button type="button" class="button small" onClick=${() => onFrames(entry.id)}>This turn as frames</button>`}
+      ${entry.at !== null && html`<span class="dim">arrived at ${clock(entry.at, true)}</span>`}
+    </div>
+    <${JsonView} value=${entry.event} open=${3} />
+  </div>`;
+}
