@@ -81,8 +81,16 @@ def write_config(folder: Path, config: dict[str, Any]) -> Path:
 
 
 def _toml(table: dict[str, Any], prefix: str = "") -> list[str]:
-    lines = [f"{key} = {json.dumps(value)}" for key, value in table.items() if not isinstance(value, dict)]
+    lines = [f"{key} = {_toml_value(value)}" for key, value in table.items() if not isinstance(value, dict)]
     for key, value in table.items():
         if isinstance(value, dict):
             lines += [f"[{prefix}{key}]", *_toml(value, f"{prefix}{key}.")]
     return lines
+
+
+def _toml_value(value: Any) -> str:
+    if isinstance(value, list):
+        return f"[{', '.join(map(_toml_value, value))}]"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{json.dumps(key)} = {_toml_value(item)}' for key, item in value.items())}}}"
+    return json.dumps(value)
