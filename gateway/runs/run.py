@@ -107,8 +107,9 @@ class Run:
 
     `has_history`: its messages are stored. `suspendable`: it goes on waiting when its agent ends. `enforcer` decides about calls
     before the client is asked, `audit` makes the rows of its decisions, `pending` are the calls that wait for the client.
-    `mode_changed` is called before the log has the event. With `waits_for_limits` a run that a usage limit has stopped goes on
-    when the limit resets, for MAX_LIMIT_WAIT in all; `clock` returns the time in seconds since the epoch.
+    `mode_changed` is called before the log has the event, `announce` when the run's state or the session's title has changed.
+    With `waits_for_limits` a run that a usage limit has stopped goes on when the limit resets, for MAX_LIMIT_WAIT in all; `clock`
+    returns the time in seconds since the epoch.
     """
 
     def __init__(
@@ -126,6 +127,7 @@ class Run:
         audit: Audit = audit_nothing,
         pending: PendingCalls | None = None,
         mode_changed: ModeChange = ignore_mode,
+        announce: Callable[[], None] = lambda: None,
         waits_for_limits: bool = False,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -146,6 +148,7 @@ class Run:
         self._limit_wait = MAX_LIMIT_WAIT if waits_for_limits else 0.0
         self._clock, self._waits_for_limit = clock, False
         self._limit_errors: Sequence[OutputEvent] = ()
+        self._announce = announce
 
     @property
     def suspended(self) -> bool:
@@ -531,6 +534,7 @@ class Run:
                         return
                 elif kind in STORED_FIRST:
                     await self._output.store_first(event)
+                    self._announce()
                 else:
                     if kind is ModeChanged and isinstance(event, ModeChanged):
                         self._mode_changed(event.mode)
@@ -603,6 +607,7 @@ class Run:
             self.state = RunState.WAITING
             self.pending.open(event.calls, since)
         self._meter.end_turn(event, self.agent, stopping=self._stopping)
+        self._announce()
 
 
 def _rows(messages: Iterable[Message], seq: int) -> list[MessageRow]:

@@ -14,10 +14,13 @@ MAX_QUEUED = 16
 
 
 class TurnQueue:
-    """`free` returns whether a turn may begin; call `advance` whenever that may have changed. A turn holds the `lock`."""
+    """`free` returns whether a turn may begin; call `advance` whenever that may have changed. A turn holds the `lock`.
 
-    def __init__(self, lock: asyncio.Lock, free: Callable[[], bool]) -> None:
-        self._lock, self._free = lock, free
+    `changed` is called when the number of requests has changed.
+    """
+
+    def __init__(self, lock: asyncio.Lock, free: Callable[[], bool], changed: Callable[[], None]) -> None:
+        self._lock, self._free, self._changed = lock, free, changed
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     def __len__(self) -> int:
@@ -43,6 +46,7 @@ class TurnQueue:
             raise TooMany(f"{MAX_QUEUED} messages are queued for this session already; try again later")
         mine = asyncio.get_running_loop().create_future()
         self._waiting.append(mine)
+        self._changed()
         gone = asyncio.ensure_future(disconnected())
         try:
             self.advance()
@@ -59,4 +63,5 @@ class TurnQueue:
         finally:
             gone.cancel()
             self._waiting.remove(mine)
+            self._changed()
             self.advance()

@@ -30,6 +30,7 @@ from gateway.runs.session_metadata import displayed_title
 from gateway.security.authentication import ADMINISTRATOR, Caller
 from gateway.security.encryption import SecretsUnreadable
 from gateway.security.redaction import Redactor
+from gateway.sessions.changes import SessionChanges
 from gateway.sessions.session import Session
 from gateway.sessions.settings import SessionSettings, SessionSummary
 from gateway.shared_services import SharedServices
@@ -55,6 +56,7 @@ class Sessions:
         self._background: set[asyncio.Task[object]] = set()
         self._sleep_timers: dict[str, asyncio.TimerHandle] = {}
         self._sleep_after = sleep_after
+        self.changes = SessionChanges()
         self._closing = False
         self._counting = asyncio.Lock()
         self._counts: dict[str | None, int] = {}
@@ -114,6 +116,7 @@ class Sessions:
         if waiting is not None:
             await session.restore_waiting(waiting)
         self._known[record.id] = session
+        session.announce()
         return session
 
     async def check_mcp_servers(self, agent: ConfiguredAgent, servers: Sequence[McpServer], session_id: str = "") -> None:
@@ -197,11 +200,16 @@ class Sessions:
             admission=self._admission,
             changed=self._changed,
             evict=self.end_agent_soon,
+            announce=self._announce,
         )
 
     async def page(self, caller: Caller, limit: int, after: Cursor | None) -> list[SessionRecord]:
         """The stored sessions that the caller may see, newest first."""
         return await self._store.sessions.page(limit, after, None if caller.all_sessions else caller.name)
+
+    async def summaries_of(self, session_ids: Sequence[str]) -> list[SessionSummary]:
+        """Summaries of the sessions with these ids; those that do not exist any more are omitted."""
+        return await self.summaries(await self._store.sessions.some(session_ids)) if session_ids else []
 
     async def summaries(self, records: Sequence[SessionRecord]) -> list[SessionSummary]:
         """Summaries of stored sessions, also of those whose agent is no longer configured."""
@@ -302,6 +310,7 @@ class Sessions:
             await asyncio.to_thread(shutil.rmtree, self._shared.states / session.id, ignore_errors=True)
             self._shared.transcripts.forget(session.id)
         self._changed(session)
+        self.changes.announce(session.id, session.owner, "deleted")
 
     def cancel_soon(self, session: Session, turn: Turn, *, waiting: bool = False) -> None:
         """Cancel the run of a turn whose client has disconnected, in the background, as `Session.cancel` does."""
@@ -315,6 +324,7 @@ class Sessions:
         for timer in self._sleep_timers.values():
             timer.cancel()
         await all_ended(session.stop(why) for session in list(self._known.values()))
+        self.changes.close()
         await all_ended(self._background)
 
     async def start_process(self, session: Session) -> None:
@@ -339,11 +349,16 @@ class Sessions:
         """End the runs that `close` cannot end in time, for their readers only."""
         for session in list(self._known.values()):
             session.end_unstored(why)
+        self.changes.close()
 
     @property
     def held(self) -> list[Session]:
         """Those that stay in memory."""
         return [occupant for occupant in self._admission.occupants if isinstance(occupant, Session)]
+
+    def _announce(self, session: Session) -> None:
+        if not session.deleted:
+            self.changes.announce(session.id, session.owner)
 
     def _changed(self, session: Session) -> None:
         """Hold a session until the store has all of it; end the agent of an idle one after `sleep_after`."""

@@ -98,7 +98,7 @@ class Session:
     What changes it happens under its lock, one request after the other. `submit` and `cancel` take the lock; the other methods
     that change something are called under it, except `prepare`. `changed` and `evict` are the registry's: the first is called
     whenever a run or the agent begins or ends, or the store has got all that it lacked; the second ends the agent in the
-    background.
+    background. `announce` is called when what a list has of the session is different.
     The callbacks in `commands_changed` are called when the agent has listed other slash commands outside of a run.
     """
 
@@ -114,6 +114,7 @@ class Session:
         admission: AdmissionControl,
         changed: Callable[[Session], None],
         evict: Callable[[Session], None],
+        announce: Callable[[Session], None],
     ) -> None:
         self.id, self.created_at, self.owner = record.id, record.created_at, record.owner
         self.agent, self.config, self._stored_config, self.redactor = agent, config, config, redactor
@@ -126,7 +127,7 @@ class Session:
         self.turn_began = last_seq + 1
         self.deleted = False
         self.services = SessionServices()
-        self.queue = TurnQueue(self.lock, lambda: self.state == "idle" or self.deleted)
+        self.queue = TurnQueue(self.lock, lambda: self.state == "idle" or self.deleted, self.announce)
         self.evicting = False
         self.commands_changed: set[Callable[[], None]] = set()
         self._storing_commands: set[asyncio.Task[None]] = set()
@@ -134,6 +135,7 @@ class Session:
         self._starts: set[InterruptibleStart] = set()
         self._agent = LiveAgent(record.id, agent, record.native_id, shared, redactor, self.services, stored, record.owner)
         self._shared, self._admission, self._changed, self._evict = shared, admission, changed, evict
+        self._announce = announce
 
     # -- what it holds ----------------------------------------------------------------------------------------------------
 
@@ -194,6 +196,10 @@ class Session:
         if not self.has_agent or self.busy or self.lock.locked():
             return None
         return self.state == "waiting", self.used_at
+
+    def announce(self) -> None:
+        """What a list has of the session is different: clients that follow it are notified."""
+        self._announce(self)
 
     def evict(self) -> None:
         """End the agent in the background, unless a turn begins first."""
@@ -273,6 +279,7 @@ class Session:
                 yield
             finally:
                 self._changed(self)
+                self.announce()
                 # A run that fails before its agent is read does not advance the queue.
                 self.queue.advance()
 
@@ -409,6 +416,7 @@ class Session:
     async def _store_answers(self, storing: Awaitable[int]) -> int:
         seq = await storing
         self._stored_config = self.config
+        self.announce()
         return seq
 
     async def _resume(self, start: InterruptibleStart, run: Run, request: Submission, settings: SessionSettings) -> Turn:
@@ -533,6 +541,7 @@ class Session:
         secrets = self._shared.encryption.encrypt(config.to_encrypt)
         await self._shared.store.sessions.update(self.id, config=config.to_json(), secrets=secrets)
         self._stored_config = config
+        self.announce()
 
     def _settings_record(self) -> SettingsRecord | None:
         """The settings, to be stored with the turn that begins; None if the store has them."""
@@ -708,6 +717,7 @@ class Session:
             audit=partial(shared.audit.records, self.id, record.id, self.agent.name),
             pending=PendingCalls(shared.approval_timeout, partial(self._deny_unanswered, record.id)),
             mode_changed=self._mode_changed,
+            announce=self.announce,
             waits_for_limits=self.agent.settings.on_rate_limit == "wait",
         )
 
@@ -715,6 +725,7 @@ class Session:
         """Begin to read the run's agent, which has its prompt."""
         run.start(self._run_over)
         self._changed(self)
+        self.announce()
 
     def _run_over(self, run: Run) -> None:
         """The run has ended, or is suspended: see to the agent and to the queue."""

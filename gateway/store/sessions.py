@@ -57,6 +57,10 @@ class SessionRepository:
         found = await self._records(select(schema.sessions).where(schema.sessions.c.id == session_id))
         return found[0] if found else None
 
+    async def some(self, session_ids: Sequence[str]) -> list[SessionRecord]:
+        """Returns the sessions with these ids, in any order. Those that do not exist are omitted."""
+        return await self._records(select(schema.sessions).where(schema.sessions.c.id.in_(session_ids)))
+
     async def page(self, limit: int, after: Cursor | None = None, owner: str | None = None) -> list[SessionRecord]:
         """Returns sessions, newest first: those behind the cursor, and of this owner only if one is given."""
         return await self._records(_page(select(schema.sessions), limit, after, owner))

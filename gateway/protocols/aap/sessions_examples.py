@@ -41,3 +41,21 @@ session is deleted. Lines that begin with a colon only keep the connection open.
         {"": _EVENT, "deleted": {"type": "object", "properties": {"sessionId": {"type": "string"}}}},
     ),
 )
+UPDATES = openapi_extra(
+    stream=EventStreamMetadata(
+        """Server-sent events: first `ready`, then `session` with a session as in the list whenever one is created or changes, and
+`session_deleted`. Lines that begin with a colon only keep the connection open.""",
+        f"""event: ready
+data: {{}}
+
+event: session
+data: {{"sessionId":"{SESSION}","agent":{{"name":"claude"}},"x-portico":{{"state":"running"}}}}
+
+""",
+        {
+            "ready": {"type": "object"},
+            "session": {"$ref": "#/components/schemas/SessionInfoV3"},
+            "session_deleted": {"type": "object", "properties": {"sessionId": {"type": "string"}}, "required": ["sessionId"]},
+        },
+    )
+)

@@ -10,7 +10,7 @@ from pydantic import Field
 from drivers.contract.messages import Message
 from gateway.gateway import Gateway
 from gateway.protocols.aap import cancel_and_follow as extensions
-from gateway.protocols.aap import examples, session_log
+from gateway.protocols.aap import examples, session_log, session_updates
 from gateway.protocols.aap.agent_info import meta_response
 from gateway.protocols.aap.agent_schema import AgentBase
 from gateway.protocols.aap.common_routes import PAGE, AfterQuery, LimitQuery, version_routers
@@ -140,5 +140,5 @@ def router(gateway: Gateway, base: str, tag: str) -> APIRouter:
 
     for router_of in (extensions.router, session_log.router):
         routes.routes += router_of(gateway, base, tag, SESSION).routes
-    routes.routes += public.routes
+    routes.routes += [*public.routes, *session_updates.router(gateway, base, tag, SessionInfoV3, ClientTool).routes]
     return routes

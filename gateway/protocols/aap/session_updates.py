@@ -1,0 +1,50 @@
+"""Follows all sessions of a caller: `GET /updates`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import TypeVar
+
+from fastapi import APIRouter, Response
+from pydantic_core import to_json
+
+from gateway.gateway import Gateway
+from gateway.protocols.aap import sessions_examples as examples
+from gateway.protocols.aap.common_routes import version_routers
+from gateway.protocols.aap.schema import SessionInfo, Tool
+from gateway.protocols.aap.sessions import session_info
+from gateway.protocols.authenticated_routes import CurrentCaller, CurrentQuotas
+from gateway.protocols.sse import event_stream
+from gateway.sessions.changes import ChangeListener
+
+INTERVAL = 0.1
+"""Seconds between two batches of changes: a session is in each of them once."""
+Info = TypeVar("Info", bound=SessionInfo)
+
+
+def router(gateway: Gateway, base: str, tag: str, kind: type[Info], tool: type[Tool]) -> APIRouter:
+    """The route at a base URL, with this tag. `kind` and `tool` are the version's formats of a session and of a tool."""
+    _, routes = version_routers(gateway, base, tag)
+
+    @routes.get("/updates", response_class=Response, openapi_extra=examples.UPDATES)
+    async def updates(caller: CurrentCaller, quotas: CurrentQuotas) -> Response:
+        """Follow all sessions: what the list has of one, whenever it is created or changes. Nothing is repeated."""
+        quotas.take_stream()
+        listener = gateway.sessions.changes.listen(caller)
+        return event_stream(_follow(gateway, listener, kind, tool), gateway.keep_alive, closed=listener.close)
+
+    return routes
+
+
+async def _follow(gateway: Gateway, listener: ChangeListener, kind: type[Info], tool: type[Tool]) -> AsyncIterator[bytes]:
+    yield b"event: ready\ndata: {}\n\n"
+    while (changes := await listener.take()) is not None:
+        deleted = [session_id for session_id, change in changes.items() if change == "deleted"]
+        changed = await gateway.sessions.summaries_of([one for one in changes if changes[one] == "changed"])
+        frames = [b"event: session_deleted\ndata: %b\n\n" % to_json({"sessionId": session_id}) for session_id in deleted]
+        for summary in changed:
+            frames.append(b"event: session\ndata: %b\n\n" % to_json(session_info(gateway, kind, tool, summary), by_alias=True))
+        if frames:
+            yield b"".join(frames)
+        await asyncio.sleep(INTERVAL)

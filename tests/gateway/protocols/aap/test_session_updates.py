@@ -1,0 +1,219 @@
+"""What a list of sessions shows, live: `GET /aap/v3/updates`, and the fields of a session's information."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+from httpx_sse import aconnect_sse
+
+from gateway.security.api_keys import NamedKeys
+from tests.conftest import write_config
+from tests.daemon import Daemon, RunningGateway, gateway_config, http_client, run_gateway
+from tests.gateway.requests import user_message, wait_until
+
+WriteScenario = Callable[..., str]
+Update = tuple[str, dict[str, Any]]
+SESSIONS = "/aap/v3/sessions"
+NOTE = {"tool_call": {"name": "write_note", "id": "n1", "input": {"path": "a.md", "text": "A"}}}
+GRANT = [{"name": "write_note"}]
+
+
+@asynccontextmanager
+async def updates(client: httpx.AsyncClient) -> AsyncIterator[AsyncIterator[Update]]:
+    """Open the stream of updates, read `ready`, and yield what follows."""
+
+    async def frames() -> AsyncIterator[Update]:
+        async for frame in source.aiter_sse():
+            yield frame.event, json.loads(frame.data)
+
+    async with aconnect_sse(client, "GET", "/aap/v3/updates") as source:
+        assert source.response.status_code == 200, await source.response.aread()
+        found = frames()
+        assert await anext(found) == ("ready", {})
+        yield found
+
+
+async def until(stream: AsyncIterator[Update], condition: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+    """Read sessions up to one whose `x-portico` fulfils a condition, and return that."""
+    async for event, data in stream:
+        if event == "session" and condition(data["x-portico"]):
+            return data
+    raise AssertionError("the stream has ended")
+
+
+async def create(client: httpx.AsyncClient, agent: str = "echo", scenario: str | None = None, **fields: Any) -> str:
+    config = {"name": agent, **({"options": {"scenario": scenario}} if scenario else {}), **fields}
+    answer = await client.post(SESSIONS, json={"agent": config})
+    assert answer.status_code == 201, answer.text
+    return str(answer.json()["sessionId"])
+
+
+async def turn(client: httpx.AsyncClient, session: str, *messages: Any, **fields: Any) -> dict[str, Any]:
+    answer = await client.post(f"{SESSIONS}/{session}/turns", json={"messages": [*messages], **fields})
+    assert answer.status_code == 200, answer.text
+    return dict(answer.json())
+
+
+async def info(client: httpx.AsyncClient, session: str) -> dict[str, Any]:
+    answer = await client.get(f"{SESSIONS}/{session}")
+    assert answer.status_code == 200, answer.text
+    return dict(answer.json())
+
+
+async def listed(client: httpx.AsyncClient) -> list[dict[str, Any]]:
+    return list((await client.get(SESSIONS)).json()["sessions"])
+
+
+async def test_a_session_from_its_creation_to_its_deletion(portico: RunningGateway, write_scenario: WriteScenario) -> None:
+    name = write_scenario([{"title": "Notes"}, NOTE, {"text": "{last_result}"}])
+    client = portico.client
+    async with updates(client) as stream:
+        session = await create(client, "script", name, tools=GRANT)
+        new = await until(stream, lambda own: True)
+        assert new == await info(client, session)
+        assert (new["x-portico"]["state"], new["x-portico"]["lastSeq"], new["x-portico"]["queued"]) == ("idle", 0, 0)
+        assert new["x-portico"]["cwd"] == str(portico.gateway.settings.data_dir.parent / "scenes")
+        assert "pendingCalls" not in new["x-portico"] and "waitingSince" not in new["x-portico"]
+        first = await turn(client, session, user_message("write"))
+        assert first["stopReason"] == "tool_use"
+        waiting = await until(stream, lambda own: own["state"] == "waiting")
+        assert waiting == await info(client, session) == (await listed(client))[0]
+        own = waiting["x-portico"]
+        assert own["title"] == "Notes" and own["waitingSince"] >= own["createdAt"]
+        [call] = own["pendingCalls"]
+        assert [choice.pop("name") for choice in call["choices"]] == [
+            "Allow", "Always allow write_note in this session", "Reject", "Never allow write_note in this session",
+        ]  # fmt: skip
+        kinds = ["allow_once", "allow_always", "reject_once", "reject_always"]
+        assert call.pop("choices") == [{"id": kind, "kind": kind} for kind in kinds]
+        call.pop("title", None)
+        expected = {"toolCallId": "n1", "name": "write_note", "input": {"path": "a.md", "text": "A"}}
+        assert call == {**expected, "wants": "permission", "optional": False}
+        await turn(client, session, {"role": "tool_permission", "toolCallId": "n1", "granted": True})
+        idle = await until(stream, lambda own: own["state"] == "idle")
+        assert idle == await info(client, session)
+        assert "pendingCalls" not in idle["x-portico"] and idle["x-portico"]["lastSeq"] > own["lastSeq"]
+        assert (await client.delete(f"{SESSIONS}/{session}")).status_code == 204
+        async for event, data in stream:
+            if event == "session_deleted":
+                assert data == {"sessionId": session}
+                break
+
+
+async def test_requests_in_the_queue_are_counted(portico: RunningGateway, write_scenario: WriteScenario) -> None:
+    name = write_scenario([{"wait_for_file": "go.txt"}, {"text": "one"}], [{"text": "two"}])
+    client = portico.client
+    async with updates(client) as stream:
+        session = await create(client, "script", name)
+        running = asyncio.create_task(turn(client, session, user_message("a")))
+        await until(stream, lambda own: own["state"] == "running")
+        queued = asyncio.create_task(turn(client, session, user_message("b"), when_busy="queue"))
+        assert (await until(stream, lambda own: own["queued"] == 1))["x-portico"]["state"] == "running"
+        assert (await info(client, session))["x-portico"]["queued"] == 1
+        (portico.gateway.settings.data_dir.parent / "scenes" / "go.txt").touch()
+        await asyncio.gather(running, queued)
+        await until(stream, lambda own: own["queued"] == 0 and own["state"] == "idle")
+
+
+async def test_a_result_of_the_application_has_no_choices(portico: RunningGateway, write_scenario: WriteScenario) -> None:
+    name = write_scenario([{"app_tool": {"id": "w", "name": "weather", "input": {"city": "Oslo"}}}])
+    body = {
+        "agent": {"name": "script", "options": {"scenario": name}},
+        "tools": [{"name": "weather", "title": "Weather", "description": "The weather.", "parameters": {"type": "object"}}],
+    }
+    session = (await portico.client.post(SESSIONS, json=body)).json()["sessionId"]
+    await turn(portico.client, session, user_message("?"))
+    [call] = (await info(portico.client, session))["x-portico"]["pendingCalls"]
+    assert call == {
+        "toolCallId": "w", "name": "weather", "title": "Weather", "input": {"city": "Oslo"},
+        "wants": "result", "optional": False, "choices": [],
+    }  # fmt: skip
+
+
+async def test_many_changes_at_once_are_few_frames(portico: RunningGateway) -> None:
+    client = portico.client
+    async with updates(client) as stream:
+        session = await create(client)
+        for n in range(30):
+            await turn(client, session, user_message(f"message {n}"))
+        last = (await info(client, session))["x-portico"]["lastSeq"]
+        frames = 1
+        while (await until(stream, lambda own: True))["x-portico"]["lastSeq"] < last:
+            frames += 1
+        # Each turn changes the session at least twice.
+        assert frames < 60
+
+
+async def test_each_key_gets_its_own_sessions(portico: RunningGateway) -> None:
+    keys = NamedKeys(portico.gateway.settings.data_dir)
+    async with http_client(portico.url) as one, http_client(portico.url) as other:
+        one.headers["Authorization"] = f"Bearer {keys.add('one')}"
+        other.headers["Authorization"] = f"Bearer {keys.add('other')}"
+        async with updates(one) as first, updates(other) as second, updates(portico.client) as administrator:
+            of_one = await create(one)
+            of_other = await create(other)
+            await one.delete(f"{SESSIONS}/{of_one}")
+            later = await create(one)
+            assert (await anext(second))[1]["sessionId"] == of_other
+            found = [await anext(first)]
+            while found[-1][1]["sessionId"] != later:
+                found.append(await anext(first))
+            assert {data["sessionId"] for _, data in found} == {of_one, later}
+            seen: set[str] = set()
+            while not seen >= {of_one, of_other, later}:
+                seen.add((await anext(administrator))[1]["sessionId"])
+            await turn(other, of_other, user_message())
+            assert (await anext(second))[1]["sessionId"] == of_other
+
+
+async def test_a_stream_ends_when_the_gateway_stops(tmp_path: Path) -> None:
+    async with run_gateway(gateway_config(tmp_path)) as running, updates(running.client) as stream:
+        await running.gateway.stop_runs()
+        assert [update async for update in stream] == []
+        # One that begins then ends at once.
+        async with updates(running.client) as late:
+            assert [update async for update in late] == []
+
+
+async def test_a_listener_of_a_client_that_is_gone_is_removed(portico: RunningGateway) -> None:
+    changes = portico.gateway.sessions.changes
+    async with updates(portico.client):
+        assert len(changes._listeners) == 1
+    await wait_until(lambda: not changes._listeners)
+
+
+async def test_what_waits_is_known_after_a_restart(daemon: Daemon, write_scenario: WriteScenario, tmp_path: Path) -> None:
+    name = write_scenario([NOTE, {"text": "{last_result}"}])
+    write_config(tmp_path, gateway_config(tmp_path))
+    await daemon.start()
+    async with daemon.client() as client:
+        session = await create(client, "script", name, tools=GRANT)
+        await turn(client, session, user_message("write"))
+        before = await info(client, session)
+    await daemon.kill()
+    await daemon.start()
+    async with daemon.client() as client, updates(client) as stream:
+        assert await listed(client) == [before] == [await info(client, session)]
+        await turn(client, session, {"role": "tool_permission", "toolCallId": "n1", "granted": False})
+        after = await until(stream, lambda own: own["state"] == "idle")
+        assert "pendingCalls" not in after["x-portico"]
+
+
+async def test_a_session_whose_agent_is_gone_has_no_folder(daemon: Daemon, tmp_path: Path) -> None:
+    write_config(tmp_path, gateway_config(tmp_path, agents={"other": {"driver": "echo"}}))
+    await daemon.start()
+    async with daemon.client() as client:
+        session = await create(client, "other")
+        assert (await info(client, session))["x-portico"]["cwd"] == str(tmp_path / "data" / "workspaces" / "other")
+    await daemon.stop()
+    write_config(tmp_path, gateway_config(tmp_path))
+    await daemon.start()
+    async with daemon.client() as client:
+        [found] = await listed(client)
+        assert (found["sessionId"], found["x-portico"]["cwd"]) == (session, None)
