@@ -5,7 +5,7 @@ import { html, useState } from "../preact.js";
 import { Link } from "../router.js";
 import { toast } from "../ui/index.js";
 import { dateTime, formatBytes, formatNumber, formatSeconds, secondsSince } from "./format.js";
-import { AdministratorOnly, Command, Confirm, LoadError, Notice, Page, useAnswer, useInterval } from "./parts.js";
+import { AdministratorOnly, Command, Confirm, LoadError, Page, Status, useAnswer, useInterval } from "./parts.js";
 
 /** Milliseconds between two readings of the live agents. */
 const INTERVAL = 3000;
@@ -13,16 +13,12 @@ const MODELS = 6;
 
 const SUPPORT = {
   tested: ["ok", "tested version"],
-  newer: ["ok", "newer than the tested versions"],
-  older: ["warning", "older than the tested versions"],
-  unsupported: ["warning", "not supported any more"],
+  newer: ["", "newer than the tested versions"],
+  older: ["warn", "older than the tested versions"],
+  unsupported: ["warn", "not supported any more"],
 };
-const STATUS = {
-  ok: ["✓", "ok"],
-  info: ["·", "info"],
-  warning: ["!", "warning"],
-  problem: ["✗", "problem"],
-};
+/** Of checks of the diagnosis. */
+const STATUS = { ok: "ok", info: "info", warning: "warn", problem: "error" };
 
 export function AgentsPage() {
   const drivers = useAnswer("/v1/drivers");
@@ -39,47 +35,50 @@ export function AgentsPage() {
       <h2 id="agents-known">Known agents</h2>
       <div aria-live="polite" class="visually-hidden">${probing ? "The programs are being probed." : ""}</div>
       ${drivers.error && html`<${LoadError} error=${drivers.error} reload=${drivers.reload} what="The list of agents" />`}
-      ${
-        drivers.data &&
-        html`<div class="cards">${sorted(drivers.data.drivers).map(
-          ([driver, agent]) => html`<${AgentCard} key=${agent ? agent.name : driver.driver} driver=${driver} agent=${agent} />`,
-        )}</div>`
-      }
+      ${drivers.data && html`<${Known} drivers=${drivers.data.drivers} />`}
     </section>
     <${Diagnosis} />
   <//>`;
 }
 
-/** Agents that can be used come first, then those with a problem that the configuration names, then what is not installed. */
-function sorted(drivers) {
-  const rank = (agent) => (!agent ? 3 : agent.offered ? 0 : agent.configured || agent.installed ? 1 : 2);
-  const all = drivers.flatMap((driver) => driver.agents.map((agent) => [driver, agent]));
-  return all.sort(([, one], [, other]) => rank(one) - rank(other) || one.name.localeCompare(other.name));
+/** Agents that can be used come first, then those with a problem, and last in short what is not installed. */
+function Known({ drivers }) {
+  const all = drivers.flatMap((driver) => driver.agents.map((agent) => ({ driver, agent, state: stateOf(agent) })));
+  all.sort((one, other) => ORDER.indexOf(one.state) - ORDER.indexOf(other.state) || one.agent.name.localeCompare(other.agent.name));
+  const missing = all.filter(({ state }) => state === "missing");
+  return html`<div class="cards">${all.filter(({ state }) => state !== "missing").map((one) => html`<${AgentCard} key=${one.agent.name} ...${one} />`)}</div>
+    ${
+      missing.length > 0 &&
+      html`<h3 class="missing-title">Not installed</h3>
+        <ul class="missing">${missing.map(
+          ({ driver, agent }) => html`<li key=${agent.name}><strong>${agent.name}</strong><span class="dim">${driver.title}</span>
+            ${(agent.command ?? driver.install) && html`<${Command} command=${agent.command ?? driver.install} what=${`the command that installs ${agent.name}`} />`}</li>`,
+        )}</ul>`
+    }`;
 }
+
+const ORDER = ["ready", "waiting", "problem", "missing"];
 
 function stateOf(agent) {
-  if (agent.offered && !agent.probed) return ["info", "not probed yet"];
-  if (agent.offered) return ["ok", "can be used"];
-  if (!agent.installed && !agent.configured) return ["info", "not installed"];
-  return ["problem", "cannot be used"];
+  if (agent.offered) return agent.probed ? "ready" : "waiting";
+  return agent.installed || agent.configured ? "problem" : "missing";
 }
 
-function AgentCard({ driver, agent }) {
-  const [status, word] = stateOf(agent);
-  const [supportStatus, support] = SUPPORT[agent.support] ?? [null, null];
-  const command = agent.command ?? (agent.offered ? null : agent.installed ? null : driver.install);
-  const login = agent.logged_in === false && agent.login && agent.login !== command ? agent.login : null;
-  return html`<article class=${`card agent-card agent-${status}`} aria-label=${agent.name}>
-    <header class="card-head">
-      <h3>${agent.name}</h3><span class="dim">${driver.title}</span>
-      <${Status} status=${status} word=${word} />
-    </header>
+const STATES = { ready: ["ok", "can be used"], waiting: ["info", "not probed yet"], problem: ["error", "cannot be used"] };
+
+function AgentCard({ driver, agent, state }) {
+  const [kind, word] = STATES[state];
+  const [supportKind, support] = SUPPORT[agent.support] ?? ["", null];
+  const command = agent.command ?? (agent.installed ? null : driver.install);
+  const login = agent.logged_in === false && agent.login !== command ? agent.login : null;
+  return html`<article class="card agent-card" aria-label=${agent.name}>
+    <header class="card-head"><h3>${agent.name}</h3><span class="dim">${driver.title}</span><${Status} kind=${kind}>${word}<//></header>
     <dl class="facts">
-      ${agent.version && html`<dt>Version</dt><dd>${agent.version}${support && html` <span class=${`badge badge-${supportStatus}`}>${support}</span>`}</dd>`}
+      ${agent.version && html`<dt>Version</dt><dd>${agent.version} ${support && html`<span class=${`badge ${supportKind}`}>${support}</span>`}</dd>`}
       ${agent.program && html`<dt>Program</dt><dd><code class="path">${agent.program}</code></dd>`}
-      ${agent.logged_in !== null && html`<dt>Login</dt><dd>${agent.logged_in ? "✓ logged in" : "! not logged in"}</dd>`}
+      ${agent.logged_in !== null && html`<dt>Login</dt><dd><${Status} kind=${agent.logged_in ? "ok" : "warn"}>${agent.logged_in ? "logged in" : "not logged in"}<//></dd>`}
       ${agent.models.length > 0 && html`<dt>Models</dt><dd><${Models} models=${agent.models} /></dd>`}
-      <dt>Entry</dt><dd>${agent.configured ? "in the configuration" : "found; the configuration does not name it"}</dd>
+      ${!agent.configured && html`<dt>Settings</dt><dd>defaults; the configuration has no entry for it</dd>`}
     </dl>
     ${agent.problem && html`<p class="agent-problem">${agent.problem}</p>`}
     ${agent.notes.length > 0 && html`<ul class="notes">${agent.notes.map((note) => html`<li>${note}</li>`)}</ul>`}
@@ -93,10 +92,6 @@ function Models({ models }) {
   const shown = all ? models : models.slice(0, MODELS);
   return html`<span class="chips">${shown.map((model) => html`<code class="chip-text">${model}</code>`)}
     ${models.length > shown.length && html`<button type="button" class="link-button" onClick=${() => setAll(true)}>and ${models.length - shown.length} more</button>`}</span>`;
-}
-
-function Status({ status, word }) {
-  return html`<span class=${`status status-${status}`}><span aria-hidden="true">${STATUS[status][0]}</span> ${word}</span>`;
 }
 
 function LiveAgents() {
@@ -147,12 +142,12 @@ function LiveAgents() {
   </section>`;
 }
 
-const LIVE = { running: ["▶", "running"], waiting: ["?", "waits for you"], idle: ["·", "idle"] };
+const LIVE = { running: ["run", "running"], waiting: ["ask", "waits for its client"], idle: ["info", "idle"] };
 
 function LiveState({ agent }) {
-  const [mark, word] = LIVE[agent.state] ?? ["", agent.state];
+  const [kind, word] = LIVE[agent.state] ?? ["info", agent.state];
   const idle = agent.state === "idle" && agent.idleSince ? ` for ${formatSeconds(Math.floor(secondsSince(agent.idleSince)))}` : "";
-  return html`<span class=${`status status-${agent.state}`}><span aria-hidden="true">${mark}</span> ${word}${idle}</span>`;
+  return html`<${Status} kind=${kind}>${word}${idle}<//>`;
 }
 
 function Diagnosis() {
@@ -183,11 +178,11 @@ function Diagnosis() {
     ${error && (error.status === 403 ? html`<${AdministratorOnly} what="The diagnosis names files and settings of the daemon." />` : html`<${LoadError} error=${error} reload=${run} what="The diagnosis" />`)}
     ${
       report &&
-      html`<p>${problems === 0 ? html`<${Status} status="ok" word="no problem was found" />` : html`<${Status} status="problem" word=${problems === 1 ? "1 problem" : `${problems} problems`} />`}
+      html`<p>${problems === 0 ? html`<${Status} kind="ok">no problem was found<//>` : html`<${Status} kind="error">${problems === 1 ? "1 problem" : `${problems} problems`}<//>`}
       ${" "}<span class="dim">Portico ${report.version}</span></p>
       <ul class="checks">${checks.map(
         (check, index) => html`<li key=${index} class=${`check-item check-${check.status}`}>
-        <${Status} status=${check.status} word=${STATUS[check.status][1]} />
+        <${Status} kind=${STATUS[check.status]}>${check.status}<//>
         <div><strong>${check.name}</strong> ${check.text}
           ${check.details?.length > 0 && html`<ul class="notes">${check.details.map((detail) => html`<li>${detail}</li>`)}</ul>`}
           ${check.command && html`<${Command} command=${check.command} what=${`the command for ${check.name}`} />`}</div>

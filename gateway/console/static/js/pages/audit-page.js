@@ -5,7 +5,8 @@ import { html, useEffect, useRef, useState } from "../preact.js";
 import { Link } from "../router.js";
 import { dateTime, visible } from "./format.js";
 import { JsonView } from "./json-view.js";
-import { AdministratorOnly, CopyButton, LoadError, Page } from "./parts.js";
+import { Select } from "../ui/index.js";
+import { AdministratorOnly, CopyAs, Field, LoadError, Page } from "./parts.js";
 
 const PAGE = 50;
 /** Milliseconds after the last keystroke. */
@@ -84,12 +85,12 @@ export function AuditPage() {
   return html`<${Page} title="Audit" about=${about} wide=${true}
     actions=${html`<button type="button" class="button" onClick=${() => load(null)} disabled=${state.loading}>Refresh</button>`}>
     <form class="toolbar filters" role="search" aria-label="Audit" onSubmit=${(event) => (event.preventDefault(), setSettled(filters))}>
-      <label class="field field-wide">Search<input type="search" value=${filters.q} placeholder="arguments, reasons, tools" onInput=${set("q")} /></label>
-      <label class="field">Agent<input type="text" value=${filters.agent} autocomplete="off" spellcheck=${false} onInput=${set("agent")} /></label>
-      <label class="field">Tool<input type="text" value=${filters.tool} autocomplete="off" spellcheck=${false} onInput=${set("tool")} /></label>
-      <label class="field">Outcome<select value=${filters.outcome} onChange=${set("outcome")}><option value="">all</option>
-        ${OUTCOMES.map((name) => html`<option value=${name}>${name.replace("_", " ")}</option>`)}</select></label>
-      <label class="field">Session<input type="text" value=${filters.session} placeholder="sess_…" autocomplete="off" spellcheck=${false} onInput=${set("session")} /></label>
+      <${Field} label="Search" wide=${true}><input class="input" type="search" value=${filters.q} placeholder="arguments, reasons, tools" onInput=${set("q")} /><//>
+      <${Field} label="Agent"><input class="input" type="text" value=${filters.agent} autocomplete="off" spellcheck=${false} onInput=${set("agent")} /><//>
+      <${Field} label="Tool"><input class="input" type="text" value=${filters.tool} autocomplete="off" spellcheck=${false} onInput=${set("tool")} /><//>
+      <${Select} label="Outcome" hideLabel=${false} value=${filters.outcome} onChange=${(outcome) => setFilters({ ...filters, outcome })}
+        options=${[{ value: "", label: "all" }, ...OUTCOMES.map((name) => ({ value: name, label: name.replace("_", " ") }))]} />
+      <${Field} label="Session"><input class="input" type="text" value=${filters.session} placeholder="sess_…" autocomplete="off" spellcheck=${false} onInput=${set("session")} /><//>
       ${filtered && html`<button type="button" class="button" onClick=${() => setFilters(NO_FILTERS)}>Clear</button>`}
     </form>
     ${state.error && html`<${LoadError} error=${state.error} reload=${() => load(null)} what="The audit" />`}
@@ -130,7 +131,7 @@ function Entry({ entry, onFilter }) {
           ${" "}<button type="button" class="link-button" onClick=${() => onFilter("session", entry.sessionId)}>only this session</button></dd>
         <dt>Arguments</dt><dd><${Arguments} text=${text} /></dd>
       </dl>
-      <${CopyButton} text=${() => JSON.stringify(entry, null, 2)} label="Copy as JSON" what="this decision" small=${true} />
+      <${CopyAs} text=${() => JSON.stringify(entry, null, 2)} label="Copy as JSON" what="this decision" small=${true} />
     </div>`
     }
   </li>`;

@@ -1,9 +1,9 @@
 /** The events pane of a session: its raw log, the same turns as other protocols have them, and the requests with curl. */
 
-import { html, useState } from "../preact.js";
+import { html, useEffect, useState } from "../preact.js";
 import { Link, sessionPath } from "../router.js";
-import { titleOf, useSession } from "../sessions.js";
-import { PaneHeader, Tabs } from "../ui/index.js";
+import { loadSession, titleOf, useSession } from "../sessions.js";
+import { PaneHeader, Select, Tabs } from "../ui/index.js";
 import { turnsOf } from "./event-log.js";
 import { FramesView } from "./frames-view.js";
 import { LogView } from "./log-view.js";
@@ -23,6 +23,7 @@ export function EventsPane({ sessionId }) {
 function Pane({ sessionId }) {
   const session = useSession(sessionId);
   const log = useEventLog(sessionId);
+  useEffect(() => void (session || loadSession(sessionId).catch(() => {})), [sessionId]);
   const [view, setView] = useState("log");
   const [turn, setTurn] = useState(null);
   const turns = turnsOf(log.all.entries);
@@ -32,7 +33,7 @@ function Pane({ sessionId }) {
     setTurn(id);
     setView("frames");
   };
-  return html`<section class="events-pane" aria-label="Events">
+  return html`<div class="events-pane">
     <${PaneHeader} title=${title}>
       <${Link} class="button" href=${sessionPath(sessionId)}>Conversation<//>
     <//>
@@ -40,17 +41,16 @@ function Pane({ sessionId }) {
       ${
         view !== "log" &&
         turns.length > 0 &&
-        html`<label class="field-inline events-turn">Turn
-        <select value=${chosen?.id} onChange=${(event) => setTurn(Number(event.target.value))}>
-          ${turns
-            .slice(-500)
-            .reverse()
-            .map(({ id, text }) => html`<option key=${id} value=${id}>${`#${id} ${text.slice(0, 60)}`}</option>`)}
-        </select></label>`
+        html`<div class="events-tools"><span class="dim">Turn</span>
+          <${Select} label="Turn" class="events-turn" value=${String(chosen.id)} onChange=${(id) => setTurn(Number(id))}
+            options=${turns
+              .slice(-500)
+              .reverse()
+              .map(({ id, text }) => ({ value: String(id), label: `${id} · ${text.slice(0, 70)}` }))} /></div>`
       }
       ${view === "log" && html`<${LogView} log=${log} onFrames=${showFrames} />`}
       ${view === "frames" && html`<${FramesView} sessionId=${sessionId} turn=${chosen} version=${log.all.last} />`}
       ${view === "requests" && html`<${RequestsView} sessionId=${sessionId} session=${session} turn=${chosen} />`}
     <//>
-  </section>`;
+  </div>`;
 }

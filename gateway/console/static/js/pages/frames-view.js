@@ -3,18 +3,19 @@
 import { html, useMemo, useState } from "../preact.js";
 import { visible } from "./format.js";
 import { JsonView } from "./json-view.js";
-import { CopyButton, LoadError, useAnswer, useMedia } from "./parts.js";
+import { Select } from "../ui/index.js";
+import { CopyAs, LoadError, useAnswer, useMedia } from "./parts.js";
 import { RowList } from "./row-list.js";
 
 const PROTOCOLS = [
-  ["aap-delta", "AAP, deltas"],
-  ["aap-message", "AAP, messages"],
-  ["aap-none", "AAP, JSON"],
-  ["acp", "ACP"],
-  ["execute", "/v1/execute"],
-  ["openai-chat", "OpenAI chat completions"],
-  ["openai-responses", "OpenAI Responses"],
-  ["anthropic-messages", "Anthropic Messages"],
+  { value: "aap-delta", label: "AAP, deltas" },
+  { value: "aap-message", label: "AAP, messages" },
+  { value: "aap-none", label: "AAP, JSON" },
+  { value: "acp", label: "ACP" },
+  { value: "execute", label: "/v1/execute" },
+  { value: "openai-chat", label: "OpenAI chat completions" },
+  { value: "openai-responses", label: "OpenAI Responses" },
+  { value: "anthropic-messages", label: "Anthropic Messages" },
 ];
 const COLUMNS = ["Frame", "Id", "Event", "Data"];
 const SUMMARY = 240;
@@ -43,9 +44,8 @@ export function FramesView({ sessionId, turn, version }) {
   const older = version !== loadedAt;
   return html`
     <div class="events-tools">
-      <label class="field-inline">Protocol <select value=${protocol} onChange=${(event) => setProtocol(event.target.value)}>
-        ${PROTOCOLS.map(([value, name]) => html`<option value=${value}>${name}</option>`)}</select></label>
-      <${CopyButton} text=${() => frames.map(frameText).join("")} label="Copy all frames" />
+      <span class="dim">Protocol</span><${Select} label="Protocol" value=${protocol} options=${PROTOCOLS} onChange=${setProtocol} />
+      <${CopyAs} text=${() => frames.map(frameText).join("")} label="Copy all frames" />
       ${older && html`<button type="button" class="button" onClick=${() => (setLoadedAt(version), reload())}>Read again: the session has new events</button>`}
     </div>
     ${error && html`<div class="events-body"><${LoadError} error=${error} reload=${reload} what="The frames" /></div>`}
@@ -60,7 +60,7 @@ export function FramesView({ sessionId, turn, version }) {
         html`<span class="event-summary" dir="auto">${brief(frame.data)}</span>`,
       ]}
       renderDetail=${(frame) => html`<div class="event-detail">
-        <div class="event-actions"><${CopyButton} text=${() => frameText(frame)} label="Copy the frame" what=${String(frame.index)} small=${true} /></div>
+        <div class="event-actions"><${CopyAs} text=${() => frameText(frame)} label="Copy the frame" what=${String(frame.index)} small=${true} /></div>
         <${JsonView} value=${frame.data} open=${4} /></div>`} />`
     }`;
 }

@@ -4,7 +4,7 @@ import { api } from "../api.js";
 import { html, useEffect, useRef, useState } from "../preact.js";
 import { toast } from "../ui/index.js";
 import { dateTime, formatSeconds, secondsSince } from "./format.js";
-import { AdministratorOnly, Confirm, CopyButton, LoadError, Notice, Page, useAnswer } from "./parts.js";
+import { AdministratorOnly, Confirm, CopyAs, Field, LoadError, Page, useAnswer } from "./parts.js";
 
 export function KeysPage() {
   const { data, error, reload } = useAnswer("/v1/keys");
@@ -46,12 +46,11 @@ export function KeysPage() {
   return html`<${Page} title="Keys" about=${about}>
     ${error && html`<${LoadError} error=${error} reload=${reload} what="The keys" />`}
     <form class="toolbar" onSubmit=${add}>
-      <label class="field">Name of the client
-        <input type="text" value=${name} required maxlength="64" placeholder="phone" autocomplete="off" spellcheck=${false} aria-describedby=${problem ? "key-problem" : undefined}
-          aria-invalid=${problem !== null} onInput=${(event) => setName(event.target.value)} /></label>
+      <${Field} label="Name of the client"><input class="input" type="text" value=${name} required maxlength="64" placeholder="phone" autocomplete="off" spellcheck=${false} aria-describedby=${problem ? "key-problem" : undefined}
+          aria-invalid=${problem !== null} onInput=${(event) => setName(event.target.value)} /><//>
       <button type="submit" class="button primary" disabled=${busy || !name.trim()}>Add a key</button>
     </form>
-    ${problem && html`<p class="field-problem" id="key-problem" role="alert">${problem}</p>`}
+    ${problem && html`<p class="form-error" id="key-problem" role="alert">${problem}</p>`}
     ${made && html`<${NewKey} made=${made} onClose=${() => setMade(null)} />`}
     ${data && keys.length === 0 && html`<p class="page-about">There are no named keys. The default key, which <code>portico key</code> prints, is the administrator's.</p>`}
     ${
@@ -83,7 +82,7 @@ function NewKey({ made, onClose }) {
   return html`<section class="new-key" aria-labelledby="new-key-title">
     <h2 id="new-key-title" tabindex="-1" ref=${heading}>The key of ${made.name}</h2>
     <p>It is shown only now: Portico keeps nothing but its hash. Copy it to the client.</p>
-    <div class="command"><code data-testid="new-key">${made.key}</code><${CopyButton} text=${made.key} what="the key" /></div>
-    <button type="button" class="button" onClick=${onClose}>I have copied it</button>
+    <div class="command"><code data-testid="new-key">${made.key}</code></div>
+    <div class="toolbar"><${CopyAs} text=${made.key} label="Copy the key" /><button type="button" class="button" onClick=${onClose}>Done</button></div>
   </section>`;
 }

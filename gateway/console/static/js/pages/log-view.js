@@ -4,7 +4,8 @@ import { html, useEffect, useState } from "../preact.js";
 import { jsonLines, summary } from "./event-log.js";
 import { clock, formatSeconds } from "./format.js";
 import { JsonView } from "./json-view.js";
-import { CopyButton, LoadError, Notice, useMedia } from "./parts.js";
+import { Select } from "../ui/index.js";
+import { CopyAs, LoadError, Notice, useMedia } from "./parts.js";
 import { RowList } from "./row-list.js";
 
 const GROUPS = {
@@ -26,9 +27,9 @@ const GROUPS = {
 };
 const COLUMNS = ["Number", "Time", "Kind", "Event"];
 const SPEEDS = [
-  ["instant", "At once"],
-  ["steps", "Step by step"],
-  ["live", "As they came"],
+  { value: "instant", label: "At once" },
+  { value: "steps", label: "Step by step" },
+  { value: "live", label: "As they came" },
 ];
 
 export function LogView({ log, onFrames }) {
@@ -54,9 +55,9 @@ export function LogView({ log, onFrames }) {
     return html`<div class="events-body"><${LoadError} error=${log.error} reload=${() => location.reload()} what="The event log" /></div>`;
   return html`
     <div class="events-tools">
-      <label class="field-inline events-search"><span class="visually-hidden">Search the events</span>
-        <input type="search" value=${text} placeholder="Search in the JSON, or a number" onInput=${(event) => setText(event.target.value)} /></label>
-      <${CopyButton} text=${() => jsonLines(shown.shown)} label=${shown.filtered ? `Copy ${shown.shown.length.toLocaleString("en")} as JSON lines` : "Copy all as JSON lines"} />
+      <label class="events-search"><span class="visually-hidden">Search the events</span>
+        <input class="input" type="search" value=${text} placeholder="Search in the JSON, or a number" onInput=${(event) => setText(event.target.value)} /></label>
+      <${CopyAs} text=${() => jsonLines(shown.shown)} label=${shown.filtered ? `Copy ${shown.shown.length.toLocaleString("en")} as JSON lines` : "Copy all as JSON lines"} />
       <button type="button" class="button" aria-pressed=${follow} onClick=${() => setFollow(!follow)}>Follow the end</button>
     </div>
     <div class="chip-row" role="group" aria-label="Kinds of events">
@@ -76,9 +77,8 @@ export function LogView({ log, onFrames }) {
             }.<//>
           ${replayed.speed === "steps" && html`<button type="button" class="button primary" disabled=${replayed.waiting.length === 0} onClick=${() => log.step()}>Next event</button>`}
           <button type="button" class="button" onClick=${() => (log.stopReplay(), setFollow(true))}>End the replay</button>`
-          : html`<label class="field-inline">Replay from event <input type="number" min="1" step="1" inputmode="numeric" value=${from} placeholder="1" onInput=${(event) => setFrom(event.target.value)} /></label>
-          <label class="field-inline"><span class="visually-hidden">Speed of the replay</span><select value=${speed} onChange=${(event) => setSpeed(event.target.value)}>
-            ${SPEEDS.map(([value, name]) => html`<option value=${value}>${name}</option>`)}</select></label>
+          : html`<label>Replay from event <input class="input" type="number" min="1" step="1" inputmode="numeric" value=${from} placeholder="1" onInput=${(event) => setFrom(event.target.value)} /></label>
+          <${Select} label="Speed of the replay" value=${speed} options=${SPEEDS} onChange=${setSpeed} />
           <button type="submit" class="button" disabled=${total === 0}>Replay</button>`
       }
     </form>
@@ -116,7 +116,7 @@ function Time({ entry, run }) {
 function Detail({ entry, onReplay, onFrames, replaying }) {
   return html`<div class="event-detail">
     <div class="event-actions">
-      <${CopyButton} text=${() => JSON.stringify(entry.event, null, 2)} label="Copy JSON" what=${`of event ${entry.id}`} small=${true} />
+      <${CopyAs} text=${() => JSON.stringify(entry.event, null, 2)} label="Copy JSON" what=${`of event ${entry.id}`} small=${true} />
       ${!replaying && html`<button type="button" class="button small" onClick=${() => onReplay(entry.id)}>Replay from here</button>`}
       ${entry.event.kind === "turn_start" && html`<button type="button" class="button small" onClick=${() => onFrames(entry.id)}>This turn as frames</button>`}
       ${entry.at !== null && html`<span class="dim">arrived at ${clock(entry.at, true)}</span>`}

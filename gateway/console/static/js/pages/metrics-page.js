@@ -5,6 +5,7 @@ import { html, useEffect, useState } from "../preact.js";
 import { LineChart } from "./chart.js";
 import { clock, formatBytes, formatNumber, formatSeconds } from "./format.js";
 import { nextPoint, quantilesByAgent, totalsByAgent } from "./metrics-history.js";
+import { Select } from "../ui/index.js";
 import { LoadError, Page, useInterval } from "./parts.js";
 import { parseMetrics } from "./prometheus.js";
 
@@ -12,9 +13,9 @@ import { parseMetrics } from "./prometheus.js";
 const INTERVAL = 2000;
 const KEPT = 1800;
 const WINDOWS = [
-  [2, "2 minutes"],
-  [10, "10 minutes"],
-  [60, "1 hour"],
+  { value: "2", label: "2 minutes" },
+  { value: "10", label: "10 minutes" },
+  { value: "60", label: "1 hour" },
 ];
 /** Rows of the table view. */
 const ROWS = 30;
@@ -104,11 +105,7 @@ export function MetricsPage() {
   const from = to - minutes * 60_000;
   const inView = points.filter((point) => point.time >= from);
   const actions = html`
-    <label class="field-inline">Show the last
-      <select value=${minutes} onChange=${(event) => setMinutes(Number(event.target.value))}>
-        ${WINDOWS.map(([value, name]) => html`<option value=${value}>${name}</option>`)}
-      </select>
-    </label>
+    <${Select} label="How far back" value=${String(minutes)} options=${WINDOWS} onChange=${(value) => setMinutes(Number(value))} />
     <button type="button" class="button" aria-pressed=${asTable} onClick=${() => setAsTable(!asTable)}>${asTable ? "Show charts" : "Show as tables"}</button>
     <button type="button" class="button" aria-pressed=${paused} onClick=${() => setPaused(!paused)}>${paused ? "Continue" : "Pause"}</button>`;
   return html`<${Page} title="Metrics" wide=${true} actions=${actions}

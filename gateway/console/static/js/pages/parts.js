@@ -2,13 +2,10 @@
 
 import { api } from "../api.js";
 import { html, useCallback, useEffect, useRef, useState } from "../preact.js";
-import { Dialog, PaneHeader, copyText, toast } from "../ui/index.js";
+import { Button, CopyButton, Dialog, Icon, PaneHeader, copyText, toast } from "../ui/index.js";
 
 /** A page with its heading, a sentence about it, and its actions. */
 export function Page({ title, about, actions, children, wide = false }) {
-  useEffect(() => {
-    document.title = `${title} · Portico`;
-  }, [title]);
   return html`<div class="page">
     <${PaneHeader} title=${title}>${actions}<//>
     <div class="page-scroll"><div class=${`page-body ${wide ? "page-wide" : ""}`}>
@@ -34,8 +31,8 @@ export function AdministratorOnly({ what }) {
   <//>`;
 }
 
-/** A button that copies a text, or what a function makes when it is pressed. */
-export function CopyButton({ text, label = "Copy", what = "", small = false }) {
+/** A button with words that copies a text, or what a function makes when it is pressed. `what` goes on with its name for screen readers. */
+export function CopyAs({ text, label = "Copy", what = "", small = false }) {
   const [done, setDone] = useState(false);
   const timer = useRef(null);
   useEffect(() => () => clearTimeout(timer.current), []);
@@ -49,14 +46,26 @@ export function CopyButton({ text, label = "Copy", what = "", small = false }) {
       toast(`Not copied: ${error.message}`, { kind: "error" });
     }
   };
-  return html`<button type="button" class=${`button ${small ? "small" : ""} copy-button`} onClick=${copy} aria-label=${what ? `${label} ${what}` : undefined}>
-    ${done ? "✓ Copied" : label}<span class="visually-hidden" aria-live="polite">${done ? "Copied" : ""}</span>
-  </button>`;
+  return html`<${Button} small=${small} icon=${done ? "check" : "copy"} onClick=${copy} aria-label=${what ? `${label} ${what}` : undefined}>
+    ${done ? "Copied" : label}<span class="visually-hidden" aria-live="polite">${done ? "Copied" : ""}</span>
+  <//>`;
 }
 
 /** A shell command with a copy button. */
 export function Command({ command, what = "the command" }) {
-  return html`<div class="command"><code>${command}</code><${CopyButton} text=${command} what=${what} small=${true} /></div>`;
+  return html`<div class="command"><code>${command}</code><${CopyButton} text=${command} label=${`Copy ${what}`} /></div>`;
+}
+
+/** A field of a form with its name above. */
+export function Field({ label, wide = false, children }) {
+  return html`<label class=${`field ${wide ? "field-wide" : ""}`}><span class="field-label">${label}</span>${children}</label>`;
+}
+
+const MARKS = { ok: "check", info: "dot", warn: "warning", error: "error", run: "play", ask: "hand" };
+
+/** A state in words with a mark. `kind` is ok, info, warn, error, run or ask. */
+export function Status({ kind, children }) {
+  return html`<span class=${`page-status ${kind}`}><${Icon} name=${MARKS[kind]} size=${15} /> ${children}</span>`;
 }
 
 /**

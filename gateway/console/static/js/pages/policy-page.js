@@ -2,7 +2,8 @@
 
 import { api } from "../api.js";
 import { html, useState } from "../preact.js";
-import { AdministratorOnly, LoadError, Page, Segmented, useAnswer } from "./parts.js";
+import { Select } from "../ui/index.js";
+import { AdministratorOnly, Field, LoadError, Page, Segmented, useAnswer } from "./parts.js";
 
 const DECISIONS = {
   allow: ["✓", "allow", "runs without a question"],
@@ -98,22 +99,21 @@ function TryCall({ agents, checked, setChecked }) {
     <h2 id="try-title">Try a call</h2>
     <form onSubmit=${check}>
       <div class="form-row">
-        <label class="field">Agent<select value=${agent} onChange=${(event) => (setAgent(event.target.value), setTool(""), setChecked(null))}>
-          ${agents.map((one) => html`<option value=${one.agent}>${one.agent}</option>`)}</select></label>
-        <label class="field">Tool<input type="text" list="policy-tools" value=${tool} placeholder=${usedTool} autocomplete="off" spellcheck=${false} onInput=${(event) => setTool(event.target.value)} />
-          <datalist id="policy-tools">${tools.map((name) => html`<option value=${name} />`)}</datalist></label>
-        <label class="field field-wide">Working folder<input type="text" value=${cwd} placeholder="the agent's own" autocomplete="off" spellcheck=${false} onInput=${(event) => setCwd(event.target.value)} /></label>
+        <${Select} label="Agent" hideLabel=${false} value=${agent} options=${agents.map((one) => one.agent)} onChange=${(name) => (setAgent(name), setTool(""), setChecked(null))} />
+        <${Field} label="Tool"><input class="input" type="text" list="policy-tools" value=${tool} placeholder=${usedTool} autocomplete="off" spellcheck=${false} onInput=${(event) => setTool(event.target.value)} />
+          <datalist id="policy-tools">${tools.map((name) => html`<option value=${name} />`)}</datalist><//>
+        <${Field} label="Working folder" wide=${true}><input class="input" type="text" value=${cwd} placeholder="the agent's own" autocomplete="off" spellcheck=${false} onInput=${(event) => setCwd(event.target.value)} /><//>
       </div>
       <${Segmented} name="input-kind" legend="Kind of input" options=${INPUTS} value=${mode} onChange=${setMode} />
       ${
         mode === "command"
-          ? html`<label class="field">Command<input type="text" class="mono" value=${command} required placeholder="git status && rm -rf build" autocomplete="off" autocapitalize="off" spellcheck=${false} onInput=${(event) => setCommand(event.target.value)} /></label>`
-          : html`<label class="field">Input of the call<textarea class="mono" rows="5" value=${input} spellcheck=${false} onInput=${(event) => setInput(event.target.value)}></textarea></label>`
+          ? html`<${Field} label="Command"><input type="text" class="input mono" value=${command} required placeholder="git status && rm -rf build" autocomplete="off" autocapitalize="off" spellcheck=${false} onInput=${(event) => setCommand(event.target.value)} /><//>`
+          : html`<${Field} label="Input of the call"><textarea class="input mono" rows="5" value=${input} spellcheck=${false} onInput=${(event) => setInput(event.target.value)}></textarea><//>`
       }
       <button type="submit" class="button primary">Check</button>
     </form>
     <div aria-live="polite">
-      ${problem && html`<p class="field-problem" role="alert">${problem}</p>`}
+      ${problem && html`<p class="form-error" role="alert">${problem}</p>`}
       ${checked && html`<${Answer} answer=${checked.answer} />`}
     </div>
   </section>`;

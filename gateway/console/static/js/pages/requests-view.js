@@ -3,7 +3,7 @@
 import { html } from "../preact.js";
 import { sessionCommands } from "./curl.js";
 import { clientMessages } from "./event-log.js";
-import { CopyButton } from "./parts.js";
+import { CopyAs } from "./parts.js";
 
 export function RequestsView({ sessionId, session, turn }) {
   const messages = turn ? clientMessages(turn.event) : [];
@@ -13,7 +13,7 @@ export function RequestsView({ sessionId, session, turn }) {
       Settings that are secret are left out.</p>
     ${commands.map(
       ({ id, title, command }) => html`<section key=${id} class="request" aria-label=${title}>
-      <header><h2>${title}</h2><${CopyButton} text=${command} label="Copy as curl" what=${`: ${title}`} small=${true} /></header>
+      <header><h2>${title}</h2><${CopyAs} text=${command} label="Copy as curl" what=${`: ${title}`} small=${true} /></header>
       <pre tabindex="0"><code data-request=${id}>${command}</code></pre>
     </section>`,
     )}
