@@ -10,7 +10,7 @@ from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, R
 
 REPORT_VIOLATIONS = """
 document.addEventListener("securitypolicyviolation", (event) => console.error(
-  `policy violation: ${event.violatedDirective} by ${event.blockedURI} at ${event.sourceFile}:${event.lineNumber} ${event.sample}`));
+  `policy violation: ${event.violatedDirective} by ${event.blockedURI} at ${event.sourceFile}: ${event.sample}`));
 """
 
 
