@@ -4,11 +4,11 @@ import { lazy } from "./lazy.js";
 import { observable, stored, useObservable } from "./observable.js";
 import { html, render, useEffect, useErrorBoundary, useState } from "./preact.js";
 import { Link, navigate, sessionPath, useRoute } from "./router.js";
-import { SessionList, filter, grouping } from "./session-list.js";
-import { agents, loadSession, start, stateOf, stop, useMarkSeen, useSession, useSessions, waitingSessions } from "./sessions.js";
+import { ListTools, SessionList } from "./session-list.js";
+import { loadSession, start, stop, titleOf, useMarkSeen, useSession, useSessions, waitingSessions } from "./sessions.js";
 import { ShortcutHelp, useShortcuts } from "./shortcuts.js";
-import { Logo, SignIn, account, begin, signOut } from "./sign-in.js";
-import { Button, Empty, Icon, IconButton, Menu, PaneHeader, Select, Spinner, Splitter, Toasts, toast } from "./ui/index.js";
+import { Logo, SignIn, account, begin, problem, signOut } from "./sign-in.js";
+import { Button, Empty, Icon, IconButton, Menu, PaneHeader, Spinner, Splitter, Toasts, toast } from "./ui/index.js";
 
 const Conversation = lazy(() => import("./conversation/conversation.js"), "Conversation");
 const NewSession = lazy(() => import("./composer/new-session.js"), "NewSession");
@@ -30,6 +30,14 @@ export const theme = stored("portico.theme", "system");
 const sidebarWidth = stored("portico.sidebarWidth", 300);
 const drawer = observable(false);
 const overlay = observable(null);
+
+/** What the quick switcher offers besides sessions and pages. */
+const COMMANDS = [
+  { label: "Theme: system", icon: "monitor", run: () => (theme.value = "system") },
+  { label: "Theme: light", icon: "sun", run: () => (theme.value = "light") },
+  { label: "Theme: dark", icon: "moon", run: () => (theme.value = "dark") },
+  { label: "Keyboard shortcuts", icon: "keyboard", run: () => (overlay.value = "help") },
+];
 
 theme.subscribe(applyTheme);
 function applyTheme(value) {
@@ -94,9 +102,6 @@ function notificationItems() {
 
 function Sidebar({ onNavigate }) {
   const route = useRoute();
-  const known = useObservable(agents);
-  const by = useObservable(grouping);
-  const wanted = useObservable(filter);
   const who = useObservable(account);
   const waiting = useWaitingCount();
   return html`<nav class="sidebar" aria-label="Sessions and pages" onClick=${(event) => event.target.closest("a[href]") && onNavigate?.()}>
@@ -106,19 +111,12 @@ function Sidebar({ onNavigate }) {
     </header>
     <div class="sidebar-actions">
       <${Link} href="/" class="button primary" aria-current=${route.page === "home" ? "page" : undefined}><${Icon} name="plus" />New session</${Link}>
-      <button type="button" class="button" onClick=${() => (overlay.value = "search")}><${Icon} name="search" />Search<kbd>/</kbd></button>
+      <button type="button" class="button" onClick=${() => (overlay.value = { search: "" })}><${Icon} name="search" />Search<kbd>/</kbd></button>
       <${Link} href="/inbox" class=${`nav-link${waiting ? " attention" : ""}`} aria-current=${route.page === "inbox" ? "page" : undefined}>
         <${Icon} name="inbox" />Inbox${waiting > 0 && html`<span class="count" aria-label=${`${waiting} waiting`}>${waiting}</span>`}
       </${Link}>
     </div>
-    <div class="list-tools">
-      <${Select} label="Group by" value=${by} onChange=${(value) => (grouping.value = value)}
-        options=${[{ value: "folder", label: "By folder" }, { value: "agent", label: "By agent" }, { value: "none", label: "By time" }]} />
-      <${Select} label="Agent" value=${wanted.agent} onChange=${(agent) => (filter.value = { ...wanted, agent })}
-        options=${[{ value: "", label: "All agents" }, ...(known ?? []).map((agent) => agent.name)]} />
-      <${Select} label="State" value=${wanted.state} onChange=${(state) => (filter.value = { ...wanted, state })}
-        options=${[{ value: "", label: "All states" }, { value: "waiting", label: "Waiting for you" }, { value: "running", label: "Running" }, { value: "unread", label: "Unread" }, { value: "error", label: "Error" }, { value: "idle", label: "Idle" }]} />
-    </div>
+    <${ListTools} />
     <${SessionList} />
     <footer class="sidebar-footer">
       ${Object.entries(PAGES).map(
@@ -197,6 +195,7 @@ function Page({ route }) {
 
 function Shell() {
   const route = useRoute();
+  useTitle(route);
   const isNarrow = useNarrow();
   const isOpen = useObservable(drawer);
   const width = useObservable(sidebarWidth);
@@ -212,7 +211,7 @@ function Shell() {
   useShortcuts([
     { keys: "?", label: "Keyboard shortcuts", run: () => void (overlay.value = "help") },
     { keys: "mod+k", label: "Go to a session or page", run: () => void (overlay.value = "switcher") },
-    { keys: "/", label: "Search sessions and messages", run: () => void (overlay.value = "search") },
+    { keys: "/", label: "Search sessions and messages", run: () => void (overlay.value = { search: "" }) },
     { keys: "n", label: "New session", run: () => navigate("/") },
     { keys: "g i", label: "Inbox", group: "Pages", run: () => navigate("/inbox") },
     ...Object.entries(PAGES).map(([name, page]) => ({ keys: page.keys, label: page.title, group: "Pages", run: () => navigate(`/${name}`) })),
@@ -225,10 +224,19 @@ function Shell() {
       : html`<${SizedSidebar} width=${width} /><${Splitter} label="Width of the sidebar" value=${width} min=${220} max=${520} onChange=${(value) => (sidebarWidth.value = value)} onReset=${() => (sidebarWidth.value = 300)} />`}
     <main class="content" id="content" tabindex="-1"><${ConnectionBanner} /><${Boundary} key=${route.page}><${Page} route=${route} /></${Boundary}></main>
     ${over === "help" && html`<${ShortcutHelp} onClose=${close} />`}
-    ${over === "search" && html`<${Search} onClose=${close} />`}
-    ${over === "switcher" && html`<${Switcher} onClose=${close} pages=${PAGES} />`}
+    ${typeof over?.search === "string" && html`<${Search} initial=${over.search} onClose=${close} />`}
+    ${over === "switcher" && html`<${Switcher} pages=${PAGES} commands=${COMMANDS} onSearch=${(text) => (overlay.value = { search: text })} onClose=${close} />`}
     <${Notifications} />
   </div>`;
+}
+
+/** Names the window after what it shows. */
+function useTitle(route) {
+  const session = useSession(route.sessionId);
+  const name = session ? titleOf(session) : (PAGES[route.page]?.title ?? { inbox: "Inbox", home: "New session" }[route.page]);
+  useEffect(() => {
+    document.title = name ? `${name} · Portico` : "Portico";
+  }, [name]);
 }
 
 function SizedSidebar({ width }) {
@@ -251,10 +259,15 @@ function DrawerDialog({ onClose, children }) {
     onMouseDown=${(event) => event.target === element && onClose()}>${children}</dialog>`;
 }
 
+function Connecting() {
+  const reason = useObservable(problem);
+  return html`<main class="page-loading"><div class="empty"><${Spinner} label="Connecting" />${reason && html`<p class="empty-text" role="status">${reason} Trying again…</p>`}</div></main>`;
+}
+
 export function App() {
   const who = useObservable(account);
   useEffect(() => void begin(), []);
-  return html`${who === undefined ? html`<div class="page-loading"><${Spinner} label="Connecting" /></div>` : who === null ? html`<${SignIn} />` : html`<${Shell} key=${who.name ?? ""} />`}<${Toasts} />`;
+  return html`${who === undefined ? html`<${Connecting} />` : who === null ? html`<${SignIn} />` : html`<${Shell} key=${who.name ?? ""} />`}<${Toasts} />`;
 }
 
 render(html`<${App} />`, document.getElementById("app"));

@@ -41,12 +41,12 @@ export const renaming = observable(null);
 const report = (error) => toast(error.message, { kind: "error" });
 
 /** The state of a session: an icon and a word. */
-export function StateBadge({ session, short = false }) {
+export function StateBadge({ session }) {
   const state = stateOf(session);
   const { icon, word } = STATES[state];
   return html`<span class=${`state ${state}`}>
     ${state === "running" ? html`<span class="spinner" aria-hidden="true"></span>` : icon ? html`<${Icon} name=${icon} size=${14} />` : html`<span class="state-dot" aria-hidden="true"></span>`}
-    <span class=${short && state === "idle" ? "visually-hidden" : ""}>${word}</span>
+    <span>${word}</span>
   </span>`;
 }
 
@@ -131,7 +131,7 @@ function Row({ session, route, unread, showFolder }) {
   };
   const title = titleOf(session);
   const details = html`<span class="row-details">
-    <${StateBadge} session=${session} short=${true} />
+    <${StateBadge} session=${session} />
     ${pending > 1 && html`<span class="count">${pending}</span>`}
     <span class="row-agent" dir="auto">${session.agent.name}</span>
     ${showFolder && folderOf(session) && html`<span class="row-folder" dir="auto" title=${folderOf(session)}>${folderName(folderOf(session))}</span>`}
@@ -166,6 +166,44 @@ function groupsOf(sessions, by) {
     if (by === "folder" && names.get(group.name) > 1) group.name = group.key.split("/").slice(-2).join("/") || group.name;
   }
   return [...groups.values()];
+}
+
+const GROUPINGS = [
+  ["folder", "Folder"],
+  ["agent", "Agent"],
+  ["none", "Time"],
+];
+const WANTED = [
+  ["", "All"],
+  ["waiting", "Waiting for you"],
+  ["running", "Running"],
+  ["unread", "Unread"],
+  ["error", "Error"],
+  ["idle", "Idle"],
+];
+
+/** The head of the list: how it is grouped and which sessions are shown. */
+export function ListTools() {
+  const by = useObservable(grouping);
+  const wanted = useObservable(filter);
+  const names = [...new Set(useSessions().map((session) => session.agent.name))].sort();
+  const items = () => [
+    { heading: "Group by" },
+    ...GROUPINGS.map(([value, label]) => ({ label, checked: by === value, run: () => (grouping.value = value) })),
+    { heading: "State" },
+    ...WANTED.map(([state, label]) => ({ label, checked: wanted.state === state, run: () => (filter.value = { ...wanted, state }) })),
+    { heading: "Agent" },
+    { label: "All", checked: wanted.agent === "", run: () => (filter.value = { ...wanted, agent: "" }) },
+    ...names.map((agent) => ({ label: agent, checked: wanted.agent === agent, run: () => (filter.value = { ...wanted, agent }) })),
+  ];
+  const chip = (label, cleared) =>
+    html`<button type="button" class="chip" onClick=${() => (filter.value = { ...wanted, ...cleared })}>${label}<${Icon} name="close" size=${12} label="Remove the filter" /></button>`;
+  return html`<div class="list-tools">
+    <span class="list-title">Sessions</span>
+    ${wanted.state && chip(WANTED.find(([value]) => value === wanted.state)[1], { state: "" })}
+    ${wanted.agent && chip(wanted.agent, { agent: "" })}
+    <${Menu} label="Group and filter the sessions" icon="filter" items=${items} />
+  </div>`;
 }
 
 export function SessionList() {
@@ -206,7 +244,7 @@ export function SessionList() {
     const all = links();
     if (!all.length) return;
     let at = all.findIndex((link) => link.closest(".session-row").dataset.session === focused());
-    if (at < 0) at = all.findIndex((link) => link.getAttribute("aria-current") === "page") - (step < 0 ? 0 : 0);
+    if (at < 0) at = all.findIndex((link) => link.getAttribute("aria-current") === "page");
     const next = all[at < 0 ? (step > 0 ? 0 : all.length - 1) : Math.max(0, Math.min(all.length - 1, at + step))];
     next.focus();
     next.scrollIntoView({ block: "nearest" });

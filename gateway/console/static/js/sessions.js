@@ -4,9 +4,10 @@
  * A session is the object that `GET /aap/v3/sessions/ID` returns: `{sessionId, agent: {name, options, tools}, tools, "x-portico": {state, title,
  * cwd, updatedAt, lastSeq, pendingCalls, ...}}`. It is replaced, never changed, so components may compare it by identity.
  */
-import { AAP, ApiError, api, query, stream } from "./api.js";
+import { AAP, ApiError, api, query } from "./api.js";
 import { observable, stored, useObservable, useSelected } from "./observable.js";
 import { useEffect } from "./preact.js";
+import { followUpdates } from "./updates.js";
 
 const PAGE = 100;
 
@@ -24,7 +25,7 @@ export const deleting = observable(new Set());
 
 const known = new Set();
 let cursor = null;
-let handle = null;
+let close = null;
 let generation = 0;
 
 /** @returns {object|undefined} */
@@ -153,6 +154,20 @@ const order = (parameters) => `${AAP}/sessions${query({ order: "activity", limit
 
 /** Lists from the newest until all that were known have been listed again; what is missing then was deleted meanwhile. */
 async function list(current) {
+  if (again) return void (again = "asked");
+  again = "busy";
+  try {
+    await listOnce(current);
+  } finally {
+    const asked = again === "asked";
+    again = null;
+    if (asked && current === generation) list(current);
+  }
+}
+
+let again = null;
+
+async function listOnce(current) {
   listing.value = { ...listing.value, loading: true, error: null };
   const before = new Set(sessions.value.keys());
   const touched = new Set();
@@ -237,23 +252,21 @@ export function start() {
   stop();
   const current = ++generation;
   loadAgents().catch(() => {});
-  handle = stream(`${AAP}/updates`, {
-    whileHidden: true,
-    onFrame(frame) {
-      // The list is read behind `ready`: whatever changes after it is reported.
-      if (frame.event === "ready") {
-        list(current);
-        if (!agents.value) loadAgents().catch(() => {});
-      } else received(frame);
+  close = followUpdates({
+    // The list is read behind `ready`: whatever changes after it is reported.
+    onReady() {
+      list(current);
+      if (!agents.value) loadAgents().catch(() => {});
     },
+    onFrames: (frames) => frames.forEach(received),
   });
 }
 
 /** Forgets everything, after signing out. */
 export function stop() {
   generation += 1;
-  handle?.close();
-  handle = null;
+  close?.();
+  close = null;
   cursor = null;
   known.clear();
   sessions.value = new Map();

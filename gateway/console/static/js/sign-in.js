@@ -9,8 +9,8 @@ import { Button, Icon } from "./ui/index.js";
  */
 export const account = observable(undefined);
 
-/** Why the last attempt failed, for the sign-in page. */
-const problem = observable(null);
+/** Why the last attempt failed, in words, or null. */
+export const problem = observable(null);
 
 // The code leaves the address bar, and with it the history, before anything is requested.
 const code = /^#code=([^&]+)/.exec(location.hash)?.[1] ?? null;
