@@ -1,0 +1,47 @@
+/** What waits for the user at the end of a conversation: a card for each call of the stop, and answers to all of them together. */
+import { html } from "../preact.js";
+import { useObservable } from "../observable.js";
+import { pendingOf } from "../sessions.js";
+import { Button, Icon } from "../ui/index.js";
+import { ApprovalCard } from "./approval-card.js";
+import { allowAll, refuseAll, unanswered } from "./answers.js";
+import { answerCalls, dismissError, sendAgain, stopOf, stops } from "./pending-stops.js";
+
+/** @param {{session: object}} props a session's info; nothing is rendered where nothing waits and no answer was refused */
+export function Approvals({ session }) {
+  const stop = stopOf(session, useObservable(stops));
+  const calls = pendingOf(session);
+  if (!calls.length && !stop.error) return null;
+  const open = unanswered(calls, stop.answers);
+  const permissions = open.filter((call) => call.wants === "permission");
+  const first = calls.length ? session["x-portico"].waitingSince : "";
+  return html`<section class="approvals" aria-label="Waiting for you">
+    ${stop.error && html`<${Refusal} session=${session} stop=${stop} />`}
+    ${calls.length > 1 &&
+    html`<div class="approvals-all" role="group" aria-label="All calls">
+      <p role="status">
+        ${calls.length} calls wait together.
+        ${open.length < calls.length ? ` ${open.length ? `${open.length} without an answer.` : ""}` : " They are sent when each has an answer."}
+      </p>
+      ${permissions.length > 1 &&
+      html`<${Button} kind="primary" disabled=${stop.sending} onClick=${() => answerCalls(session, allowAll(calls, stop.answers))}>
+          Allow ${permissions.length === calls.length ? "all" : "the other"} ${permissions.length}
+        <//>
+        <${Button} kind="danger" disabled=${stop.sending} onClick=${() => answerCalls(session, refuseAll(calls, stop.answers))}>
+          Reject ${open.length === calls.length ? "all" : "the others"}
+        <//>`}
+    </div>`}
+    ${calls.map((call) => html`<${ApprovalCard} key=${`${first} ${call.toolCallId}`} session=${session} call=${call} />`)}
+  </section>`;
+}
+
+/** Why answers were refused, in the server's words. It stays until it is read, also when nothing waits any more. */
+function Refusal({ session, stop }) {
+  const kept = Object.keys(stop.answers).length > 0;
+  return html`<div class="notice error" role="alert">
+    <${Icon} name="error" />
+    <span dir="auto">The answer was not taken: ${stop.error}</span>
+    ${kept && html`<${Button} small onClick=${() => sendAgain(session)}>Send again<//>`}
+    <${Button} small kind="plain" onClick=${() => dismissError(session.sessionId)}>Dismiss<//>
+  </div>`;
+}

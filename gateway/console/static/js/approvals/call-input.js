@@ -1,0 +1,43 @@
+/**
+ * What a tool call asks for, from its input: the command, the path, a plan, and all other fields. Pure.
+ *
+ * The names of the fields are those of claude, codex, gemini and the script driver; everything of an unknown tool is in `fields`.
+ * File changes are those of js/conversation/diff.js.
+ */
+
+const COMMAND_FIELDS = ['command', 'cmd']
+const PATH_FIELDS = ['file_path', 'path', 'notebook_path', 'dir_path', 'absolute_path']
+/** Fields that a diff shows. */
+const CHANGE_FIELDS = [
+  'changes', 'edits', 'old_string', 'new_string', 'old_text', 'new_text', 'oldText', 'newText', 'content', 'text', 'new_source',
+]
+
+/**
+ * @param input the call's input
+ * @param {boolean} diff whether a diff shows the changes of the call
+ * @returns {{command: string, path: string, plan: string, fields: [string, any][]}} `fields` are the members of the input that
+ *   neither the others nor the diff show
+ */
+export function inputParts(input, diff = false) {
+  if (!isObject(input)) return {command: '', path: '', plan: '', fields: isEmpty(input) ? [] : [['input', input]]}
+  const shown = new Set(diff ? CHANGE_FIELDS : [])
+  const take = names => {
+    const found = names.find(key => typeof input[key] === 'string' && input[key] !== '')
+    if (found) shown.add(found)
+    return found ? input[found] : ''
+  }
+  let command = take(COMMAND_FIELDS)
+  if (Array.isArray(input.command) && input.command.every(word => typeof word === 'string')) {
+    command = input.command.map(quoted).join(' ')
+    shown.add('command')
+  }
+  const [path, plan] = [take(PATH_FIELDS), take(['plan'])]
+  return {command, path, plan, fields: Object.entries(input).filter(([key, value]) => !shown.has(key) && !isEmpty(value))}
+}
+
+/** A field's value as text: a string as it is, else JSON. */
+export const fieldText = value => (typeof value === 'string' ? value : JSON.stringify(value, null, 2))
+
+const quoted = word => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`)
+const isEmpty = value => value === null || value === undefined
+const isObject = value => typeof value === 'object' && value !== null && !Array.isArray(value)
