@@ -1,0 +1,278 @@
+/** Edits of files as lines: what each CLI reports of an edit becomes the same hunks. No DOM. */
+
+const MAX_CELLS = 4_000_000;
+const MAX_TEXT = 400_000;
+
+/**
+ * @typedef {{type: " "|"+"|"-", text: string, old: number|null, new: number|null}} DiffLine
+ * @typedef {{lines: DiffLine[], header?: string}} Hunk  Line numbers are null where they are not known.
+ * @typedef {{path: string, movedTo?: string, kind: "add"|"update"|"delete", hunks: Hunk[], added: number, removed: number, note?: string}} Change
+ */
+
+function linesOf(text) {
+  const lines = String(text).split("\n");
+  if (lines.length > 1 && lines[lines.length - 1] === "") lines.pop();
+  return lines.map((line) => (line.endsWith("\r") ? line.slice(0, -1) : line));
+}
+
+/**
+ * The lines of two texts, as kept, removed and added ones: `[[" "|"-"|"+", text]]`. Common lines are found by the longest common
+ * subsequence; of texts too large for that, all that differs is one removal and one addition.
+ */
+export function compareLines(before, after) {
+  const old = before === "" ? [] : linesOf(before);
+  const now = after === "" ? [] : linesOf(after);
+  let head = 0;
+  while (head < old.length && head < now.length && old[head] === now[head]) head += 1;
+  let tail = 0;
+  while (tail < old.length - head && tail < now.length - head && old[old.length - 1 - tail] === now[now.length - 1 - tail]) tail += 1;
+  const left = old.slice(head, old.length - tail);
+  const right = now.slice(head, now.length - tail);
+  return [
+    ...old.slice(0, head).map((text) => [" ", text]),
+    ...common(left, right),
+    ...old.slice(old.length - tail).map((text) => [" ", text]),
+  ];
+}
+
+function common(left, right) {
+  const [m, n] = [left.length, right.length];
+  if (!m || !n || m * n > MAX_CELLS) return [...left.map((text) => ["-", text]), ...right.map((text) => ["+", text])];
+  const width = n + 1;
+  const lengths = new Uint32Array((m + 1) * width);
+  for (let i = m - 1; i >= 0; i -= 1) {
+    for (let j = n - 1; j >= 0; j -= 1) {
+      lengths[i * width + j] =
+        left[i] === right[j] ? lengths[(i + 1) * width + j + 1] + 1 : Math.max(lengths[(i + 1) * width + j], lengths[i * width + j + 1]);
+    }
+  }
+  const found = [];
+  let i = 0;
+  let j = 0;
+  while (i < m && j < n) {
+    if (left[i] === right[j]) {
+      found.push([" ", left[i]]);
+      i += 1;
+      j += 1;
+    } else if (lengths[(i + 1) * width + j] >= lengths[i * width + j + 1]) {
+      found.push(["-", left[i]]);
+      i += 1;
+    } else {
+      found.push(["+", right[j]]);
+      j += 1;
+    }
+  }
+  while (i < m) found.push(["-", left[i++]]);
+  while (j < n) found.push(["+", right[j++]]);
+  return found;
+}
+
+function numbered(marked, oldStart, newStart) {
+  let old = oldStart;
+  let now = newStart;
+  return marked.map(([type, text]) => ({
+    type,
+    text,
+    old: type === "+" || old == null ? null : old++,
+    new: type === "-" || now == null ? null : now++,
+  }));
+}
+
+/** Long stretches of unchanged lines are left out: three lines stay around each change. */
+function withContext(lines, context = 3) {
+  const near = new Uint8Array(lines.length);
+  lines.forEach((line, index) => {
+    if (line.type === " ") return;
+    near.fill(1, Math.max(0, index - context), Math.min(lines.length, index + context + 1));
+  });
+  const hunks = [];
+  let current = null;
+  lines.forEach((line, index) => {
+    if (!near[index]) current = null;
+    else {
+      if (!current) hunks.push((current = { lines: [] }));
+      current.lines.push(line);
+    }
+  });
+  return hunks;
+}
+
+/** The hunks between two texts. `line` is the number of their first line, null if it is not known. */
+function hunksBetween(before, after, line) {
+  if (before.length + after.length > MAX_TEXT) return null;
+  return withContext(numbered(compareLines(before, after), line, line));
+}
+
+function change(path, kind, hunks, extra = {}) {
+  let added = 0;
+  let removed = 0;
+  for (const hunk of hunks ?? []) {
+    for (const line of hunk.lines) {
+      if (line.type === "+") added += 1;
+      else if (line.type === "-") removed += 1;
+    }
+  }
+  return { path: String(path || "file"), kind, hunks: hunks ?? [], added, removed, ...extra };
+}
+
+function between(path, before, after, line, kind) {
+  const hunks = hunksBetween(before, after, line);
+  const note = hunks ? undefined : `Too large to compare: ${before.length} characters became ${after.length}.`;
+  return change(path, kind ?? "update", hunks, note ? { note } : {});
+}
+
+const FILE_HEADER = /^(?:---|\+\+\+) |^(?:diff|index|new file|deleted file|rename|similarity|old mode|new mode) /;
+
+/** The hunks of a unified diff; of one without line numbers (`@@` alone, as in apply_patch), they have none. */
+export function hunksOfUnified(text) {
+  const hunks = [];
+  let lines = null;
+  let old = null;
+  let now = null;
+  let header;
+  const close = () => {
+    if (lines?.length) hunks.push({ lines: numbered(lines, old, now), ...(header ? { header } : {}) });
+  };
+  for (const line of linesOf(text)) {
+    const found = /^@@(?: -(\d+)(?:,\d+)? \+(\d+)(?:,\d+)? @@)?(.*)$/.exec(line);
+    if (found) {
+      close();
+      lines = [];
+      [old, now] = found[1] === undefined ? [null, null] : [Number(found[1]), Number(found[2])];
+      header = found[3].trim();
+    } else if (lines === null && FILE_HEADER.test(line)) {
+      continue;
+    } else if (!line.startsWith("\\")) {
+      lines ??= [];
+      lines.push(/^[-+ ]/.test(line) ? [line[0], line.slice(1)] : [" ", line]);
+    }
+  }
+  close();
+  return hunks;
+}
+
+function looksUnified(text) {
+  return /^@@/m.test(text) || /^--- /m.test(text);
+}
+
+/** The files of a patch of apply_patch ("*** Begin Patch"). */
+function filesOfPatch(text) {
+  const files = [];
+  let current = null;
+  for (const line of linesOf(text)) {
+    const found = /^\*\*\* (Add|Update|Delete) File: (.*)$/.exec(line);
+    const moved = /^\*\*\* Move to: (.*)$/.exec(line);
+    if (found) files.push((current = { kind: found[1].toLowerCase(), path: found[2].trim(), lines: [] }));
+    else if (moved && current) current.movedTo = moved[1].trim();
+    else if (!line.startsWith("*** ") && current) current.lines.push(line);
+  }
+  return files.map((file) =>
+    change(file.path, file.kind, file.lines.length ? hunksOfUnified(file.lines.join("\n")) : [], file.movedTo ? { movedTo: file.movedTo } : {}),
+  );
+}
+
+function ofListed(given) {
+  const path = given.path ?? given.file_path;
+  if (typeof path !== "string") return null;
+  const kind = given.kind === "add" || given.kind === "delete" ? given.kind : "update";
+  const extra = typeof given.move_path === "string" ? { movedTo: given.move_path } : {};
+  if (typeof given.diff !== "string") {
+    const before = given.old_text ?? given.oldText;
+    const after = given.new_text ?? given.newText ?? given.content;
+    return typeof after === "string" ? between(path, before ?? "", after, before ? null : 1, before == null ? "add" : kind) : change(path, kind, [], extra);
+  }
+  // codex has the whole text of an added or a deleted file as its diff, without marks.
+  if (kind !== "update" && !looksUnified(given.diff)) {
+    const texts = kind === "add" ? ["", given.diff] : [given.diff, ""];
+    return { ...between(path, texts[0], texts[1], 1, kind), ...extra };
+  }
+  return change(path, kind, hunksOfUnified(given.diff), extra);
+}
+
+/** Hunks that a CLI has reported of an edit that is done (`FileChange`), joined by file. */
+function ofReported(changes) {
+  const files = new Map();
+  for (const part of changes) {
+    const known = files.get(part.path) ?? { kind: part.old_text == null ? "add" : "update", hunks: [], shift: 0 };
+    const line = Number.isInteger(part.line) ? part.line : part.old_text == null ? 1 : null;
+    const hunks = hunksBetween(part.old_text ?? "", part.new_text ?? "", line) ?? [];
+    // `line` counts in the changed file: in the file before, the same line has the number without what was added above.
+    for (const one of hunks.flatMap((hunk) => hunk.lines)) {
+      if (one.old != null) one.old -= known.shift;
+    }
+    for (const one of hunks.flatMap((hunk) => hunk.lines)) known.shift += one.type === "+" ? 1 : one.type === "-" ? -1 : 0;
+    known.hunks.push(...hunks);
+    files.set(part.path, known);
+  }
+  return [...files].map(([path, { kind, hunks }]) => change(path, kind, hunks));
+}
+
+const text = (value) => (typeof value === "string" ? value : "");
+
+/**
+ * The changes of files that a tool call makes.
+ * @param {string} name the tool's name
+ * @param {any} input its input, as far as it is known
+ * @param {Array} [reported] `changes` of its result, with line numbers where the CLI has them
+ * @returns {Change[]} empty if it is no edit
+ */
+export function changesOfCall(name, input, reported = []) {
+  if (Array.isArray(reported) && reported.length) return ofReported(reported);
+  if (typeof input === "string") return input.includes("*** Begin Patch") ? filesOfPatch(input) : [];
+  if (!input || typeof input !== "object") return [];
+  if (Array.isArray(input.changes)) return input.changes.filter((one) => one && typeof one === "object").map(ofListed).filter(Boolean);
+  const patch = [input.patch, input.input].find((value) => typeof value === "string" && value.includes("*** Begin Patch"));
+  if (patch) return filesOfPatch(patch);
+  const path = input.file_path ?? input.path ?? input.notebook_path ?? input.filename;
+  if (typeof path !== "string" || !path) return [];
+  if (typeof input.diff === "string" && input.diff) return [ofListed({ path, kind: looksUnified(input.diff) ? "update" : "add", diff: input.diff })];
+  const edits = Array.isArray(input.edits) ? input.edits : "old_string" in input || "old_str" in input || "old_text" in input ? [input] : null;
+  if (edits) {
+    const hunks = [];
+    for (const edit of edits) {
+      const before = text(edit?.old_string ?? edit?.old_str ?? edit?.old_text ?? edit?.oldText);
+      const after = text(edit?.new_string ?? edit?.new_str ?? edit?.new_text ?? edit?.newText);
+      hunks.push(...(hunksBetween(before, after, null) ?? []));
+    }
+    return [change(path, "update", hunks, input.replace_all ? { note: "Replaces every occurrence." } : {})];
+  }
+  const isWrite = /write|create|note|edit/i.test(String(name ?? ""));
+  const written = [input.content, input.new_source, input.text, input.file_text].find((value) => typeof value === "string");
+  return isWrite && written !== undefined ? [between(path, "", written, 1, "add")] : [];
+}
+
+/** The pairs of a side-by-side view: `[left|null, right|null]`, removed lines beside the added ones that replace them. */
+export function pairsOf(lines) {
+  const pairs = [];
+  let removed = [];
+  let added = [];
+  const flush = () => {
+    for (let at = 0; at < Math.max(removed.length, added.length); at += 1) pairs.push([removed[at] ?? null, added[at] ?? null]);
+    removed = [];
+    added = [];
+  };
+  for (const line of lines) {
+    if (line.type === "-") removed.push(line);
+    else if (line.type === "+") added.push(line);
+    else {
+      flush();
+      pairs.push([line, line]);
+    }
+  }
+  flush();
+  return pairs;
+}
+
+/** The part of a line that differs from its counterpart: `[start, end]` in each, or null where too much differs to be of use. */
+export function differing(left, right) {
+  let start = 0;
+  while (start < left.length && start < right.length && left[start] === right[start]) start += 1;
+  let end = 0;
+  while (end < left.length - start && end < right.length - start && left[left.length - 1 - end] === right[right.length - 1 - end]) end += 1;
+  const same = start + end;
+  if (same === 0 || same < Math.max(left.length, right.length) * 0.3) return null;
+  return [
+    [start, left.length - end],
+    [start, right.length - end],
+  ];
+}

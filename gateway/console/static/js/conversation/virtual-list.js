@@ -1,0 +1,237 @@
+/**
+ * A list of any length, of which only the rows near the visible part are in the page. Heights are measured; those of rows that were never
+ * shown are estimated.
+ *
+ * What a reader looks at stays where it is when rows above it change their height or are put in. At its end the list follows new rows, until
+ * the reader scrolls up.
+ */
+
+import { Component, html } from "../preact.js";
+
+const MARGIN = 800;
+const NEAR_END = 48;
+
+/** Positions of rows by their measured and estimated heights. No DOM. */
+export class RowPositions {
+  constructor() {
+    this.items = [];
+    this.count = 0;
+    this.heights = new Map();
+    this.offsets = new Float64Array(1);
+    this._index = null;
+  }
+
+  /** @param {{key: string}[]} items @param {(item: any) => number} estimate */
+  update(items, estimate) {
+    const count = items.length;
+    if (this.offsets.length < count + 1) {
+      this.offsets = new Float64Array(Math.max(count + 1, this.offsets.length * 2));
+    }
+    let at = 0;
+    for (let index = 0; index < count; index += 1) {
+      this.offsets[index] = at;
+      at += this.heights.get(items[index].key) ?? estimate(items[index]);
+    }
+    this.offsets[count] = at;
+    this.count = count;
+    this.items = items;
+    this._index = null;
+  }
+
+  get total() {
+    return this.offsets[this.count];
+  }
+
+  /** Whether this is another height than the one that is known. */
+  measured(key, height) {
+    if (Math.abs((this.heights.get(key) ?? -1) - height) < 0.5) return false;
+    this.heights.set(key, height);
+    return true;
+  }
+
+  /** The index of the row at this distance from the top. */
+  at(distance) {
+    let low = 0;
+    let high = Math.max(0, this.count - 1);
+    while (low < high) {
+      const middle = (low + high + 1) >> 1;
+      if (this.offsets[middle] <= distance) low = middle;
+      else high = middle - 1;
+    }
+    return low;
+  }
+
+  /** The distance of a row from the top; null without such a row. */
+  offsetOf(key) {
+    this._index ??= new Map(this.items.map((item, index) => [item.key, index]));
+    const index = this._index.get(key);
+    return index === undefined ? null : this.offsets[index];
+  }
+
+  /** The range of rows, end excluded, between two distances from the top. */
+  range(from, to) {
+    return this.count ? [this.at(Math.max(0, from)), Math.min(this.count, this.at(Math.max(0, to)) + 1)] : [0, 0];
+  }
+}
+
+class Row extends Component {
+  shouldComponentUpdate(next) {
+    return next.item !== this.props.item || next.context !== this.props.context;
+  }
+
+  componentDidMount() {
+    this.props.observer.observe(this.node);
+  }
+
+  componentWillUnmount() {
+    this.props.observer.unobserve(this.node);
+  }
+
+  render({ item, renderItem, context }) {
+    return html`<div class="row" data-key=${item.key} ref=${(node) => (this.node = node)}>${renderItem(item, context)}</div>`;
+  }
+}
+
+/**
+ * Props: `items` (each with a `key`), `renderItem(item, context)`, `contextOf(item)` (what else a row depends on, compared by identity),
+ * `estimate(item)` in pixels, `before` and `after` (content above and below the rows), `onNearTop()`, `onFollow(follows, unseen)`: whether the
+ * list is at its end and follows new output, `label`.
+ */
+export class VirtualList extends Component {
+  constructor(props) {
+    super(props);
+    this.positions = new RowPositions();
+    this.positions.update(props.items, props.estimate);
+    this.state = { start: 0, end: 0 };
+    this.follows = true;
+    this.anchor = null;
+    this.lastTop = 0;
+    this.height = 0;
+    this.observer = new ResizeObserver((entries) => this.resized(entries));
+  }
+
+  componentDidMount() {
+    this.observer.observe(this.scroller);
+    this.observer.observe(this.head);
+    this.observer.observe(this.tail);
+    this.height = this.scroller.clientHeight;
+    this.settle();
+  }
+
+  componentWillUnmount() {
+    this.observer.disconnect();
+  }
+
+  shouldComponentUpdate(next, state) {
+    return next !== this.props || state !== this.state;
+  }
+
+  componentDidUpdate(previous, state) {
+    if (previous.items !== this.props.items || state !== this.state) this.settle();
+  }
+
+  /** The distance from the top of the list to its first row. */
+  get headHeight() {
+    return this.head?.offsetHeight ?? 0;
+  }
+
+  resized(entries) {
+    let changed = false;
+    for (const { target } of entries) {
+      const key = target.dataset.key;
+      if (key !== undefined) {
+        if (target.isConnected) changed = this.positions.measured(key, target.getBoundingClientRect().height) || changed;
+      } else {
+        changed = true;
+        if (target === this.scroller) this.height = this.scroller.clientHeight;
+      }
+    }
+    if (changed) this.settle();
+  }
+
+  /** Brings positions, the rows in the page and the scroll position in line with the items and their heights. */
+  settle() {
+    if (!this.scroller) return;
+    this.positions.update(this.props.items, this.props.estimate);
+    this.top.style.height = `${this.positions.offsets[Math.min(this.state.start, this.positions.count)]}px`;
+    this.bottom.style.height = `${Math.max(0, this.positions.total - this.positions.offsets[Math.min(this.state.end, this.positions.count)])}px`;
+    if (this.follows) this.scrollTo(this.scroller.scrollHeight);
+    else if (this.anchor) {
+      const offset = this.positions.offsetOf(this.anchor.key);
+      if (offset !== null) {
+        const wanted = offset + this.headHeight - this.anchor.distance;
+        if (Math.abs(wanted - this.scroller.scrollTop) >= 1) this.scrollTo(wanted);
+      }
+    }
+    this.window();
+  }
+
+  scrollTo(top) {
+    this.scroller.scrollTop = top;
+    this.lastTop = this.scroller.scrollTop;
+  }
+
+  /** Chooses the rows that are in the page. */
+  window() {
+    const from = this.scroller.scrollTop - this.headHeight;
+    const [start, end] = this.positions.range(from - MARGIN, from + this.height + MARGIN);
+    if (start !== this.state.start || end !== this.state.end) this.setState({ start, end });
+    if (!this.follows) this.remember(from);
+    if (this.scroller.scrollTop < 600 && this.positions.count) this.props.onNearTop?.();
+  }
+
+  remember(from) {
+    if (!this.positions.count) return;
+    const index = this.positions.at(Math.max(0, from));
+    this.anchor = { key: this.props.items[index].key, distance: this.positions.offsets[index] - from };
+  }
+
+  onScroll = () => {
+    const { scrollTop, scrollHeight, clientHeight } = this.scroller;
+    const left = scrollHeight - clientHeight - scrollTop;
+    // Output that makes the list longer does not scroll it. Only a reader moves it up.
+    if (scrollTop < this.lastTop - 1 && left > 4) this.follow(false);
+    else if (left <= NEAR_END && scrollTop >= this.lastTop) this.follow(true);
+    this.lastTop = scrollTop;
+    this.window();
+  };
+
+  follow(follows) {
+    if (this.follows === follows) return;
+    this.follows = follows;
+    if (!follows) this.remember(this.scroller.scrollTop - this.headHeight);
+    this.props.onFollow?.(follows);
+  }
+
+  /** Goes to the end and follows it. */
+  toEnd() {
+    this.follow(true);
+    this.settle();
+  }
+
+  /** Goes to a row. */
+  toKey(key) {
+    const offset = this.positions.offsetOf(key);
+    if (offset === null) return;
+    this.follow(false);
+    this.anchor = { key, distance: 0 };
+    this.settle();
+  }
+
+  render({ items, renderItem, contextOf, before, after, label }, { start, end }) {
+    const last = Math.min(end, items.length);
+    const rows = [];
+    for (let index = Math.min(start, last); index < last; index += 1) {
+      const item = items[index];
+      rows.push(html`<${Row} key=${item.key} item=${item} context=${contextOf?.(item)} renderItem=${renderItem} observer=${this.observer} />`);
+    }
+    // Heights of the spacers are set after rendering, together with the scroll position.
+    return html`<div class="list" tabindex="0" role="region" aria-label=${label} ref=${(node) => (this.scroller = node)} onScroll=${this.onScroll}>
+      <div class="list-head" ref=${(node) => (this.head = node)}>${before}</div>
+      <div class="list-space" ref=${(node) => (this.top = node)}></div>
+      ${rows}
+      <div class="list-space" ref=${(node) => (this.bottom = node)}></div>
+      <div class="list-tail" ref=${(node) => (this.tail = node)}>${after}</div>
+    </div>`;
+  }
+}
