@@ -70,7 +70,8 @@ class Gateway:
         discovery: Discovery | None = None,
     ) -> None:
         self.settings = settings
-        self.auth = Authenticator(keys, NamedKeys(settings.data_dir), share_sessions=settings.auth.share_sessions)
+        self.named_keys = NamedKeys(settings.data_dir)
+        self.auth = Authenticator(keys, self.named_keys, share_sessions=settings.auth.share_sessions)
         self.agents = agents or Agents(settings)
         self.discovery = discovery or Discovery(self.agents, settings.data_dir, redactor)
         self.keep_alive = settings.server.keep_alive

@@ -57,6 +57,21 @@ class ToolReply:
 Reply = PermissionReply | ToolReply
 
 
+@dataclass(frozen=True, slots=True)
+class ProcessUse:
+    """What the process of an agent takes, with everything that it has started.
+
+    `processes` is how many there are. `memory` is in bytes: resident, so that what processes share counts for each. `cpu` is the
+    percentage of one processor at this moment. `started_at` is in seconds since the epoch.
+    """
+
+    pid: int
+    processes: int
+    memory: int
+    cpu: float
+    started_at: float
+
+
 class Agent(ABC):
     """A live native session. One prompt at a time; `receive` gives that prompt's events, `session_end` last."""
 
@@ -96,6 +111,10 @@ class Agent(ABC):
         The next run reports them too. False if the agent lists none outside of a run.
         """
         return False
+
+    async def process_use(self) -> ProcessUse | None:
+        """What its process takes; None while it has none, or where that is not known. Takes a tenth of a second."""
+        return None
 
     @abstractmethod
     async def interrupt(self, grace: float | None = None) -> None:

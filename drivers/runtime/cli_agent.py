@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
-from drivers.contract.agent import Agent, Prompt, Reply
+from drivers.contract.agent import Agent, ProcessUse, Prompt, Reply
 from drivers.contract.agent_specs import Limits
 from drivers.contract.capabilities import (
     SupportsClientRequests,
@@ -164,6 +164,9 @@ class CliAgent(Agent):
     @property
     def pid(self) -> int:
         return self._process.pid
+
+    async def process_use(self) -> ProcessUse | None:
+        return await self._process.use() if self.alive else None
 
     async def prompt(self, prompt: Prompt) -> None:
         await self._stop_reading_between_runs()

@@ -20,6 +20,7 @@ from typing import Any, Protocol
 
 import psutil
 
+from drivers.contract.agent import ProcessUse
 from drivers.contract.codec import Command
 from drivers.contract.errors import AgentUnavailable
 from drivers.runtime.confined_files import ConfinedFolders, NotRegularFile, OutsideFolders, open_folder, regular_file
@@ -31,7 +32,9 @@ from drivers.runtime.process_tree import (
     child_runs,
     described,
     end_family,
+    family,
     find_family,
+    memory_and_cpu,
     new_marker,
     process_of,
     tag,
@@ -45,6 +48,8 @@ log = logging.getLogger(__name__)
 
 TERM_SECONDS = 1.0
 """Seconds at most between SIGTERM and SIGKILL."""
+CPU_SECONDS = 0.1
+"""Seconds over which the use of the processor is measured."""
 LEDGER_SECONDS = 0.5
 """Seconds that a close waits for the ledger. Its write goes on in the background."""
 LEDGER_RETRIES = (1.0, 5.0, 30.0, 120.0, 600.0)
@@ -108,6 +113,16 @@ class Process:
     def failure(self) -> str | None:
         """Why nothing more is read from it or written to it, if that is so: a limit of its pipes is reached."""
         return self._pipes.failure
+
+    async def use(self) -> ProcessUse:
+        """What it takes with everything that it has started."""
+        try:
+            # Not by `find_family`: the ends of processes need its threads.
+            found = await in_thread(family, self._marker, self._roots)
+        except OSError:
+            found = set(self._roots)
+        memory, cpu = await memory_and_cpu(found, CPU_SECONDS)
+        return ProcessUse(self.pid, len(found), memory, round(cpu, 1), self.created)
 
     def stderr_tail(self) -> list[str]:
         return self._pipes.stderr_tail()

@@ -289,6 +289,30 @@ async def find_family(of: str, roots: Iterable[psutil.Process] = ()) -> set[psut
     return set(roots)
 
 
+async def memory_and_cpu(processes: Iterable[psutil.Process], seconds: float) -> tuple[int, float]:
+    """The resident memory of processes in bytes, and what they take of one processor, in percent, over so many seconds.
+
+    Processes that end meanwhile count until then.
+    """
+    measured = tuple(processes)
+    # The first call begins the measurement of each.
+    _cpu_percent(measured)
+    await asyncio.sleep(seconds)
+    memory = 0
+    for process in measured:
+        with contextlib.suppress(psutil.Error, OSError):
+            memory += process.memory_info().rss
+    return memory, _cpu_percent(measured)
+
+
+def _cpu_percent(processes: Iterable[psutil.Process]) -> float:
+    total = 0.0
+    for process in processes:
+        with contextlib.suppress(psutil.Error, OSError):
+            total += process.cpu_percent(None)
+    return total
+
+
 async def wait_gone(processes: Iterable[psutil.Process], seconds: float) -> None:
     """Wait until none of them runs, for so many seconds at most."""
     # psutil.wait_procs would reap children that asyncio waits for, and polls other processes in any case.

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import ClassVar
 
-from drivers.contract.agent import Agent, Prompt, Reply
+from drivers.contract.agent import Agent, ProcessUse, Prompt, Reply
 from drivers.contract.agent_specs import Limits, SessionSpec, TaskSpec
 from drivers.contract.codec import Codec, Launch
 from drivers.contract.driver_info import ToolGrant
@@ -116,6 +116,9 @@ class TurnProcessAgent(Agent):
     @property
     def alive(self) -> bool:
         return self._alive
+
+    async def process_use(self) -> ProcessUse | None:
+        return None if self._turn is None else await self._turn.process_use()
 
     async def prompt(self, prompt: Prompt) -> None:
         if not self._alive:

@@ -12,7 +12,7 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -29,6 +29,9 @@ from gateway.diagnosis.daemon import Address, Answer
 from gateway.diagnosis.report import AgentReport, Check, Trial
 from gateway.errors import AgentProblem, GatewayError
 from gateway.security.redaction import Redactor
+
+if TYPE_CHECKING:
+    from gateway.gateway import Gateway
 
 TASK = "Reply with the single word ok, and use no tools."
 TRIAL_SECONDS = 120.0
@@ -114,17 +117,11 @@ class OwnAgents:
         return await driver_states(self._agents, self._discovery, self._redactor, refresh=refresh)
 
     async def run(self, agent: str) -> tuple[list[dict[str, Any]], Trial | None]:
-        from gateway.runs.one_shot_tasks import Task
-
-        events: list[dict[str, Any]] = []
         try:
             gateway = await self._opened()
-            turn = await gateway.tasks.execute(Task(agent, TASK))
-            async for entries in turn.batches():
-                events += [json.loads(entry.data) for entry in entries]
         except GatewayError as error:
-            return events, Trial(seconds=0, error=str(error), refused=not isinstance(error, AgentProblem))
-        return events, None
+            return [], Trial(seconds=0, error=str(error), refused=not isinstance(error, AgentProblem))
+        return await _run_task(gateway, agent)
 
     async def _opened(self) -> Any:
         async with self._opening:
@@ -141,6 +138,33 @@ class OwnAgents:
         await self._discovery.close()
         if self._gateway is not None:
             await self._gateway.close()
+
+
+class RunningAgents:
+    """The agents of the daemon that this process is."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+
+    async def drivers(self, *, refresh: bool) -> list[DriverState]:
+        gateway = self._gateway
+        return await driver_states(gateway.agents, gateway.discovery, gateway.redactor, refresh=refresh)
+
+    async def run(self, agent: str) -> tuple[list[dict[str, Any]], Trial | None]:
+        return await _run_task(self._gateway, agent)
+
+
+async def _run_task(gateway: Gateway, agent: str) -> tuple[list[dict[str, Any]], Trial | None]:
+    from gateway.runs.one_shot_tasks import Task
+
+    events: list[dict[str, Any]] = []
+    try:
+        turn = await gateway.tasks.execute(Task(agent, TASK))
+        async for entries in turn.batches():
+            events += [json.loads(entry.data) for entry in entries]
+    except GatewayError as error:
+        return events, Trial(seconds=0, error=str(error), refused=not isinstance(error, AgentProblem))
+    return events, None
 
 
 @asynccontextmanager

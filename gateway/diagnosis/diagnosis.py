@@ -3,24 +3,37 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shlex
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
 from gateway import __version__
 from gateway.agents.configured_agents import Agents
-from gateway.config import Settings
-from gateway.diagnosis.agents import AgentSource, DaemonAgents, DaemonError, check_any_agent, own_agents, report_agents
+from gateway.config import Settings, load
+from gateway.diagnosis.agents import (
+    AgentSource,
+    DaemonAgents,
+    DaemonError,
+    RunningAgents,
+    check_any_agent,
+    own_agents,
+    report_agents,
+)
 from gateway.diagnosis.bounded import ANSWER_SECONDS, bounded
-from gateway.diagnosis.daemon import Address, check_daemon
+from gateway.diagnosis.daemon import Address, Holder, check_daemon
 from gateway.diagnosis.data_folder import KEY_FILE, check_data_folder, check_disk, check_key, existing_keys
 from gateway.diagnosis.machine import check_proxies, check_sandbox, check_software
 from gateway.diagnosis.report import AgentReport, Check, Report
 from gateway.errors import ConfigError
 from gateway.security.redaction import Redactor, redact_patterns
+
+if TYPE_CHECKING:
+    from gateway.gateway import Gateway
 
 OPEN_FILE = "${VISUAL:-${EDITOR:-vi}} {}"
 
@@ -66,6 +79,51 @@ async def diagnose(subject: Subject) -> Report:
             address, found = await _agents(subject, settings, agents, address, checks, redactor)
     report = Report(version=__version__, daemon=address.url if address else None, checks=checks, agents=found)
     return _without_secrets(report, redactor)
+
+
+async def diagnose_running(gateway: Gateway, environ: Mapping[str, str], portico: str, *, tried: bool = False) -> Report:
+    """Run the checks of the daemon that this process is, but for those of its port. Raises nothing for what they find.
+
+    `portico` and `tried` are as in `Subject`.
+    """
+    settings = gateway.settings
+    checks = [check_software(), await _configuration_of_daemon(settings)]
+    key = asyncio.create_task(_answered("Key", lambda: check_key(settings, environ, portico), settings.data_dir))
+    checks += await asyncio.gather(*_checks_of_folder(settings.data_dir, portico), key)
+    checks += [await _running(gateway, portico), check_sandbox(settings)]
+    checks.append(check_proxies(environ, gateway.agents, _edit(settings.file)))
+    found = await report_agents(RunningAgents(gateway), tried, portico, _edit(settings.file))
+    if problem := check_any_agent(found):
+        checks.append(problem)
+    report = Report(version=__version__, daemon=None, checks=checks, agents=found)
+    return _without_secrets(report, gateway.redactor)
+
+
+async def _configuration_of_daemon(settings: Settings) -> Check:
+    """Whether the configuration file can be used, and is as the daemon has read it."""
+    name, file, command = "Configuration", settings.file, _edit(settings.file)
+    if file is None:
+        return Check(name=name, status="ok", text="none; all settings have their defaults")
+    try:
+        now = await bounded(lambda: load(file))
+    except (ConfigError, OSError, TimeoutError) as error:
+        text = f"{str(error) or f'{file} cannot be read: the file system does not answer'}; the daemon runs with what it has read"
+        return Check(name=name, status="problem", text=text, command=command)
+    # Options of the command line replace them.
+    given = {name: getattr(settings.server, name) for name in ("host", "port", "data_dir")}
+    if now.model_copy(update={"server": now.server.model_copy(update=given)}) != settings:
+        text = f"{file} has changed since the daemon has read it; restart the daemon"
+        return Check(name=name, status="warning", text=text, command=command)
+    return Check(name=name, status="ok", text=str(file))
+
+
+async def _running(gateway: Gateway, portico: str) -> Check:
+    running = f"running, version {__version__}, process {os.getpid()}"
+    if reasons := await gateway.problems():
+        restart = Holder(os.getpid()).restart(portico.format("serve"))
+        text = f"{running}; it cannot take work: {'; '.join(reasons)}"
+        return Check(name="Daemon", status="problem", text=text, command=restart)
+    return Check(name="Daemon", status="ok", text=running)
 
 
 async def _configuration(subject: Subject, stack: AsyncExitStack) -> tuple[Settings | None, tuple[Agents, Path] | None, Check]:

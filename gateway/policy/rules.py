@@ -96,6 +96,24 @@ _Values = Mapping[str, Sequence[Value]]
 
 
 @dataclass(frozen=True, slots=True)
+class ExplainedCommand:
+    """A command of a command line in the argument of this name, and what the rules say about it alone."""
+
+    argument: str
+    text: str
+    evaluation: Evaluation
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """The evaluation of a call, its command lines with the names of their arguments, and their commands."""
+
+    evaluation: Evaluation
+    lines: tuple[tuple[str, ShellLine], ...]
+    commands: tuple[ExplainedCommand, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class _Check:
     """A rule that applies to the tool of a call. Besides `when`, `links` has patterns whose directory is resolved."""
 
@@ -152,6 +170,24 @@ class Policy:
             rule.decide != "allow" and not _is_shell(name) for rule in self.rules for name in rule.when if name in names
         )
         return bool(names) and (restricts or _size(given) > LONG)
+
+    def explain(self, tool: str, given: Any, resolve: Resolve | None = None) -> Explanation:
+        """Evaluate a call as `evaluate` does, and each command of its command lines alone, with the rest of the call."""
+        from gateway.policy.shell_commands import parse
+
+        rules = [(n, rule) for n, rule in enumerate(self.rules) if rule.applies_to(tool)]
+        checks = [_Check(n, rule, _links(rule, resolve)) for n, rule in rules]
+        names = {name for _, rule in rules for name in rule.when if not _is_shell(name)}
+        others: dict[str, Sequence[Value]] = {
+            name: [_argument(text, resolve) for text in _values(given, name.split("."))] for name in names
+        }
+        lines = [(name, parse(text)) for name, text in _command_lines(given)]
+        commands = [
+            ExplainedCommand(name, command.text, self._first(checks, {**others, name: (command,)}))
+            for name, line in lines
+            for command in line.commands
+        ]
+        return Explanation(self.evaluate(tool, given, resolve), tuple(lines), tuple(commands))
 
     def evaluate(self, tool: str, given: Any, resolve: Resolve | None = None) -> Evaluation:
         """Evaluate a call of `tool` with the input `given`. With `resolve`, paths are compared in all their forms."""
@@ -298,6 +334,19 @@ def _values(given: Any, path: Sequence[str], *, line: bool = False) -> Iterator[
             yield from _values(given[path[0]], path[1:], line=line)
     else:
         yield given if isinstance(given, str) else json.dumps(given, ensure_ascii=False, separators=(",", ":"))
+
+
+def _command_lines(given: Any) -> Iterator[tuple[str, str]]:
+    """Yield every command line of an input, with the path of its argument."""
+    todo: list[tuple[str, Any]] = [("", given)]
+    while todo:
+        name, value = todo.pop()
+        if name and _is_shell(name):
+            yield from ((name, text) for text in _values(value, (), line=True))
+        elif isinstance(value, list):
+            todo += [(name, item) for item in reversed(value)]
+        elif isinstance(value, dict):
+            todo += [(f"{name}.{key}" if name else str(key), item) for key, item in reversed(value.items())]
 
 
 def _commands(lines: Sequence[ShellLine]) -> list[ShellCommand]:

@@ -42,14 +42,17 @@ class Task:
     owner: str | None = None
 
 
-class _RunningTask:
-    """A task among those that hold slots: its agent lives as long as its turn, and is not evicted."""
+class RunningTask:
+    """A task among those that hold slots: its agent lives as long as its turn, and is not evicted.
+
+    `owner` is the name of the caller's API key, `agent` that of its agent.
+    """
 
     busy = has_agent = True
     eviction_order = None
 
-    def __init__(self, owner: str | None) -> None:
-        self.owner = owner
+    def __init__(self, task_id: str, owner: str | None, agent: str, run: Run) -> None:
+        self.id, self.owner, self.agent, self.run = task_id, owner, agent, run
 
     def evict(self) -> None: ...
 
@@ -61,7 +64,7 @@ class TaskRunner:
         self._agents, self._shared, self._admission = agents, shared, admission
         self._idempotency = idempotency
         self._store, self._redactor, self._states = shared.store, shared.redactor, shared.states
-        self._running: dict[str, Run] = {}
+        self._running: dict[str, RunningTask] = {}
         self._winding_up: set[asyncio.Task[None]] = set()
         self._starts: set[InterruptibleStart] = set()
         self._stop = asyncio.Event()
@@ -72,9 +75,14 @@ class TaskRunner:
         return await self._idempotency.once(key, lambda: self._start(task, key), self._again)
 
     @property
+    def tasks(self) -> list[RunningTask]:
+        """The tasks that are under way."""
+        return list(self._running.values())
+
+    @property
     def running(self) -> list[Run]:
         """The runs that are under way."""
-        return list(self._running.values())
+        return [task.run for task in self._running.values()]
 
     async def close(self, why: str) -> None:
         """End every run with this error; nothing new is started. A task whose agent is being started is refused."""
@@ -102,7 +110,7 @@ class TaskRunner:
         bind_session_id(task_id)
         running = self._running.get(task_id)
         if running is not None:
-            return Turn(running.log, 0, through_waits=True)
+            return Turn(running.run.log, 0, through_waits=True)
         log = EventLog(task_id, self._store, await self._store.events.last_seq(task_id))
         if not await self._has_end(log):
             # The daemon was killed after the run was over, and before its last events were on disk.
@@ -174,8 +182,9 @@ class TaskRunner:
             raise
         metrics.started(spec)
         run = Run(record, agent, log, self._store, self._redactor, meter=metrics.run_metrics(session=False))
-        self._running[task_id] = run
-        self._admission.add(task_id, _RunningTask(task.owner))
+        running = RunningTask(task_id, task.owner, entry.name, run)
+        self._running[task_id] = running
+        self._admission.add(task_id, running)
         run.start()
         winding_up = asyncio.create_task(self._wind_up(task_id, run, agent))
         self._winding_up.add(winding_up)

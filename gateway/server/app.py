@@ -21,15 +21,14 @@ from gateway.config import ServerSettings
 from gateway.console import routes as console
 from gateway.errors import GatewayError, TooMany, Unauthorized
 from gateway.gateway import Gateway
-from gateway.protocols import driver_list as drivers
 from gateway.protocols import execute
-from gateway.protocols import health_and_metrics as operations
 from gateway.protocols.aap import versions
 from gateway.protocols.acp import routes as acp
 from gateway.protocols.authenticated_routes import authenticated_route
 from gateway.protocols.direct_routes import DirectRoutes
 from gateway.protocols.model_apis import anthropic_messages, chat_completions, models, responses
 from gateway.protocols.model_apis.vendor_requests import VendorRequests
+from gateway.protocols.operations import audit, diagnosis, driver_list, health_and_metrics, keys, live_agents, policy
 from gateway.security.redaction import current_redactor
 from gateway.server.access_log import AccessLog
 from gateway.server.fastapi_import import without_pydantic_v1
@@ -71,7 +70,7 @@ def create_app(gateway: Gateway) -> ASGIApp:
             routes = protocol.router(gateway)
             direct.append(protocol.direct_route(gateway, routes))
             app.router.routes += routes.routes
-        for protocol in (drivers, models, acp, operations):
+        for protocol in (driver_list, models, acp, health_and_metrics, live_agents, keys, audit, policy, diagnosis):
             app.router.routes += protocol.router(gateway).routes
         app.router.routes += _openapi_routes(app, gateway).routes
         if gateway.settings.server.console:

@@ -23,7 +23,7 @@ TAGS = {
     "OpenAI and Anthropic: models": "The agents, and the models of each, as models of the vendors' APIs.",
     "OpenAI: responses": "OpenAI's Responses: answers of agents by ids, also in the background, and conversations of them.",
     "ACP": "The Agent Client Protocol over streamable HTTP; at the same path over WebSocket.",
-    "operations": "The gateway's own endpoints: installed drivers, health, readiness and metrics.",
+    "operations": "The gateway's own endpoints: drivers, live agents, keys, rules, audit, diagnosis, health and metrics.",
 }
 KEY = {
     "type": "http",
@@ -80,7 +80,7 @@ ERRORS: dict[str, tuple[str, str, dict[str, Any]]] = {
         {"WWW-Authenticate": {"schema": {"type": "string"}}},
     ),
     "403": (
-        "The Host or the Origin is not allowed.",
+        "The Host or the Origin is not allowed, or the key may not do this.",
         "this gateway is not 'example.org'; use its address, or add the name to server.hosts",
         {},
     ),

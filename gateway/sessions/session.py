@@ -811,6 +811,24 @@ class Session:
             await self._end_agent()
             self._changed(self)
 
+    async def end_agent(self, why: str) -> bool:
+        """End the live agent at once; False if there is none.
+
+        A run at work ends with this error. One that waits for its client goes on waiting; its answers start a fresh agent.
+        """
+        async with self.lock:
+            self._require_not_deleted()
+            if self.live is None:
+                return False
+            if self.busy and self.run is not None:
+                await self.run.fail(why)
+                await self._agent.discard()
+                self._changed(self)
+                self.queue.advance()
+            else:
+                await self.sleep(self.state)
+            return True
+
     async def _end_agent(self) -> None:
         """End the live agent; a run that waits for the client is suspended."""
         if self.run is not None:

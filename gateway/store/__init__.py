@@ -5,6 +5,7 @@ It does not know what the stored JSON means: callers encode and decode it.
 
 from sqlalchemy.exc import IntegrityError
 
+from gateway.store.audit import AuditFilter
 from gateway.store.rows import (
     EXECUTION_PREFIX,
     UNNUMBERED,
@@ -29,6 +30,7 @@ from gateway.store.store import Store
 __all__ = [
     "EXECUTION_PREFIX",
     "UNNUMBERED",
+    "AuditFilter",
     "AuditRecord",
     "ConversationRecord",
     "Cursor",

@@ -1,0 +1,106 @@
+"""`/v1/keys`: the named keys of clients. For administrators. The gateway's own API."""
+
+from __future__ import annotations
+
+import logging
+import re
+
+from fastapi import APIRouter, Response
+from pydantic import Field
+
+from drivers.runtime.file_threads import in_thread
+from gateway.config import AGENT_NAME
+from gateway.errors import BadRequest, ConfigError, Conflict, Forbidden, NotFound
+from gateway.gateway import Gateway
+from gateway.protocols.aap.schema import iso_time
+from gateway.protocols.authenticated_routes import authenticated_route
+from gateway.protocols.operations.administrators import CurrentAdministrator
+from gateway.protocols.operations.api_model import ApiModel
+from gateway.protocols.route_metadata import openapi_extra
+
+log = logging.getLogger(__name__)
+
+LIST = openapi_extra(
+    responses={
+        200: {"keys": [{"name": "phone", "createdAt": "2026-11-20T09:30:00.000Z", "lastUsedAt": "2026-11-22T18:04:11.000Z"}]}
+    }
+)
+ADD = openapi_extra(
+    {"A key for one client": {"name": "phone"}}, {201: {"name": "phone", "key": "pk-3q2-EXAMPLE-0rH7b0u5nWq9sXv1cY4zA6tE8mK2dJ"}}
+)
+
+
+class KeyInfo(ApiModel):
+    """A named key. `last_used_at` is null before its first use, and at most a minute late."""
+
+    name: str
+    created_at: str
+    last_used_at: str | None = None
+
+
+class KeysResponse(ApiModel):
+    keys: list[KeyInfo]
+
+
+class NewKey(ApiModel):
+    name: str = Field(min_length=1, max_length=64)
+
+
+class CreatedKey(ApiModel):
+    """The key itself. It is not shown again: only its hash is stored."""
+
+    name: str
+    key: str
+
+
+def router(gateway: Gateway) -> APIRouter:
+    """Return the routes of a gateway."""
+    routes = APIRouter(tags=["operations"], route_class=authenticated_route(gateway))
+
+    @routes.get("/v1/keys", openapi_extra=LIST)
+    async def list_keys(administrator: CurrentAdministrator) -> KeysResponse:
+        """List the named keys, the oldest first. Default keys are not among them."""
+        found = await in_thread(gateway.named_keys.all)
+        return KeysResponse(
+            keys=[
+                KeyInfo(
+                    name=key.name,
+                    created_at=iso_time(key.created_at),
+                    last_used_at=None if key.used_at is None else iso_time(key.used_at),
+                )
+                for key in found
+            ]
+        )
+
+    @routes.post("/v1/keys", status_code=201, openapi_extra=ADD)
+    async def add_key(administrator: CurrentAdministrator, request: NewKey, response: Response) -> CreatedKey:
+        """Create a key for a client, which sees its own sessions only. It is valid at once."""
+        _require_authentication(gateway)
+        if not re.fullmatch(AGENT_NAME, request.name):
+            raise BadRequest("name: letters, digits, '.', '_' and '-', 64 at most, and a letter or digit first")
+        try:
+            key = await in_thread(gateway.named_keys.add, request.name)
+        except ConfigError as error:
+            raise Conflict(str(error)) from error
+        log.info("a key %r was created by an administrator", request.name)
+        response.headers["Cache-Control"] = "no-store"
+        return CreatedKey(name=request.name, key=key)
+
+    @routes.delete("/v1/keys/{name}", status_code=204)
+    async def remove_key(administrator: CurrentAdministrator, name: str) -> Response:
+        """Revoke a key: its next request gets a 401, and its open streams end. Its sessions stay."""
+        _require_authentication(gateway)
+        try:
+            await in_thread(gateway.named_keys.remove, name)
+        except ConfigError as error:
+            raise NotFound(f"there is no key {name[:64]!r}; GET /v1/keys lists those there are") from error
+        log.info("the key %r was removed by an administrator", name)
+        return Response(status_code=204)
+
+    return routes
+
+
+def _require_authentication(gateway: Gateway) -> None:
+    """Raise Forbidden where any caller is an administrator: a key would stay valid when authentication is on again."""
+    if gateway.auth.is_off:
+        raise Forbidden("authentication is off (--no-auth), so keys cannot be changed here; use `portico key`")

@@ -1,0 +1,131 @@
+"""`/v1/live-agents`: which agents run, what their processes take, and ending one."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+
+from gateway.security.api_keys import NamedKeys
+from tests.daemon import RunningGateway, http_client
+from tests.gateway.requests import create_session, expect_error, get_session, send_turn, user_message, wait_until
+
+WriteScenario = Callable[..., str]
+NOTE = {"tool_call": {"id": "note", "name": "write_note", "input": {"path": "a.txt", "text": "x"}}}
+GRANTS = [{"name": "write_note"}]
+YES = {"role": "tool_permission", "toolCallId": "note", "granted": True}
+
+
+async def live(client: httpx.AsyncClient) -> list[dict[str, Any]]:
+    answer = await client.get("/v1/live-agents")
+    assert answer.status_code == 200, answer.text
+    return list(answer.json()["agents"])
+
+
+async def test_idle_agent_with_its_processes(portico: RunningGateway, write_scenario: WriteScenario) -> None:
+    scenario = write_scenario([{"spawn": {"seconds": 60, "orphan": True, "new_session": True}}, {"text": "ready"}])
+    assert await live(portico.client) == []
+    session = (await create_session(portico.client, options={"scenario": scenario}))["sessionId"]
+    (agent,) = await live(portico.client)
+    assert (agent["sessionId"], agent["taskId"], agent["agent"], agent["key"]) == (session, None, "script", None)
+    assert (agent["state"], agent["processes"]) == ("idle", 2)
+    process = psutil.Process(agent["pid"])
+    assert process.ppid() == os.getpid()
+    assert agent["memoryBytes"] > process.memory_info().rss * 0.9
+    assert 0 <= agent["cpuPercent"] < 1000
+    assert agent["startedAt"] < agent["idleSince"]
+
+
+async def test_agent_that_is_ended_while_it_is_idle(portico: RunningGateway) -> None:
+    session = (await create_session(portico.client, "echo"))["sessionId"]
+    (agent,) = await live(portico.client)
+    assert (await portico.client.delete(f"/v1/live-agents/{session}")).status_code == 204
+    assert not psutil.pid_exists(agent["pid"]) and await live(portico.client) == []
+    assert "no live agent" in await expect_error(portico.client.delete(f"/v1/live-agents/{session}"), 404)
+    # The next turn starts a fresh one.
+    assert (await send_turn(portico.client, session, user_message("again")))["stopReason"] == "end_turn"
+
+
+async def test_run_at_work_ends_with_an_error(portico: RunningGateway, write_scenario: WriteScenario) -> None:
+    options = {"scenario": write_scenario([{"text": "begun"}, {"hang": {"ignore_term": True}}], [{"text": "next"}])}
+    created = await portico.client.post("/aap/v3/sessions", json={"agent": {"name": "script", "options": options}})
+    session = created.json()["sessionId"]
+    turn = asyncio.create_task(send_turn(portico.client, session, "go"))
+
+    async def running() -> dict[str, Any] | None:
+        agents = await live(portico.client)
+        history = portico.gateway.sessions.held[0].log.last if agents else 0
+        return agents[0] if agents and agents[0]["state"] == "running" and history > 1 else None
+
+    agent = await wait_until(running)
+    assert agent["idleSince"] is None
+    assert (await portico.client.delete(f"/v1/live-agents/{session}")).status_code == 204
+    assert not psutil.pid_exists(agent["pid"])
+    answer = await turn
+    assert answer["stopReason"] == "error" and "ended on request" in answer["x-portico"]["error"]
+    assert await live(portico.client) == []
+    assert (await get_session(portico.client, session))["state"] == "idle"
+    assert (await send_turn(portico.client, session, "again"))["messages"][-1]["content"] == "next"
+
+
+async def test_run_that_waits_goes_on_waiting(portico: RunningGateway, write_scenario: WriteScenario) -> None:
+    scenario = write_scenario([NOTE, {"text": "end"}])
+    session = (await create_session(portico.client, options={"scenario": scenario}, grants=GRANTS))["sessionId"]
+    (agent,) = await live(portico.client)
+    assert agent["state"] == "waiting"
+    assert (await portico.client.delete(f"/v1/live-agents/{session}")).status_code == 204
+    assert not psutil.pid_exists(agent["pid"])
+    assert (await get_session(portico.client, session))["state"] == "waiting"
+    assert (await send_turn(portico.client, session, YES))["stopReason"] == "end_turn"
+
+
+async def test_task_is_listed_and_ended(portico: RunningGateway, write_scenario: WriteScenario) -> None:
+    agent = portico.gateway.agents.get("script")
+    agent.settings = agent.settings.model_copy(update={"options": {"scenario": write_scenario([{"hang": True}])}})
+    body = {"driver": "script", "task": "go"}
+    task = asyncio.create_task(portico.client.post("/v1/execute", json=body))
+
+    async def running() -> dict[str, Any] | None:
+        return next(iter(await live(portico.client)), None)
+
+    found = await wait_until(running)
+    assert (found["sessionId"], found["state"]) == (None, "running")
+    assert (await portico.client.delete(f"/v1/live-agents/{found['taskId']}")).status_code == 204
+    answer = await task
+    assert "ended on request" in answer.text and '"kind":"session_end"' in answer.text
+    await wait_until(lambda: not portico.gateway.tasks.running)
+    assert await live(portico.client) == []
+
+
+async def test_named_key_sees_and_ends_its_own_agents_only(portico: RunningGateway) -> None:
+    keys = NamedKeys(portico.gateway.settings.data_dir)
+    own = (await create_session(portico.client, "echo"))["sessionId"]
+    async with http_client(portico.url) as phone, http_client(portico.url) as other:
+        phone.headers["authorization"] = f"Bearer {keys.add('phone')}"
+        other.headers["authorization"] = f"Bearer {keys.add('other')}"
+        session = (await create_session(phone, "echo"))["sessionId"]
+        assert [agent["sessionId"] for agent in await live(phone)] == [session]
+        assert await live(other) == []
+        for client, id_ in ((other, session), (phone, own)):
+            assert "there is no session" in await expect_error(client.delete(f"/v1/live-agents/{id_}"), 404)
+        listed = {agent["sessionId"]: agent["key"] for agent in await live(portico.client)}
+        assert listed == {own: None, session: "phone"}
+        assert (await phone.delete(f"/v1/live-agents/{session}")).status_code == 204
+    assert [agent["sessionId"] for agent in await live(portico.client)] == [own]
+
+
+@pytest.mark.parametrize("id_", ["sess_00000000000000000000000000000000", "exec_0", "%2e%2e"])
+async def test_unknown_agent_is_not_found(portico: RunningGateway, id_: str) -> None:
+    await expect_error(portico.client.delete(f"/v1/live-agents/{id_}"), 404)
+
+
+@pytest.mark.parametrize(("method", "path"), [("GET", "/v1/live-agents"), ("DELETE", "/v1/live-agents/x")])
+async def test_requests_without_a_key_are_refused(portico: RunningGateway, method: str, path: str) -> None:
+    async with http_client(portico.url) as client:
+        del client.headers["authorization"]
+        await expect_error(client.request(method, path), 401)
