@@ -1,0 +1,94 @@
+"""The search over titles and messages, and the quick switcher."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.console.console_daemon import ConsoleDaemon
+from tests.console.session_rows import row
+
+
+@pytest.fixture(scope="module")
+def found(daemon: ConsoleDaemon) -> dict[str, str]:
+    """Sessions with words that only they have."""
+    sessions = {
+        "title": daemon.new_session([{"title": "Zeppelin maintenance"}, {"text": "ok"}]),
+        "answer": daemon.new_session([{"text": "The marmalade is in the **upper** cupboard <b>left</b>."}]),
+        "question": daemon.new_session([{"text": "I do not know."}]),
+    }
+    daemon.send(sessions["title"], "hello")
+    daemon.send(sessions["answer"], "where is it")
+    daemon.send(sessions["question"], "Who plays the xylophone here?")
+    return sessions
+
+
+def results(page: Page) -> list[str]:
+    return page.get_by_role("option").all_inner_texts()
+
+
+def test_messages_and_titles_are_found(page: Page, found: dict[str, str]) -> None:
+    page.locator(".sidebar").get_by_role("button", name="Search").click()
+    field = page.get_by_role("combobox", name="Search sessions and messages")
+    expect(field).to_be_focused()
+    for words, expected in [("marmala", "answer"), ("xylophone", "question"), ("zeppelin", "title"), ('"upper cupboard"', None)]:
+        field.fill(words)
+        if expected is None:
+            continue
+        first = page.get_by_role("option").first
+        expect(first).to_be_visible()
+        expect(page.get_by_role("option")).to_have_count(1)
+        if expected != "title":
+            assert words.lower() in first.locator("mark").first.inner_text().lower()
+    field.fill("marmalade")
+    expect(page.get_by_role("option").first.locator(".hit-text")).to_contain_text("<b>left</b>")
+    expect(page.get_by_role("option").first.locator(".hit-role")).to_have_text("Agent")
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(re.compile(f"/sessions/{found['answer']}"))
+    expect(page.get_by_role("dialog")).to_have_count(0)
+
+
+@pytest.mark.parametrize("words", ["nosuchword", '"', "a AND", "*", "x:y", "( NEAR", "'; drop table sessions", "\u202e", "%_"])
+def test_any_words_may_be_entered(page: Page, found: dict[str, str], words: str) -> None:
+    page.locator(".session-list, .empty").first.wait_for()
+    page.keyboard.press("/")
+    page.keyboard.type(words)
+    expect(page.locator(".palette-note")).to_contain_text(re.compile("Nothing found|result"))
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+
+
+def test_the_switcher_goes_to_sessions_and_pages(page: Page, found: dict[str, str]) -> None:
+    expect(row(page, found["title"])).to_be_visible()
+    page.keyboard.press("Control+k")
+    field = page.get_by_role("combobox", name="Go to a session or page")
+    expect(field).to_be_focused()
+    page.keyboard.type("zepmai")
+    expect(page.get_by_role("option").first).to_contain_text("Zeppelin maintenance")
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(re.compile(f"/sessions/{found['title']}$"))
+    page.keyboard.press("Control+k")
+    page.keyboard.type("inbox")
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(re.compile("/console/inbox$"))
+
+
+def test_the_switcher_is_open_from_a_text_field_and_searches_messages(page: Page, found: dict[str, str]) -> None:
+    page.locator(".session-list").wait_for()
+    page.get_by_role("textbox").last.focus()
+    page.keyboard.press("Control+k")
+    page.keyboard.type("xylophone")
+    page.get_by_role("option", name=re.compile("Search messages")).click()
+    expect(page.get_by_role("combobox", name="Search sessions and messages")).to_have_value("xylophone")
+    expect(page.locator("mark")).to_have_text("xylophone")
+
+
+def test_a_result_opens_beside_with_ctrl(page: Page, found: dict[str, str]) -> None:
+    row(page, found["title"]).get_by_role("link").click()
+    page.keyboard.press("Control+k")
+    page.keyboard.type("xylophone")
+    expect(page.get_by_role("option").first).to_contain_text("xylophone")
+    page.keyboard.press("Control+Enter")
+    expect(page).to_have_url(re.compile(f"/sessions/{found['title']}\\?also={found['question']}$"))
