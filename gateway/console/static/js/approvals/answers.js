@@ -10,94 +10,96 @@
 
 /** The choices of a call for which the server names none. */
 const DEFAULT_CHOICES = [
-  {id: 'allow_once', name: 'Allow', kind: 'allow_once'},
-  {id: 'reject_once', name: 'Reject', kind: 'reject_once'},
-]
+  { id: "allow_once", name: "Allow", kind: "allow_once" },
+  { id: "reject_once", name: "Reject", kind: "reject_once" },
+];
 
-export const allows = choice => choice.kind.startsWith('allow')
+export const allows = (choice) => choice.kind.startsWith("allow");
 
-export const choicesOf = call => (call.choices?.length ? call.choices : DEFAULT_CHOICES)
+export const choicesOf = (call) => (call.choices?.length ? call.choices : DEFAULT_CHOICES);
 
 /** The first choice of a kind, such as `allow_once`; undefined if the call has none. */
-export const choiceOf = (call, kind) => choicesOf(call).find(choice => choice.kind === kind)
+export const choiceOf = (call, kind) => choicesOf(call).find((choice) => choice.kind === kind);
 
 /** The message that answers a call. */
 export function messageOf(call, answer) {
-  const id = call.toolCallId
+  const id = call.toolCallId;
   switch (answer.kind) {
-    case 'result':
-      return {role: 'tool', toolCallId: id, content: answer.content}
-    case 'answers':
-      return {role: 'tool', toolCallId: id, content: JSON.stringify({answers: answer.answers})}
-    case 'refusal':
-      return {role: 'tool_permission', toolCallId: id, granted: false, ...(answer.reason ? {reason: answer.reason} : {})}
+    case "result":
+      return { role: "tool", toolCallId: id, content: answer.content };
+    case "answers":
+      return { role: "tool", toolCallId: id, content: JSON.stringify({ answers: answer.answers }) };
+    case "refusal":
+      return { role: "tool_permission", toolCallId: id, granted: false, ...(answer.reason ? { reason: answer.reason } : {}) };
     default:
       return {
-        role: 'tool_permission',
+        role: "tool_permission",
         toolCallId: id,
         granted: allows(answer.choice),
-        ...(answer.reason ? {reason: answer.reason} : {}),
-        ...(call.choices?.length ? {'x-portico': {choice: answer.choice.id}} : {}),
-      }
+        ...(answer.reason ? { reason: answer.reason } : {}),
+        ...(call.choices?.length ? { "x-portico": { choice: answer.choice.id } } : {}),
+      };
   }
 }
 
 /** The calls that the server needs an answer to and that have none in `answers` (by call id). */
-export const unanswered = (calls, answers) => calls.filter(call => !call.optional && !answers[call.toolCallId])
+export const unanswered = (calls, answers) => calls.filter((call) => !call.optional && !answers[call.toolCallId]);
 
 /** The messages of the turn that answers all calls. */
 export const messagesOf = (calls, answers) =>
-  calls.filter(call => answers[call.toolCallId]).map(call => messageOf(call, answers[call.toolCallId]))
+  calls.filter((call) => answers[call.toolCallId]).map((call) => messageOf(call, answers[call.toolCallId]));
 
 /** Answers that allow each call once that waits for permission and has no answer yet. Others stay open. */
 export function allowAll(calls, answers) {
-  const all = {...answers}
+  const all = { ...answers };
   for (const call of calls) {
-    const choice = choiceOf(call, 'allow_once') ?? choicesOf(call).find(allows)
-    if (call.wants === 'permission' && !all[call.toolCallId] && choice) all[call.toolCallId] = {kind: 'choice', choice}
+    const choice = choiceOf(call, "allow_once") ?? choicesOf(call).find(allows);
+    if (call.wants === "permission" && !all[call.toolCallId] && choice) all[call.toolCallId] = { kind: "choice", choice };
   }
-  return all
+  return all;
 }
 
 /** Answers that refuse each call without an answer. */
-export function refuseAll(calls, answers, reason = '') {
-  const all = {...answers}
-  for (const call of calls) if (!all[call.toolCallId]) all[call.toolCallId] = refusalOf(call, reason)
-  return all
+export function refuseAll(calls, answers, reason = "") {
+  const all = { ...answers };
+  for (const call of calls) if (!all[call.toolCallId]) all[call.toolCallId] = refusalOf(call, reason);
+  return all;
 }
 
 /** The answer that refuses a call: by its choice to reject once, where it has one. */
-export function refusalOf(call, reason = '') {
-  const choice = call.wants === 'permission' ? choiceOf(call, 'reject_once') ?? choiceOf(call, 'reject_always') : undefined
-  return {...(choice ? {kind: 'choice', choice} : {kind: 'refusal'}), ...(reason.trim() ? {reason: reason.trim()} : {})}
+export function refusalOf(call, reason = "") {
+  const choice = call.wants === "permission" ? (choiceOf(call, "reject_once") ?? choiceOf(call, "reject_always")) : undefined;
+  return { ...(choice ? { kind: "choice", choice } : { kind: "refusal" }), ...(reason.trim() ? { reason: reason.trim() } : {}) };
 }
 
 /** What an answer says, in a few words, for a card whose answer waits for those to other calls. */
 export function wordsOf(answer) {
-  const reason = answer.reason ? `: ${answer.reason}` : ''
+  const reason = answer.reason ? `: ${answer.reason}` : "";
   switch (answer.kind) {
-    case 'result':
-      return 'Result given'
-    case 'answers':
-      return 'Answered'
-    case 'refusal':
-      return `Declined${reason}`
+    case "result":
+      return "Result given";
+    case "answers":
+      return "Answered";
+    case "refusal":
+      return `Declined${reason}`;
     default:
-      return (answer.choice.kind.endsWith('_once') ? (allows(answer.choice) ? 'Allowed' : 'Rejected') : answer.choice.name) + reason
+      return (
+        (answer.choice.kind.endsWith("_once") ? (allows(answer.choice) ? "Allowed" : "Rejected") : answer.choice.name) + reason
+      );
   }
 }
 
 /** The questions in a call's input, each {text, header, options: [{label, description}], multiple}. */
 export function questionsOf(input) {
-  const listed = Array.isArray(input?.questions) ? input.questions : []
-  return listed.filter(isObject).map(question => ({
-    text: String(question.question ?? ''),
-    header: question.header ? String(question.header) : '',
+  const listed = Array.isArray(input?.questions) ? input.questions : [];
+  return listed.filter(isObject).map((question) => ({
+    text: String(question.question ?? ""),
+    header: question.header ? String(question.header) : "",
     options: (Array.isArray(question.options) ? question.options : [])
-      .filter(option => isObject(option) && option.label)
-      .map(option => ({label: String(option.label), description: option.description ? String(option.description) : ''})),
+      .filter((option) => isObject(option) && option.label)
+      .map((option) => ({ label: String(option.label), description: option.description ? String(option.description) : "" })),
     multiple: question.multiSelect === true,
-  }))
+  }));
 }
 
 /**
@@ -105,15 +107,15 @@ export function questionsOf(input) {
  * An answer of the user's own is beside several choices and instead of a single one. Null while a question has no answer.
  */
 export function answersOf(questions, given) {
-  const answers = {}
+  const answers = {};
   for (const [index, question] of questions.entries()) {
-    const {chosen = [], own = ''} = given[index] ?? {}
-    const text = own.trim()
-    const picked = question.multiple ? [...chosen, ...(text ? [text] : [])] : text ? [text] : chosen.slice(0, 1)
-    if (!picked.length) return null
-    answers[question.text] = question.multiple ? picked : picked[0]
+    const { chosen = [], own = "" } = given[index] ?? {};
+    const text = own.trim();
+    const picked = question.multiple ? [...chosen, ...(text ? [text] : [])] : text ? [text] : chosen.slice(0, 1);
+    if (!picked.length) return null;
+    answers[question.text] = question.multiple ? picked : picked[0];
   }
-  return answers
+  return answers;
 }
 
-const isObject = value => typeof value === 'object' && value !== null
+const isObject = (value) => typeof value === "object" && value !== null;

@@ -26,12 +26,12 @@ export function ApprovalCard({ session, call }) {
   const ready = useSettled(call.toolCallId);
   const element = useRef(null);
   const [reason, setReason] = useState(null);
-  const open = ready && !answer && !stop.sending;
-  const give = (given) => open && answerCall(session, call, given);
+  const open = !answer && !stop.sending;
+  const give = (given) => open && ready && answerCall(session, call, given);
   const choices = call.wants === "permission" ? choicesOf(call) : [];
   const first = (kind) => choices.find((choice) => choice.kind === kind);
   const choose = (choice) => choice && give({ kind: "choice", choice });
-  useApprovalKeys(element, !answer && !stop.sending, {
+  useApprovalKeys(element, open, {
     y: () => choose(first("allow_once")),
     a: () => choose(first("allow_always")),
     n: () => open && setReason((known) => known ?? ""),
@@ -53,26 +53,44 @@ export function ApprovalCard({ session, call }) {
         <span class="approval-wants">${WANTS[call.wants]}${call.optional ? " (an answer is optional)" : ""}</span>
       </h3>
     </header>
-    ${call.wants === "answer"
-      ? html`<${QuestionForm} call=${call} disabled=${!open} onAnswer=${give} />`
-      : html`<${CallInput} call=${call} />`}
+    ${
+      call.wants === "answer"
+        ? html`<${QuestionForm} call=${call} disabled=${!open} onAnswer=${give} />`
+        : html`<${CallInput} call=${call} />`
+    }
     ${call.wants === "result" && html`<${ResultForm} session=${session} call=${call} disabled=${!open} onAnswer=${give} />`}
-    ${answer
-      ? html`<${Given} session=${session} call=${call} answer=${answer} sending=${stop.sending} />`
-      : html`<footer class="approval-actions" role="group" aria-label="Answers">
-          ${choices.map((choice) => html`<${Choice} choice=${choice} choices=${choices} disabled=${!open} onChoose=${choose} />`)}
-          ${call.wants !== "permission" &&
-          html`<${Button} disabled=${!open} onClick=${() => give(refusalOf(call))}>
-            ${call.wants === "answer" ? "Skip the question" : "Refuse"}
-          <//>`}
-          <${Button} kind="plain" disabled=${!open} aria-expanded=${String(reason !== null)} onClick=${() => setReason(reason === null ? "" : null)}>
-            ${call.wants === "answer" ? "Skip with a reason…" : "Reject with a reason…"}<kbd>n</kbd>
-          <//>
-        </footer>`}
-    ${reason !== null &&
-    !answer &&
-    html`<${ReasonForm} value=${reason} disabled=${!open} onInput=${setReason} onCancel=${() => setReason(null)}
-      onSend=${() => give(refusalOf(call, reason))} />`}
+    ${
+      answer
+        ? html`<${Given} session=${session} call=${call} answer=${answer} sending=${stop.sending} />`
+        : html`<footer class="approval-actions" role="group" aria-label="Answers">
+            ${choices.map((choice) => html`<${Choice} choice=${choice} choices=${choices} disabled=${!open} onChoose=${choose} />`)}
+            ${
+              call.wants !== "permission" &&
+              html`<${Button} disabled=${!open} onClick=${() => give(refusalOf(call))}>
+                ${call.wants === "answer" ? "Skip the question" : "Refuse"}
+              <//>`
+            }
+            <${Button}
+              kind="plain"
+              disabled=${!open}
+              aria-expanded=${String(reason !== null)}
+              onClick=${() => setReason(reason === null ? "" : null)}
+            >
+              ${call.wants === "answer" ? "Skip with a reason…" : call.wants === "result" ? "Refuse with a reason…" : "Reject with a reason…"}<kbd>n</kbd>
+            <//>
+          </footer>`
+    }
+    ${
+      reason !== null &&
+      !answer &&
+      html`<${ReasonForm}
+        value=${reason}
+        disabled=${!open}
+        onInput=${setReason}
+        onCancel=${() => setReason(null)}
+        onSend=${() => give(refusalOf(call, reason))}
+      />`
+    }
   </article>`;
 }
 
@@ -97,7 +115,9 @@ function Choice({ choice, choices, disabled, onChoose }) {
 function Given({ session, call, answer, sending }) {
   const others = pendingOf(session).length > 1;
   return html`<footer class="approval-given">
-    <span role="status"><${ExactText} text=${wordsOf(answer)} />${sending ? " · sending…" : others ? " · waits for the other answers" : ""}</span>
+    <span role="status"
+      ><${ExactText} text=${wordsOf(answer)} />${sending ? " · sending…" : others ? " · waits for the other answers" : ""}</span
+    >
     ${!sending && html`<${Button} kind="plain" small onClick=${() => answerCall(session, call, null)}>Change<//>`}
   </footer>`;
 }
@@ -118,7 +138,15 @@ function ReasonForm({ value, disabled, onInput, onCancel, onSend }) {
   return html`<form class="approval-reason" onSubmit=${onSubmit}>
     <label>
       <span>Reason, which the agent reads</span>
-      <input type="text" ref=${field} value=${value} dir="auto" autocomplete="off" onInput=${(event) => onInput(event.target.value)} onKeyDown=${onKeyDown} />
+      <input
+        type="text"
+        ref=${field}
+        value=${value}
+        dir="auto"
+        autocomplete="off"
+        onInput=${(event) => onInput(event.target.value)}
+        onKeyDown=${onKeyDown}
+      />
     </label>
     <${Button} type="submit" kind="danger" disabled=${disabled}>Reject<kbd>Enter</kbd><//>
     <${Button} kind="plain" onClick=${onCancel}>Cancel<//>
@@ -128,20 +156,27 @@ function ReasonForm({ value, disabled, onInput, onCancel, onSend }) {
 /** The input of a call: its command, its changes as a diff, a plan, all other fields, and the whole input as JSON. */
 function CallInput({ call }) {
   const changes = changesOfCall(call.name, call.input);
-  const { command, path, plan, fields } = inputParts(call.input, changes.length > 0);
+  const { command, path, plan, comments, fields } = inputParts(call.input, changes.length > 0);
   return html`<div class="approval-input">
     ${command && html`<${ExactBlock} label="Command" text=${command} />`}
+    ${comments.map((comment) => html`<p class="approval-comment"><${ExactText} text=${comment} dir="auto" /></p>`)}
     ${path && !changes.length && html`<p class="approval-path"><${ExactText} text=${path} /></p>`}
     ${changes.length > 0 && html`<${DiffView} changes=${changes} />`}
     ${plan && html`<div class="approval-plan"><${Markdown} text=${plan} /></div>`}
-    ${fields.length > 0 &&
-    html`<dl class="approval-fields">
-      ${fields.map(([name, value]) => {
-        const text = fieldText(value);
-        return html`<div><dt><${ExactText} text=${name} /></dt>
-          <dd>${text.length > 80 || text.includes("\n") ? html`<${ExactBlock} label=${name} text=${text} />` : html`<code><${ExactText} text=${text} /></code>`}</dd></div>`;
-      })}
-    </dl>`}
+    ${
+      fields.length > 0 &&
+      html`<dl class="approval-fields">
+        ${fields.map(([name, value]) => {
+          const text = fieldText(value);
+          return html`<div>
+            <dt><${ExactText} text=${name} /></dt>
+            <dd>
+              ${text.length > 80 || text.includes("\n") ? html`<${ExactBlock} label=${name} text=${text} />` : html`<code><${ExactText} text=${text} /></code>`}
+            </dd>
+          </div>`;
+        })}
+      </dl>`
+    }
     <details class="approval-json">
       <summary>Full input</summary>
       <${ExactBlock} label="Input as JSON" text=${JSON.stringify(call.input ?? null, null, 2)} />

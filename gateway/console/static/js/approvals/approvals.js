@@ -17,21 +17,33 @@ export function Approvals({ session }) {
   const first = calls.length ? session["x-portico"].waitingSince : "";
   return html`<section class="approvals" aria-label="Waiting for you">
     ${stop.error && html`<${Refusal} session=${session} stop=${stop} />`}
-    ${calls.length > 1 &&
-    html`<div class="approvals-all" role="group" aria-label="All calls">
-      <p role="status">
-        ${calls.length} calls wait together.
-        ${open.length < calls.length ? ` ${open.length ? `${open.length} without an answer.` : ""}` : " They are sent when each has an answer."}
-      </p>
-      ${permissions.length > 1 &&
-      html`<${Button} kind="primary" disabled=${stop.sending} onClick=${() => answerCalls(session, allowAll(calls, stop.answers))}>
-          Allow ${permissions.length === calls.length ? "all" : "the other"} ${permissions.length}
-        <//>
-        <${Button} kind="danger" disabled=${stop.sending} onClick=${() => answerCalls(session, refuseAll(calls, stop.answers))}>
-          Reject ${open.length === calls.length ? "all" : "the others"}
-        <//>`}
-    </div>`}
     ${calls.map((call) => html`<${ApprovalCard} key=${`${first} ${call.toolCallId}`} session=${session} call=${call} />`)}
+    ${
+      calls.length > 1 &&
+      html`<div class="approvals-all" role="group" aria-label="All calls">
+        <p role="status">
+          ${calls.length} calls wait together.${" "}
+          ${open.length < calls.length ? `${calls.length - open.length} answered.` : "They are sent when each has an answer."}
+        </p>
+        ${
+          permissions.length > 1 &&
+          html`<${Button}
+              kind="primary"
+              disabled=${stop.sending}
+              onClick=${() => answerCalls(session, allowAll(calls, stop.answers))}
+            >
+              Allow ${permissions.length === calls.length ? "all" : "the other"} ${permissions.length}
+            <//>
+            <${Button}
+              kind="danger"
+              disabled=${stop.sending}
+              onClick=${() => answerCalls(session, refuseAll(calls, stop.answers))}
+            >
+              Reject ${open.length === calls.length ? "all" : "the others"}
+            <//>`
+        }
+      </div>`
+    }
   </section>`;
 }
 

@@ -5,39 +5,57 @@
  * File changes are those of js/conversation/diff.js.
  */
 
-const COMMAND_FIELDS = ['command', 'cmd']
-const PATH_FIELDS = ['file_path', 'path', 'notebook_path', 'dir_path', 'absolute_path']
+const COMMAND_FIELDS = ["command", "cmd"];
+const PATH_FIELDS = ["file_path", "path", "notebook_path", "dir_path", "absolute_path"];
 /** Fields that a diff shows. */
 const CHANGE_FIELDS = [
-  'changes', 'edits', 'old_string', 'new_string', 'old_text', 'new_text', 'oldText', 'newText', 'content', 'text', 'new_source',
-]
+  "changes",
+  "edits",
+  "old_string",
+  "new_string",
+  "old_text",
+  "new_text",
+  "oldText",
+  "newText",
+  "content",
+  "text",
+  "new_source",
+];
 
 /**
  * @param input the call's input
  * @param {boolean} diff whether a diff shows the changes of the call
- * @returns {{command: string, path: string, plan: string, fields: [string, any][]}} `fields` are the members of the input that
- *   neither the others nor the diff show
+ * @returns {{command: string, path: string, plan: string, comments: string[], fields: [string, any][]}} `comments` are the agent's
+ *   explanations of a command; `fields` are the members of the input that neither the others nor the diff show
  */
 export function inputParts(input, diff = false) {
-  if (!isObject(input)) return {command: '', path: '', plan: '', fields: isEmpty(input) ? [] : [['input', input]]}
-  const shown = new Set(diff ? CHANGE_FIELDS : [])
-  const take = names => {
-    const found = names.find(key => typeof input[key] === 'string' && input[key] !== '')
-    if (found) shown.add(found)
-    return found ? input[found] : ''
+  if (!isObject(input))
+    return { command: "", path: "", plan: "", comments: [], fields: isEmpty(input) ? [] : [["input", input]] };
+  const shown = new Set(diff ? CHANGE_FIELDS : []);
+  const take = (names) => {
+    const found = names.find((key) => typeof input[key] === "string" && input[key] !== "");
+    if (found) shown.add(found);
+    return found ? input[found] : "";
+  };
+  let command = take(COMMAND_FIELDS);
+  if (Array.isArray(input.command) && input.command.every((word) => typeof word === "string")) {
+    command = input.command.map(quoted).join(" ");
+    shown.add("command");
   }
-  let command = take(COMMAND_FIELDS)
-  if (Array.isArray(input.command) && input.command.every(word => typeof word === 'string')) {
-    command = input.command.map(quoted).join(' ')
-    shown.add('command')
-  }
-  const [path, plan] = [take(PATH_FIELDS), take(['plan'])]
-  return {command, path, plan, fields: Object.entries(input).filter(([key, value]) => !shown.has(key) && !isEmpty(value))}
+  const [path, plan] = [take(PATH_FIELDS), take(["plan"])];
+  const comments = command ? [take(["description"]), take(["reason", "justification"])].filter(Boolean) : [];
+  return {
+    command,
+    path,
+    plan,
+    comments,
+    fields: Object.entries(input).filter(([key, value]) => !shown.has(key) && !isEmpty(value)),
+  };
 }
 
 /** A field's value as text: a string as it is, else JSON. */
-export const fieldText = value => (typeof value === 'string' ? value : JSON.stringify(value, null, 2))
+export const fieldText = (value) => (typeof value === "string" ? value : JSON.stringify(value, null, 2));
 
-const quoted = word => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`)
-const isEmpty = value => value === null || value === undefined
-const isObject = value => typeof value === 'object' && value !== null && !Array.isArray(value)
+const quoted = (word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`);
+const isEmpty = (value) => value === null || value === undefined;
+const isObject = (value) => typeof value === "object" && value !== null && !Array.isArray(value);

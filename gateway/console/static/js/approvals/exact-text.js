@@ -22,8 +22,8 @@ export function exactParts(text) {
 }
 
 /** A text with its unseen characters marked, isolated from the direction of the text around it. */
-export function ExactText({ text }) {
-  return html`<bdi dir="ltr">
+export function ExactText({ text, dir = "ltr" }) {
+  return html`<bdi dir=${dir}>
     ${exactParts(text).map((part) =>
       part.mark ? html`<span class="unseen-character" title="A character that cannot be seen">${part.mark}</span>` : part.text,
     )}

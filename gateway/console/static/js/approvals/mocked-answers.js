@@ -32,7 +32,8 @@ export function withMockedAnswers(session, answers) {
   const known = mocksOf(session.sessionId);
   for (const call of pendingOf(session)) {
     const mock = known[call.name];
-    if (call.wants === "result" && mock?.automatic && !all[call.toolCallId]) all[call.toolCallId] = { kind: "result", content: mock.content };
+    if (call.wants === "result" && mock?.automatic && !all[call.toolCallId])
+      all[call.toolCallId] = { kind: "result", content: mock.content };
   }
   return all;
 }

@@ -19,7 +19,8 @@ export const notificationPermission = () =>
 
 /** Turn notifications on, which asks the browser's user, or off. @returns {Promise<string>} the browser's permission */
 export async function wantNotifications(wanted) {
-  const permission = wanted && notificationPermission() === "default" ? await Notification.requestPermission() : notificationPermission();
+  const permission =
+    wanted && notificationPermission() === "default" ? await Notification.requestPermission() : notificationPermission();
   notificationsWanted.value = wanted && permission === "granted";
   return permission;
 }
@@ -48,7 +49,13 @@ export function Notifications() {
 export function notificationItems() {
   if (notificationPermission() === "unsupported") return [];
   const wanted = notificationsWanted.value;
-  return [{ label: wanted ? "Turn notifications off" : "Notify me of approvals", icon: wanted ? "bell-off" : "bell", run: () => changeNotifications(!wanted) }];
+  return [
+    {
+      label: wanted ? "Turn notifications off" : "Notify me of approvals",
+      icon: wanted ? "bell-off" : "bell",
+      run: () => changeNotifications(!wanted),
+    },
+  ];
 }
 
 /** Turn notifications on or off, and say why where the browser does not allow them. */
@@ -83,7 +90,10 @@ function notify(session) {
   const title = titleOf(session);
   try {
     // A notification of the same tag replaces the one that another window has shown.
-    const shown = new Notification(`${title}: ${WORDS[call.wants]}`, { body: `${name} ${subject}`.slice(0, 300), tag: `portico ${session.sessionId}` });
+    const shown = new Notification(`${title}: ${WORDS[call.wants]}`, {
+      body: `${name} ${subject}`.slice(0, 300),
+      tag: `portico ${session.sessionId}`,
+    });
     shown.onclick = () => {
       window.focus();
       navigate(sessionPath(session.sessionId));

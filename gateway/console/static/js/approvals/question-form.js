@@ -19,7 +19,12 @@ export function QuestionForm({ call, disabled, onAnswer }) {
   return html`<form class="questions" onSubmit=${onSubmit}>
     ${questions.map(
       (question, index) =>
-        html`<${Question} question=${question} name=${`${call.toolCallId}-${index}`} given=${given[index] ?? {}} onChange=${(part) => change(index, part)} />`,
+        html`<${Question}
+          question=${question}
+          name=${`${call.toolCallId}-${index}`}
+          given=${given[index] ?? {}}
+          onChange=${(part) => change(index, part)}
+        />`,
     )}
     ${missing && !answers && html`<p class="form-error" role="alert">Answer each question, or skip them all.</p>`}
     <${Button} type="submit" kind="primary" disabled=${disabled}>Send ${questions.length > 1 ? "answers" : "answer"}<//>
@@ -58,8 +63,9 @@ function Question({ question, name, given, onChange }) {
             onChange=${(event) => toggle(option.label, event.target.checked)}
           />
           <span
-            ><span class="question-label" dir="auto">${option.label}</span>${option.description &&
-            html`<span class="question-description" dir="auto">${option.description}</span>`}</span
+            ><span class="question-label" dir="auto">${option.label}</span>${
+              option.description && html`<span class="question-description" dir="auto">${option.description}</span>`
+            }</span
           >
         </label>`,
     )}
@@ -76,7 +82,9 @@ function OpenQuestion({ call, disabled, onAnswer }) {
   };
   return html`<form class="questions" onSubmit=${onSubmit}>
     <pre class="approval-json"><${ExactText} text=${JSON.stringify(call.input ?? null, null, 2)} /></pre>
-    <label class="question-own"><span>Answer</span><input type="text" dir="auto" value=${text} onInput=${(event) => setText(event.target.value)} /></label>
+    <label class="question-own"
+      ><span>Answer</span><input type="text" dir="auto" value=${text} onInput=${(event) => setText(event.target.value)}
+    /></label>
     <${Button} type="submit" kind="primary" disabled=${disabled || !text.trim()}>Send answer<//>
   </form>`;
 }

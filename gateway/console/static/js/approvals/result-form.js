@@ -16,7 +16,13 @@ export function ResultForm({ session, call, disabled, onAnswer }) {
   return html`<form class="result-form" onSubmit=${onSubmit}>
     <label>
       <span>Result, as text or JSON</span>
-      <textarea rows="3" dir="auto" spellcheck=${false} value=${text} onInput=${(event) => setText(event.target.value)}></textarea>
+      <textarea
+        rows="3"
+        dir="auto"
+        spellcheck=${false}
+        value=${text}
+        onInput=${(event) => setText(event.target.value)}
+      ></textarea>
     </label>
     <label class="check">
       <input type="checkbox" checked=${keep} onChange=${(event) => setKeep(event.target.checked)} />

@@ -31,15 +31,18 @@ export function parseTools(text) {
   const mocks = {};
   listed.forEach((given, index) => {
     const where = `Tool ${index + 1}`;
-    if (typeof given !== "object" || given === null || Array.isArray(given)) throw new Error(`${where} must be an object with a name, a description and parameters`);
+    if (typeof given !== "object" || given === null || Array.isArray(given))
+      throw new Error(`${where} must be an object with a name, a description and parameters`);
     const { answer, automatic, inputSchema, ...tool } = given;
     if (typeof tool.name !== "string" || !tool.name) throw new Error(`${where} needs a name`);
     if (tools.some((other) => other.name === tool.name)) throw new Error(`The name ${tool.name} is used twice`);
     if (typeof tool.description !== "string") throw new Error(`The tool ${tool.name} needs a description`);
     tool.parameters ??= inputSchema ?? { type: "object", properties: {} };
-    if (typeof tool.parameters !== "object" || Array.isArray(tool.parameters)) throw new Error(`The parameters of ${tool.name} must be a JSON schema`);
+    if (typeof tool.parameters !== "object" || Array.isArray(tool.parameters))
+      throw new Error(`The parameters of ${tool.name} must be a JSON schema`);
     tools.push(tool);
-    if (answer !== undefined) mocks[tool.name] = { content: typeof answer === "string" ? answer : JSON.stringify(answer), automatic: automatic === true };
+    if (answer !== undefined)
+      mocks[tool.name] = { content: typeof answer === "string" ? answer : JSON.stringify(answer), automatic: automatic === true };
   });
   return { tools, mocks };
 }

@@ -7,7 +7,13 @@
 export function triggerAt(text, caret) {
   const before = text.slice(0, caret);
   const command = /^\s*\/([^\s/]*)$/.exec(before);
-  if (command) return { kind: "command", query: command[1], from: before.lastIndexOf("/"), to: caret + /^\S*/.exec(text.slice(caret))[0].length };
+  if (command)
+    return {
+      kind: "command",
+      query: command[1],
+      from: before.lastIndexOf("/"),
+      to: caret + /^\S*/.exec(text.slice(caret))[0].length,
+    };
   const file = /(?:^|\s)@("?)([^\s"]*|(?<=@")[^"\n]*)$/.exec(before);
   if (!file) return null;
   const from = before.length - file[2].length - file[1].length - 1;

@@ -72,7 +72,9 @@ function SessionComposer({ session }) {
       if (!error.status) return;
       for (const entry of outgoing.value) if (entry.body === body) removeOutgoing(entry.id);
       setProblem(error.message);
-      setDraft((now) => (now.text || now.images.length ? { text: `${sent.text}\n\n${now.text}`, images: [...sent.images, ...now.images] } : sent));
+      setDraft((now) =>
+        now.text || now.images.length ? { text: `${sent.text}\n\n${now.text}`, images: [...sent.images, ...now.images] } : sent,
+      );
     }
   };
 
@@ -87,23 +89,31 @@ function SessionComposer({ session }) {
   };
   useShortcuts([{ keys: "Escape", label: "Stop the run", group: "Conversation", typing: true, run: () => void stop() }], running);
 
-  const files = async (text) => (await api.get(`${AAP}/sessions/${encodeURIComponent(id)}/files${query({ q: text, limit: 50 })}`)).files;
+  const files = async (text) =>
+    (await api.get(`${AAP}/sessions/${encodeURIComponent(id)}/files${query({ q: text, limit: 50 })}`)).files;
   const commands = async () => {
     const found = (await log.read()).commands;
     const option = agent?.options.find((one) => one.name === "slash_commands");
-    if (option && values.slash_commands !== "on") throw new Error("Commands are text in this session: the option slash_commands is off.");
+    if (option && values.slash_commands !== "on")
+      throw new Error("Commands are text in this session: the option slash_commands is off.");
     return found;
   };
   const placeholder = waiting
     ? `A message cancels the ${waiting === 1 ? "call that waits" : `${waiting} calls that wait`}`
-    : { send: `Message ${agent?.title ?? session.agent.name}`, queue: "Queue a message for after this run", steer: "Tell the agent at work" }[action];
+    : {
+        send: `Message ${agent?.title ?? session.agent.name}`,
+        queue: "Queue a message for after this run",
+        steer: "Tell the agent at work",
+      }[action];
 
   return html`<section class="composer" aria-label="Write a message">
-    ${problem &&
-    html`<div class="notice error composer-problem" role="alert">
-      <${Icon} name="error" /><span dir="auto">${problem}</span>
-      <${IconButton} icon="close" label="Dismiss" onClick=${() => setProblem("")} />
-    </div>`}
+    ${
+      problem &&
+      html`<div class="notice error composer-problem" role="alert">
+        <${Icon} name="error" /><span dir="auto">${problem}</span>
+        <${IconButton} icon="close" label="Dismiss" onClick=${() => setProblem("")} />
+      </div>`
+    }
     <${MessageBox}
       draft=${draft}
       onDraft=${onDraft}
@@ -118,29 +128,67 @@ function SessionComposer({ session }) {
       autoFocus=${true}
       fieldRef=${field}
     >
-      ${agent &&
-      html`<div class="composer-settings">
-        <${ProminentOptions} agent=${agent} values=${values} changes=${change.options}
-          onChange=${(name, value) => changeOption(id, name, value, valuesOf(agent, session.agent.options)[name])} />
-        <button type="button" class=${`picker${change.tools || change.appTools ? " is-changed" : ""}`} title="The agent's tools" onClick=${() => setSettings("tools")}>
-          <${Icon} name="tool" size=${14} /><span class="picker-value">${toolsInWords(change.tools ?? session.agent.tools ?? [])}</span>
-        </button>
-        <${IconButton} icon="settings" label="All options and tools" onClick=${() => setSettings("options")} />
-        <${ComposerMenu} steers=${steers} preferred=${preferred} />
-      </div>`}
+      ${
+        agent &&
+        html`<div class="composer-settings">
+          <${ProminentOptions}
+            agent=${agent}
+            values=${values}
+            changes=${change.options}
+            onChange=${(name, value) => changeOption(id, name, value, valuesOf(agent, session.agent.options)[name])}
+          />
+          <button
+            type="button"
+            class=${`picker${change.tools || change.appTools ? " is-changed" : ""}`}
+            title="The agent's tools"
+            onClick=${() => setSettings("tools")}
+          >
+            <${Icon} name="tool" size=${14} /><span class="picker-value"
+              >${toolsInWords(change.tools ?? session.agent.tools ?? [])}</span
+            >
+          </button>
+          <${IconButton} icon="settings" label="All options and tools" onClick=${() => setSettings("options")} />
+          <${ComposerMenu} steers=${steers} preferred=${preferred} />
+        </div>`
+      }
       <div class="composer-send">
-        ${running || waiting
-          ? html`<${Button} kind=${empty ? "danger" : "default"} icon="stop" busy=${stopping} title="Stop the run (Esc)" onClick=${stop}><span class="send-label">Stop</span><//>`
-          : null}
-        ${running && steers && !empty &&
-        html`<${Button} icon=${action === "steer" ? "queue" : "steer"} onClick=${() => send(action === "steer" ? "queue" : "steer")}>
-          ${action === "steer" ? "Queue" : "Steer"}
-        <//>`}
-        ${(!running || !empty) &&
-        html`<${Button} kind="primary" class="send" icon=${{ send: "arrow-up", queue: "queue", steer: "steer" }[action]} disabled=${empty}
-          aria-label=${action === "send" ? "Send" : undefined} title=${TITLES[action]} onClick=${() => send(action)}>
-          ${action === "send" ? null : html`<span>${action === "steer" ? "Steer" : "Queue"}</span>`}
-        <//>`}
+        ${
+          running
+            ? html`<${Button}
+                kind=${empty ? "danger" : "default"}
+                icon="stop"
+                busy=${stopping}
+                title="Stop the run (Esc)"
+                onClick=${stop}
+                ><span class="send-label">Stop</span><//
+              >`
+            : null
+        }
+        ${
+          running &&
+          steers &&
+          !empty &&
+          html`<${Button}
+            icon=${action === "steer" ? "queue" : "steer"}
+            onClick=${() => send(action === "steer" ? "queue" : "steer")}
+          >
+            ${action === "steer" ? "Queue" : "Steer"}
+          <//>`
+        }
+        ${
+          (!running || !empty) &&
+          html`<${Button}
+            kind="primary"
+            class="send"
+            icon=${{ send: "arrow-up", queue: "queue", steer: "steer" }[action]}
+            disabled=${empty}
+            aria-label=${action === "send" ? "Send" : undefined}
+            title=${TITLES[action]}
+            onClick=${() => send(action)}
+          >
+            ${action === "send" ? null : html`<span>${action === "steer" ? "Steer" : "Queue"}</span>`}
+          <//>`
+        }
       </div>
     <//>
     ${settings && agent && html`<${SessionSettings} session=${session} agent=${agent} values=${values} tab=${settings} onClose=${() => setSettings(null)} />`}

@@ -6,7 +6,16 @@ const PAUSE = 120;
 let lastId = 0;
 
 /** @param {{agent: string, value: string, onChange: (folder: string) => void, recent?: string[]}} props `recent` are offered while it is empty */
-export function FolderField({ agent, value, onChange, recent = [], id, describedBy, label, placeholder = "The agent's own folder" }) {
+export function FolderField({
+  agent,
+  value,
+  onChange,
+  recent = [],
+  id,
+  describedBy,
+  label,
+  placeholder = "The agent's own folder",
+}) {
   const [folders, setFolders] = useState([]);
   const [open, setOpen] = useState(false);
   const [at, setAt] = useState(-1);
@@ -42,7 +51,10 @@ export function FolderField({ agent, value, onChange, recent = [], id, described
     if (step) {
       event.preventDefault();
       setAt((at + step + folders.length) % folders.length);
-    } else if ((event.key === "Enter" && at >= 0) || (event.key === "Tab" && !event.shiftKey && folders.length && value && at >= 0)) {
+    } else if (
+      (event.key === "Enter" && at >= 0) ||
+      (event.key === "Tab" && !event.shiftKey && folders.length && value && at >= 0)
+    ) {
       event.preventDefault();
       event.stopPropagation();
       choose(folders[at]);
@@ -53,7 +65,10 @@ export function FolderField({ agent, value, onChange, recent = [], id, described
     }
   };
   const shown = open && folders.length > 0;
-  return html`<div class="folder-field" onFocusOut=${(event) => !event.currentTarget.contains(event.relatedTarget) && setOpen(false)}>
+  return html`<div
+    class="folder-field"
+    onFocusOut=${(event) => !event.currentTarget.contains(event.relatedTarget) && setOpen(false)}
+  >
     <input
       type="text"
       class="input"
@@ -75,12 +90,23 @@ export function FolderField({ agent, value, onChange, recent = [], id, described
       onKeyDown=${keys}
     />
     <div class="folder-list" role="listbox" id=${listId.current} aria-label="Folders" hidden=${!shown}>
-      ${shown &&
-      folders.map(
-        (folder, index) =>
-          html`<div key=${folder} role="option" id=${`${listId.current}-${index}`} class=${`picker-option${index === at ? " is-active" : ""}`}
-            aria-selected=${String(index === at)} onMouseDown=${(event) => event.preventDefault()} onClick=${() => choose(folder)}><bdi>${folder}</bdi></div>`,
-      )}
+      ${
+        shown &&
+        folders.map(
+          (folder, index) =>
+            html`<div
+              key=${folder}
+              role="option"
+              id=${`${listId.current}-${index}`}
+              class=${`picker-option${index === at ? " is-active" : ""}`}
+              aria-selected=${String(index === at)}
+              onMouseDown=${(event) => event.preventDefault()}
+              onClick=${() => choose(folder)}
+            >
+              <bdi>${folder}</bdi>
+            </div>`,
+        )
+      }
     </div>
     ${open && problem && html`<p class="form-error" role="alert">${problem}</p>`}
   </div>`;

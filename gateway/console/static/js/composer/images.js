@@ -24,8 +24,10 @@ export async function readImages(files, present, agent) {
     const name = file.name || "image";
     if (refused) problems.push(`${refused}. ${name} was left out.`);
     else if (!TYPES.includes(file.type)) problems.push(`${name} is no PNG, JPEG, GIF or WebP image.`);
-    else if (file.size > MOST_BYTES) problems.push(`${name} has ${(file.size / MIB).toFixed(1)} MB; an image may have ${MOST_BYTES / MIB} MB.`);
-    else if (present.length + images.length >= MOST_IMAGES) problems.push(`A message may have ${MOST_IMAGES} images. ${name} was left out.`);
+    else if (file.size > MOST_BYTES)
+      problems.push(`${name} has ${(file.size / MIB).toFixed(1)} MB; an image may have ${MOST_BYTES / MIB} MB.`);
+    else if (present.length + images.length >= MOST_IMAGES)
+      problems.push(`A message may have ${MOST_IMAGES} images. ${name} was left out.`);
     else images.push({ id: `${Date.now()}-${Math.random()}`, name, url: await dataUrl(file) });
   }
   return { images, problems };

@@ -24,7 +24,21 @@ const touch = matchMedia("(pointer: coarse)");
  * @param {string} props.label
  * @param {(problems: string[]) => void} props.onProblems
  */
-export function MessageBox({ draft, onDraft, onSend, agent, commands, files, history, label, placeholder, onProblems, autoFocus, fieldRef, children }) {
+export function MessageBox({
+  draft,
+  onDraft,
+  onSend,
+  agent,
+  commands,
+  files,
+  history,
+  label,
+  placeholder,
+  onProblems,
+  autoFocus,
+  fieldRef,
+  children,
+}) {
   const own = useRef(null);
   const field = fieldRef ?? own;
   const [caret, setCaret] = useState(0);
@@ -138,17 +152,23 @@ export function MessageBox({ draft, onDraft, onSend, agent, commands, files, his
     onDrop=${onDrop}
   >
     ${menu.open && html`<${CompletionMenu} menu=${menu} kind=${trigger.kind} choose=${choose} />`}
-    ${draft.images.length > 0 &&
-    html`<ul class="message-images" aria-label="Images">
-      ${draft.images.map(
-        (image) =>
-          html`<li key=${image.id}>
-            <img src=${image.url} alt=${image.name} />
-            <${IconButton} icon="close" size=${12} label=${`Remove ${image.name}`}
-              onClick=${() => onDraft({ ...draft, images: draft.images.filter((other) => other !== image) })} />
-          </li>`,
-      )}
-    </ul>`}
+    ${
+      draft.images.length > 0 &&
+      html`<ul class="message-images" aria-label="Images">
+        ${draft.images.map(
+          (image) =>
+            html`<li key=${image.id}>
+              <img src=${image.url} alt=${image.name} />
+              <${IconButton}
+                icon="close"
+                size=${12}
+                label=${`Remove ${image.name}`}
+                onClick=${() => onDraft({ ...draft, images: draft.images.filter((other) => other !== image) })}
+              />
+            </li>`,
+        )}
+      </ul>`
+    }
     <textarea
       ref=${field}
       rows="1"
@@ -182,12 +202,24 @@ export function MessageBox({ draft, onDraft, onSend, agent, commands, files, his
 function AddImages({ agent, onFiles }) {
   const input = useRef(null);
   const refused = whyNoImages(agent);
-  return html`<input type="file" ref=${input} hidden multiple accept="image/png,image/jpeg,image/gif,image/webp" aria-label="Images to add"
+  return html`<input
+      type="file"
+      ref=${input}
+      hidden
+      multiple
+      accept="image/png,image/jpeg,image/gif,image/webp"
+      aria-label="Images to add"
       onChange=${(event) => {
         onFiles(event.target.files);
         event.target.value = "";
-      }} />
-    <${IconButton} icon="image" label=${refused || "Add images"} disabled=${Boolean(refused)} onClick=${() => input.current.click()} />`;
+      }}
+    />
+    <${IconButton}
+      icon="image"
+      label=${refused || "Add images"}
+      disabled=${Boolean(refused)}
+      onClick=${() => input.current.click()}
+    />`;
 }
 
 let lastId = 0;
@@ -205,8 +237,10 @@ function useMenu(trigger, commands, files) {
     let over = false;
     const search = async () => {
       try {
-        const items = trigger.kind === "command" ? commandItems(await commands(), trigger.query) : (await files(trigger.query)).map(fileItem);
-        if (!over) setFound({ key, items, note: items.length ? "" : trigger.kind === "command" ? "No such command" : "No such file" });
+        const items =
+          trigger.kind === "command" ? commandItems(await commands(), trigger.query) : (await files(trigger.query)).map(fileItem);
+        if (!over)
+          setFound({ key, items, note: items.length ? "" : trigger.kind === "command" ? "No such command" : "No such file" });
       } catch (error) {
         if (!over) setFound({ key, items: [], note: error.message });
       }
@@ -254,7 +288,13 @@ const fileItem = ({ path, type }) => ({
 function CompletionMenu({ menu, kind, choose }) {
   const list = useRef(null);
   useLayoutEffect(() => list.current.querySelector("[aria-selected=true]")?.scrollIntoView({ block: "nearest" }));
-  return html`<div class="completion-menu" role="listbox" id=${menu.id} ref=${list} aria-label=${kind === "command" ? "Commands" : "Files"}>
+  return html`<div
+    class="completion-menu"
+    role="listbox"
+    id=${menu.id}
+    ref=${list}
+    aria-label=${kind === "command" ? "Commands" : "Files"}
+  >
     ${menu.items.map(
       (item, index) =>
         html`<div

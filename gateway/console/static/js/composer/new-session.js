@@ -32,7 +32,11 @@ export function NewSession() {
   const agent = agents?.find((one) => one.name === name) ?? agents?.[0];
   if (!agents) return html`<div class="page-loading"><${Spinner} /></div>`;
   if (!agent) {
-    return html`<${Empty} icon="agents" title="No agent was found" action=${html`<${Button} onClick=${() => loadAgents()}>Look again<//>`}>
+    return html`<${Empty}
+      icon="agents"
+      title="No agent was found"
+      action=${html`<${Button} onClick=${() => loadAgents()}>Look again<//>`}
+    >
       Install the program of an agent, such as claude or codex, or add an agent to the configuration.
     <//>`;
   }
@@ -71,7 +75,8 @@ function useSettings(agent) {
 }
 
 /** A person writes here, so commands are commands. */
-const startOptions = (agent) => (agent.options.some((option) => option.name === "slash_commands") ? { slash_commands: "on" } : {});
+const startOptions = (agent) =>
+  agent.options.some((option) => option.name === "slash_commands") ? { slash_commands: "on" } : {};
 
 function NewSessionForm({ agents, agent }) {
   const settings = useSettings(agent);
@@ -126,11 +131,19 @@ function NewSessionForm({ agents, agent }) {
           options=${agents.map((one) => ({ value: one.name, label: one.title && one.title !== one.name ? `${one.title} (${one.name})` : one.name, description: one.description }))}
           onChange=${(name) => (remembered.value = { ...remembered.value, agent: name })}
         />
-        ${hasFolder &&
-        html`<div class="new-session-folder">
-          <${Icon} name="folder" size=${16} />
-          <${FolderField} agent=${agent.name} label="Working folder" value=${folder} recent=${recent} onChange=${(value) => settings.setOption("cwd", value)} />
-        </div>`}
+        ${
+          hasFolder &&
+          html`<div class="new-session-folder">
+            <${Icon} name="folder" size=${16} />
+            <${FolderField}
+              agent=${agent.name}
+              label="Working folder"
+              value=${folder}
+              recent=${recent}
+              onChange=${(value) => settings.setOption("cwd", value)}
+            />
+          </div>`
+        }
       </div>
       ${problem && html`<div class="notice error composer-problem" role="alert"><${Icon} name="error" /><span dir="auto">${problem}</span></div>`}
       <${MessageBox}
@@ -152,33 +165,54 @@ function NewSessionForm({ agents, agent }) {
           <${IconButton} icon="settings" label="All options and tools" onClick=${() => setDialog("options")} />
         </div>
         <div class="composer-send">
-          <${Button} kind="primary" class="send" icon="arrow-up" aria-label="Start the session" title="Start the session" busy=${busy} disabled=${empty} onClick=${start} />
+          <${Button}
+            kind="primary"
+            class="send"
+            icon="arrow-up"
+            aria-label="Start the session"
+            title="Start the session"
+            busy=${busy}
+            disabled=${empty}
+            onClick=${start}
+          />
         </div>
       <//>
       <div class="new-session-more">
-        <${Button} kind="plain" small aria-expanded=${String(showSystem)} onClick=${() => setShowSystem(!showSystem)}>System prompt<//>
+        <${Button} kind="plain" small aria-expanded=${String(showSystem)} onClick=${() => setShowSystem(!showSystem)}
+          >System prompt<//
+        >
         <${Button} kind="plain" small disabled=${busy} onClick=${start}>Start without a message<//>
       </div>
-      ${showSystem &&
-      html`<label class="new-session-system"
-        ><span>System prompt, before the agent's own instructions or instead of them</span
-        ><textarea class="input" rows="4" dir="auto" value=${system} onInput=${(event) => setSystem(event.target.value)}></textarea
-      ></label>`}
+      ${
+        showSystem &&
+        html`<label class="new-session-system"
+          ><span>System prompt, before the agent's own instructions or instead of them</span
+          ><textarea
+            class="input"
+            rows="4"
+            dir="auto"
+            value=${system}
+            onInput=${(event) => setSystem(event.target.value)}
+          ></textarea>
+        </label>`
+      }
     </div>
-    ${dialog &&
-    html`<${SettingsDialog}
-      agent=${agent}
-      values=${settings.values}
-      changed=${{}}
-      tools=${settings.tools}
-      appTools=${settings.appTools}
-      mocks=${settings.mocks}
-      tab=${dialog}
-      onOption=${settings.setOption}
-      onTools=${settings.setTools}
-      onAppTools=${settings.setAppTools}
-      onClose=${() => setDialog(null)}
-    />`}
+    ${
+      dialog &&
+      html`<${SettingsDialog}
+        agent=${agent}
+        values=${settings.values}
+        changed=${{}}
+        tools=${settings.tools}
+        appTools=${settings.appTools}
+        mocks=${settings.mocks}
+        tab=${dialog}
+        onOption=${settings.setOption}
+        onTools=${settings.setTools}
+        onAppTools=${settings.setAppTools}
+        onClose=${() => setDialog(null)}
+      />`
+    }
   </div>`;
 }
 

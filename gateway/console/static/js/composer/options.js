@@ -12,7 +12,9 @@ export const HIDDEN_VALUE = "***";
 
 /** The value of each option: the user's change, else the session's, else the default. */
 export function valuesOf(agent, given = {}, changes = {}) {
-  return Object.fromEntries((agent?.options ?? []).map((option) => [option.name, changes[option.name] ?? given[option.name] ?? option.default]));
+  return Object.fromEntries(
+    (agent?.options ?? []).map((option) => [option.name, changes[option.name] ?? given[option.name] ?? option.default]),
+  );
 }
 
 const choicesOf = (option) => option.options.map((value) => ({ value, label: value || "default" }));
@@ -43,8 +45,17 @@ export function ProminentOptions({ agent, values, changes, onChange }) {
 /** All options of an agent with their descriptions, as fields. */
 export function OptionFields({ agent, values, changes, onChange }) {
   return html`<div class="option-fields">
-    ${agent.options.map((option) => html`<${OptionField} key=${option.name} agent=${agent} option=${option} value=${values[option.name] ?? ""}
-      changed=${option.name in changes} onChange=${(value) => onChange(option.name, value)} />`)}
+    ${agent.options.map(
+      (option) =>
+        html`<${OptionField}
+          key=${option.name}
+          agent=${agent}
+          option=${option}
+          value=${values[option.name] ?? ""}
+          changed=${option.name in changes}
+          onChange=${(value) => onChange(option.name, value)}
+        />`,
+    )}
     ${!agent.options.length && html`<p class="dim">This agent has no options.</p>`}
   </div>`;
 }
@@ -62,16 +73,42 @@ function OptionInput({ agent, option, value, id, onChange }) {
   const about = option.description ? `${id}-about` : undefined;
   if (option.type === "secret") {
     const stored = value === HIDDEN_VALUE;
-    return html`<input type="password" id=${id} class="input" aria-describedby=${about} autocomplete="off" value=${stored ? "" : value}
-      placeholder=${stored ? "A value is stored. Write another to replace it." : "None"} onInput=${(event) => onChange(event.target.value || (stored ? HIDDEN_VALUE : ""))} />`;
+    return html`<input
+      type="password"
+      id=${id}
+      class="input"
+      aria-describedby=${about}
+      autocomplete="off"
+      value=${stored ? "" : value}
+      placeholder=${stored ? "A value is stored. Write another to replace it." : "None"}
+      onInput=${(event) => onChange(event.target.value || (stored ? HIDDEN_VALUE : ""))}
+    />`;
   }
-  if (option.name === "cwd") return html`<${FolderField} agent=${agent.name} id=${id} value=${value} describedBy=${about} onChange=${onChange} />`;
+  if (option.name === "cwd")
+    return html`<${FolderField} agent=${agent.name} id=${id} value=${value} describedBy=${about} onChange=${onChange} />`;
   if (option.type === "select" && !acceptsOthers(option)) {
-    return html`<${Select} id=${id} label=${option.title ?? option.name} aria-describedby=${about} value=${value}
-      options=${option.options.includes(value) ? choicesOf(option) : [{ value }, ...choicesOf(option)]} onChange=${onChange} />`;
+    return html`<${Select}
+      id=${id}
+      label=${option.title ?? option.name}
+      aria-describedby=${about}
+      value=${value}
+      options=${option.options.includes(value) ? choicesOf(option) : [{ value }, ...choicesOf(option)]}
+      onChange=${onChange}
+    />`;
   }
   const list = option.type === "select" ? `${id}-values` : undefined;
-  return html`<input type="text" id=${id} class="input" aria-describedby=${about} list=${list} dir="auto" autocomplete="off" spellcheck=${false}
-      value=${value} placeholder=${option.default || "default"} onInput=${(event) => onChange(event.target.value)} />
+  return html`<input
+      type="text"
+      id=${id}
+      class="input"
+      aria-describedby=${about}
+      list=${list}
+      dir="auto"
+      autocomplete="off"
+      spellcheck=${false}
+      value=${value}
+      placeholder=${option.default || "default"}
+      onInput=${(event) => onChange(event.target.value)}
+    />
     ${list && html`<datalist id=${list}>${option.options.map((one) => html`<option value=${one}></option>`)}</datalist>`}`;
 }

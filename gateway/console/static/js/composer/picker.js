@@ -39,28 +39,40 @@ export function Picker({ label, value, options, onChange, icon, free = false, ch
       ${icon && html`<${Icon} name=${icon} size=${14} />`}<bdi class="picker-value">${text || "default"}</bdi
       ><${Icon} name="chevron-down" size=${12} />
     </button>
-    ${open &&
-    html`<${PickerList}
-      label=${label}
-      anchor=${button.current}
-      value=${value}
-      options=${options}
-      free=${free}
-      close=${close}
-      choose=${(chosen) => {
-        close(true);
-        onChange(chosen);
-      }}
-    />`}`;
+    ${
+      open &&
+      html`<${PickerList}
+        label=${label}
+        anchor=${button.current}
+        value=${value}
+        options=${options}
+        free=${free}
+        close=${close}
+        choose=${(chosen) => {
+          close(true);
+          onChange(chosen);
+        }}
+      />`
+    }`;
 }
 
 function PickerList({ label, anchor, value, options, free, close, choose }) {
   const [query, setQuery] = useState("");
   const wanted = query.trim().toLowerCase();
-  const matching = options.filter((option) => `${option.label ?? ""} ${option.value} ${option.description ?? ""}`.toLowerCase().includes(wanted));
-  const own = free && wanted && !options.some((option) => option.value === query.trim()) ? [{ value: query.trim(), label: `Use “${query.trim()}”` }] : [];
+  const matching = options.filter((option) =>
+    `${option.label ?? ""} ${option.value} ${option.description ?? ""}`.toLowerCase().includes(wanted),
+  );
+  const own =
+    free && wanted && !options.some((option) => option.value === query.trim())
+      ? [{ value: query.trim(), label: `Use “${query.trim()}”` }]
+      : [];
   const shown = [...matching, ...own];
-  const [at, setAt] = useState(() => Math.max(0, options.findIndex((option) => option.value === value)));
+  const [at, setAt] = useState(() =>
+    Math.max(
+      0,
+      options.findIndex((option) => option.value === value),
+    ),
+  );
   const index = Math.min(at, shown.length - 1);
   const box = useRef(null);
   const field = useRef(null);
@@ -96,25 +108,40 @@ function PickerList({ label, anchor, value, options, free, close, choose }) {
   };
   const optionId = (position) => `${id.current}-${position}`;
   const active = shown.length ? optionId(index) : undefined;
-  return html`<div class="picker-list" popover="manual" ref=${box} tabindex="-1" onKeyDown=${keys} role=${searched ? undefined : "listbox"}
-    aria-label=${searched ? undefined : label} aria-activedescendant=${searched ? undefined : active}>
+  return html`<div
+    class="picker-list"
+    popover="manual"
+    ref=${box}
+    tabindex="-1"
+    onKeyDown=${keys}
+    role=${searched ? undefined : "listbox"}
+    aria-label=${searched ? undefined : label}
+    aria-activedescendant=${searched ? undefined : active}
+  >
     <p class="picker-title" aria-hidden="true">${label}</p>
-    ${searched &&
-    html`<input
-      type="text"
-      ref=${field}
-      role="combobox"
-      aria-label=${`Search ${label}`}
-      aria-expanded="true"
-      aria-controls=${id.current}
-      aria-activedescendant=${active}
-      autocomplete="off"
-      spellcheck=${false}
-      placeholder=${free ? "Search, or write a value" : "Search"}
-      value=${query}
-      onInput=${(event) => (setQuery(event.target.value), setAt(0))}
-    />`}
-    <div class="picker-options" id=${id.current} role=${searched ? "listbox" : "presentation"} aria-label=${searched ? label : undefined}>
+    ${
+      searched &&
+      html`<input
+        type="text"
+        ref=${field}
+        role="combobox"
+        aria-label=${`Search ${label}`}
+        aria-expanded="true"
+        aria-controls=${id.current}
+        aria-activedescendant=${active}
+        autocomplete="off"
+        spellcheck=${false}
+        placeholder=${free ? "Search, or write a value" : "Search"}
+        value=${query}
+        onInput=${(event) => (setQuery(event.target.value), setAt(0))}
+      />`
+    }
+    <div
+      class="picker-options"
+      id=${id.current}
+      role=${searched ? "listbox" : "presentation"}
+      aria-label=${searched ? label : undefined}
+    >
       ${shown.map(
         (option, position) =>
           html`<div
@@ -128,7 +155,8 @@ function PickerList({ label, anchor, value, options, free, close, choose }) {
           >
             <span class="picker-check">${option.value === value && html`<${Icon} name="check" size=${14} />`}</span>
             <span class="picker-text"
-              ><bdi>${option.label ?? option.value}</bdi>${option.description && html`<span class="picker-description">${option.description}</span>`}</span
+              ><bdi>${option.label ?? option.value}</bdi
+              >${option.description && html`<span class="picker-description">${option.description}</span>`}</span
             >
           </div>`,
       )}

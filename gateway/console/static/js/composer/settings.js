@@ -41,20 +41,44 @@ export function settingsOf({ options, tools, appTools }) {
  * @param {{agent: object, values: object, changed: object, tools: object[], appTools: object[], mocks: object,
  *   onOption: Function, onTools: Function, onAppTools: (found: {tools: object[], mocks: object}) => void, onClose: Function}} props
  */
-export function SettingsDialog({ agent, values, changed, tools, appTools, mocks, onOption, onTools, onAppTools, onClose, tab: first = "options", note }) {
+export function SettingsDialog({
+  agent,
+  values,
+  changed,
+  tools,
+  appTools,
+  mocks,
+  onOption,
+  onTools,
+  onAppTools,
+  onClose,
+  tab: first = "options",
+  note,
+}) {
   const [tab, setTab] = useState(first);
   const tabs = [
     { id: "options", label: "Options" },
     { id: "tools", label: "Agent's tools", count: tools.length },
     { id: "application", label: "Application's tools", count: appTools.length },
   ];
-  return html`<${Dialog} title=${`Settings of ${agent.title ?? agent.name}`} onClose=${onClose} wide=${true} class="settings-dialog">
+  return html`<${Dialog}
+    title=${`Settings of ${agent.title ?? agent.name}`}
+    onClose=${onClose}
+    wide=${true}
+    class="settings-dialog"
+  >
     ${note && html`<p class="dim">${note}</p>`}
     <${Tabs} label="Settings" tabs=${tabs} value=${tab} onChange=${setTab}>
       ${tab === "options" && html`<${OptionFields} agent=${agent} values=${values} changes=${changed} onChange=${onOption} />`}
       ${tab === "tools" && html`<${AgentTools} agent=${agent} tools=${tools} onChange=${onTools} />`}
-      ${tab === "application" &&
-      html`<${ToolsEditor} text=${toolsText(appTools, mocks)} supported=${Boolean(agent.capabilities?.application?.tools)} onApply=${onAppTools} />`}
+      ${
+        tab === "application" &&
+        html`<${ToolsEditor}
+          text=${toolsText(appTools, mocks)}
+          supported=${Boolean(agent.capabilities?.application?.tools)}
+          onApply=${onAppTools}
+        />`
+      }
     <//>
   <//>`;
 }
