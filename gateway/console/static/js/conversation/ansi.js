@@ -12,11 +12,8 @@ const NAMES = ["black", "red", "green", "yellow", "blue", "magenta", "cyan", "wh
 function asPrinted(text) {
   let shown = text.replace(/\r+\n/g, "\n");
   if (shown.includes("\r")) shown = shown.replace(/[^\n]*\r(?=[^\n\r])/g, "").replace(/\r/g, "");
-  while (shown.includes("\b")) {
-    const shorter = shown.replace(/[^\n\b]\b|^\b+/gm, (found) => (found[0] === "\b" || found.length === 2 ? "" : found));
-    const next = shorter === shown ? shown.replace(/[\b]/g, "") : shorter;
-    shown = next;
-  }
+  // Nested pairs, as of a deleted word, need as many rounds as it has letters.
+  for (let round = 0; round < 100 && shown.includes("\u0008"); round += 1) shown = shown.replace(/(?:[^\n\u0008]|^)\u0008/gm, "");
   return shown;
 }
 

@@ -46,7 +46,7 @@ function Outgoing({ sessionId, queued }) {
       const content = entry.message.content;
       const text = typeof content === "string" ? content : content.filter((block) => block.type === "text").map((block) => block.text).join("");
       const word = entry.state === "failed" ? "Not sent" : entry.state === "queued" ? "Queued: sent when this turn is over" : entry.when === "steer" ? "Sending to the agent at work…" : "Sending…";
-      return html`<article class=${`prompt outgoing ${entry.state}`} key=${entry.id} aria-label=${`Your message: ${word}`}>
+      return html`<article class=${`talk-prompt outgoing ${entry.state}`} key=${entry.id} aria-label=${`Your message: ${word}`}>
         <div class="prompt-text" dir="auto">${visibleText(text.slice(0, 4000))}</div>
         ${imagesOf(content).map((url, at) => html`<${Picture} key=${at} url=${url} alt=${`Image ${at + 1} of your message`} />`)}
         <p class="prompt-note"><${Icon} name=${entry.state === "failed" ? "error" : entry.when === "steer" ? "steer" : entry.state === "queued" ? "queue" : "clock"} size=${14} /> ${word}${entry.error ? `: ${entry.error}` : ""}</p>
@@ -57,7 +57,7 @@ function Outgoing({ sessionId, queued }) {
         </div>`}
       </article>`;
     })}
-    ${others > 0 && html`<p class="notice"><${Icon} name="queue" size=${14} /><span>${others === 1 ? "One message of another window or client is queued." : `${others} messages of other windows or clients are queued.`}</span></p>`}`;
+    ${others > 0 && html`<p class="talk-note"><${Icon} name="queue" size=${14} /><span>${others === 1 ? "One message of another window or client is queued." : `${others} messages of other windows or clients are queued.`}</span></p>`}`;
 }
 
 /** What happens, for screen readers: ends of answers and what waits, not each delta. */
@@ -212,12 +212,12 @@ function Open({ session, log }) {
     body = html`<${Empty} icon="error" title="The session's log could not be read" action=${html`<${Button} icon="refresh" onClick=${() => { log.error = null; log.notify(); log.open(); }}>Try again</${Button}>`}>${log.error.message}</${Empty}>`;
   } else if (!log.loaded) body = html`<div class="page-loading"><${Spinner} /></div>`;
   else {
-    const before = html`${log.hasOlder || log.loadingOlder ? html`<div class="list-older">${log.loadingOlder ? html`<span class="spinner" aria-hidden="true"></span> Loading older messages…` : html`<button type="button" class="show-more" onClick=${() => log.loadOlder()}>Load older messages</button>`}</div>` : null}`;
+    const before = html`${log.hasOlder || log.loadingOlder ? html`<div class="talk-older">${log.loadingOlder ? html`<span class="spinner" aria-hidden="true"></span> Loading older messages…` : html`<button type="button" class="show-more" onClick=${() => log.loadOlder()}>Load older messages</button>`}</div>` : null}`;
     const empty = !items.length && !outgoing.length && !log.hasOlder;
     const after = html`
       ${empty && html`<div class="conversation-empty"><${Icon} name="terminal" size=${28} /><p>Nothing was said yet. Write a message to ${visibleText(session.agent.name)}.</p></div>`}
-      ${own.state === "running" && !timeline.running && html`<p class="notice"><span class="spinner" aria-hidden="true"></span><span>The agent is starting…</span></p>`}
-      ${own.state === "running" && timeline.running && !atWork(items) && html`<p class="notice working"><span class="spinner" aria-hidden="true"></span><span>Working…</span></p>`}
+      ${own.state === "running" && !timeline.running && html`<p class="talk-note"><span class="spinner" aria-hidden="true"></span><span>The agent is starting…</span></p>`}
+      ${own.state === "running" && timeline.running && !atWork(items) && html`<p class="talk-note working"><span class="spinner" aria-hidden="true"></span><span>Working…</span></p>`}
       <${Approvals} session=${session} />
       <${Outgoing} sessionId=${id} queued=${own.queued ?? 0} />
     `;
@@ -244,7 +244,7 @@ function Open({ session, log }) {
       onCancel=${cancel}
       onEnd=${toEnd}
     />
-    ${log.deleted && html`<p class="notice bad"><${Icon} name="trash" size=${14} /><span>This session was deleted.</span></p>`}
+    ${log.deleted && html`<p class="talk-note bad"><${Icon} name="trash" size=${14} /><span>This session was deleted.</span></p>`}
     <div class="conversation-body">
       ${body}
       ${!follows && html`<${Button} class="to-end" icon="arrow-down" onClick=${toEnd}>${timeline.version > unseen.current ? "New output" : "To the end"}</${Button}>`}

@@ -20,8 +20,8 @@ function ContextMeter({ context }) {
   const level = share >= 90 ? "full" : share >= 70 ? "high" : "";
   const words = `${context.used.toLocaleString("en")} of ${context.size.toLocaleString("en")} tokens of the context window are used`;
   return html`<span class=${`context-meter ${level}`} title=${words}>
-    <span class="meter" role="meter" aria-label="Context window" aria-valuenow=${Math.round(share)} aria-valuemin="0" aria-valuemax="100" aria-valuetext=${words}>
-      <span class="meter-bar" ref=${(node) => node && (node.style.width = `${share}%`)}></span>
+    <span class="context-bar" role="meter" aria-label="Context window" aria-valuenow=${Math.round(share)} aria-valuemin="0" aria-valuemax="100" aria-valuetext=${words}>
+      <span class="context-fill" ref=${(node) => node && (node.style.width = `${share}%`)}></span>
     </span>
     <span>${percent(context)}</span>
   </span>`;
@@ -82,13 +82,13 @@ export function ConversationHeader({ session, context, model, canCancel, cancell
     ${renaming ? html`<${TitleField} session=${session} close=${() => setRenaming(false)} />` : html`<h1 class="pane-title" dir="auto" onDblClick=${() => setRenaming(true)}>${visibleText(titleOf(session))}</h1>`}
     <div class="pane-sub">
       <${State} state=${stateOf(session)} />
-      <span class="session-agent" title="Agent">${visibleText(session.agent.name)}${model ? html` <span class="dim">${visibleText(model)}</span>` : null}</span>
+      <span class="session-agent" title="Agent">${visibleText(session.agent.name)}${model && model !== session.agent.name ? html` <span class="dim">${visibleText(model)}</span>` : null}</span>
       ${folder && html`<span class="session-folder" title=${visibleText(folder)}><${Icon} name="folder" size=${14} /> <bdi dir="ltr">${visibleText(folderName(folder))}</bdi></span>`}
       <${SessionUsage} usage=${own.usage} />
       ${context && html`<${ContextMeter} context=${context} />`}
     </div>
     <div class="pane-actions">
-      ${canCancel && html`<${Button} small class="cancel" icon="stop" busy=${cancelling} onClick=${onCancel} title="Cancel (Esc)">Cancel</${Button}>`}
+      ${canCancel && html`<${Button} small class="cancel-turn" icon="stop" busy=${cancelling} onClick=${onCancel} title="Cancel (Esc)">Cancel</${Button}>`}
       <${Menu} label="Session" items=${items} />
     </div>
   </header>`;

@@ -24,7 +24,7 @@ function Prompt({ item, actions, context }) {
   const shown = long && !open ? text.split("\n").slice(0, 20).join("\n").slice(0, 2000) : text;
   const canFork = !item.steered && (item.seq !== undefined || item.position !== undefined);
   if (editing) return html`<${EditPrompt} item=${item} close=${() => setEditing(false)} send=${(content) => actions.resend(item, content)} />`;
-  return html`<article class=${`prompt${item.steered ? " steered" : ""}`} aria-label="Your message">
+  return html`<article class=${`talk-prompt${item.steered ? " steered" : ""}`} aria-label="Your message">
     <div class="prompt-text" dir="auto">${visibleText(shown)}${long && !open ? "…" : ""}</div>
     ${long && html`<button type="button" class="show-more" onClick=${() => setOpen(!open)}>${open ? "Show less" : `Show all ${text.length.toLocaleString("en")} characters`}</button>`}
     ${imagesOf(item.content).map((url, at) => html`<${Picture} key=${at} url=${url} alt=${`Image ${at + 1} of your message`} />`)}
@@ -61,7 +61,7 @@ function EditPrompt({ item, close, send }) {
       submit();
     }
   };
-  return html`<article class="prompt editing" aria-label="Edit your message">
+  return html`<article class="talk-prompt editing" aria-label="Edit your message">
     <textarea ref=${field} dir="auto" aria-label="Message" rows=${Math.min(16, text.split("\n").length + 1)} value=${text} onInput=${(event) => setText(event.target.value)} onKeyDown=${keys}></textarea>
     <p class="dim">A new session with everything before this message gets the new text. This session stays as it is.</p>
     <div class="edit-actions">
@@ -74,8 +74,8 @@ function EditPrompt({ item, close, send }) {
 function Thinking({ item }) {
   const [open, setOpen] = useFold(item.key, false);
   const took = item.took ? ` for ${duration(item.took)}` : "";
-  return html`<section class=${`thinking${item.discarded ? " discarded" : ""}`} aria-label="Thinking of the agent">
-    <button type="button" class="fold" aria-expanded=${String(open)} onClick=${() => setOpen(!open)}>
+  return html`<section class=${`talk-thinking${item.discarded ? " discarded" : ""}`} aria-label="Thinking of the agent">
+    <button type="button" class="talk-fold" aria-expanded=${String(open)} onClick=${() => setOpen(!open)}>
       <${Icon} name=${open ? "chevron-down" : "chevron-right"} size=${14} />
       <${Icon} name="brain" size=${14} />
       <span class=${item.streaming ? "shimmer" : ""}>${item.streaming ? "Thinking…" : `Thought${took}`}</span>
@@ -87,16 +87,16 @@ function Thinking({ item }) {
 
 function Answer({ item }) {
   if (item.discarded) {
-    return html`<section class="notice"><${Icon} name="refresh" size=${14} /><span>The agent lost this message half-way, and began it again.</span></section>`;
+    return html`<section class="talk-note"><${Icon} name="refresh" size=${14} /><span>The agent lost this message half-way, and began it again.</span></section>`;
   }
-  return html`<article class="answer" aria-label="Answer of the agent" aria-busy=${item.streaming ? "true" : undefined}><${Markdown} text=${item.text} streaming=${item.streaming} /></article>`;
+  return html`<article class="talk-answer" aria-label="Answer of the agent" aria-busy=${item.streaming ? "true" : undefined}><${Markdown} text=${item.text} streaming=${item.streaming} /></article>`;
 }
 
 function Plan({ item }) {
   const steps = stepsOf(item.entries);
   if (!steps) return null;
   const done = steps.filter((step) => step.status === "completed").length;
-  return html`<section class="card plan" aria-label="Plan of the agent">
+  return html`<section class="talk-card talk-plan" aria-label="Plan of the agent">
     <h3><${Icon} name="todo" /> Plan <span class="dim">${done} of ${steps.length} done</span></h3>
     <${Steps} steps=${steps} />
   </section>`;
@@ -105,7 +105,7 @@ function Plan({ item }) {
 function Failure({ item, actions, context }) {
   const { text, page } = adviceOf(item.message);
   const retry = context?.retry;
-  return html`<section class="card failure" role="group" aria-label="Error">
+  return html`<section class="talk-card talk-failure" role="group" aria-label="Error">
     <h3><${Icon} name="error" /> The agent reported an error</h3>
     <${Output} text=${String(item.message ?? "")} foldKey=${item.key} lines=${8} label="Error" />
     <p>${item.resetsAt ? `The limit resets at ${timeOf(item.resetsAt)}. ` : ""}${text}</p>
@@ -126,7 +126,7 @@ function RunEnd({ item, actions, context }) {
   return html`<footer class="run-end">
     ${stop && html`<span class=${`run-stop ${item.stopReason}`}><${Icon} name=${item.stopReason === "cancelled" ? "stop" : item.stopReason === "error" ? "error" : "info"} size=${14} /> ${stop}</span>`}
     <span class="run-facts">
-      ${item.durationMs > 0 && html`<span title="Time from the prompt">${duration(item.durationMs)}</span>`}
+      ${item.durationMs >= 50 && html`<span title="Time from the prompt">${duration(item.durationMs)}</span>`}
       ${used && html`<span title=${`Tokens: ${usageWords(usage)}`}>${tokens(usage.input + usage.cacheRead + usage.cacheWrite)} in, ${tokens(usage.output)} out</span>`}
       ${usage.cost !== null && usage.cost > 0 && html`<span title="By the agent's own price list">${dollars(usage.cost)}</span>`}
       ${window_ && html`<span title=${`${window_.used.toLocaleString("en")} of ${window_.size.toLocaleString("en")} tokens of the context window`}>context ${percent(window_)}</span>`}
@@ -145,7 +145,7 @@ export const percent = ({ used, size }) => {
 };
 
 function Notice({ icon, kind = "", children }) {
-  return html`<section class=${`notice ${kind}`}><${Icon} name=${icon} size=${14} /><span>${children}</span></section>`;
+  return html`<section class=${`talk-note ${kind}`}><${Icon} name=${icon} size=${14} /><span>${children}</span></section>`;
 }
 
 function Limit({ item }) {
@@ -159,15 +159,15 @@ function Limit({ item }) {
 function Compaction({ item }) {
   const [open, setOpen] = useFold(item.key, false);
   const facts = [item.trigger ? `${visibleText(item.trigger)}` : null, item.tokensBefore ? `${tokens(item.tokensBefore)} tokens before` : null, item.kept ? `the last ${item.kept} messages are kept` : null].filter(Boolean);
-  return html`<section class="compaction">
-    <div class="notice"><${Icon} name="collapse" size=${14} /><span>The agent replaced the conversation so far by a summary${facts.length ? ` (${facts.join(", ")})` : ""}.</span>
+  return html`<section class="talk-compaction">
+    <div class="talk-note"><${Icon} name="collapse" size=${14} /><span>The agent replaced the conversation so far by a summary${facts.length ? ` (${facts.join(", ")})` : ""}.</span>
       ${item.summary && html`<button type="button" class="show-more" aria-expanded=${String(open)} onClick=${() => setOpen(!open)}>${open ? "Hide the summary" : "Show the summary"}</button>`}</div>
-    ${open && html`<div class="card"><${Markdown} text=${item.summary} /></div>`}
+    ${open && html`<div class="talk-card"><${Markdown} text=${item.summary} /></div>`}
   </section>`;
 }
 
 function Raw({ item }) {
-  return html`<section class="raw" aria-label=${item.stream === "stderr" ? "Standard error of the agent" : "Output of the agent that is no message"}>
+  return html`<section class="talk-raw" aria-label=${item.stream === "stderr" ? "Standard error of the agent" : "Output of the agent that is no message"}>
     <p class="dim">${item.stream === "stderr" ? "Standard error of the agent" : "Output of the agent that is no message"}</p>
     <${Output} text=${item.text} foldKey=${item.key} lines=${6} />
   </section>`;
@@ -175,8 +175,8 @@ function Raw({ item }) {
 
 function System({ item }) {
   const [open, setOpen] = useFold(item.key, false);
-  return html`<section class="thinking">
-    <button type="button" class="fold" aria-expanded=${String(open)} onClick=${() => setOpen(!open)}><${Icon} name=${open ? "chevron-down" : "chevron-right"} size=${14} /><span>System prompt</span></button>
+  return html`<section class="talk-thinking">
+    <button type="button" class="talk-fold" aria-expanded=${String(open)} onClick=${() => setOpen(!open)}><${Icon} name=${open ? "chevron-down" : "chevron-right"} size=${14} /><span>System prompt</span></button>
     ${open && html`<${Output} text=${item.text} foldKey=${item.key} lines=${40} label="System prompt" plain=${true} />`}
   </section>`;
 }

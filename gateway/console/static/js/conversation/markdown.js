@@ -116,7 +116,7 @@ function checkbox(input, checked) {
 
 function scrolling(table) {
   const box = document.createElement("div");
-  box.className = "table";
+  box.className = "md-table";
   box.tabIndex = 0;
   box.setAttribute("role", "region");
   box.setAttribute("aria-label", "Table");

@@ -45,7 +45,7 @@ export function Output({ text: given, foldKey, live = false, lines = 12, label =
   const visible = shown > 0 && part.text.length < 20_000 ? part.text : shown > STEP ? part.text : cutLines(part.text);
   const cut = visible.length < part.text.length && visible.includes("more characters on this line");
   const next = part.rest > 0 ? (shown || 0) + STEP : cut ? STEP * 2 : 0;
-  return html`<div class="output">
+  return html`<div class="tool-output">
     <pre class=${`output-text${live ? " live" : ""}`} tabindex="0" role="region" aria-label=${label} dir="ltr">${plain ? visible : html`<${Ansi} text=${visible} />`}</pre>
     <div class="output-actions">
       ${(part.rest > 0 || cut) && next > 0 &&
@@ -60,7 +60,7 @@ export function Output({ text: given, foldKey, live = false, lines = 12, label =
 
 /** An image of a message or a result: shown if it is in the message itself, else a link to it. */
 export function Picture({ url, alt = "Image" }) {
-  if (isShownImage(url)) return html`<img class="picture" src=${url} alt=${alt} loading="lazy" />`;
+  if (isShownImage(url)) return html`<img class="talk-picture" src=${url} alt=${alt} loading="lazy" />`;
   const link = safeLink(url);
   if (link) return html`<a class="image-link" href=${link} target="_blank" rel="noopener noreferrer" title=${link}>${alt}: ${link.length > 80 ? `${link.slice(0, 80)}…` : link}</a>`;
   return html`<span class="image-link">${alt} that cannot be shown</span>`;

@@ -10,8 +10,9 @@ const ANY_HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u2028\u2029\u202a-\
 function picture(character) {
   const code = character.charCodeAt(0);
   if (character === "\r") return "";
-  if (code < 0x20) return String.fromCharCode(0x2400 + code);
-  if (code === 0x7f) return "\u2421";
+  // Caret notation, as terminals show them: fonts often lack the pictures of control characters.
+  if (code < 0x20) return `^${String.fromCharCode(0x40 + code)}`;
+  if (code === 0x7f) return "^?";
   return `[U+${code.toString(16).toUpperCase().padStart(4, "0")}]`;
 }
 

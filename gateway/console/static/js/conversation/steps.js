@@ -37,7 +37,7 @@ export function stepsOfCall(name, input) {
 }
 
 export function Steps({ steps }) {
-  return html`<ol class="steps">
+  return html`<ol class="talk-steps">
     ${steps.map(
       (step, at) => html`<li key=${at} class=${step.status}>
         <${Icon} name=${ICONS[step.status]} size=${14} /><span><${SafeText} text=${step.content} /><span class="visually-hidden"> (${WORDS[step.status]})</span>${step.priority === "high" ? html` <span class="step-priority">high</span>` : null}</span>

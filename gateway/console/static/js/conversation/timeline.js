@@ -336,7 +336,7 @@ const HANDLERS = {
     this._changeCall(event.tool_call_id, { terminal: event.terminal_id });
   },
   subagent(event, entry) {
-    const call = this._known(event.id, entry, { name: event.label || "Sub-agent" });
+    const call = this._known(event.id, entry, { name: "Sub-agent", detail: event.label ?? null });
     const state = event.status === "started" ? call.state : event.status === "failed" ? "failed" : "completed";
     this._changeCall(event.id, { subagent: { label: event.label, status: event.status }, ...(OPEN.has(call.state) ? { state } : {}) });
   },

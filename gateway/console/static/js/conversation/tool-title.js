@@ -7,13 +7,13 @@ const KINDS = [
   ["search", /^(grep|glob|search|ls|find|list_directory|search_file_content|grep_search|lookup|toolsearch|list_dir)$/i],
   ["web", /^(webfetch|websearch|web_search|web_fetch|fetch|google_web_search)$/i],
   ["todo", /^(todowrite|todo_write|write_todos|update_plan|task(create|update|list|get)|todo)$/i],
-  ["agent", /^(agent|task|spawn_agent|delegate.*|subagent)$/i],
+  ["agent", /^(agent|task|spawn_agent|delegate.*|sub-?agent)$/i],
   ["question", /^(askuserquestion|request_user_input|ask_user.*)$/i],
   ["plan", /^(exitplanmode|enterplanmode|exit_plan_mode|implement_plan|switch_mode)$/i],
 ];
 
 const SUBJECTS = [
-  "command", "cmd", "script", "file_path", "path", "notebook_path", "absolute_path", "pattern", "url", "query", "skill", "subject",
+  "command", "cmd", "script", "pattern", "file_path", "path", "notebook_path", "absolute_path", "url", "query", "skill", "subject",
   "location", "title", "description", "name",
 ];
 

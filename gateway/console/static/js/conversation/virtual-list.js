@@ -88,7 +88,7 @@ class Row extends Component {
   }
 
   render({ item, renderItem, context }) {
-    return html`<div class="row" data-key=${item.key} ref=${(node) => (this.node = node)}>${renderItem(item, context)}</div>`;
+    return html`<div class="talk-row" data-key=${item.key} ref=${(node) => (this.node = node)}>${renderItem(item, context)}</div>`;
   }
 }
 
@@ -126,8 +126,14 @@ export class VirtualList extends Component {
     return next !== this.props || state !== this.state;
   }
 
-  componentDidUpdate(previous, state) {
-    if (previous.items !== this.props.items || state !== this.state) this.settle();
+  componentDidUpdate() {
+    this.measure();
+    this.settle();
+  }
+
+  /** Heights of the rows in the page, before the browser paints them. */
+  measure() {
+    for (const row of this.scroller.querySelectorAll(":scope > .talk-row")) this.positions.measured(row.dataset.key, row.getBoundingClientRect().height);
   }
 
   /** The distance from the top of the list to its first row. */
@@ -153,17 +159,22 @@ export class VirtualList extends Component {
   settle() {
     if (!this.scroller) return;
     this.positions.update(this.props.items, this.props.estimate);
-    this.top.style.height = `${this.positions.offsets[Math.min(this.state.start, this.positions.count)]}px`;
-    this.bottom.style.height = `${Math.max(0, this.positions.total - this.positions.offsets[Math.min(this.state.end, this.positions.count)])}px`;
-    if (this.follows) this.scrollTo(this.scroller.scrollHeight);
-    else if (this.anchor) {
-      const offset = this.positions.offsetOf(this.anchor.key);
-      if (offset !== null) {
-        const wanted = offset + this.headHeight - this.anchor.distance;
-        if (Math.abs(wanted - this.scroller.scrollTop) >= 1) this.scrollTo(wanted);
-      }
+    const { offsets, count, total } = this.positions;
+    this.top.style.height = `${offsets[Math.min(this.state.start, count)]}px`;
+    this.bottom.style.height = `${Math.max(0, total - offsets[Math.min(this.state.end, count)])}px`;
+    if (this.follows) {
+      this.scrollTo(this.scroller.scrollHeight);
+      this.show(total - this.height);
+      return;
     }
-    this.window();
+    const offset = this.anchor && this.positions.offsetOf(this.anchor.key);
+    if (offset === null) {
+      this.show(this.scroller.scrollTop - this.headHeight);
+      return;
+    }
+    const from = offset - this.anchor.distance;
+    if (Math.abs(from + this.headHeight - this.scroller.scrollTop) >= 1) this.scrollTo(from + this.headHeight);
+    this.show(from);
   }
 
   scrollTo(top) {
@@ -171,12 +182,10 @@ export class VirtualList extends Component {
     this.lastTop = this.scroller.scrollTop;
   }
 
-  /** Chooses the rows that are in the page. */
-  window() {
-    const from = this.scroller.scrollTop - this.headHeight;
+  /** Chooses the rows that are in the page, if the visible part begins so far below the first row. */
+  show(from) {
     const [start, end] = this.positions.range(from - MARGIN, from + this.height + MARGIN);
     if (start !== this.state.start || end !== this.state.end) this.setState({ start, end });
-    if (!this.follows) this.remember(from);
     if (this.scroller.scrollTop < 600 && this.positions.count) this.props.onNearTop?.();
   }
 
@@ -193,7 +202,9 @@ export class VirtualList extends Component {
     if (scrollTop < this.lastTop - 1 && left > 4) this.follow(false);
     else if (left <= NEAR_END && scrollTop >= this.lastTop) this.follow(true);
     this.lastTop = scrollTop;
-    this.window();
+    const from = scrollTop - this.headHeight;
+    if (!this.follows) this.remember(from);
+    this.show(from);
   };
 
   follow(follows) {
@@ -226,12 +237,12 @@ export class VirtualList extends Component {
       rows.push(html`<${Row} key=${item.key} item=${item} context=${contextOf?.(item)} renderItem=${renderItem} observer=${this.observer} />`);
     }
     // Heights of the spacers are set after rendering, together with the scroll position.
-    return html`<div class="list" tabindex="0" role="region" aria-label=${label} ref=${(node) => (this.scroller = node)} onScroll=${this.onScroll}>
-      <div class="list-head" ref=${(node) => (this.head = node)}>${before}</div>
-      <div class="list-space" ref=${(node) => (this.top = node)}></div>
+    return html`<div class="talk-list" tabindex="0" role="region" aria-label=${label} ref=${(node) => (this.scroller = node)} onScroll=${this.onScroll}>
+      <div class="talk-head" ref=${(node) => (this.head = node)}>${before}</div>
+      <div class="talk-space" ref=${(node) => (this.top = node)}></div>
       ${rows}
-      <div class="list-space" ref=${(node) => (this.bottom = node)}></div>
-      <div class="list-tail" ref=${(node) => (this.tail = node)}>${after}</div>
+      <div class="talk-space" ref=${(node) => (this.bottom = node)}></div>
+      <div class="talk-tail" ref=${(node) => (this.tail = node)}>${after}</div>
     </div>`;
   }
 }
