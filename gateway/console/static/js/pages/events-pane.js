@@ -7,6 +7,7 @@ import { PaneHeader, Select, Tabs } from "../ui/index.js";
 import { turnsOf } from "./event-log.js";
 import { FramesView } from "./frames-view.js";
 import { LogView } from "./log-view.js";
+import { useTitle } from "./parts.js";
 import { RequestsView } from "./requests-view.js";
 import { useEventLog } from "./use-event-log.js";
 
@@ -29,6 +30,7 @@ function Pane({ sessionId }) {
   const turns = turnsOf(log.all.entries);
   const chosen = turns.find((one) => one.id === turn) ?? turns[turns.length - 1] ?? null;
   const title = session ? titleOf(session) : sessionId;
+  useTitle(`Events of ${title}`);
   const showFrames = (id) => {
     setTurn(id);
     setView("frames");

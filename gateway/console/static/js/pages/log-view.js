@@ -76,10 +76,10 @@ export function LogView({ log, onFrames }) {
               replayed.speed === "steps" ? `, ${replayed.waiting.length.toLocaleString("en")} are waiting` : ""
             }.<//>
           ${replayed.speed === "steps" && html`<button type="button" class="button primary" disabled=${replayed.waiting.length === 0} onClick=${() => log.step()}>Next event</button>`}
-          <button type="button" class="button" onClick=${() => (log.stopReplay(), setFollow(true))}>End the replay</button>`
+          <button type="button" key="end" class="button" onClick=${() => (log.stopReplay(), setFollow(true))}>End the replay</button>`
           : html`<label>Replay from event <input class="input" type="number" min="1" step="1" inputmode="numeric" value=${from} placeholder="1" onInput=${(event) => setFrom(event.target.value)} /></label>
           <${Select} label="Speed of the replay" value=${speed} options=${SPEEDS} onChange=${setSpeed} />
-          <button type="submit" class="button" disabled=${total === 0}>Replay</button>`
+          <button type="submit" key="replay" class="button" disabled=${total === 0}>Replay</button>`
       }
     </form>
     <p class="events-status" role="status">
