@@ -51,7 +51,9 @@ def test_sessions_are_grouped_by_folder_or_agent(page: Page, daemon: ConsoleDaem
     here = daemon.new_session(agent="echo", agent_fields={"options": {"cwd": str(folder)}})
     daemon.send(here, "hello")
     groups = page.locator(".session-group")
-    expect(groups.filter(has=page.get_by_role("button", name="website")).locator(".session-row")).to_have_attribute("data-session", here)
+    expect(groups.filter(has=page.get_by_role("button", name="website")).locator(".session-row")).to_have_attribute(
+        "data-session", here
+    )
 
     page.get_by_role("button", name=re.compile("^website")).click()
     expect(row(page, here)).to_have_count(0)

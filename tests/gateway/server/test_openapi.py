@@ -103,7 +103,9 @@ async def test_security_requirement_is_documented_where_a_key_is_required(portic
             content = {"driver": "echo", "task": "x"} if path == "/v1/execute" else None
             answer = await anybody.request(
                 method,
-                path.format(id="x", name="x", session_id="x", agent="echo", model_id="echo", response_id="x", conversation_id="x"),
+                path.format(
+                    id="x", name="x", session_id="x", agent="echo", model_id="echo", response_id="x", conversation_id="x"
+                ),
                 json=content,
             )
             key_required = answer.status_code == 401
