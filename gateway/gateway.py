@@ -31,11 +31,13 @@ from gateway.runs.recovery import close_open_runs, end_left_behind
 from gateway.runs.retention import Retention
 from gateway.runs.run import RunState
 from gateway.security.api_keys import NamedKeys
-from gateway.security.authentication import Authenticator, Caller, caller_of_request
+from gateway.security.authentication import Authenticator, Authorization, Caller, caller_of_request
 from gateway.security.encryption import SecretEncryption
 from gateway.security.quotas import KeyQuotas, UnauthenticatedBodies
 from gateway.security.redaction import Redactor
 from gateway.security.secret_files import read_or_create
+from gateway.security.sign_in_codes import SignInCodes, WrongTries
+from gateway.security.sign_ins import SignIns
 from gateway.sessions.registry import Sessions
 from gateway.shared_services import SharedServices
 from gateway.store import Store
@@ -71,7 +73,8 @@ class Gateway:
     ) -> None:
         self.settings = settings
         self.named_keys = NamedKeys(settings.data_dir)
-        self.auth = Authenticator(keys, self.named_keys, share_sessions=settings.auth.share_sessions)
+        self.sign_ins, self.sign_in_codes, self.wrong_tries = SignIns(settings.data_dir), SignInCodes(), WrongTries()
+        self.auth = Authenticator(keys, self.named_keys, self.sign_ins, share_sessions=settings.auth.share_sessions)
         self.agents = agents or Agents(settings)
         self.discovery = discovery or Discovery(self.agents, settings.data_dir, redactor)
         self.keep_alive = settings.server.keep_alive
@@ -163,8 +166,8 @@ class Gateway:
         agent = self.agents.find(name)
         return agent is not None and agent.seeds
 
-    def authenticate(self, scope: Mapping[str, Any], authorization: str | None, token: str | None = None) -> Caller:
-        """Return the caller of a request (its ASGI scope), by its Authorization header or a token. Raises Unauthorized."""
+    def authenticate(self, scope: Mapping[str, Any], authorization: Authorization, token: str | None = None) -> Caller:
+        """Return the caller of a request (its ASGI scope), by its authorization or a token. Raises Unauthorized."""
         return caller_of_request(self.auth.check(authorization, token), scope, self.settings.server.host)
 
     async def problems(self) -> list[str]:

@@ -21,11 +21,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.errors import TooMany, Unauthorized
 from gateway.gateway import Gateway
+from gateway.protocols.authorization import authorization
 from gateway.protocols.json_bodies import Handler, StrictJsonRoute
 from gateway.protocols.route_metadata import SECURITY_REQUIREMENT
 from gateway.protocols.sse import until_unauthorized
-from gateway.security.authentication import Caller
+from gateway.security.authentication import Authorization, Caller
 from gateway.security.quotas import TOO_MANY_BODIES, RequestQuotas
+from gateway.security.sign_ins import SignInSecrets
 
 MAX_UNAUTHENTICATED_BODY = 1024 * 1024
 """Bytes of a body that is read to find a key in it. It is parsed only if it has a valid key, and is nested 200 deep at most."""
@@ -51,17 +53,17 @@ def authenticated_route(gateway: Gateway, body_field: str | None = None) -> type
             handler = super().get_route_handler()
 
             async def authenticated(request: Request) -> Response:
-                header, token = request.headers.get("authorization"), None
+                header, token = authorization(request.headers), None
                 try:
                     caller = gateway.authenticate(request.scope, header)
                 except Unauthorized:
                     if body_field is None:
                         raise
-                    body = await _unauthenticated_body(gateway, request)
+                    body = await unauthenticated_body(gateway, request)
                     _require_candidate(gateway, header, body, body_field)
                     token = _field(body, body_field)
                     caller = gateway.authenticate(request.scope, header, token)
-                    request = Request(request.scope, _with_body(body, request.receive))
+                    request = Request(request.scope, with_body(body, request.receive))
                 quotas = RequestQuotas(gateway.quotas, caller.name)
                 request.state.caller, request.state.quotas = caller, quotas
                 # FastAPI only calls it.
@@ -77,20 +79,20 @@ async def counted_response(
     caller: Caller,
     quotas: RequestQuotas,
     responding: Awaitable[Response],
-    header: str | None,
+    header: Authorization,
     token: str | None = None,
 ) -> ASGIApp:
-    """Return the response to a caller, who was authenticated by the Authorization `header` or by a token in the body.
+    """Return the response to a caller, who was authenticated by the headers (`header`) or by a token in the body.
 
-    It releases the quotas when it is sent, or if there is none. A stream ends once the key is revoked.
+    It releases the quotas when it is sent, or if there is none. A stream ends once the key is revoked, or the sign-in has ended.
     """
     try:
         response = await responding
     except BaseException:
         quotas.release()
         raise
-    if caller.name is not None:
-        # Only named keys can be revoked while the daemon runs.
+    if caller.name is not None or isinstance(header, SignInSecrets):
+        # Default keys cannot be revoked while the daemon runs.
         response = until_unauthorized(response, partial(gateway.auth.check, header, token))
     return _Counted(response, quotas)
 
@@ -108,14 +110,14 @@ class _Counted:
             self._quotas.release()
 
 
-async def _unauthenticated_body(gateway: Gateway, request: Request) -> bytes:
-    """Read a body whose sender is not known yet. Raises Unauthorized, TooMany or HTTPException."""
+async def unauthenticated_body(gateway: Gateway, request: Request, limit: int = MAX_UNAUTHENTICATED_BODY) -> bytes:
+    """Read a body of `limit` bytes at most whose sender is not known yet. Raises Unauthorized, TooMany or HTTPException."""
     too_large = Unauthorized(
-        f"no valid API key in the Authorization header, and without one a body may have {MAX_UNAUTHENTICATED_BODY} bytes: send "
+        f"no valid API key in the Authorization header, and without one a body may have {limit} bytes: send "
         "'Authorization: Bearer KEY'; `portico key` prints the key"
     )
     content_length = request.headers.get("content-length", "0")
-    if content_length.isdigit() and int(content_length) > MAX_UNAUTHENTICATED_BODY:
+    if content_length.isdigit() and int(content_length) > limit:
         raise too_large
     body, reading = bytearray(), False
     try:
@@ -124,7 +126,7 @@ async def _unauthenticated_body(gateway: Gateway, request: Request) -> bytes:
             while True:
                 message = await request.receive()
                 body += message.get("body", b"")
-                if len(body) > MAX_UNAUTHENTICATED_BODY:
+                if len(body) > limit:
                     raise too_large
                 if not message.get("more_body"):
                     return bytes(body)
@@ -137,7 +139,7 @@ async def _unauthenticated_body(gateway: Gateway, request: Request) -> bytes:
         raise HTTPException(408, text, {"Connection": "close"}) from None
 
 
-def _require_candidate(gateway: Gateway, header: str | None, body: bytes, name: str) -> None:
+def _require_candidate(gateway: Gateway, header: Authorization, body: bytes, name: str) -> None:
     """Raise Unauthorized if no text of the body looks like the field with a valid key.
 
     Parsing a body of 1 MiB takes up to 30 ms, and a caller without a key could send one after the other.
@@ -160,7 +162,7 @@ def _field(body: bytes, name: str) -> str | None:
     return found if isinstance(found, str) else None
 
 
-def _with_body(body: bytes, receive: Receive) -> Receive:
+def with_body(body: bytes, receive: Receive) -> Receive:
     """Return a `receive` that begins with the body that was read."""
     first: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
@@ -178,7 +180,7 @@ def public_route(gateway: Gateway) -> type[APIRoute]:
             handler = super().get_route_handler()
 
             async def checked(request: Request) -> Response:
-                header = request.headers.get("authorization")
+                header = authorization(request.headers)
                 if header is not None:
                     gateway.auth.check(header)
                 return await handler(request)

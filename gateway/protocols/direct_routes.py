@@ -24,8 +24,9 @@ from starlette.types import ASGIApp, ExceptionHandler, Message, Receive, Scope, 
 from gateway.errors import GatewayError
 from gateway.gateway import Gateway
 from gateway.protocols.authenticated_routes import counted_response
+from gateway.protocols.authorization import authorization
 from gateway.protocols.json_bodies import is_json
-from gateway.security.authentication import Caller
+from gateway.security.authentication import Authorization, Caller
 from gateway.security.quotas import RequestQuotas
 
 _VALID = "portico.valid_request"
@@ -85,18 +86,16 @@ class DirectRoute:
 
 @dataclass(frozen=True, slots=True)
 class _Valid:
-    """`authorization` is the header with the key."""
-
     route: DirectRoute
     request: DirectRequest
-    authorization: str | None
+    authorization: Authorization
 
 
 class DirectRoutes:
     """ASGI app: handles the valid requests of `routes` and passes all others to `app`.
 
     `handlers` are the exception handlers of the app. A request is passed on as it came, with the part of its body that was
-    received. It is valid if the key is in the Authorization header and the key has a connection left.
+    received. It is valid if it has the key, or a sign-in, in its headers, and the key has a connection left.
     """
 
     def __init__(
@@ -130,11 +129,11 @@ class DirectRoutes:
     ) -> _Valid | None:
         """Return the valid request, which has a connection of its key; None if the app is to respond."""
         headers = http.headers
-        authorization = headers.get("authorization")
+        given = authorization(headers)
         if not is_json(headers.get("content-type", "")):
             return None
         try:
-            caller = self._gateway.authenticate(http.scope, authorization)
+            caller = self._gateway.authenticate(http.scope, given)
             quotas = RequestQuotas(self._gateway.quotas, caller.name)
         except GatewayError:
             return None
@@ -142,7 +141,7 @@ class DirectRoutes:
         try:
             found = route.validated_headers(headers)
             body = route.validated_body(await received.body())
-            valid = _Valid(route, DirectRequest(http, caller, quotas, variables, found, body), authorization)
+            valid = _Valid(route, DirectRequest(http, caller, quotas, variables, found, body), given)
         except Exception:
             # What FastAPI's route raises too, where it has a response.
             return None

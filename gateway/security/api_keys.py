@@ -101,6 +101,11 @@ class NamedKeys:
                 os.utime(file, (now, now))
         return known.name
 
+    def has(self, name: str, digest: str) -> bool:
+        """Whether there is a key of this name and of this SHA-256 in hexadecimal digits."""
+        found = _read(self._folder / digest)
+        return found is not None and found.name == name
+
     def _files(self) -> Iterator[tuple[Path, NamedKey]]:
         for file in self._folder.glob("[0-9a-f]*"):
             if known := _read(file):

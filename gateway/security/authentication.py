@@ -11,7 +11,11 @@ from typing import Any
 from gateway.errors import Unauthorized
 from gateway.security.api_keys import NamedKeys
 from gateway.security.loopback import is_direct_and_local
+from gateway.security.sign_ins import KeyIdentity, SignIn, SignIns, SignInSecrets, digest_of_key
 
+Authorization = str | SignInSecrets | None
+"""An Authorization header, or what stands for it in a request of the console's page."""
+SIGNED_OUT = "this sign-in has ended, or is not this page's: sign in again, by `portico open` or with a key"
 HOW_TO_AUTHENTICATE = "send 'Authorization: Bearer KEY'; `portico key` prints the key"
 
 
@@ -49,28 +53,50 @@ def caller_of_request(caller: Caller, scope: Mapping[str, Any], bind: str) -> Ca
 
 
 class Authenticator:
-    """Checks keys in constant time. Without any default key, authentication is off.
+    """Checks keys in constant time, and sign-ins. Without any default key, authentication is off.
 
     With `share_sessions`, callers with named keys see every session.
     """
 
-    def __init__(self, keys: Iterable[str], named: NamedKeys, *, share_sessions: bool = False) -> None:
-        self._keys = [key.encode() for key in keys]
-        self._named, self._share = named, share_sessions
+    def __init__(self, keys: Iterable[str], named: NamedKeys, sign_ins: SignIns, *, share_sessions: bool = False) -> None:
+        given = tuple(keys)
+        self._keys = [key.encode() for key in given]
+        self._default = [KeyIdentity(None, digest_of_key(key)) for key in given]
+        self._named, self._sign_ins, self._share = named, sign_ins, share_sessions
 
     @property
     def is_off(self) -> bool:
         return not self._keys
 
-    def check(self, authorization: str | None, token: str | None = None) -> Caller:
-        """Return the caller of a request by its Authorization header, or by a token in its body. Raises Unauthorized."""
+    @property
+    def default_key(self) -> KeyIdentity:
+        """The first default key. There is none if authentication is off."""
+        return self._default[0]
+
+    def identity(self, authorization: Authorization) -> KeyIdentity:
+        """Return the key of a request, or that of its sign-in. Raises Unauthorized. Not if authentication is off."""
+        if isinstance(authorization, SignInSecrets):
+            return self._signed_in(authorization)[1]
+        caller = self.check(authorization)
+        digest = digest_of_key((authorization or "").partition(" ")[2].strip())
+        return KeyIdentity(caller.name, digest)
+
+    def sign_in(self, authorization: Authorization) -> SignIn | None:
+        """Return the sign-in of a request; None if it has another authorization. Raises Unauthorized."""
+        return self._signed_in(authorization)[0] if isinstance(authorization, SignInSecrets) else None
+
+    def check(self, authorization: Authorization, token: str | None = None) -> Caller:
+        """Return the caller of a request by its authorization, or by a token in its body. Raises Unauthorized."""
         caller = self._caller(authorization, token)
         current_key_name.set(caller.name)
         return caller
 
-    def _caller(self, authorization: str | None, token: str | None) -> Caller:
+    def _caller(self, authorization: Authorization, token: str | None) -> Caller:
         if self.is_off:
             return ADMINISTRATOR
+        if isinstance(authorization, SignInSecrets):
+            name = self._signed_in(authorization)[1].name
+            return ADMINISTRATOR if name is None else Caller(name, self._share)
         scheme, _, key = (authorization or "").partition(" ")
         given = [key.strip()] if scheme.lower() == "bearer" else []
         if token is not None:
@@ -84,3 +110,16 @@ class Authenticator:
             if name is not None:
                 return Caller(name, self._share)
         raise Unauthorized(f"this API key is unknown: {HOW_TO_AUTHENTICATE}")
+
+    def _signed_in(self, given: SignInSecrets) -> tuple[SignIn, KeyIdentity]:
+        """Return a sign-in with the key that it was made by, which is still valid. Raises Unauthorized."""
+        found = self._sign_ins.find(given)
+        if found is None:
+            raise Unauthorized(SIGNED_OUT)
+        if found.name is not None:
+            keys = [KeyIdentity(found.name, found.key)] if self._named.has(found.name, found.key) else []
+        else:
+            keys = [identity for identity in self._default if found.is_by(identity, given.cookie)]
+        if not keys:
+            raise Unauthorized(SIGNED_OUT)
+        return found, keys[0]

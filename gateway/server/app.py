@@ -21,10 +21,11 @@ from gateway.config import ServerSettings
 from gateway.console import routes as console
 from gateway.errors import GatewayError, TooMany, Unauthorized
 from gateway.gateway import Gateway
-from gateway.protocols import execute
+from gateway.protocols import execute, sign_ins
 from gateway.protocols.aap import versions
 from gateway.protocols.acp import routes as acp
 from gateway.protocols.authenticated_routes import authenticated_route
+from gateway.protocols.authorization import authorization
 from gateway.protocols.direct_routes import DirectRoutes
 from gateway.protocols.model_apis import anthropic_messages, chat_completions, models, responses
 from gateway.protocols.model_apis.vendor_requests import VendorRequests
@@ -70,7 +71,7 @@ def create_app(gateway: Gateway) -> ASGIApp:
             routes = protocol.router(gateway)
             direct.append(protocol.direct_route(gateway, routes))
             app.router.routes += routes.routes
-        for protocol in (driver_list, models, acp, health_and_metrics, live_agents, keys, audit, policy, diagnosis):
+        for protocol in (driver_list, models, acp, health_and_metrics, live_agents, keys, audit, policy, diagnosis, sign_ins):
             app.router.routes += protocol.router(gateway).routes
         app.router.routes += _openapi_routes(app, gateway).routes
         if gateway.settings.server.console:
@@ -130,7 +131,7 @@ def _add_error_handlers(app: FastAPI, gateway: Gateway) -> None:
 
     def _no_route(request: Request, problem: str) -> str:
         try:
-            gateway.auth.check(request.headers.get("authorization"))
+            gateway.auth.check(authorization(request.headers))
         except Unauthorized:
             # Not the path: redaction would show whether it contains a secret.
             return f"{problem} here; {versions.bases_hint(app, request.url.path) or ALL_ENDPOINTS}"

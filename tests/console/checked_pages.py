@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlsplit
 
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request
+import httpx
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request, StorageState
+
+from tests.daemon import KEY
+
+TOKEN = "portico.signIn"
+"""The name under which the page keeps the token of its sign-in."""
 
 REPORT_VIOLATIONS = """
 document.addEventListener("securitypolicyviolation", (event) => console.error(
-  `policy violation: ${event.violatedDirective} by ${event.blockedURI} at ${event.sourceFile}: ${event.sample}`));
+  `policy: ${event.violatedDirective} by ${event.blockedURI} at ${event.sourceFile}:${event.lineNumber} ${event.sample}`));
 """
 
 
@@ -26,8 +32,13 @@ class Windows:
         self._expected: list[re.Pattern[str]] = []
         self.found: list[str] = []
 
-    def context(self, **options: Any) -> BrowserContext:
-        """Return a new user of the browser with these options of Playwright, such as `viewport` and `color_scheme`."""
+    def context(self, key: str | None = KEY, **options: Any) -> BrowserContext:
+        """Return a new user of the browser, who is signed in by the key; nobody is signed in without one.
+
+        `options` are those of Playwright, such as `viewport` and `color_scheme`.
+        """
+        if key is not None:
+            options["storage_state"] = self._signed_in(key)
         context = self._browser.new_context(base_url=self.url, **options)
         context.set_default_timeout(15_000)
         context.add_init_script(REPORT_VIOLATIONS)
@@ -55,6 +66,16 @@ class Windows:
         """Close all windows."""
         for context in self._contexts:
             context.close()
+
+    def _signed_in(self, key: str) -> StorageState:
+        """What a browser keeps of a new sign-in."""
+        answer = httpx.post(f"{self.url}/v1/sign-ins", json={"key": key}, trust_env=False)
+        assert answer.status_code == 201, answer.text
+        [(name, value)] = answer.cookies.items()
+        host = urlsplit(self.url).hostname or ""
+        cookie = {"name": name, "value": value, "domain": host, "path": "/", "httpOnly": True, "sameSite": "Strict"}
+        kept = {"origin": self.url, "localStorage": [{"name": TOKEN, "value": answer.json()["token"]}]}
+        return cast(StorageState, {"cookies": [cookie], "origins": [kept]})
 
     def _watch(self, page: Page) -> None:
         page.on("console", self._record)

@@ -22,6 +22,7 @@ from gateway.gateway import Gateway
 from gateway.protocols.acp.connection import checked_slash_commands
 from gateway.protocols.acp.transport.http_streams import HttpClient
 from gateway.protocols.acp.transport.messages import parse_message
+from gateway.protocols.authorization import authorization
 from gateway.protocols.sse import event_stream
 from gateway.security.authentication import Caller
 
@@ -114,7 +115,7 @@ class HttpClients:
 
     def _record_use(self, client: HttpClient, request: Request) -> None:
         client.last_used = time.monotonic()
-        client.check_key = partial(self._gateway.auth.check, request.headers.get("authorization"))
+        client.check_key = partial(self._gateway.auth.check, authorization(request.headers))
 
     async def _disconnect(self, client: HttpClient) -> None:
         self._clients.pop(client.id, None)

@@ -1,0 +1,165 @@
+"""Sign-ins of the console's page: a code, which is used once, or a key is exchanged for a cookie and a token."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+from pydantic import BaseModel, Field
+
+from drivers.runtime.file_threads import in_thread
+from gateway.errors import BadRequest, Conflict, Forbidden, NotFound, StoreUnavailable, Unauthorized
+from gateway.gateway import Gateway
+from gateway.protocols.authenticated_routes import CurrentCaller, authenticated_route, unauthenticated_body, with_body
+from gateway.protocols.authorization import authorization, cookie_name, is_from_own_page
+from gateway.protocols.json_bodies import Handler, StrictJsonRoute
+from gateway.protocols.route_metadata import openapi_extra
+from gateway.security.sign_in_codes import CODE_SECONDS
+from gateway.security.sign_ins import KeyIdentity, SignInSecrets
+
+MAX_BODY = 4096
+"""Bytes of the body of a request to sign in."""
+COOKIE_SECONDS = 400 * 24 * 3600
+"""Seconds for which a browser keeps the cookie, the most that browsers allow. An unused sign-in ends earlier."""
+
+_SIGNED_IN = {"name": None, "administrator": True, "expiresAt": "2026-12-24T12:00:00Z", "open": False}
+_CODE_EXAMPLE = {"code": "wZJ2Pq…", "expiresIn": 60, "url": "http://127.0.0.1:7700/console/#code=wZJ2Pq…"}
+
+
+class SignInCode(BaseModel):
+    """A code, and the address of the console with it. Without authentication there is no code."""
+
+    code: str | None
+    expires_in: int = Field(serialization_alias="expiresIn", description="Seconds.")
+    url: str
+
+
+class SignInRequest(BaseModel):
+    """Either a code or a key."""
+
+    code: str | None = None
+    key: str | None = None
+
+
+class SignInState(BaseModel):
+    """Who is signed in. `name` is that of the key, null for a default key. `open`: no authentication is needed."""
+
+    name: str | None
+    administrator: bool
+    expires_at: str | None = Field(serialization_alias="expiresAt", description="If it is not used until then.")
+    open: bool
+
+
+class NewSignIn(SignInState):
+    """`token` is the value of the header `X-Portico-Sign-In`, which is needed besides the cookie."""
+
+    token: str
+
+
+def router(gateway: Gateway) -> APIRouter:
+    """Return the routes of a gateway."""
+    authenticated = APIRouter(tags=["operations"], route_class=authenticated_route(gateway))
+    public = APIRouter(tags=["operations"], route_class=_sign_in_route(gateway))
+
+    @authenticated.post("/v1/sign-in-codes", openapi_extra=openapi_extra(responses={200: _CODE_EXAMPLE}))
+    async def make_sign_in_code(request: Request) -> SignInCode:
+        """Make a code that signs a browser in, once and within a minute, with the key of this request."""
+        base = f"{request.url.scheme}://{request.headers['host']}/console/"
+        if gateway.auth.is_off:
+            return SignInCode(code=None, expires_in=int(CODE_SECONDS), url=base)
+        code = gateway.sign_in_codes.make(gateway.auth.identity(authorization(request.headers)))
+        return SignInCode(code=code, expires_in=int(CODE_SECONDS), url=f"{base}#code={code}")
+
+    @public.post(
+        "/v1/sign-ins",
+        status_code=201,
+        openapi_extra=openapi_extra(
+            {"By a code": {"code": "wZJ2Pq…"}, "By a key": {"key": "pk-…"}}, {201: {**_SIGNED_IN, "token": "q9Xv…"}}
+        ),
+        responses={401: {"description": "The code or the key is not valid."}},
+    )
+    async def sign_in(body: SignInRequest, request: Request, response: Response) -> NewSignIn:
+        """Sign a browser in: it gets a cookie, and a token for the header `X-Portico-Sign-In`; both are needed."""
+        identity = _identity(gateway, body, request)
+        try:
+            secrets = await in_thread(gateway.sign_ins.begin, identity)
+        except OSError as error:
+            raise StoreUnavailable(f"the sign-in cannot be stored in the data directory: {error.strerror}") from None
+        _set_cookie(response, request, secrets.cookie, COOKIE_SECONDS)
+        response.headers["Cache-Control"] = "no-store"
+        return NewSignIn(**_state(gateway, secrets, identity.name), token=secrets.token)
+
+    @authenticated.get("/v1/sign-ins/current", openapi_extra=openapi_extra(responses={200: _SIGNED_IN}))
+    async def current_sign_in(caller: CurrentCaller, request: Request, response: Response) -> SignInState:
+        """Who this request is authenticated as, and until when."""
+        response.headers["Cache-Control"] = "no-store"
+        return SignInState(**_state(gateway, authorization(request.headers), caller.name))
+
+    @authenticated.delete("/v1/sign-ins/current", status_code=204, response_class=Response)
+    async def sign_out(request: Request) -> Response:
+        """End the sign-in of this request, also for its streams."""
+        secrets = authorization(request.headers)
+        if not isinstance(secrets, SignInSecrets):
+            raise NotFound("this request is not authenticated by a sign-in, which could end")
+        await in_thread(gateway.sign_ins.end, secrets)
+        response = Response(status_code=204)
+        _set_cookie(response, request, "", 0)
+        return response
+
+    authenticated.routes += public.routes
+    return authenticated
+
+
+def _sign_in_route(gateway: Gateway) -> type[StrictJsonRoute]:
+    """Return a route class: who sends the body is not known before it is read, so that it must be small."""
+
+    class SignInRoute(StrictJsonRoute):
+        def get_route_handler(self) -> Handler:
+            handler = super().get_route_handler()
+
+            async def limited(request: Request) -> Response:
+                body = await unauthenticated_body(gateway, request, MAX_BODY)
+                return await handler(Request(request.scope, with_body(body, request.receive)))
+
+            return limited
+
+    return SignInRoute
+
+
+def _identity(gateway: Gateway, body: SignInRequest, request: Request) -> KeyIdentity:
+    if gateway.auth.is_off:
+        raise Conflict("this gateway was started with --no-auth: it needs no sign-in")
+    if not is_from_own_page(request.headers):
+        # A page of an allowed origin (server.origins) has a key of its own. Nobody is signed in by the page of somebody else.
+        raise Forbidden("only the console's own page may sign in")
+    if (body.code is None) == (body.key is None):
+        raise BadRequest("the body has either `code` or `key`")
+    client = request.client.host if request.client is not None else ""
+    gateway.wrong_tries.check(client)
+    if body.code is not None:
+        found = gateway.sign_in_codes.use(body.code)
+        if found is None:
+            gateway.wrong_tries.add(client)
+            raise Unauthorized("this code was used before, or is older than a minute: `portico open` makes a new one")
+        return found
+    try:
+        return gateway.auth.identity(f"Bearer {body.key}")
+    except Unauthorized:
+        gateway.wrong_tries.add(client)
+        raise Unauthorized("this API key is unknown; `portico key` prints the key") from None
+
+
+def _state(gateway: Gateway, given: Any, name: str | None) -> dict[str, Any]:
+    found = None if gateway.auth.is_off else gateway.auth.sign_in(given)
+    expires = None if found is None else datetime.fromtimestamp(found.expires_at, UTC).isoformat(timespec="seconds")
+    expires_at = expires.replace("+00:00", "Z") if expires else None
+    return {"name": name, "administrator": name is None, "expires_at": expires_at, "open": gateway.auth.is_off}
+
+
+def _set_cookie(response: Response, request: Request, value: str, seconds: int) -> None:
+    # Behind a proxy with TLS, the scheme of the request may be that of the proxy's own connection.
+    secure = request.url.scheme == "https" or request.headers.get("origin", "").startswith("https:")
+    response.set_cookie(
+        cookie_name(request.headers), value, max_age=seconds, path="/", secure=secure, httponly=True, samesite="strict"
+    )

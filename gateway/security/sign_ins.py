@@ -1,0 +1,163 @@
+"""Sign-ins of the console's page: each stands for the API key that it was made by, until it ends.
+
+A browser has two secrets of a sign-in. One is a cookie, which no script can read. But all ports of a host share their cookies, so
+that a server of somebody else on this machine gets it too. The other one, the token, is kept for the page's own origin.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import logging
+import os
+import secrets
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from gateway.private_files import FILE_MODE, private_directory
+
+log = logging.getLogger(__name__)
+
+UNUSED_SECONDS = 30 * 24 * 3600.0
+"""A sign-in ends so long after its last use."""
+USED_AT_INTERVAL = 3600.0
+"""The last use is recorded at most once in so many seconds."""
+MAX_SIGN_INS = 200
+"""At one more, that whose last use is the longest ago ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyIdentity:
+    """A valid API key: its name, None for a default key, and its SHA-256 in hexadecimal digits."""
+
+    name: str | None
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class SignInSecrets:
+    """What a request of the page has instead of an Authorization header: the values of its cookie and of its header."""
+
+    cookie: str
+    token: str
+
+
+@dataclass(frozen=True, slots=True)
+class SignIn:
+    """A sign-in. `key` is the digest of a named key; for a default key it can only be compared, with the cookie's value.
+
+    Times are seconds since the epoch.
+    """
+
+    name: str | None
+    key: str
+    token: str
+    used_at: float
+
+    @property
+    def expires_at(self) -> float:
+        return self.used_at + UNUSED_SECONDS
+
+    def is_by(self, identity: KeyIdentity, cookie: str) -> bool:
+        """Whether it was made by this key."""
+        return identity.name == self.name and hmac.compare_digest(self.key, _key_of(identity, cookie))
+
+
+class SignIns:
+    """The sign-ins of a data directory, which one daemon uses. Only hashes are stored, each sign-in in a file of mode 0600.
+
+    `clock` returns seconds since the epoch.
+    """
+
+    def __init__(self, data_dir: Path, clock: Callable[[], float] = time.time) -> None:
+        self._folder, self._clock = data_dir / "sign-ins", clock
+        self._known: dict[str, SignIn] | None = None
+
+    def begin(self, identity: KeyIdentity) -> SignInSecrets:
+        """Store a new sign-in of a key, and return its secrets. Raises OSError if it cannot be stored."""
+        known, now = self._all(), self._clock()
+        private_directory(self._folder.parent)
+        private_directory(self._folder)
+        for digest in _surplus(known, now):
+            self._remove(digest)
+        made = SignInSecrets(secrets.token_urlsafe(32), secrets.token_urlsafe(32))
+        found = SignIn(identity.name, _key_of(identity, made.cookie), _digest(made.token), now)
+        # Written to a temporary file of mode 0600 and renamed: a daemon that is killed meanwhile leaves no half of it.
+        descriptor, temporary = tempfile.mkstemp(dir=self._folder, prefix=".")
+        os.fchmod(descriptor, FILE_MODE)
+        with open(descriptor, "w") as file:
+            json.dump({"name": found.name, "key": found.key, "token": found.token}, file)
+        os.replace(temporary, self._folder / _digest(made.cookie))
+        known[_digest(made.cookie)] = found
+        return made
+
+    def find(self, given: SignInSecrets) -> SignIn | None:
+        """Return the sign-in with these secrets, and record its use; None if there is none, or it has ended."""
+        known, now = self._all(), self._clock()
+        # A look-up by hash leaks nothing by its timing: only the value itself gives a chosen hash.
+        digest = _digest(given.cookie)
+        found = known.get(digest)
+        if found is None or not hmac.compare_digest(found.token, _digest(given.token)):
+            return None
+        if now > found.expires_at:
+            self._remove(digest)
+            return None
+        if now - found.used_at > USED_AT_INTERVAL:
+            found = known[digest] = SignIn(found.name, found.key, found.token, now)
+            with suppress(OSError):
+                os.utime(self._folder / digest, (now, now))
+        return found
+
+    def end(self, given: SignInSecrets) -> None:
+        """End the sign-in with these secrets, if there is one. Raises OSError if it cannot be deleted."""
+        if self.find(given) is not None:
+            self._remove(_digest(given.cookie))
+
+    def _remove(self, digest: str) -> None:
+        self._all().pop(digest, None)
+        (self._folder / digest).unlink(missing_ok=True)
+
+    def _all(self) -> dict[str, SignIn]:
+        if self._known is None:
+            self._known = {file.name: found for file in self._folder.glob("[0-9a-f]*") if (found := _read(file)) is not None}
+        return self._known
+
+
+def digest_of_key(key: str) -> str:
+    """Return the SHA-256 of an API key, as in KeyIdentity."""
+    return _digest(key)
+
+
+def _surplus(known: dict[str, SignIn], now: float) -> list[str]:
+    """The sign-ins that have ended, and those that make place for one more."""
+    by_use = sorted(known, key=lambda digest: known[digest].used_at, reverse=True)
+    return [digest for n, digest in enumerate(by_use, 1) if n >= MAX_SIGN_INS or now > known[digest].expires_at]
+
+
+def _key_of(identity: KeyIdentity, cookie: str) -> str:
+    # A file of a named key has its hash as its name. That of a default key, which a person may have chosen, could be guessed from
+    # a plain hash.
+    if identity.name is not None:
+        return identity.digest
+    return hmac.new(cookie.encode(), identity.digest.encode(), hashlib.sha256).hexdigest()
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _read(file: Path) -> SignIn | None:
+    try:
+        with open(file) as opened:
+            data, used_at = json.load(opened), os.fstat(opened.fileno()).st_mtime
+        name = data["name"]
+        return SignIn(None if name is None else str(name), str(data["key"]), str(data["token"]), used_at)
+    except (OSError, ValueError, TypeError, KeyError):
+        # Without the error's text, which may quote the file.
+        log.warning("the sign-in %s is damaged or cannot be read, and has ended", file)
+        return None
