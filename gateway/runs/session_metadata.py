@@ -18,17 +18,18 @@ MAX_PROMPT_TITLE = 80
 
 @dataclass(frozen=True, slots=True)
 class SessionMetadata:
-    """Title and slash commands. None is what the agent has not reported."""
+    """Title and slash commands. None is what the agent has not reported. `chosen_title` is the user's."""
 
     title: str | None = None
     commands: tuple[SlashCommand, ...] | None = None
+    chosen_title: str | None = None
 
 
 async def stored_metadata(store: Store, session_id: str) -> SessionMetadata:
     """Returns what the store has of a session."""
     record = await store.session_metadata.get(session_id)
     event = decode(record.commands) if record.commands else None
-    return SessionMetadata(record.title, event.commands if isinstance(event, Commands) else None)
+    return SessionMetadata(record.title, event.commands if isinstance(event, Commands) else None, record.chosen_title)
 
 
 async def store_metadata(store: Store, session_id: str, event: Commands | Title) -> bool:
@@ -48,7 +49,12 @@ async def store_metadata(store: Store, session_id: str, event: Commands | Title)
 
 def title_line(event: Title) -> str | None:
     """Returns the title on one line, of MAX_TITLE_LENGTH at most; None if it is empty."""
-    return " ".join((event.text or "").split())[:MAX_TITLE_LENGTH] or None
+    return one_line(event.text or "")
+
+
+def one_line(title: str) -> str | None:
+    """Returns a title on one line, of MAX_TITLE_LENGTH at most; None if it is empty."""
+    return " ".join(title.split())[:MAX_TITLE_LENGTH] or None
 
 
 def title_of_prompt(content: Content) -> str | None:
@@ -58,6 +64,6 @@ def title_of_prompt(content: Content) -> str | None:
 
 
 def displayed_title(row: SessionListRow) -> str | None:
-    """Returns the title of a session in a list: the agent's, or one made from the first prompt. None if it has neither."""
+    """Returns the title of a session in a list: the user's, the agent's, or one of the first prompt. None without these."""
     first = MESSAGE.validate_json(row.first_user_message) if row.first_user_message else None
     return row.title or (title_of_prompt(first.content) if isinstance(first, UserMessage) else None)

@@ -49,9 +49,13 @@ class StoredHistory:
             for body in page:
                 yield MESSAGE.validate_json(body)
 
+    async def count_until(self, seq: int) -> int:
+        """How many messages are complete with the event of this number."""
+        return await self._store.messages.count_until(self._session_id, seq)
+
     async def until(self, seq: int) -> AsyncIterator[Message]:
         """Yields the messages that are complete with the event of this number."""
-        async for message in self.messages(0, await self._store.messages.count_until(self._session_id, seq)):
+        async for message in self.messages(0, await self.count_until(seq)):
             yield message
 
     async def with_failures(self) -> AsyncIterator[Message]:
@@ -98,10 +102,13 @@ class StoredHistory:
         found += [UserMessage(content="\n\n".join(before))] if before else []
         return found + [message async for message in self.messages(start, end) if not is_failure_message(message)]
 
-    async def unanswered_calls(self) -> list[Message]:
-        """Returns the calls without a result, as messages of these calls only, the last assistant message at the end."""
+    async def unanswered_calls(self, end: int | None = None) -> list[Message]:
+        """Returns the calls without a result, as messages of these calls only, the last assistant message at the end.
+
+        With `end` only the messages before this position count.
+        """
         found: list[dict[str, ToolUseBlock]] = []
-        async for message in self.messages():
+        async for message in self.messages(0, end):
             if isinstance(message, AssistantMessage):
                 calls = {block.tool_call_id: block for block in blocks(message.content) if isinstance(block, ToolUseBlock)}
                 found = [*(earlier for earlier in found if earlier), calls]

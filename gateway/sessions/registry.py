@@ -7,7 +7,7 @@ import logging
 import shutil
 import time
 import uuid
-from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any, Literal
@@ -15,16 +15,17 @@ from weakref import WeakValueDictionary
 
 from drivers.contract.events import Usage
 from drivers.contract.mcp_servers import McpServer
-from drivers.contract.messages import Message
+from drivers.contract.messages import Message, ToolMessage
 from gateway.agents.client_mcp_servers import allowed_servers, check_client_servers
 from gateway.agents.configured_agents import CWD, Agents, ConfiguredAgent
-from gateway.errors import AgentProblem, Forbidden, GatewayError, NotFound, TooMany
+from gateway.errors import AgentProblem, BadRequest, Conflict, Forbidden, GatewayError, NotFound, TooMany
+from gateway.events.messages import CANCELLED
 from gateway.events.turn_reader import Turn
 from gateway.observability.logs import bind_session_id
 from gateway.runs.admission_and_eviction import AdmissionControl
 from gateway.runs.cancellation import all_ended, completed
 from gateway.runs.idempotency import IdempotencyKey
-from gateway.runs.pending_calls import ends_pending
+from gateway.runs.pending_calls import ends_pending, unanswered
 from gateway.runs.run import TurnUsage
 from gateway.runs.session_metadata import displayed_title
 from gateway.security.authentication import ADMINISTRATOR, Caller
@@ -32,12 +33,14 @@ from gateway.security.encryption import SecretsUnreadable
 from gateway.security.redaction import Redactor
 from gateway.sessions.changes import SessionChanges
 from gateway.sessions.session import Session
-from gateway.sessions.settings import SessionSettings, SessionSummary
+from gateway.sessions.settings import SessionFilter, SessionSettings, SessionSummary
 from gateway.shared_services import SharedServices
 from gateway.store import Cursor, RunRecord, SessionDetails, SessionRecord
 
 log = logging.getLogger(__name__)
 
+FILTERED_ROWS = 200
+"""Sessions that are read at once where a filter is applied to them afterwards."""
 STATES: Mapping[str, Literal["idle", "running", "waiting"]] = {"running": "running", "waiting": "waiting", "ended": "idle"}
 """A session's state by that of its last run."""
 
@@ -103,6 +106,7 @@ class Sessions:
             self._encryption.encrypt(config.to_encrypt),
             created_at=time.time(),
             owner=caller.name,
+            forked_from=copied[0] if copied is not None else None,
         )
         run_id, since = f"run_{uuid.uuid4().hex}", record.created_at
         pending = wait_for_calls and ends_pending(history)
@@ -118,6 +122,51 @@ class Sessions:
         self._known[record.id] = session
         session.announce()
         return session
+
+    async def fork(
+        self,
+        caller: Caller,
+        origin: Session,
+        change: Callable[[SessionSettings], Awaitable[SessionSettings]],
+        *,
+        count: int | None = None,
+        after: int | None = None,
+        key: IdempotencyKey | None = None,
+    ) -> Session:
+        """Make a session with the messages and the settings of another. The two are independent from then on.
+
+        `change` returns the settings of the new session from those of the other. It gets the first `count` messages, or those
+        that are complete with the event `after`, or by default all, which is refused while a turn is at work. A call without a
+        result gets a result that states its cancellation. Raises BadRequest for what the session does not have, Conflict, and
+        what `create` raises.
+        """
+        agent = origin.agent
+        if not agent.seeds:
+            limitation = agent.limitation
+            raise BadRequest(limitation or f"agent {agent.name!r} accepts no history, so its sessions cannot be forked")
+        async with origin.lock:
+            if count is None and after is None and origin.busy:
+                raise Conflict(
+                    "this session has a prompt in progress; fork it when the prompt has ended, cancel it, or fork it at an event"
+                )
+            messages = await self._forked(origin, count, after)
+            calls = unanswered(await origin.history.unanswered_calls(messages))
+            settings = origin.config
+        results: list[Message] = [ToolMessage(tool_call_id=call_id, content=CANCELLED) for call_id in calls]
+        return await self.create(caller, agent, await change(settings), results, key=key, copied=(origin.id, messages))
+
+    async def _forked(self, origin: Session, count: int | None, after: int | None) -> int:
+        """How many messages of a session a fork gets."""
+        if after is not None:
+            if after > origin.log.last:
+                raise BadRequest(f"after: this session has no event {after}, its last is {origin.log.last}")
+            if not origin.log.is_stored(after):
+                await origin.log.require_written()
+            return await origin.history.count_until(after)
+        total = await origin.history.count()
+        if count is not None and count > total:
+            raise BadRequest(f"messages: this session has {total} messages, not {count}")
+        return total if count is None else count
 
     async def check_mcp_servers(self, agent: ConfiguredAgent, servers: Sequence[McpServer], session_id: str = "") -> None:
         """Raise Forbidden for MCP servers of a client that the agent's configuration does not allow. The audit has them then.
@@ -203,6 +252,27 @@ class Sessions:
             announce=self._announce,
         )
 
+    async def filtered(
+        self, caller: Caller, limit: int, after: Cursor | None, wanted: SessionFilter
+    ) -> list[tuple[SessionRecord, Cursor]]:
+        """Stored sessions that the caller may see, with the cursor behind each: those that the filter wants, in its order."""
+        owner, found = None if caller.all_sessions else caller.name, list[tuple[SessionRecord, Cursor]]()
+        while len(found) < limit:
+            rows = await self._store.sessions.filtered(
+                FILTERED_ROWS if wanted.cwd is not None else limit,
+                after,
+                owner,
+                agent=wanted.agent,
+                state=wanted.state,
+                by_activity=wanted.by_activity,
+            )
+            folders = _Folders(self._agents)
+            found += [row for row in rows if wanted.cwd in (None, folders.of_record(row[0]))]
+            if wanted.cwd is None or len(rows) < FILTERED_ROWS:
+                break
+            after = rows[-1][1]
+        return found[:limit]
+
     async def page(self, caller: Caller, limit: int, after: Cursor | None) -> list[SessionRecord]:
         """The stored sessions that the caller may see, newest first."""
         return await self._store.sessions.page(limit, after, None if caller.all_sessions else caller.name)
@@ -217,17 +287,14 @@ class Sessions:
         found = await self._store.sessions.details([record.id for record in records])
         waiting = [key for key, details in found.items() if details.run is not None and details.run.state == "waiting"]
         loaded = {key: session for key in waiting if (session := await self._loaded(key)) is not None}
-        folders: dict[tuple[str, str | None, str | None], str | None] = {}
+        folders = _Folders(self._agents)
 
         def summary(record: SessionRecord) -> SessionSummary:
             config, details = self._settings(record, self._agents.find(record.agent), listed=True), found.get(record.id)
             state = STATES[details.run.state] if details and details.run else "idle"
             usage = self._usage(record.id, details, at_work[record.id])
-            # Most sessions of a list have the same folder, and to resolve one reads the file system.
-            chosen = record.agent, config.options.get(CWD.name), config.workspace_key
-            if chosen not in folders:
-                folders[chosen] = self._folder(record.agent, config)
-            plain = _summary(record.id, record.agent, config, state, details, record.created_at, usage, folders[chosen])
+            cwd, origin = folders.of(record.agent, config.options, config.workspace_key), record.forked_from
+            plain = _summary(record.id, record.agent, config, state, details, record.created_at, usage, cwd, origin)
             return _with_state(plain, loaded.get(record.id) or self._known.get(record.id))
 
         return [summary(record) for record in records]
@@ -250,10 +317,6 @@ class Sessions:
         self._changed(session)
         return session
 
-    def _folder(self, agent: str, config: SessionSettings) -> str | None:
-        found = self._agents.find(agent)
-        return found.folder_of(config.options, config.workspace_key) if found is not None else None
-
     def _settings(self, record: SessionRecord, agent: ConfiguredAgent | None, *, listed: bool = False) -> SessionSettings:
         """The stored settings, without options that have been locked since. Lost secrets are logged, for a list at `debug`."""
         secrets: dict[str, str] | None = None
@@ -272,8 +335,8 @@ class Sessions:
         config, state, at_work = session.config, session.state, self._turn_usage(session.id)
         details = (await self._store.sessions.details([session.id])).get(session.id)
         usage = self._usage(session.id, details, at_work)
-        folder = self._folder(session.agent.name, config)
-        plain = _summary(session.id, session.agent.name, config, state, details, session.created_at, usage, folder)
+        cwd, origin = session.agent.folder_of(config.options, config.workspace_key), session.forked_from
+        plain = _summary(session.id, session.agent.name, config, state, details, session.created_at, usage, cwd, origin)
         return _with_state(plain, session)
 
     def _turn_usage(self, session_id: str) -> TurnUsage | None:
@@ -404,15 +467,35 @@ def _summary(
     created_at: float,
     usage: Usage | None,
     cwd: str | None,
+    forked_from: str | None,
 ) -> SessionSummary:
     """The summary of a stored session. `details` is None for a session that was deleted meanwhile."""
     if details is None:
-        return SessionSummary(session_id, agent, config, state, None, None, None, created_at, created_at, None, cwd)
-    reason, row = details.run.stop_reason if details.run else None, details.row
-    error, title, last = details.error, displayed_title(row), details.last_seq
-    return SessionSummary(
-        session_id, agent, config, state, reason, error, title, created_at, row.used_at, usage, cwd, last_seq=last
-    )
+        plain = SessionSummary(session_id, agent, config, state, None, None, None, created_at, created_at, None)
+    else:
+        reason, row = details.run.stop_reason if details.run else None, details.row
+        error, title, used_at = details.error, displayed_title(row), row.used_at
+        plain = SessionSummary(session_id, agent, config, state, reason, error, title, created_at, used_at, usage)
+    return replace(plain, cwd=cwd, forked_from=forked_from, last_seq=details.last_seq if details is not None else 0)
+
+
+class _Folders:
+    """The working folders of stored sessions. Most of a list have the same, and to resolve one reads the file system."""
+
+    def __init__(self, agents: Agents) -> None:
+        self._agents = agents
+        self._found: dict[tuple[str, str | None, str | None], str | None] = {}
+
+    def of(self, agent: str, options: Mapping[str, str], workspace_key: str | None) -> str | None:
+        """The absolute folder; None if the agent is not configured any more."""
+        key = agent, options.get(CWD.name), workspace_key
+        if key not in self._found:
+            configured = self._agents.find(agent)
+            self._found[key] = configured.folder_of(options, workspace_key) if configured is not None else None
+        return self._found[key]
+
+    def of_record(self, record: SessionRecord) -> str | None:
+        return self.of(record.agent, record.config.get("options", {}), record.config.get("workspace_key"))
 
 
 def _with_state(summary: SessionSummary, session: Session | None) -> SessionSummary:

@@ -99,7 +99,8 @@ class Session:
     that change something are called under it, except `prepare`. `changed` and `evict` are the registry's: the first is called
     whenever a run or the agent begins or ends, or the store has got all that it lacked; the second ends the agent in the
     background. `announce` is called when what a list has of the session is different.
-    The callbacks in `commands_changed` are called when the agent has listed other slash commands outside of a run.
+    The callbacks in `metadata_changed` are called when the agent has listed other slash commands outside of a run, or the user
+    has changed the title.
     """
 
     def __init__(
@@ -117,6 +118,7 @@ class Session:
         announce: Callable[[Session], None],
     ) -> None:
         self.id, self.created_at, self.owner = record.id, record.created_at, record.owner
+        self.forked_from = record.forked_from
         self.agent, self.config, self._stored_config, self.redactor = agent, config, config, redactor
         stored = partial(changed, self)
         self.log = EventLog(record.id, shared.store, last_seq, stored_first=shared.stored_first, all_written=stored)
@@ -129,7 +131,7 @@ class Session:
         self.services = SessionServices()
         self.queue = TurnQueue(self.lock, lambda: self.state == "idle" or self.deleted, self.announce)
         self.evicting = False
-        self.commands_changed: set[Callable[[], None]] = set()
+        self.metadata_changed: set[Callable[[], None]] = set()
         self._storing_commands: set[asyncio.Task[None]] = set()
         self._storing_mode: asyncio.Task[None] | None = None
         self._starts: set[InterruptibleStart] = set()
@@ -802,8 +804,18 @@ class Session:
         except StoreUnavailable as error:
             return log.warning("session %s: its slash commands are stored with its next turn: %s", self.id, error)
         if changed:
-            for callback in list(self.commands_changed):
-                callback()
+            self._notify_of_metadata()
+
+    def _notify_of_metadata(self) -> None:
+        for callback in list(self.metadata_changed):
+            callback()
+
+    async def rename(self, title: str | None) -> None:
+        """Give the session a title, which precedes that of its agent; None removes it. Raises NotFound."""
+        self._require_not_deleted()
+        await completed(self._shared.store.session_metadata.update(self.id, chosen_title=title))
+        self._notify_of_metadata()
+        self.announce()
 
     async def sleep(self, state: str = "idle") -> None:
         """End the live agent, if the session is in this state; it is resumed when it is needed. Call it under the lock."""

@@ -121,3 +121,16 @@ class SessionSummary:
     forked_from: str | None = None
     last_seq: int = 0
     queued: int = 0
+
+
+@dataclass(frozen=True)
+class SessionFilter:
+    """Which sessions a list has, and in which order. None is any. `cwd` is the absolute working folder.
+
+    With `by_activity` the first is the one in which a run began or ended last, otherwise the newest.
+    """
+
+    agent: str | None = None
+    state: Literal["idle", "running", "waiting"] | None = None
+    cwd: str | None = None
+    by_activity: bool = False

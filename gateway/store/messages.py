@@ -79,6 +79,23 @@ class MessageRepository:
 
         return await self._database.read(read)
 
+    async def numbered(self, session_id: str, first: int, limit: int) -> list[tuple[int, MessageRow]]:
+        """Returns up to `limit` messages with their positions, from `first` on: PAGE_CHARACTERS of them, at least one."""
+        table = schema.messages
+        query = select(table.c.position, table.c.body, table.c.seq).where(table.c.session_id == session_id)
+        query = query.where(table.c.position >= first).order_by(table.c.position).limit(limit)
+
+        def read(connection: Connection) -> list[tuple[int, MessageRow]]:
+            found, size = list[tuple[int, MessageRow]](), 0
+            for position, body, seq in connection.execute(query, execution_options=_LAZY):
+                found.append((position, MessageRow(body, None if seq == UNNUMBERED else seq)))
+                size += len(body)
+                if size >= PAGE_CHARACTERS:
+                    break
+            return found
+
+        return await self._database.read(read)
+
     async def first_of_newest(self, session_id: str, first: int, end: int, size: int) -> int:
         """Returns the position, `first` at least, from which on the messages before `end` have at most `size` characters.
 

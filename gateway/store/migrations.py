@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import BigInteger, Column, Connection, Float, String, inspect, select, update
+from sqlalchemy import BigInteger, Column, Connection, Float, String, Text, inspect, select, update
 
 from gateway.store import schema
 from gateway.store.rows import UNNUMBERED
@@ -50,6 +50,12 @@ def _add_table(op: Operations) -> None:
     pass
 
 
+def _add_origins_and_titles(op: Operations) -> None:
+    # `create_all` has created `search_sessions`. The daemon fills the index in the background.
+    _add_column(op, "sessions", Column("forked_from", String(64)))
+    _add_column(op, "notes", Column("chosen_title", Text))
+
+
 def _add_column(op: Operations, table: str, column: Column[Any]) -> None:
     if column.name not in {found["name"] for found in inspect(op.get_bind()).get_columns(table)}:
         op.add_column(table, column)
@@ -63,6 +69,7 @@ STEPS: Mapping[int, Callable[[Operations], None]] = {
     6: _add_table,
     7: _add_table,
     8: _add_table,
+    9: _add_origins_and_titles,
 }
 """By version: the step to it from the version before."""
 

@@ -18,7 +18,9 @@ UNNUMBERED = -1
 
 @dataclass(frozen=True, slots=True)
 class SessionRecord:
-    """A session as stored. `config` is JSON data without secrets; `secrets` is ciphertext."""
+    """A session as stored. `config` is JSON data without secrets; `secrets` is ciphertext. `forked_from` is the id of the session
+    whose messages it began with.
+    """
 
     id: str
     agent: str
@@ -27,6 +29,7 @@ class SessionRecord:
     native_id: str | None = None
     created_at: float = 0.0
     owner: str | None = None
+    forked_from: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +142,8 @@ class FailureRecord:
 
 @dataclass(frozen=True, slots=True)
 class SessionListRow:
-    """A session in a list. `title` is reported by its agent, `first_user_message` is JSON; times are in seconds since
-    the epoch.
+    """A session in a list. `title` is the user's, or reported by its agent, `first_user_message` is JSON; times are in seconds
+    since the epoch.
     """
 
     id: str
@@ -167,10 +170,14 @@ class SessionDetails:
 
 @dataclass(frozen=True, slots=True)
 class SessionMetadataRecord:
-    """What an agent has reported about its session: a title, and the event with its slash commands as JSON. None is unknown."""
+    """What an agent has reported about its session: a title, and the event with its slash commands as JSON. None is unknown.
+
+    `chosen_title` is that of the user, if there is one.
+    """
 
     title: str | None = None
     commands: str | None = None
+    chosen_title: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

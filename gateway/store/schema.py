@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import BigInteger, Boolean, Column, Float, ForeignKey, Index, Integer, LargeBinary, MetaData, String, Table, Text
 
-VERSION = 8
+VERSION = 9
 metadata = MetaData()
 
 schema_version = Table("schema_version", metadata, Column("version", Integer, nullable=False))
@@ -21,6 +21,8 @@ sessions = Table(
     Column("created_at", Float, nullable=False),
     # The name of the API key that created it; null for a key without a name, or for none.
     Column("owner", String(64)),
+    # The id of the session whose messages it began with, which may have been deleted since.
+    Column("forked_from", String(64)),
     Index("sessions_newest", "created_at", "id"),
 )
 
@@ -43,13 +45,26 @@ compactions = Table(
     Column("summary", Text, nullable=False),
 )
 
-# What an agent has reported about its session: a title, and the event with its slash commands.
+# What an agent has reported about its session: a title, and the event with its slash commands. `chosen_title` is the user's.
 session_metadata = Table(
     "notes",
     metadata,
     Column("session_id", ForeignKey("sessions.id", ondelete="CASCADE"), primary_key=True),
     Column("title", Text),
     Column("commands", Text),
+    Column("chosen_title", Text),
+)
+
+# What the index of the search has of a session: the messages before `next_position`, and a title. The number identifies the
+# session in the index, which is a virtual table of SQLite (gateway/store/search.py). It outlives its session until the index has
+# nothing of that any more.
+search_sessions = Table(
+    "search_sessions",
+    metadata,
+    Column("number", Integer, primary_key=True),
+    Column("session", String(64), nullable=False, unique=True),
+    Column("next_position", Integer, nullable=False),
+    Column("title", Text),
 )
 
 # A run belongs to a log: that of a session or of an execution, with its id.

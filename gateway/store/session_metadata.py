@@ -1,4 +1,4 @@
-"""Queries about what an agent has reported about its session: a title, and its slash commands."""
+"""Queries about what an agent has reported about its session: a title, and its slash commands; and about the user's title."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class SessionMetadataRepository:
         self._database = database
 
     async def update(self, session_id: str, **values: str | None) -> None:
-        """Sets the `title` or the `commands` (JSON). Does nothing if there is no such session."""
+        """Sets the `title`, the `chosen_title` or the `commands` (JSON). Does nothing if there is no such session."""
         table, sessions = schema.session_metadata, schema.sessions
 
         def transaction(connection: Connection) -> None:
@@ -31,6 +31,6 @@ class SessionMetadataRepository:
     async def get(self, session_id: str) -> SessionMetadataRecord:
         """Returns what was stored last; empty if nothing was."""
         table = schema.session_metadata
-        query = select(table.c.title, table.c.commands).where(table.c.session_id == session_id)
+        query = select(table.c.title, table.c.commands, table.c.chosen_title).where(table.c.session_id == session_id)
         row = await self._database.read(lambda connection: connection.execute(query).first())
-        return SessionMetadataRecord(row.title, row.commands) if row else SessionMetadataRecord()
+        return SessionMetadataRecord(*row) if row else SessionMetadataRecord()

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Literal
 
-from sqlalchemy import Connection, Select, delete, func, insert, select, tuple_, update
+from sqlalchemy import ColumnElement, Connection, Select, delete, func, insert, select, tuple_, update
 
 from gateway.store import schema
 from gateway.store.database import Database
@@ -64,6 +64,42 @@ class SessionRepository:
     async def page(self, limit: int, after: Cursor | None = None, owner: str | None = None) -> list[SessionRecord]:
         """Returns sessions, newest first: those behind the cursor, and of this owner only if one is given."""
         return await self._records(_page(select(schema.sessions), limit, after, owner))
+
+    async def filtered(
+        self,
+        limit: int,
+        after: Cursor | None = None,
+        owner: str | None = None,
+        *,
+        agent: str | None = None,
+        state: Literal["idle", "running", "waiting"] | None = None,
+        by_activity: bool = False,
+    ) -> list[tuple[SessionRecord, Cursor]]:
+        """Returns sessions with the cursor behind each, newest first, as `page`; of this agent and in this state only.
+
+        With `by_activity` the first is the one in which a run began or ended last.
+        """
+        table, runs = schema.sessions, schema.runs
+        key = _used_at() if by_activity else table.c.created_at
+        query = select(table, key.label("ordered_by"))
+        if owner is not None:
+            query = query.where(table.c.owner == owner)
+        if agent is not None:
+            query = query.where(table.c.agent == agent)
+        if state is not None:
+            at_work = select(runs.c.log_id).where(runs.c.state == state if state != "idle" else runs.c.state != "ended")
+            query = query.where(table.c.id.not_in(at_work) if state == "idle" else table.c.id.in_(at_work))
+        found = query.subquery()
+        ordered = select(found).order_by(found.c.ordered_by.desc(), found.c.id.desc()).limit(limit)
+        if after is not None:
+            ordered = ordered.where(tuple_(found.c.ordered_by, found.c.id) < tuple_(*after))
+
+        def read(connection: Connection) -> list[tuple[SessionRecord, Cursor]]:
+            rows = [_with_config(row) for row in connection.execute(ordered).mappings()]
+            at = [row.pop("ordered_by") for row in rows]
+            return [(SessionRecord(**row), (number, row["id"])) for row, number in zip(rows, at, strict=True)]
+
+        return await self._database.read(read)
 
     async def page_of_agent(self, agent: str, owner: str | None, limit: int, after: Cursor | None = None) -> list[SessionListRow]:
         """Returns rows for a list of one agent's sessions, newest first; of this owner only if one is given."""
@@ -135,17 +171,24 @@ _TABLES_OF_SESSIONS = (
 """Those with rows of a session, besides its events and runs."""
 
 
+def _used_at() -> ColumnElement[float]:
+    """When a run of the session began or ended last, or when the session was created."""
+    table, runs = schema.sessions, schema.runs
+    last = select(func.max(func.coalesce(runs.c.ended_at, runs.c.started_at))).where(runs.c.log_id == table.c.id)
+    return func.coalesce(last.scalar_subquery(), table.c.created_at)
+
+
 def _list_rows() -> Select[Any]:
-    table, messages, runs, known = schema.sessions, schema.messages, schema.runs, schema.session_metadata
+    table, messages, known = schema.sessions, schema.messages, schema.session_metadata
+    title = func.coalesce(known.c.chosen_title, known.c.title)
     # Messages are stored with their role first.
     user_messages = select(messages.c.body).where(messages.c.session_id == table.c.id, messages.c.body.like('{"role":"user"%'))
-    used_at = select(func.max(func.coalesce(runs.c.ended_at, runs.c.started_at))).where(runs.c.log_id == table.c.id)
     return select(
         table.c.id,
         table.c.config,
         table.c.created_at,
-        func.coalesce(used_at.scalar_subquery(), table.c.created_at).label("used_at"),
-        select(known.c.title).where(known.c.session_id == table.c.id).scalar_subquery().label("title"),
+        _used_at().label("used_at"),
+        select(title).where(known.c.session_id == table.c.id).scalar_subquery().label("title"),
         user_messages.order_by(messages.c.position).limit(1).scalar_subquery().label("first_user_message"),
     )
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from gateway.protocols.aap.examples import INFO_V3, SESSION
 from gateway.protocols.route_metadata import EventStreamMetadata, openapi_extra
 
-SESSION = "sess_0f4c1c9e2a7b4d5e8f90123456789abc"
 _EVENT: dict[str, Any] = {"type": "object", "properties": {"kind": {"type": "string"}}, "required": ["kind"]}
 _PROMPT = {"kind": "turn_start", "messages": [{"role": "user", "content": "What is 2 + 2?"}], "permissions": []}
 LOG = openapi_extra(
@@ -58,4 +58,27 @@ data: {{"sessionId":"{SESSION}","agent":{{"name":"claude"}},"x-portico":{{"state
             "session_deleted": {"type": "object", "properties": {"sessionId": {"type": "string"}}, "required": ["sessionId"]},
         },
     )
+)
+RENAME = openapi_extra(
+    {"A title": {"title": "Arithmetic"}, "The agent's title again": {"title": None}},
+    {200: {**INFO_V3, "x-portico": {**INFO_V3["x-portico"], "title": "Arithmetic"}}},
+)
+FORK = openapi_extra(
+    {
+        "The whole session": {},
+        "What was complete with an event": {"after": 4},
+        "The first messages": {"messages": 2},
+    },
+    {201: {"sessionId": "sess_77c1c9e2a7b4d5e8f90123456789abcd"}},
+)
+MESSAGES = openapi_extra(
+    responses={
+        200: {
+            "messages": [
+                {"position": 0, "seq": 1, "message": {"role": "user", "content": "What is 2 + 2?"}},
+                {"position": 1, "seq": 3, "message": {"role": "assistant", "content": "4"}},
+            ],
+            "total": 2,
+        }
+    }
 )

@@ -10,7 +10,7 @@ from pydantic import Field
 from drivers.contract.messages import Message
 from gateway.gateway import Gateway
 from gateway.protocols.aap import cancel_and_follow as extensions
-from gateway.protocols.aap import examples, session_log, session_updates
+from gateway.protocols.aap import examples, session_changes, session_log, session_updates, stored_messages
 from gateway.protocols.aap.agent_info import meta_response
 from gateway.protocols.aap.agent_schema import AgentBase
 from gateway.protocols.aap.common_routes import PAGE, AfterQuery, LimitQuery, version_routers
@@ -25,7 +25,8 @@ from gateway.protocols.aap.schema import (
     TurnRequest,
     WireModel,
 )
-from gateway.protocols.aap.sessions import create, histories, page, session_info
+from gateway.protocols.aap.session_filters import Wanted, filtered
+from gateway.protocols.aap.sessions import create, histories, session_info
 from gateway.protocols.aap.turn_responses import ExchangeOf
 from gateway.protocols.authenticated_routes import CurrentCaller
 
@@ -98,9 +99,11 @@ def router(gateway: Gateway, base: str, tag: str) -> APIRouter:
         return await meta_response(gateway, VERSION, MetaResponseV3, ClientTool)
 
     @routes.get("/sessions", openapi_extra=examples.LIST_V3)
-    async def list_sessions(caller: CurrentCaller, after: AfterQuery = None, limit: LimitQuery = PAGE) -> SessionListV3:
+    async def list_sessions(
+        caller: CurrentCaller, wanted: Wanted, after: AfterQuery = None, limit: LimitQuery = PAGE
+    ) -> SessionListV3:
         """Sessions with their settings, newest first, a page at a time."""
-        records, more = await page(gateway, caller, after, limit)
+        records, more = await filtered(gateway, caller, after, limit, wanted)
         found = await gateway.sessions.summaries(records)
         return SessionListV3(sessions=[session_info(gateway, SessionInfoV3, ClientTool, one) for one in found], next=more)
 
@@ -138,7 +141,9 @@ def router(gateway: Gateway, base: str, tag: str) -> APIRouter:
         await gateway.sessions.delete(caller, session_id)
         return Response(status_code=204)
 
-    for router_of in (extensions.router, session_log.router):
+    for router_of in (extensions.router, session_log.router, stored_messages.router):
         routes.routes += router_of(gateway, base, tag, SESSION).routes
-    routes.routes += [*public.routes, *session_updates.router(gateway, base, tag, SessionInfoV3, ClientTool).routes]
+    for of_sessions in (session_updates.router, session_changes.router):
+        routes.routes += of_sessions(gateway, base, tag, SessionInfoV3, ClientTool).routes
+    routes.routes += public.routes
     return routes

@@ -6,6 +6,7 @@ Protocol pages: https://agentclientprotocol.com/protocol/slash-commands, session
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -74,18 +75,18 @@ class SessionInfoUpdates:
     def of_event(self, event: Commands | Title) -> list[BaseModel]:
         """Return the updates for what the agent reports about the session."""
         if isinstance(event, Commands):
-            self._metadata = SessionMetadata(self._metadata.title, event.commands)
+            self._metadata = replace(self._metadata, commands=event.commands)
             return self.changes()
-        self._metadata = SessionMetadata(title_line(event), self._metadata.commands)
+        self._metadata = replace(self._metadata, title=title_line(event))
         return [SessionInfoUpdate(session_update="session_info_update", title=self.title)]
 
     def record_prompt(self, content: Any) -> None:
-        """Make the title from the content of the first prompt. A title of the agent takes precedence."""
+        """Make the title from the content of the first prompt. A title of the user or of the agent takes precedence."""
         self._prompt_title = self._prompt_title or title_of_prompt(content)
 
     @property
     def title(self) -> str | None:
-        return self._metadata.title or self._prompt_title
+        return self._metadata.chosen_title or self._metadata.title or self._prompt_title
 
     def info(self) -> SessionInfoUpdate:
         """Return the update with the title and the current time."""

@@ -38,10 +38,8 @@ from acp.schema import (
 )
 from pydantic import ConfigDict, Field
 
-from drivers.contract.messages import Message, ToolMessage
 from gateway.agents.configured_agents import ConfiguredAgent
 from gateway.errors import BadRequest, Conflict, NotFound
-from gateway.events.messages import CANCELLED
 from gateway.gateway import Gateway
 from gateway.protocols.acp.content import user_message
 from gateway.protocols.acp.directories import with_additional_directories, with_directories
@@ -54,7 +52,6 @@ from gateway.protocols.acp.session_requests import ForkSessionRequest, LoadSessi
 from gateway.protocols.acp.session_view import PendingPrompt, SessionView
 from gateway.protocols.cursors import decode_cursor, encode_cursor
 from gateway.runs.cancellation import completed
-from gateway.runs.pending_calls import unanswered
 from gateway.runs.session_metadata import displayed_title
 from gateway.security.authentication import Caller
 from gateway.sessions.session import Session
@@ -125,20 +122,15 @@ class OpenSessions:
 
         A call without a result gets a result that states its cancellation.
         """
-        if not self._agent.seeds:
-            limitation = self._agent.limitation
-            raise BadRequest(limitation or f"agent {self._agent.name!r} accepts no history, so its sessions cannot be forked")
         origin = await self._found(request.session_id)
-        async with origin.lock:
-            if origin.busy:
-                raise Conflict("this session has a prompt in progress; fork it when the prompt has ended, or send session/cancel")
-            copied = origin.id, await origin.history.count()
-            calls = unanswered(await origin.history.unanswered_calls())
-            config = origin.config
-        results: list[Message] = [ToolMessage(tool_call_id=call_id, content=CANCELLED) for call_id in calls]
-        servers = await checked_servers(self._gateway, self._agent, request)
-        config = with_directories(replace(config, mcp_servers=servers), self._agent, request, any_folder=self._caller.any_folder)
-        session = await self._gateway.sessions.create(self._caller, self._agent, config, results, copied=copied)
+
+        async def changed(config: SessionSettings) -> SessionSettings:
+            servers = await checked_servers(self._gateway, self._agent, request)
+            return with_directories(
+                replace(config, mcp_servers=servers), self._agent, request, any_folder=self._caller.any_folder
+            )
+
+        session = await self._gateway.sessions.fork(self._caller, origin, changed)
         self._gateway.sessions.prepare(session)
         view = await self._open(session)
         await view.skip()

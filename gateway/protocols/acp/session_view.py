@@ -169,13 +169,13 @@ class SessionView:
         self._tasks.append(asyncio.create_task(self._follow(), name=f"view of {self.session.id}"))
         if later is not None:
             self._tasks.append(asyncio.create_task(self._learn_of_program(later)))
-        self.session.commands_changed.add(self._commands_changed)
+        self.session.metadata_changed.add(self._metadata_changed)
         if self._seen >= self.session.log.last:
             self._permissions.ask()
 
     async def close(self) -> None:
         """Send and ask nothing more; the session stays as it is."""
-        self.session.commands_changed.discard(self._commands_changed)
+        self.session.metadata_changed.discard(self._metadata_changed)
         tasks = [*self._tasks, *self._background]
         for task in tasks:
             task.cancel()
@@ -436,12 +436,15 @@ class SessionView:
             self.info.update_probe(found.probe)
             await self.send_settings()
 
-    def _commands_changed(self) -> None:
-        self._run_in_background(self._send_commands())
+    def _metadata_changed(self) -> None:
+        self._run_in_background(self._send_metadata())
 
-    async def _send_commands(self) -> None:
+    async def _send_metadata(self) -> None:
+        before = self.info.title
         await self.info.load_metadata()
         await self.send_settings()
+        if self.info.title != before:
+            await self._update(self.info.info())
 
     async def send_settings(self) -> None:
         """Send the client the changes of settings and commands since it got them last."""
