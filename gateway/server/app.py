@@ -29,7 +29,16 @@ from gateway.protocols.authorization import authorization
 from gateway.protocols.direct_routes import DirectRoutes
 from gateway.protocols.model_apis import anthropic_messages, chat_completions, models, responses
 from gateway.protocols.model_apis.vendor_requests import VendorRequests
-from gateway.protocols.operations import audit, diagnosis, driver_list, health_and_metrics, keys, live_agents, policy
+from gateway.protocols.operations import (
+    audit,
+    diagnosis,
+    driver_list,
+    health_and_metrics,
+    keys,
+    live_agents,
+    policy,
+    session_frames,
+)
 from gateway.security.redaction import current_redactor
 from gateway.server.access_log import AccessLog
 from gateway.server.fastapi_import import without_pydantic_v1
@@ -71,7 +80,20 @@ def create_app(gateway: Gateway) -> ASGIApp:
             routes = protocol.router(gateway)
             direct.append(protocol.direct_route(gateway, routes))
             app.router.routes += routes.routes
-        for protocol in (driver_list, models, acp, health_and_metrics, live_agents, keys, audit, policy, diagnosis, sign_ins):
+        others = (
+            driver_list,
+            models,
+            acp,
+            health_and_metrics,
+            live_agents,
+            keys,
+            audit,
+            policy,
+            diagnosis,
+            session_frames,
+            sign_ins,
+        )
+        for protocol in others:
             app.router.routes += protocol.router(gateway).routes
         app.router.routes += _openapi_routes(app, gateway).routes
         if gateway.settings.server.console:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 from acp.schema import RequestPermissionRequest
 
@@ -18,6 +18,7 @@ from gateway.protocols.acp.updates import Updates
 from gateway.runs.run import Run, RunState
 from gateway.sessions.permission_choices import ChosenAnswer, choices_of, with_choices
 from gateway.sessions.session import Session, Submission
+from gateway.sessions.settings import SessionSettings
 
 Decision = ChosenAnswer | Reply | None
 """What the client has decided about one call: a choice, or the reply to questions to the user; None for a cancelled request."""
@@ -113,21 +114,32 @@ class PermissionRequests:
         await self._submit(run, made)
 
     async def _decision(self, run: Run, call: AwaitedCall) -> Decision:
-        session, call_id, tool = self._session, call.id, self._tool(call.id)
+        call_id, tool = call.id, self._tool(call.id)
         if call.wants == "answer":
             return await self._answers(call_id)
-        settings = session.config
+        settings = self._session.config
         grants = {grant.name: grant.trust for grant in settings.tools or ()}
         if grants.get(tool) and run.lacks_trust_only(call_id):
             # Trusted since the run began; the agent's process was started without that trust.
             return ChosenAnswer(call_id, tool, "allow_once")
-        question = RequestPermissionRequest(
-            session_id=session.id,
-            tool_call=self._updates.permission_details(call_id),
+        question = self._question(call, tool, settings)
+        return answer_of(call, tool, settings, await self._client.request("session/request_permission", question))
+
+    def _question(self, call: AwaitedCall, tool: str, settings: SessionSettings) -> RequestPermissionRequest:
+        return RequestPermissionRequest(
+            session_id=self._session.id,
+            tool_call=self._updates.permission_details(call.id),
             options=options(choices_of(call, tool, settings)),
         )
-        result = await self._client.request("session/request_permission", question)
-        return answer_of(call, tool, settings, result)
+
+    async def show(self, calls: Iterable[AwaitedCall]) -> None:
+        """Send the requests about calls of a turn that is over. Whatever the client answers decides nothing."""
+        for call in calls:
+            if call.wants == "permission" and not call.optional:
+                question = self._question(call, self._tool(call.id), self._session.config)
+                await self._client.request("session/request_permission", question)
+            elif call.wants == "answer":
+                await self._answers(call.id)
 
     async def _answers(self, call_id: str) -> Reply | None:
         """Ask the user the questions of a call: in one form where the client has forms, else by a permission request for each."""

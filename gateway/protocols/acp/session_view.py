@@ -52,6 +52,10 @@ DELTA_BYTES = 64 * 1024
 Answer = Callable[[PromptResponse | RpcError], Awaitable[None]]
 
 
+async def _answer_nobody(answer: PromptResponse | RpcError) -> None:
+    """For a prompt that was answered already."""
+
+
 @dataclass(eq=False)
 class PendingPrompt:
     """A prompt that is to be answered: held until earlier runs have ended, or in progress.
@@ -184,6 +188,24 @@ class SessionView:
         await self._permissions.close()
         self.session.services.remove(self._services)
         self._services.close()
+
+    async def replay_turn(self, entries: Iterable[Entry], *, prompted: bool) -> PromptResponse | RpcError | None:
+        """Send events of a run that is over, or a part of it, as the client got them whose prompt began the run.
+
+        Nothing is asked that decides something. `prompted`: the run begins with these events. Returns the answer to the prompt;
+        None if the run does not end with these events.
+        """
+        prompt = PendingPrompt(_answer_nobody, after=0)
+        self._prompts = [prompt] if prompted else self._prompts
+        for entry in entries:
+            event = entry.event
+            await self._send(entry)
+            if isinstance(event, Awaiting):
+                await self._permissions.show(event.calls)
+            elif isinstance(event, SessionEnd):
+                await self._send_end()
+                return self._outcome(prompt, event)
+        return None
 
     # -- the client's prompts ---------------------------------------------------------------------------------------------
 
@@ -377,13 +399,17 @@ class SessionView:
         if run is None or run.state is not RunState.WAITING:
             await self._permissions.cancel()
         if isinstance(event, SessionEnd):
-            await self.send_settings()
-            if self._updates.has_cost and (cost := await self.info.cost()) is not None:
-                for update in self._updates.of_cost(cost):
-                    await self._update(update)
-            await self._update(self.info.info())
+            await self._send_end()
             if (prompt := self._prompt_of(entry.seq)) is not None:
                 await self._finish(prompt, self._outcome(prompt, event))
+
+    async def _send_end(self) -> None:
+        """Send what has changed by the end of a run."""
+        await self.send_settings()
+        if self._updates.has_cost and (cost := await self.info.cost()) is not None:
+            for update in self._updates.of_cost(cost):
+                await self._update(update)
+        await self._update(self.info.info())
 
     def _prompt_of(self, seq: int) -> PendingPrompt | None:
         """The prompt of this client whose run has put out the event with this number; None for a run of another client."""
