@@ -9,12 +9,19 @@ from playwright.sync_api import Page, expect
 from tests.console.console_daemon import SESSIONS, ConsoleDaemon
 from tests.console.session_rows import row, until
 
-INTERRUPTED = "ERR_CONNECTION|ERR_INCOMPLETE|ERR_EMPTY|Failed to load resource|net::"
+INTERRUPTED = "ERR_CONNECTION|ERR_INCOMPLETE|ERR_EMPTY|Failed to load resource|net::|was not loaded"
 LINES = 400
 
 
+WITHOUT_ANNOUNCEMENTS = """(pane) => {
+  const copy = pane.cloneNode(true);
+  copy.querySelectorAll("[role=status]").forEach((element) => element.remove());
+  return copy.textContent;
+}"""
+
+
 def lines_of(page: Page) -> list[str]:
-    return re.findall(r"line-\d+;", page.locator(".pane").inner_text())
+    return re.findall(r"line-\d+;", page.locator(".pane").evaluate(WITHOUT_ANNOUNCEMENTS))
 
 
 def test_a_daemon_that_was_killed_in_mid_stream(page: Page, windows: object, daemon: ConsoleDaemon) -> None:
@@ -83,7 +90,7 @@ def test_a_page_that_is_opened_while_the_daemon_starts(page: Page, windows: obje
     session = daemon.new_session([{"text": "ok"}])
     expect(row(page, session)).to_be_visible()
     daemon.stop()
-    page.get_by_role("link", name="New session").click()
+    page.get_by_role("link", name="New session", exact=True).click()
     daemon.start()
     made = daemon.new_session([{"text": "ok"}])
     expect(row(page, made)).to_be_visible(timeout=20_000)

@@ -114,7 +114,7 @@ def test_what_was_not_seen_is_marked(page: Page, daemon: ConsoleDaemon) -> None:
     expect(row(page, session).get_by_role("link")).to_have_accessible_name(re.compile("^Unread: hi"))
     row(page, session).get_by_role("link").click()
     expect(mark).to_have_count(0)
-    page.get_by_role("link", name="New session").click()
+    page.get_by_role("link", name="New session", exact=True).click()
     daemon.send(session, "again")
     expect(mark).to_be_visible()
     choose(page, session, "Mark as read")

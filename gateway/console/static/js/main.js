@@ -1,6 +1,6 @@
 /** The console: sidebar, panes, and what belongs to the whole window. */
 import { connection } from "./api.js";
-import { lazy } from "./lazy.js";
+import { lazy, prefetch } from "./lazy.js";
 import { observable, stored, useObservable } from "./observable.js";
 import { html, render, useEffect, useErrorBoundary, useState } from "./preact.js";
 import { Link, navigate, sessionPath, useRoute } from "./router.js";
@@ -100,11 +100,11 @@ function notificationItems() {
   return notifications?.notificationItems?.() ?? [];
 }
 
-function Sidebar({ onNavigate }) {
+function Sidebar({ onNavigate, width, children }) {
   const route = useRoute();
   const who = useObservable(account);
   const waiting = useWaitingCount();
-  return html`<nav class="sidebar" aria-label="Sessions and pages" onClick=${(event) => event.target.closest("a[href]") && onNavigate?.()}>
+  return html`<nav class="sidebar" aria-label="Sessions and pages" style=${width ? { width: `${width}px` } : {}} onClick=${(event) => event.target.closest("a[href]") && onNavigate?.()}>
     <header class="sidebar-header">
       <${Link} href="/" class="brand"><${Logo} /><span>Portico</span></${Link}>
       <${SettingsMenu} />
@@ -126,6 +126,7 @@ function Sidebar({ onNavigate }) {
       )}
       ${who?.name && html`<span class="who" title=${`Signed in with the key ${who.name}`} dir="auto">${who.name}</span>`}
     </footer>
+    ${children}
   </nav>`;
 }
 
@@ -203,7 +204,11 @@ function Shell() {
   const close = () => (overlay.value = null);
   useEffect(() => {
     start();
-    return stop;
+    const timer = setTimeout(prefetch, 1500);
+    return () => {
+      clearTimeout(timer);
+      stop();
+    };
   }, []);
   useEffect(() => {
     drawer.value = false;
@@ -221,7 +226,9 @@ function Shell() {
     ${isNarrow
       ? html`<${IconButton} class="drawer-button" icon="menu" size=${20} label="Sessions and pages" aria-expanded=${String(isOpen)} onClick=${() => (drawer.value = true)} />
           ${isOpen && html`<${Drawer} />`}`
-      : html`<${SizedSidebar} width=${width} /><${Splitter} label="Width of the sidebar" value=${width} min=${220} max=${520} onChange=${(value) => (sidebarWidth.value = value)} onReset=${() => (sidebarWidth.value = 300)} />`}
+      : html`<${Sidebar} width=${width}>
+          <${Splitter} label="Width of the sidebar" value=${width} min=${220} max=${520} onChange=${(value) => (sidebarWidth.value = value)} onReset=${() => (sidebarWidth.value = 300)} />
+        </${Sidebar}>`}
     <main class="content" id="content" tabindex="-1"><${ConnectionBanner} /><${Boundary} key=${route.page}><${Page} route=${route} /></${Boundary}></main>
     ${over === "help" && html`<${ShortcutHelp} onClose=${close} />`}
     ${typeof over?.search === "string" && html`<${Search} initial=${over.search} onClose=${close} />`}
@@ -237,10 +244,6 @@ function useTitle(route) {
   useEffect(() => {
     document.title = name ? `${name} · Portico` : "Portico";
   }, [name]);
-}
-
-function SizedSidebar({ width }) {
-  return html`<div class="sidebar-box" style=${{ width: `${width}px` }}><${Sidebar} /></div>`;
 }
 
 /** The sidebar on a phone: over the page, closed by Esc, a click beside it, or by going somewhere. */
