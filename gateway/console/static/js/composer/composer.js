@@ -4,7 +4,6 @@ import { outgoing, removeOutgoing, sendTurn } from "../conversation/outgoing.js"
 import { html, useEffect, useRef, useState } from "../preact.js";
 import { stored, useObservable } from "../observable.js";
 import { pendingOf, useAgents } from "../sessions.js";
-import { useShortcuts } from "../shortcuts.js";
 import { Button, Icon, IconButton, Menu, toast } from "../ui/index.js";
 import { toolsInWords } from "./agent-tools.js";
 import { draftOf, keepDraft } from "./drafts.js";
@@ -87,7 +86,6 @@ function SessionComposer({ session }) {
     }
     setStopping(false);
   };
-  useShortcuts([{ keys: "Escape", label: "Stop the run", group: "Conversation", typing: true, run: () => void stop() }], running);
 
   const files = async (text) =>
     (await api.get(`${AAP}/sessions/${encodeURIComponent(id)}/files${query({ q: text, limit: 50 })}`)).files;
@@ -97,6 +95,13 @@ function SessionComposer({ session }) {
     if (option && values.slash_commands !== "on")
       throw new Error("Commands are text in this session: the option slash_commands is off.");
     return found;
+  };
+  /** Where calls wait, Esc leaves the field for the first of them, so that keys answer it. */
+  const toCard = () => {
+    const card = field.current.closest(".pane, body").querySelector(".approval:not(.is-answered)");
+    field.current.blur();
+    card?.focus();
+    card?.scrollIntoView({ block: "nearest" });
   };
   const placeholder = waiting
     ? `A message cancels the ${waiting === 1 ? "call that waits" : `${waiting} calls that wait`}`
@@ -125,7 +130,8 @@ function SessionComposer({ session }) {
       label="Message"
       placeholder=${placeholder}
       onProblems=${(problems) => setProblem(problems.join(" "))}
-      autoFocus=${true}
+      autoFocus=${!waiting}
+      onEscape=${waiting ? toCard : undefined}
       fieldRef=${field}
     >
       ${
@@ -158,7 +164,7 @@ function SessionComposer({ session }) {
                 kind=${empty ? "danger" : "default"}
                 icon="stop"
                 busy=${stopping}
-                title="Stop the run (Esc)"
+                title="Stop the run" aria-keyshortcuts="Escape"
                 onClick=${stop}
                 ><span class="send-label">Stop</span><//
               >`

@@ -23,6 +23,7 @@ const touch = matchMedia("(pointer: coarse)");
  * @param {() => Promise<string[]>} [props.history] what was sent before, the newest last
  * @param {string} props.label
  * @param {(problems: string[]) => void} props.onProblems
+ * @param {() => void} [props.onEscape] what Esc does where no menu is open
  */
 export function MessageBox({
   draft,
@@ -36,6 +37,7 @@ export function MessageBox({
   placeholder,
   onProblems,
   autoFocus,
+  onEscape,
   fieldRef,
   children,
 }) {
@@ -114,6 +116,12 @@ export function MessageBox({
       event.preventDefault();
       event.stopPropagation();
       setDismissed(triggerId);
+      return;
+    }
+    if (event.key === "Escape" && onEscape) {
+      event.preventDefault();
+      event.stopPropagation();
+      onEscape();
       return;
     }
     if (event.key === "ArrowUp" && !event.shiftKey && !event.altKey) recall(-1, event);

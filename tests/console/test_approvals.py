@@ -1,0 +1,229 @@
+"""Calls that wait for permission: their cards, and the answers by mouse and keys, in one window and in two."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.console.checked_pages import Windows
+from tests.console.console_daemon import SESSIONS, ConsoleDaemon
+from tests.console.waiting_sessions import call, cards, expect_result, open_session, ready, waiting
+
+RULE = {"id": "rule", "name": "Always allow `git push *`", "kind": "allow_always"}
+
+
+def test_a_card_has_the_exact_command_and_what_cannot_be_seen(daemon: ConsoleDaemon, page: Page) -> None:
+    given = {"command": "git push\n\u202etxet\u200b --force", "description": "Publishes the branch", "timeout": 5}
+    session = waiting(daemon, call("Bash", given))
+    open_session(page, session)
+    card = ready(page)
+    expect(card.get_by_role("heading")).to_have_text("Bash asks for permission")
+    expect(card.locator(".exact-block pre").first).to_have_text("git push\nU+202EtxetU+200B --force")
+    expect(card.locator(".approval-comment")).to_have_text("Publishes the branch")
+    expect(card.locator(".approval-fields")).to_contain_text("timeout")
+    card.get_by_text("Full input").click()
+    expect(card.locator(".approval-json pre")).to_contain_text('"description": "Publishes the branch"')
+
+
+def test_an_edit_is_a_diff(daemon: ConsoleDaemon, page: Page) -> None:
+    session = waiting(daemon, call("Edit", {"file_path": "a.py", "old_string": "one = 1\n", "new_string": "one = 2\n"}))
+    open_session(page, session)
+    card = ready(page)
+    expect(card).to_contain_text("a.py")
+    expect(card).to_contain_text("one = 1")
+    expect(card).to_contain_text("one = 2")
+    expect(card.locator(".approval-fields")).to_have_count(0)
+
+
+@pytest.mark.parametrize(
+    ("name", "result"),
+    [("Allow", "Result: ran"), ("Reject", "Result: Tool call denied")],
+)
+def test_an_answer_by_mouse(daemon: ConsoleDaemon, page: Page, name: str, result: str) -> None:
+    session = waiting(daemon, call("Bash", {"command": "ls"}, result="ran"))
+    open_session(page, session)
+    ready(page).get_by_role("button", name=name, exact=False).first.click()
+    expect_result(daemon, page, session, result)
+    expect(page.get_by_role("main")).to_contain_text(result)
+
+
+def test_the_key_y_allows_once(daemon: ConsoleDaemon, page: Page) -> None:
+    session = waiting(daemon, call("Bash", {"command": "ls"}, result="ran"))
+    open_session(page, session)
+    ready(page)
+    page.keyboard.press("y")
+    expect_result(daemon, page, session, "Result: ran")
+
+
+def test_the_key_a_makes_the_first_lasting_choice(daemon: ConsoleDaemon, page: Page) -> None:
+    steps = [call("Bash", {"command": "git push"}, id="push", choices=[RULE], result="ran"), {"text": "chosen: {choices.push}"}]
+    session = daemon.new_session(steps)
+    daemon.send(session, "push")
+    open_session(page, session)
+    card = ready(page)
+    names = [text.strip() for text in card.locator(".approval-actions [data-choice]").all_inner_texts()]
+    assert [name.splitlines()[0] for name in names] == [
+        "Allow", "Always allow `git push *`", "Always allow Bash in this session", "Reject",
+    ]  # fmt: skip
+    page.keyboard.press("a")
+    expect_result(daemon, page, session, "chosen: rule")
+
+
+def test_always_this_tool_trusts_it_in_the_session(daemon: ConsoleDaemon, page: Page) -> None:
+    note = {"tool_call": {"name": "write_note", "input": {"path": "a", "text": "b"}, "result": "written"}}
+    turn = [note, {"text": "{last_result}"}]
+    session = daemon.new_session(turn, turn, agent_fields={"tools": [{"name": "write_note"}]})
+    daemon.send(session, "write")
+    open_session(page, session)
+    ready(page).get_by_role("button", name="Always allow write_note in this session").click()
+    expect_result(daemon, page, session, "written")
+    assert daemon.session(session)["agent"]["tools"] == [{"name": "write_note", "trust": True}]
+    assert daemon.send(session, "again")["stopReason"] == "end_turn"
+
+
+def test_never_this_tool_disables_it(daemon: ConsoleDaemon, page: Page) -> None:
+    note = {"tool_call": {"name": "write_note", "input": {"path": "a", "text": "b"}}}
+    session = waiting(daemon, note, agent_fields={"tools": [{"name": "write_note"}, {"name": "lookup"}]})
+    open_session(page, session)
+    ready(page).get_by_role("button", name="Never allow write_note in this session").click()
+    expect_result(daemon, page, session, "Result: Tool call denied")
+    assert daemon.session(session)["agent"]["tools"] == [{"name": "lookup", "trust": False}]
+
+
+def test_the_key_n_asks_for_the_reason_that_the_agent_reads(daemon: ConsoleDaemon, page: Page) -> None:
+    session = waiting(daemon, call("Bash", {"command": "rm -rf build"}))
+    open_session(page, session)
+    ready(page)
+    page.keyboard.press("n")
+    field = page.get_by_label("Reason, which the agent reads")
+    expect(field).to_be_focused()
+    # The keys are text here.
+    page.keyboard.type("nay, ask me first")
+    expect(field).to_have_value("nay, ask me first")
+    page.keyboard.press("Enter")
+    expect_result(daemon, page, session, "Result: Tool call denied: nay, ask me first")
+
+
+def test_keys_in_the_message_are_text_and_esc_goes_to_the_card(daemon: ConsoleDaemon, page: Page) -> None:
+    session = waiting(daemon, call("Bash", {"command": "ls"}, result="ran"))
+    open_session(page, session)
+    ready(page)
+    box = page.get_by_role("textbox", name="Message")
+    box.click()
+    page.keyboard.type("yan")
+    expect(box).to_have_value("yan")
+    assert daemon.session(session)["x-portico"]["state"] == "waiting"
+    page.keyboard.press("Escape")
+    expect(cards(page)).to_be_focused()
+    assert daemon.session(session)["x-portico"]["state"] == "waiting"
+    page.keyboard.press("y")
+    expect_result(daemon, page, session, "Result: ran")
+
+
+def test_calls_of_one_stop_are_answered_together(daemon: ConsoleDaemon, page: Page) -> None:
+    calls = [call("Bash", {"command": f"echo {n}"}, id=f"call{n}", result=f"ran {n}") for n in range(3)]
+    session = daemon.new_session([{"parallel": calls}, {"text": "{results.call0}, {results.call1}, {results.call2}"}])
+    daemon.send(session, "go")
+    open_session(page, session)
+    ready(page, 3)
+    expect(page.locator(".approval.is-current")).to_have_attribute("data-call", "call0")
+    page.keyboard.press("y")
+    expect(page.locator(".approval.is-answered")).to_have_attribute("data-call", "call0")
+    expect(page.locator(".approval.is-answered")).to_contain_text("Allowed · waits for the other answers")
+    assert daemon.session(session)["x-portico"]["state"] == "waiting"
+    # The keys are for the next card now.
+    expect(page.locator(".approval.is-current")).to_have_attribute("data-call", "call1")
+    page.keyboard.press("n")
+    page.keyboard.type("not this")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("group", name="All calls")).to_contain_text("2 answered")
+    # An answer can be changed until all are sent.
+    page.locator("[data-call=call0]").get_by_role("button", name="Change").click()
+    page.locator("[data-call=call0]").get_by_role("button", name="Reject", exact=True).click()
+    page.locator("[data-call=call2]").get_by_role("button", name="Allow", exact=False).first.click()
+    expect_result(daemon, page, session, "Tool call denied, Tool call denied: not this, ran 2")
+
+
+def test_all_calls_are_allowed_at_once(daemon: ConsoleDaemon, page: Page) -> None:
+    calls = [call("Bash", {"command": f"echo {n}"}, id=f"call{n}", result=f"ran {n}") for n in range(3)]
+    session = daemon.new_session([{"parallel": calls}, {"text": "{results.call0}, {results.call1}, {results.call2}"}])
+    daemon.send(session, "go")
+    open_session(page, session)
+    ready(page, 3)
+    page.get_by_role("button", name="Allow all 3").click()
+    expect_result(daemon, page, session, "ran 0, ran 1, ran 2")
+
+
+def test_an_answer_of_another_client_is_shown_at_once(daemon: ConsoleDaemon, windows: Windows) -> None:
+    session = waiting(daemon, call("Bash", {"command": "ls"}, id="ls", result="ran"))
+    one, other = windows.open(f"/console/sessions/{session}"), windows.open("/console/inbox")
+    ready(one)
+    expect(other.locator(f".inbox-session:has(a[href$='{session}']) .approval[data-ready=true]")).to_have_count(1)
+    one.keyboard.press("y")
+    expect(other.locator(f".inbox-session:has(a[href$='{session}'])")).to_have_count(0)
+    expect(cards(one)).to_have_count(0)
+    later = waiting(daemon, call("Bash", {"command": "ls"}, id="ls"))
+    open_session(one, later)
+    ready(one)
+    answer: dict[str, Any] = {"role": "tool_permission", "toolCallId": "ls", "granted": False}
+    daemon.send(later, answer)
+    expect(cards(one)).to_have_count(0)
+
+
+def test_an_answer_that_came_too_late_shows_the_servers_words(daemon: ConsoleDaemon, windows: Windows) -> None:
+    windows.expect("400 \\(Bad Request\\)")
+    session = waiting(daemon, call("Bash", {"command": "ls"}, id="ls"))
+    page = windows.open(f"/console/sessions/{session}")
+    ready(page)
+    # The window does not learn of the other client's answer before it sends its own.
+    page.route(f"**{SESSIONS}/{session}/turns", lambda route: (answer_as_another(daemon, session), route.continue_())[1])
+    page.keyboard.press("y")
+    notice = page.locator(".approvals [role=alert]")
+    expect(notice).to_contain_text("The answer was not taken")
+    expect(notice).to_contain_text("no tool call is pending in this session")
+    expect(cards(page)).to_have_count(0)
+    notice.get_by_role("button", name="Dismiss").click()
+    expect(notice).to_have_count(0)
+
+
+def answer_as_another(daemon: ConsoleDaemon, session: str) -> None:
+    daemon.send(session, {"role": "tool_permission", "toolCallId": "ls", "granted": False})
+
+
+def test_answers_that_did_not_reach_the_server_are_sent_again(daemon: ConsoleDaemon, windows: Windows) -> None:
+    windows.expect("ERR_FAILED|ERR_CONNECTION|Failed to load")
+    session = waiting(daemon, call("Bash", {"command": "ls"}, result="ran"))
+    page = windows.open(f"/console/sessions/{session}")
+    ready(page)
+    page.route(f"**{SESSIONS}/{session}/turns", lambda route: route.abort())
+    page.keyboard.press("y")
+    notice = page.locator(".approvals [role=alert]")
+    expect(notice).to_contain_text("cannot be reached")
+    page.unroute(f"**{SESSIONS}/{session}/turns")
+    notice.get_by_role("button", name="Send again").click()
+    expect_result(daemon, page, session, "Result: ran")
+
+
+def test_a_card_takes_no_answer_right_after_it_has_appeared(daemon: ConsoleDaemon, page: Page) -> None:
+    """A click or key that was meant for something else does not answer it."""
+    steps = [call("Bash", {"command": "one"}, id="one"), call("Bash", {"command": "two"}, id="two")]
+    session = waiting(daemon, *steps)
+    open_session(page, session)
+    ready(page)
+    # In the same task as the second card appears.
+    page.evaluate(
+        """() => new MutationObserver((_, observer) => {
+          if (!document.querySelector("[data-call=two]")) return
+          observer.disconnect()
+          window.early = document.querySelector("[data-call=two]").dataset.ready
+          for (const card of document.querySelectorAll("[data-call=two]")) card.querySelector("[data-kind=allow_once]").click()
+          document.body.dispatchEvent(new KeyboardEvent("keydown", {key: "y", bubbles: true}))
+        }).observe(document.body, {subtree: true, childList: true})"""
+    )
+    page.keyboard.press("y")
+    expect(page.locator("[data-call=two][data-ready=true]")).to_be_visible()
+    assert page.evaluate("window.early") == "false"
+    state = daemon.session(session)["x-portico"]
+    assert [one["toolCallId"] for one in state["pendingCalls"]] == ["two"]

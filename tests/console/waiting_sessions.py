@@ -1,0 +1,62 @@
+"""Sessions that wait for the user, and what the tests of approvals look for in a page."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from playwright.sync_api import Locator, Page, expect
+
+from tests.console.console_daemon import ConsoleDaemon
+
+PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True, "device_scale_factor": 1}
+
+
+def call(name: str, given: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    """A step that asks for permission."""
+    return {"tool_call": {"name": name, "ask": True, "input": given, **fields}}
+
+
+def waiting(daemon: ConsoleDaemon, *steps: Any, prompt: str = "Go on", **fields: Any) -> str:
+    """A session whose first turn waits at the last of these steps, and then says the last result."""
+    session = daemon.new_session([*steps, {"text": "Result: {last_result}"}], **fields)
+    daemon.send(session, prompt)
+    assert daemon.session(session)["x-portico"]["state"] == "waiting"
+    return session
+
+
+def open_session(page: Page, session: str) -> None:
+    page.goto(f"/console/sessions/{session}")
+
+
+def cards(page: Page) -> Locator:
+    """The cards of calls that wait."""
+    return page.locator(".approval")
+
+
+def ready(page: Page, count: int = 1) -> Locator:
+    """The cards, once there are so many and they take answers."""
+    expect(page.locator(".approval[data-ready=true]")).to_have_count(count)
+    return cards(page)
+
+
+def messages(daemon: ConsoleDaemon, session: str) -> list[dict[str, Any]]:
+    """The history of a session."""
+    answer = daemon.api.get(f"/aap/v3/sessions/{session}/history", params={"type": "full"})
+    assert answer.status_code == 200, answer.text
+    return list(answer.json()["history"]["full"])
+
+
+def result_of(daemon: ConsoleDaemon, session: str) -> str:
+    """What the agent has said last."""
+    content = messages(daemon, session)[-1]["content"]
+    return str(content if isinstance(content, str) else content[-1]["text"])
+
+
+def expect_result(daemon: ConsoleDaemon, page: Page, session: str, text: str) -> None:
+    """Wait until the session is idle and its agent has said this text."""
+    expect(page.locator(".approval")).to_have_count(0)
+    for _ in range(200):
+        if daemon.session(session)["x-portico"]["state"] == "idle":
+            break
+        page.wait_for_timeout(25)
+    assert result_of(daemon, session) == text
