@@ -79,9 +79,13 @@ function Questions({ questions, answer }) {
   </div>`;
 }
 
-function inputText(input) {
+/** The input as text; empty where the title of the call has all of it. */
+function inputText(input, subject) {
   if (input === null || input === undefined) return "";
-  if (typeof input === "object" && !Array.isArray(input) && Object.keys(input).length === 0) return "";
+  if (typeof input === "object" && !Array.isArray(input)) {
+    const values = Object.values(input);
+    if (values.length === 0 || (values.length === 1 && typeof values[0] === "string" && !values[0].includes("\n") && subject.endsWith(values[0].slice(-80)) && values[0].length < 100)) return "";
+  }
   return asText(input);
 }
 
@@ -94,7 +98,7 @@ function Body({ call, title, parts, folder, foldKey, open }) {
   // The result of an edit that was made says no more than its diff.
   const showOutput = outputText && !questions && (!isEdit || isError || open) && (!steps || isError || open) && (!plan || isError);
   const long = title.kind === "command" && (title.subject.length > 100 || title.subject.includes("\n"));
-  const text = open && !isEdit && !steps && !questions && !plan && title.kind !== "command" ? inputText(call.input) : "";
+  const text = open && !isEdit && !steps && !questions && !plan && title.kind !== "command" ? inputText(call.input, title.subject) : "";
   return html`<div class="tool-body">
     ${call.decision?.granted === false && html`<p class="tool-decision"><${Icon} name="close" size=${14} /> You denied this call${call.decision.reason ? ": " : "."}${call.decision.reason && html`<${SafeText} text=${call.decision.reason} />`}</p>`}
     ${long && html`<${Output} text=${title.subject} foldKey=${`${foldKey}:command`} lines=${open ? 200 : 6} label="Command" plain=${true} />`}
