@@ -5,7 +5,7 @@ import { visibleText } from "./safe-text.js";
 
 // Operating system commands (titles, links, clipboard) and the like, with their text; then control sequences; then other escapes.
 const STRINGS = /\u001b[\]PX^_][^\u0007\u001b]{0,65536}(?:\u0007|\u001b\\)?/g;
-const SEQUENCE = /\u001b\[([0-9;:?<=>!]*)[ -/]*([@-~])|\u001b[ -/]*[0-~]?/g;
+const SEQUENCE = /\u001b\[([0-9;:?<=>!]*)[ -/]*([@-~]|$)|\u001b[ -/]*[0-~]?/g;
 const NAMES = ["black", "red", "green", "yellow", "blue", "magenta", "cyan", "white"];
 
 /** What stands on the line after the last carriage return, and no character that was deleted by a backspace. */

@@ -80,9 +80,29 @@ const CLEAN = {
   RETURN_DOM_FRAGMENT: true,
 };
 
+/** Text as it is, for what the parsers cannot parse: they give up where blocks are nested thousands of times. */
+function plainText(text) {
+  const block = document.createElement("p");
+  block.className = "plain-text";
+  block.dir = "auto";
+  block.textContent = text;
+  return block;
+}
+
 /** The elements of a complete message, as a DocumentFragment. */
 export function renderMarkdown(text) {
-  const fragment = DOMPurify.sanitize(marked.parse(visibleText(text)), CLEAN);
+  const given = visibleText(text);
+  try {
+    return elementsOf(marked.parse(given));
+  } catch {
+    const fragment = document.createDocumentFragment();
+    fragment.append(plainText(given));
+    return fragment;
+  }
+}
+
+function elementsOf(markup) {
+  const fragment = DOMPurify.sanitize(markup, CLEAN);
   for (const input of fragment.querySelectorAll("input")) {
     if (input.type !== "checkbox") input.remove();
     else checkbox(input, input.hasAttribute("checked"));
@@ -140,6 +160,7 @@ export class MarkdownStream {
   /** @param {HTMLElement} root takes the elements */
   constructor(root) {
     this._stack = [{ node: root }];
+    this._broken = null;
     this._parser = smd.parser({
       data: null,
       add_token: (_, type) => this._begin(type),
@@ -150,11 +171,21 @@ export class MarkdownStream {
   }
 
   write(text) {
-    smd.parser_write(this._parser, visibleText(text));
+    const given = visibleText(text);
+    if (!this._broken) {
+      try {
+        smd.parser_write(this._parser, given);
+        return;
+      } catch {
+        // It has room for blocks in 24 others.
+        this._broken = this._stack[0].node.appendChild(plainText(""));
+      }
+    }
+    this._broken.append(given);
   }
 
   end() {
-    smd.parser_end(this._parser);
+    if (!this._broken) smd.parser_end(this._parser);
   }
 
   get _top() {
