@@ -4,7 +4,7 @@ import { AAP, api } from "../api.js";
 import { lazy } from "../lazy.js";
 import { useObservable } from "../observable.js";
 import { html, useCallback, useEffect, useMemo, useRef, useState } from "../preact.js";
-import { navigate, sessionPath } from "../router.js";
+import { navigate, route, sessionPath } from "../router.js";
 import { folderOf, fork, useSession } from "../sessions.js";
 import { useShortcuts } from "../shortcuts.js";
 import { Button, Empty, Icon, IconButton, Spinner, toast } from "../ui/index.js";
@@ -191,7 +191,8 @@ function Open({ session, log }) {
         // Of several panes, that with the focus; else the first.
         const panes = [...document.querySelectorAll(".conversation")];
         const chosen = panes.find((one) => one.contains(event.target)) ?? panes[0];
-        if (chosen !== pane.current || !busy || cancelling) return false;
+        // Calls that wait are cancelled by the button only: a key that is pressed by mistake would throw them away.
+        if (chosen !== pane.current || own.state !== "running" || cancelling) return false;
         cancel();
         return undefined;
       },
@@ -206,6 +207,17 @@ function Open({ session, log }) {
   useEffect(() => {
     if (sent) toEnd();
   }, [sent]);
+
+  // A result of the search leads to an event.
+  const { value: place } = route;
+  const wanted = place.sessionId === id ? Number(place.query.get("seq")) : 0;
+  useEffect(() => {
+    if (!log.loaded || !(wanted > 0)) return;
+    log.loadUntil(wanted).then(() => {
+      const found = log.timeline.items.filter((item) => ["user", "text", "thinking", "error"].includes(item.type) && item.id <= wanted).pop();
+      if (found) setTimeout(() => list.current?.toKey(found.key));
+    });
+  }, [log.loaded, wanted]);
 
   let body;
   if (log.error && !log.loaded) {

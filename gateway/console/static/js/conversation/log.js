@@ -83,12 +83,12 @@ export class ConversationLog {
   }
 
   /** Loads the page before the first event, or stored messages before the first page. */
-  async loadOlder() {
+  async loadOlder(limit = PAGE) {
     if (this.loadingOlder || !this.loaded || !this.hasOlder) return;
     this.loadingOlder = true;
     this.notify();
     try {
-      if (this.more) this.setPage(await this.get("/log", { before: this.first, limit: PAGE, merge: "true" }));
+      if (this.more) this.setPage(await this.get("/log", { before: this.first, limit, merge: "true" }));
       else {
         const first = Math.max(0, this.seedsLeft - SEEDS);
         const page = await this.get("/messages", { first, limit: this.seedsLeft - first });
@@ -102,6 +102,15 @@ export class ConversationLog {
     }
     this.loadingOlder = false;
     this.notify();
+  }
+
+  /** Loads pages until the event with this number is in one. */
+  async loadUntil(seq) {
+    while (!this.closed && this.loaded && this.more && this.first > seq) {
+      const before = this.first;
+      await this.loadOlder(5000);
+      if (this.first === before) return;
+    }
   }
 
   follow() {

@@ -1,10 +1,10 @@
 /** Messages on their way to the daemon: what is sent, queued or refused, until the log has it. */
 
-import { postTurn } from "../composer/post-turn.js";
+import { idempotencyKey, postTurn } from "../composer/post-turn.js";
 import { observable, useObservable } from "../observable.js";
 
 /**
- * @typedef {{id: number, sessionId: string, message: object|null, body: object, when: "turn"|"queue"|"steer", state: "sending"|"queued"|"failed", error: string|null}} Outgoing
+ * @typedef {{id: number, sessionId: string, message: object|null, body: object, key: string, when: "turn"|"queue"|"steer", state: "sending"|"queued"|"failed", error: string|null}} Outgoing
  */
 
 /** All messages of this window that are on their way. */
@@ -22,23 +22,26 @@ function drop(id) {
   outgoing.value = outgoing.value.filter((entry) => entry.id !== id);
 }
 
+/** The queued request of each session that is on its way: a browser opens six connections to a server, and each of them holds one. */
+const queues = new Map();
+
 /**
  * Sends a turn. Resolves when the daemon has taken it: its events are in the log then.
  * @param {object} body `messages`, and what else a turn may have (`when_busy`, `agent`, `tools`)
  * @throws {import("../api.js").ApiError} if it is refused; the message stays in `outgoing` as failed. An aborted one resolves.
  */
-export async function sendTurn(sessionId, body) {
+export async function sendTurn(sessionId, body, key = idempotencyKey()) {
   const id = ++lastId;
   const message = (body.messages ?? []).find((one) => one.role === "user") ?? null;
   const when = body.when_busy === "queue" ? "queue" : body.when_busy === "steer" ? "steer" : "turn";
-  const entry = { id, sessionId, message, body, when, state: "sending", error: null };
-  outgoing.value = [...outgoing.value, entry];
+  outgoing.value = [...outgoing.value, { id, sessionId, message, body, key, when, state: "sending", error: null }];
   const controller = new AbortController();
   requests.set(id, controller);
   // A turn that may begin at once does so within a moment; what takes longer waits in the daemon's queue.
   const timer = when === "queue" ? setTimeout(() => replace(id, { state: "queued" }), 400) : 0;
   try {
-    await postTurn(sessionId, body, { signal: controller.signal });
+    if (when === "queue") await afterQueued(sessionId, controller.signal, () => postTurn(sessionId, body, { key, signal: controller.signal }));
+    else await postTurn(sessionId, body, { key, signal: controller.signal });
     drop(id);
   } catch (error) {
     if (controller.signal.aborted) return drop(id);
@@ -49,6 +52,17 @@ export async function sendTurn(sessionId, body) {
   } finally {
     clearTimeout(timer);
   }
+}
+
+/** Calls `send` when the queued messages of the session before it are sent, removed or refused. */
+function afterQueued(sessionId, signal, send) {
+  const before = queues.get(sessionId) ?? Promise.resolve();
+  const sent = before.then(() => (signal.aborted ? undefined : send()));
+  const done = sent.catch(() => {}).then(() => {
+    if (queues.get(sessionId) === done) queues.delete(sessionId);
+  });
+  queues.set(sessionId, done);
+  return sent;
 }
 
 /** Takes a message back: a queued one leaves the queue. */
@@ -62,7 +76,7 @@ export function retryOutgoing(id) {
   const entry = outgoing.value.find((one) => one.id === id);
   if (!entry) return Promise.resolve();
   drop(id);
-  return sendTurn(entry.sessionId, entry.body).catch(() => {});
+  return sendTurn(entry.sessionId, entry.body, entry.key).catch(() => {});
 }
 
 export function useOutgoing(sessionId) {

@@ -5,8 +5,8 @@
  * An entry takes the same short time however many items there are.
  *
  * Items, by `type`: `user`, `text`, `thinking`, `tool` (with `children`: calls of a sub-agent), `plan`, `error`, `end` (of a run),
- * `rate_limit`, `compacted`, `mode`, `hook`, `raw`, `gap`, `system`. Every item has a `key` that stays, and `turn`, the number of
- * the event that began its turn (null before the first).
+ * `rate_limit`, `compacted`, `mode`, `hook`, `raw`, `gap`, `system`. Every item has a `key` that stays, `id`, the
+ * number of its first event (of a call: the id of the call), and `turn`, the number of the event that began its turn (null before the first).
  */
 
 const OPEN = new Set(["writing", "running", "waiting"]);
@@ -68,6 +68,7 @@ export class Timeline {
     this._items = [];
     this._shown = null;
     this._calls = new Map();
+    this._now = 0;
     this._turn = null;
     this._turnMessage = null;
     this._open = null;
@@ -95,6 +96,7 @@ export class Timeline {
     for (const entry of entries) {
       const handle = HANDLERS[entry.event?.kind];
       this.last = Math.max(this.last, entry.id);
+      this._now = entry.first ?? entry.id;
       if (handle) handle.call(this, entry.event, entry);
     }
     this._shown = null;
@@ -119,7 +121,7 @@ export class Timeline {
   // -- items ------------------------------------------------------------------------------------------------------------
 
   _add(item) {
-    const whole = { turn: this._turn, ...item };
+    const whole = { turn: this._turn, id: this._now, ...item };
     this._items.push(whole);
     return this._items.length - 1;
   }
@@ -152,7 +154,7 @@ export class Timeline {
     }
     const text = this._skip.replace(/^\s*\n/, "") + event.text;
     this._skip = "";
-    this._open = this._add({ type, key: `${type}:${entry.first ?? entry.id}`, text, streaming: true, startedAt: entry.at ?? null, id: entry.id });
+    this._open = this._add({ type, key: `${type}:${entry.first ?? entry.id}`, text, streaming: true, startedAt: entry.at ?? null });
     this._message.push(this._open);
     this.running = true;
   }
@@ -424,7 +426,7 @@ const HANDLERS = {
     this._endRun(stopReason === "cancelled" ? "cancelled" : "ended");
     this._add({
       type: "end", key: `end:${entry.id}`, stopReason: failed ? "error" : stopReason, exitCode: event.exit_code, durationMs: event.duration_ms ?? 0,
-      usage, context, seq: this._turnMessage?.seq ?? null, prompt: this._turnMessage?.content ?? null, id: entry.id,
+      usage, context, seq: this._turnMessage?.seq ?? null, prompt: this._turnMessage?.content ?? null,
     });
   },
 };

@@ -13,9 +13,6 @@ import { SafeText, visibleText } from "./safe-text.js";
 import { stepsOfCall, Steps } from "./steps.js";
 import { titleOfCall } from "./tool-title.js";
 
-const ICONS = { command: "terminal", edit: "edit", read: "file", search: "search", web: "globe", todo: "todo", agent: "agents", question: "question",
-  plan: "list", mcp: "tool", tool: "tool" };
-
 const STATES = {
   writing: ["Writing the call", "edit"],
   running: ["Running", null],
@@ -141,7 +138,7 @@ export function ToolCard({ call, folder = "" }) {
   const subject = title.subject.split("\n")[0].slice(0, 400);
   return html`<section class=${`tool ${call.state} kind-${title.kind}`} aria-label=${`Tool ${visibleText(title.name)}: ${word}`} data-call=${call.id}>
     <button type="button" class="tool-title" aria-expanded=${String(open)} onClick=${() => setOpen(!open)}>
-      <span class="tool-icon"><${Icon} name=${ICONS[title.kind]} /></span>
+      <span class="tool-icon"><${Icon} name=${title.icon} /></span>
       <span class="tool-name">${title.server && html`<span class="dim">${visibleText(title.server)} / </span>`}<bdi>${visibleText(title.name)}</bdi></span>
       <span class="tool-subject" title=${visibleText(title.subject.slice(0, 2000))}><bdi dir="ltr">${visibleText(subject || label)}</bdi></span>
       <${Elapsed} call=${call} />

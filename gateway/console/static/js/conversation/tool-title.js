@@ -12,6 +12,9 @@ const KINDS = [
   ["plan", /^(exitplanmode|enterplanmode|exit_plan_mode|implement_plan|switch_mode)$/i],
 ];
 
+const ICONS = { command: "terminal", edit: "edit", read: "file", search: "search", web: "globe", todo: "todo", agent: "agents", question: "question",
+  plan: "list", mcp: "tool", tool: "tool" };
+
 const SUBJECTS = [
   "command", "cmd", "script", "pattern", "file_path", "path", "notebook_path", "absolute_path", "url", "query", "skill", "subject",
   "location", "title", "description", "name",
@@ -64,7 +67,7 @@ export function titleOfCall(name, input, detail, folder = "") {
   const mcp = /^mcp__(.+?)__(.+)$/.exec(String(name ?? ""));
   return {
     kind,
-    icon: kind,
+    icon: ICONS[kind],
     name: mcp ? mcp[2] : String(name || "tool"),
     server: mcp ? mcp[1] : null,
     subject: subjectOf(input, detail, folder),

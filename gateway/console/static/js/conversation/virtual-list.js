@@ -220,13 +220,18 @@ export class VirtualList extends Component {
     this.settle();
   }
 
-  /** Goes to a row. */
+  /** Goes to a row, and marks it for a moment. */
   toKey(key) {
-    const offset = this.positions.offsetOf(key);
-    if (offset === null) return;
+    if (this.positions.offsetOf(key) === null) return;
     this.follow(false);
-    this.anchor = { key, distance: 0 };
+    this.anchor = { key, distance: 60 };
     this.settle();
+    // It is rendered by then, and what is above it has its height.
+    requestAnimationFrame(() => {
+      const row = [...this.scroller.children].find((one) => one.dataset.key === key);
+      row?.classList.add("found");
+      setTimeout(() => row?.classList.remove("found"), 2500);
+    });
   }
 
   render({ items, renderItem, contextOf, before, after, label }, { start, end }) {
