@@ -2,7 +2,8 @@
 
 import { api } from "../api.js";
 import { html, useState } from "../preact.js";
-import { Link } from "../router.js";
+import { Link, sessionPath } from "../router.js";
+import { titleOf, useSession } from "../sessions.js";
 import { toast } from "../ui/index.js";
 import { dateTime, formatBytes, formatNumber, formatSeconds, secondsSince } from "./format.js";
 import { AdministratorOnly, Command, Confirm, LoadError, Page, Status, useAnswer, useInterval } from "./parts.js";
@@ -101,8 +102,8 @@ function LiveAgents() {
   const stop = async (agent) => {
     setStopping(null);
     try {
-      await api.delete(`/v1/live-agents/${encodeURIComponent(agent.sessionId)}`);
-      toast(`${agent.agent} (process ${agent.pid}) has been stopped.`);
+      await api.delete(`/v1/live-agents/${encodeURIComponent(idOf(agent))}`);
+      toast(`${agent.agent} has been stopped.`, { kind: "ok" });
     } catch (problem) {
       toast(`Not stopped: ${problem.message}`, { kind: "error" });
     }
@@ -111,35 +112,50 @@ function LiveAgents() {
   const agents = data?.agents ?? [];
   return html`<section aria-labelledby="agents-live">
     <h2 id="agents-live">Live agents ${data && html`<span class="count">${agents.length}</span>`}</h2>
-    ${error && (error.status === 403 ? html`<${AdministratorOnly} what="The processes of all sessions are shown to the administrator." />` : html`<${LoadError} error=${error} reload=${reload} what="The live agents" />`)}
-    ${data && agents.length === 0 && html`<p class="page-about">No agent has a process now. One is started when a session needs it.</p>`}
+    ${error && html`<${LoadError} error=${error} reload=${reload} what="The live agents" />`}
+    ${data && agents.length === 0 && html`<p class="page-about">No agent is running now. One is started when a session needs it.</p>`}
     ${
       agents.length > 0 &&
       html`<div class="table-scroll" tabindex="0" role="region" aria-label="Live agents"><table class="table table-cards">
       <caption class="visually-hidden">Live agents</caption>
       <thead><tr><th scope="col">Agent</th><th scope="col">Session</th><th scope="col">State</th><th scope="col" class="number">Process</th>
         <th scope="col" class="number">Memory</th><th scope="col" class="number">Processor</th><th scope="col" class="number">Age</th><th scope="col"><span class="visually-hidden">Actions</span></th></tr></thead>
-      <tbody>${agents.map(
-        (agent) => html`<tr key=${agent.pid}>
-        <th scope="row">${agent.agent}</th>
-        <td data-name="Session">${agent.sessionId ? html`<${Link} href=${`/console/sessions/${encodeURIComponent(agent.sessionId)}`}><code class="path">${agent.sessionId.slice(0, 17)}…</code><//>` : "a task"}</td>
-        <td data-name="State"><${LiveState} agent=${agent} /></td>
-        <td data-name="Process" class="number">${agent.pid}${agent.processes > 1 ? html` <span class="dim">+${agent.processes - 1}</span>` : ""}</td>
-        <td data-name="Memory" class="number">${formatBytes(agent.memoryBytes)}</td>
-        <td data-name="Processor" class="number">${agent.cpuPercent === null || agent.cpuPercent === undefined ? "–" : `${formatNumber(agent.cpuPercent)} %`}</td>
-        <td data-name="Age" class="number" title=${dateTime(agent.startedAt)}>${formatSeconds(secondsSince(agent.startedAt))}</td>
-        <td>${agent.sessionId && html`<button type="button" class="button danger" onClick=${() => setStopping(agent)} aria-label=${`Stop ${agent.agent}, process ${agent.pid}`}>Stop</button>`}</td>
-      </tr>`,
-      )}</tbody></table></div>`
+      <tbody>${agents.map((agent) => html`<${LiveRow} key=${idOf(agent)} agent=${agent} onStop=${() => setStopping(agent)} />`)}</tbody></table></div>`
     }
     ${
       stopping &&
       html`<${Confirm} title=${`Stop ${stopping.agent}?`} action="Stop the agent" onCancel=${() => setStopping(null)} onConfirm=${() => stop(stopping)}>
-      <p>${stopping.state === "running" ? "Its run ends with an error; what it has done so far stays in the history." : "The session stays; the next message starts the agent again."}
-      ${" "}Process ${stopping.pid}${stopping.processes > 1 ? ` and ${stopping.processes - 1} that it has started are ended` : " is ended"}.</p>
+      <p>${
+        stopping.taskId
+          ? "The task ends with an error."
+          : stopping.state === "running"
+            ? "Its run ends with an error; what it has done so far stays in the history."
+            : "The session stays; its next message starts the agent again."
+      } ${stopping.processes > 1 ? `All ${stopping.processes} processes are ended.` : ""}</p>
     <//>`
     }
   </section>`;
+}
+
+const idOf = (agent) => agent.sessionId ?? agent.taskId;
+
+function LiveRow({ agent, onStop }) {
+  const session = useSession(agent.sessionId);
+  const owner = agent.key ? html` <span class="badge">key ${agent.key}</span>` : "";
+  return html`<tr>
+    <th scope="row">${agent.agent}${owner}</th>
+    <td data-name="Session">${
+      agent.sessionId
+        ? html`<${Link} class="cut" href=${sessionPath(agent.sessionId)} dir="auto">${session ? titleOf(session) : agent.sessionId}<//>`
+        : html`<span class="dim">a task</span>`
+    }</td>
+    <td data-name="State"><${LiveState} agent=${agent} /></td>
+    <td data-name="Process" class="number">${agent.pid ?? "none now"}${agent.processes > 1 ? html` <span class="dim" title="processes that it has started">+${agent.processes - 1}</span>` : ""}</td>
+    <td data-name="Memory" class="number">${formatBytes(agent.memoryBytes)}</td>
+    <td data-name="Processor" class="number">${`${formatNumber(agent.cpuPercent)} %`}</td>
+    <td data-name="Age" class="number" title=${dateTime(agent.startedAt)}>${formatSeconds(secondsSince(agent.startedAt))}</td>
+    <td><button type="button" class="button danger small" onClick=${onStop} aria-label=${`Stop ${agent.agent}${agent.pid ? `, process ${agent.pid}` : ""}`}>Stop</button></td>
+  </tr>`;
 }
 
 const LIVE = { running: ["run", "running"], waiting: ["ask", "waits for its client"], idle: ["info", "idle"] };

@@ -2,41 +2,30 @@
 
 import { api } from "../api.js";
 import { html, useEffect, useRef, useState } from "../preact.js";
-import { Link } from "../router.js";
+import { Link, sessionPath } from "../router.js";
+import { useAgents } from "../sessions.js";
 import { dateTime, visible } from "./format.js";
 import { JsonView } from "./json-view.js";
-import { Select } from "../ui/index.js";
-import { AdministratorOnly, CopyAs, Field, LoadError, Page } from "./parts.js";
+import { Icon, Select } from "../ui/index.js";
+import { CopyAs, Field, LoadError, Page } from "./parts.js";
 
 const PAGE = 50;
 /** Milliseconds after the last keystroke. */
 const TYPING = 250;
 
-const OUTCOMES = [
-  "trusted",
-  "allowed",
-  "denied",
-  "asked",
-  "granted",
-  "refused",
-  "answered",
-  "timed_out",
-  "left",
-  "cancelled",
-  "configured",
-];
-const MARKS = {
-  trusted: "✓",
-  allowed: "✓",
-  granted: "✓",
-  answered: "✓",
-  configured: "✓",
-  left: "✓",
-  denied: "✗",
-  refused: "✗",
-  timed_out: "✗",
-  cancelled: "✗",
-  asked: "?",
+/** With the icon of each. */
+const OUTCOMES = {
+  trusted: "check",
+  allowed: "check",
+  denied: "close",
+  asked: "question",
+  granted: "check",
+  refused: "close",
+  answered: "check",
+  timed_out: "clock",
+  left: "arrow-right",
+  cancelled: "close",
+  configured: "settings",
 };
 const NO_FILTERS = { q: "", agent: "", tool: "", outcome: "", session: "" };
 
@@ -77,19 +66,25 @@ export function AuditPage() {
     load(null);
   }, [settled]);
 
-  const about = "Every decision about a tool call, and every MCP server that a client brings. It is kept when a session is deleted.";
-  if (state.error?.status === 403)
-    return html`<${Page} title="Audit" about=${about}><${AdministratorOnly} what="The audit has the decisions of all sessions." /><//>`;
+  const about =
+    "Every decision about a tool call, and every MCP server that a client brings, newest first. Decisions stay when their session is deleted.";
   const set = (name) => (event) => setFilters({ ...filters, [name]: event.target.value });
+  const agents = [
+    ...new Set([...(useAgents() ?? []).map((agent) => agent.name), ...state.entries.map((entry) => entry.agent), filters.agent]),
+  ]
+    .filter(Boolean)
+    .sort();
   const filtered = Object.values(filters).some((value) => value.trim());
   return html`<${Page} title="Audit" about=${about} wide=${true}
     actions=${html`<button type="button" class="button" onClick=${() => load(null)} disabled=${state.loading}>Refresh</button>`}>
     <form class="toolbar filters" role="search" aria-label="Audit" onSubmit=${(event) => (event.preventDefault(), setSettled(filters))}>
       <${Field} label="Search" wide=${true}><input class="input" type="search" value=${filters.q} placeholder="arguments, reasons, tools" onInput=${set("q")} /><//>
-      <${Field} label="Agent"><input class="input" type="text" value=${filters.agent} autocomplete="off" spellcheck=${false} onInput=${set("agent")} /><//>
-      <${Field} label="Tool"><input class="input" type="text" value=${filters.tool} autocomplete="off" spellcheck=${false} onInput=${set("tool")} /><//>
+      <${Select} label="Agent" hideLabel=${false} value=${filters.agent} onChange=${(agent) => setFilters({ ...filters, agent })}
+        options=${[{ value: "", label: "all" }, ...agents.map((name) => ({ value: name }))]} />
+      <${Field} label="Tool"><input class="input" type="text" list="audit-tools" value=${filters.tool} placeholder="its whole name" autocomplete="off" spellcheck=${false} onInput=${set("tool")} />
+        <datalist id="audit-tools">${[...new Set(state.entries.map((entry) => entry.tool))].map((name) => html`<option value=${name} />`)}</datalist><//>
       <${Select} label="Outcome" hideLabel=${false} value=${filters.outcome} onChange=${(outcome) => setFilters({ ...filters, outcome })}
-        options=${[{ value: "", label: "all" }, ...OUTCOMES.map((name) => ({ value: name, label: name.replace("_", " ") }))]} />
+        options=${[{ value: "", label: "all" }, ...Object.keys(OUTCOMES).map((name) => ({ value: name, label: name.replace("_", " ") }))]} />
       <${Field} label="Session"><input class="input" type="text" value=${filters.session} placeholder="sess_…" autocomplete="off" spellcheck=${false} onInput=${set("session")} /><//>
       ${filtered && html`<button type="button" class="button" onClick=${() => setFilters(NO_FILTERS)}>Clear</button>`}
     </form>
@@ -113,7 +108,7 @@ function Entry({ entry, onFilter }) {
   return html`<li class="audit-entry">
     <button type="button" class="audit-line" aria-expanded=${open} onClick=${() => setOpen(!open)}>
       <time datetime=${entry.at}>${dateTime(entry.at)}</time>
-      <span class=${`outcome outcome-${entry.outcome}`}><span aria-hidden="true">${MARKS[entry.outcome] ?? ""}</span> ${entry.outcome.replace("_", " ")}</span>
+      <span class=${`outcome outcome-${entry.outcome}`}><${Icon} name=${OUTCOMES[entry.outcome] ?? "dot"} size=${14} /> ${entry.outcome.replace("_", " ")}</span>
       <span class="audit-tool">${visible(entry.tool)}</span>
       <code class="audit-arguments" dir="auto">${visible(text)}</code>
       <span class="dim audit-by">${entry.agent} · by ${visible(entry.by)}</span>
@@ -127,7 +122,7 @@ function Entry({ entry, onFilter }) {
         <dt>Agent</dt><dd>${entry.agent} <button type="button" class="link-button" onClick=${() => onFilter("agent", entry.agent)}>only this agent</button></dd>
         <dt>Tool</dt><dd>${visible(entry.tool)} <button type="button" class="link-button" onClick=${() => onFilter("tool", entry.tool)}>only this tool</button></dd>
         <dt>Call</dt><dd><code class="path">${visible(entry.callId ?? "")}</code></dd>
-        <dt>Session</dt><dd><${Link} href=${`/console/sessions/${encodeURIComponent(entry.sessionId)}`}><code class="path">${entry.sessionId}</code><//>
+        <dt>Session</dt><dd><${Link} href=${sessionPath(entry.sessionId)}><code class="path">${entry.sessionId}</code><//>
           ${" "}<button type="button" class="link-button" onClick=${() => onFilter("session", entry.sessionId)}>only this session</button></dd>
         <dt>Arguments</dt><dd><${Arguments} text=${text} /></dd>
       </dl>

@@ -2,14 +2,16 @@
 
 import { api } from "../api.js";
 import { html, useState } from "../preact.js";
-import { Select } from "../ui/index.js";
+import { useAgents } from "../sessions.js";
+import { Icon, Select } from "../ui/index.js";
+import { visible } from "./format.js";
 import { AdministratorOnly, Field, LoadError, Page, Segmented, useAnswer } from "./parts.js";
 
 const DECISIONS = {
-  allow: ["✓", "allow", "runs without a question"],
-  ask: ["?", "ask", "the client is asked"],
-  deny: ["✗", "deny", "does not run"],
-  none: ["·", "no rule", "the client's trust decides"],
+  allow: ["check", "allow", "the call runs without a question"],
+  ask: ["question", "ask", "the client is asked"],
+  deny: ["close", "deny", "the call does not run"],
+  none: ["dot", "no rule", "the client's trust in the tool does"],
 };
 const INPUTS = [
   ["command", "Command line"],
@@ -31,13 +33,13 @@ export function PolicyPage() {
 }
 
 function AgentRules({ agent, decided }) {
-  const rules = agent.rules ?? [];
+  const rules = agent.rules;
   return html`<section aria-labelledby=${`rules-${agent.agent}`}>
     <h2 id=${`rules-${agent.agent}`}>${agent.agent} ${rules.length > 0 && html`<span class="count">${rules.length}</span>`}</h2>
     ${
       rules.length === 0
         ? html`<p class="page-about">No rules: the client's trust decides about every call.</p>`
-        : html`<ol class="rules" start="0">${rules.map((rule, index) => html`<${RuleItem} key=${index} rule=${rule} index=${rule.index ?? index} decides=${decided?.rule?.index === (rule.index ?? index)} />`)}</ol>`
+        : html`<ol class="rules" start="0">${rules.map((rule, index) => html`<${RuleItem} key=${index} rule=${rule} index=${rule.index} decides=${decided?.rule?.index === rule.index} />`)}</ol>`
     }
   </section>`;
 }
@@ -57,13 +59,13 @@ function RuleItem({ rule, index, decides }) {
 }
 
 function Decision({ decision }) {
-  const [mark, word] = DECISIONS[decision] ?? ["", decision];
-  return html`<span class=${`decision decision-${decision}`}><span aria-hidden="true">${mark}</span> ${word}</span>`;
+  const [icon, word] = DECISIONS[decision];
+  return html`<span class=${`decision decision-${decision}`}><${Icon} name=${icon} size=${14} /> ${word}</span>`;
 }
 
 function TryCall({ agents, checked, setChecked }) {
-  const [agent, setAgent] = useState(agents.find((one) => one.rules?.length)?.agent ?? agents[0]?.agent ?? "");
-  const tools = agents.find((one) => one.agent === agent)?.tools ?? [];
+  const [agent, setAgent] = useState(agents.find((one) => one.rules.length)?.agent ?? agents[0]?.agent ?? "");
+  const tools = (useAgents()?.find((one) => one.name === agent)?.tools ?? []).map((one) => one.name);
   const [tool, setTool] = useState("");
   const [mode, setMode] = useState("command");
   const [command, setCommand] = useState("");
@@ -120,20 +122,19 @@ function TryCall({ agents, checked, setChecked }) {
 }
 
 function Answer({ answer }) {
-  const meaning = DECISIONS[answer.decision]?.[2] ?? "";
-  const commands = answer.commands ?? [];
-  return html`<div class=${`check-answer answer-${answer.decision}`}>
-    <p><${Decision} decision=${answer.decision} /> <strong>${answer.rule ? `Rule ${answer.rule.index} decides` : "No rule decides"}</strong>: the call ${meaning.startsWith("the") ? `waits: ${meaning}` : meaning}.</p>
-    ${answer.reason && html`<p class="rule-reason">${answer.reason}</p>`}
+  const { decision, rule, reason, lines, commands } = answer;
+  return html`<div class=${`check-answer answer-${decision}`}>
+    <p class="answer-head"><${Decision} decision=${decision} /> <strong>${rule ? `Rule ${rule.index} decides` : decision === "none" ? "No rule decides" : "The command line decides"}</strong>: ${DECISIONS[decision][2]}.</p>
+    ${reason && html`<p class="rule-reason">${reason}</p>`}
+    ${lines.filter((line) => !line.known).map((line) => html`<p class="rule-reason">Not every command of this line is known before it runs: <code>${visible(line.text)}</code></p>`)}
+    ${lines.filter((line) => line.known && !line.plain).map((line) => html`<p class="rule-reason">No pattern allows this line, since it does more than run plain commands: <code>${visible(line.text)}</code></p>`)}
     ${
       commands.length > 0 &&
-      html`<p class="dim">${commands.length === 1 ? "One command was found" : `${commands.length} commands were found`} in the line:</p>
-      <ol class="found-commands">${commands.map((found, index) => html`<li key=${index}><code>${commandText(found)}</code>${found.decision && html` <${Decision} decision=${found.decision} />`}</li>`)}</ol>`
+      html`<p class="dim">${commands.length === 1 ? "One command was found" : `${commands.length} commands were found`} in it; the strictest decision holds:</p>
+      <ol class="found-commands">${commands.map(
+        (found, index) =>
+          html`<li key=${index}><${Decision} decision=${found.decision} /> <code>${visible(found.text)}</code>${found.rule !== null && html` <span class="dim">by rule ${found.rule}</span>`}</li>`,
+      )}</ol>`
     }
   </div>`;
-}
-
-function commandText(found) {
-  if (typeof found === "string") return found;
-  return found.text ?? found.command ?? (found.words ?? []).join(" ");
 }
