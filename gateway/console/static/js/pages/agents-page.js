@@ -5,7 +5,7 @@ import { html, useState } from "../preact.js";
 import { Link, sessionPath } from "../router.js";
 import { titleOf, useSession } from "../sessions.js";
 import { toast } from "../ui/index.js";
-import { dateTime, formatBytes, formatNumber, formatSeconds, secondsSince } from "./format.js";
+import { dateTime, formatBytes, formatNumber, formatSeconds, wholeSeconds } from "./format.js";
 import { AdministratorOnly, Command, Confirm, LoadError, Page, Status, useAnswer, useInterval } from "./parts.js";
 
 /** Milliseconds between two readings of the live agents. */
@@ -153,7 +153,7 @@ function LiveRow({ agent, onStop }) {
     <td data-name="Process" class="number">${agent.pid ?? "none now"}${agent.processes > 1 ? html` <span class="dim" title="processes that it has started">+${agent.processes - 1}</span>` : ""}</td>
     <td data-name="Memory" class="number">${formatBytes(agent.memoryBytes)}</td>
     <td data-name="Processor" class="number">${`${formatNumber(agent.cpuPercent)} %`}</td>
-    <td data-name="Age" class="number" title=${dateTime(agent.startedAt)}>${formatSeconds(secondsSince(agent.startedAt))}</td>
+    <td data-name="Age" class="number" title=${dateTime(agent.startedAt)}>${formatSeconds(wholeSeconds(agent.startedAt))}</td>
     <td><button type="button" class="button danger small" onClick=${onStop} aria-label=${`Stop ${agent.agent}${agent.pid ? `, process ${agent.pid}` : ""}`}>Stop</button></td>
   </tr>`;
 }
@@ -162,7 +162,7 @@ const LIVE = { running: ["run", "running"], waiting: ["ask", "waits for its clie
 
 function LiveState({ agent }) {
   const [kind, word] = LIVE[agent.state] ?? ["info", agent.state];
-  const idle = agent.state === "idle" && agent.idleSince ? ` for ${formatSeconds(Math.floor(secondsSince(agent.idleSince)))}` : "";
+  const idle = agent.state === "idle" && agent.idleSince ? ` for ${formatSeconds(wholeSeconds(agent.idleSince))}` : "";
   return html`<${Status} kind=${kind}>${word}${idle}<//>`;
 }
 

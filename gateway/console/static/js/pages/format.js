@@ -56,10 +56,10 @@ export function dateTime(iso) {
   return `${date.getFullYear()}-${two(date.getMonth() + 1)}-${two(date.getDate())} ${clock(date)}`;
 }
 
-/** How long ago a time was, in seconds; null for what is no time. */
-export function secondsSince(iso, now = Date.now()) {
+/** How long ago a time was, in whole seconds; null for what is no time. */
+export function wholeSeconds(iso, now = Date.now()) {
   const time = new Date(iso ?? NaN).getTime();
-  return Number.isNaN(time) ? null : Math.max(0, (now - time) / 1000);
+  return Number.isNaN(time) ? null : Math.max(0, Math.floor((now - time) / 1000));
 }
 
 const CONTROL = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]/g;

@@ -3,7 +3,7 @@
 import { api } from "../api.js";
 import { html, useEffect, useRef, useState } from "../preact.js";
 import { toast } from "../ui/index.js";
-import { dateTime, formatSeconds, secondsSince } from "./format.js";
+import { dateTime, formatSeconds, wholeSeconds } from "./format.js";
 import { AdministratorOnly, Confirm, CopyAs, Field, LoadError, Page, useAnswer } from "./parts.js";
 
 export function KeysPage() {
@@ -62,7 +62,7 @@ export function KeysPage() {
         (key) => html`<tr key=${key.name}>
         <th scope="row">${key.name}</th>
         <td data-name="Made">${dateTime(key.createdAt)}</td>
-        <td data-name="Last use" title=${dateTime(key.lastUsedAt)}>${key.lastUsedAt ? `${formatSeconds(Math.floor(secondsSince(key.lastUsedAt)))} ago` : "never"}</td>
+        <td data-name="Last use" title=${dateTime(key.lastUsedAt)}>${key.lastUsedAt ? `${formatSeconds(wholeSeconds(key.lastUsedAt))} ago` : "never"}</td>
         <td><button type="button" class="button danger" onClick=${() => setRemoving(key.name)} aria-label=${`Remove the key ${key.name}`}>Remove</button></td>
       </tr>`,
       )}</tbody></table></div>`

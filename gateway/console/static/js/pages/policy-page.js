@@ -25,29 +25,33 @@ export function PolicyPage() {
   if (error?.status === 403)
     return html`<${Page} title="Policy" about=${about}><${AdministratorOnly} what="Rules name folders and commands of this machine." /><//>`;
   const agents = data?.agents ?? [];
+  const ruled = agents.filter((agent) => agent.rules.length > 0);
+  const bare = agents.filter((agent) => agent.rules.length === 0);
   return html`<${Page} title="Policy" about=${about}>
     ${error && html`<${LoadError} error=${error} reload=${reload} what="The rules" />`}
     ${data && html`<${TryCall} agents=${agents} checked=${checked} setChecked=${setChecked} />`}
-    ${agents.map((agent) => html`<${AgentRules} key=${agent.agent} agent=${agent} decided=${checked?.agent === agent.agent ? checked.answer : null} />`)}
+    ${ruled.map((agent) => html`<${AgentRules} key=${agent.agent} agent=${agent} decided=${checked?.agent === agent.agent ? checked.answer : null} />`)}
+    ${
+      bare.length > 0 &&
+      html`<section aria-labelledby="rules-none"><h2 id="rules-none">Without rules</h2>
+        <p class="page-about">${bare.map((agent) => agent.agent).join(", ")}: the client's trust in a tool decides about its calls.</p></section>`
+    }
   <//>`;
 }
 
 function AgentRules({ agent, decided }) {
-  const rules = agent.rules;
   return html`<section aria-labelledby=${`rules-${agent.agent}`}>
-    <h2 id=${`rules-${agent.agent}`}>${agent.agent} ${rules.length > 0 && html`<span class="count">${rules.length}</span>`}</h2>
-    ${
-      rules.length === 0
-        ? html`<p class="page-about">No rules: the client's trust decides about every call.</p>`
-        : html`<ol class="rules" start="0">${rules.map((rule, index) => html`<${RuleItem} key=${index} rule=${rule} index=${rule.index} decides=${decided?.rule?.index === rule.index} />`)}</ol>`
-    }
+    <h2 id=${`rules-${agent.agent}`}>${agent.agent} <span class="count">${agent.rules.length}</span></h2>
+    <ol class="rules" start="0">${agent.rules.map(
+      (rule) => html`<${RuleItem} key=${rule.index} rule=${rule} decides=${decided?.rule?.index === rule.index} />`,
+    )}</ol>
   </section>`;
 }
 
-function RuleItem({ rule, index, decides }) {
+function RuleItem({ rule, decides }) {
   const conditions = Object.entries(rule.when ?? {});
   return html`<li class=${`rule ${decides ? "rule-decides" : ""}`} aria-current=${decides ? "true" : undefined}>
-    <span class="rule-number">${index}</span>
+    <span class="rule-number">${rule.index}</span>
     <${Decision} decision=${rule.decide} />
     <div class="rule-body">
       <code class="rule-tool">${rule.tool}</code>
