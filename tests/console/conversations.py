@@ -38,5 +38,7 @@ def rows(page: Page) -> Locator:
 def at_the_end(page: Page) -> bool:
     """Whether the list is scrolled to its end."""
     return bool(
-        page.evaluate("() => { const e = document.querySelector('.talk-list'); return e.scrollHeight - e.clientHeight - e.scrollTop < 4; }")
+        page.evaluate(
+            "() => { const e = document.querySelector('.talk-list'); return e.scrollHeight - e.clientHeight - e.scrollTop < 4; }"
+        )
     )

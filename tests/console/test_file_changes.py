@@ -91,12 +91,29 @@ def test_edits_of_gemini(page: Page) -> None:
 
 
 def test_edits_over_acp(page: Page) -> None:
-    given = {"title": "Edit a.txt", "changes": [{"path": "/w/a.txt", "kind": "add", "diff": "--- /w/a.txt\n+++ /w/a.txt\n@@ -0,0 +1,2 @@\n+one\n+two"}]}
+    given = {
+        "title": "Edit a.txt",
+        "changes": [{"path": "/w/a.txt", "kind": "add", "diff": "--- /w/a.txt\n+++ /w/a.txt\n@@ -0,0 +1,2 @@\n+one\n+two"}],
+    }
     [found] = changes(page, "edit", given)
     assert (found["kind"], lines(found)) == ("add", ["./1 +one", "./2 +two"])
 
 
-@pytest.mark.parametrize("given", [None, "text", 3, [], {}, {"command": "ls"}, {"changes": "x"}, {"changes": [None, 3, {}]}, {"file_path": 3, "content": "x"}, {"path": "a"}])
+@pytest.mark.parametrize(
+    "given",
+    [
+        None,
+        "text",
+        3,
+        [],
+        {},
+        {"command": "ls"},
+        {"changes": "x"},
+        {"changes": [None, 3, {}]},
+        {"file_path": 3, "content": "x"},
+        {"path": "a"},
+    ],
+)
 def test_no_edit(page: Page, given: Any) -> None:
     assert changes(page, "shell", given) == []
 
@@ -120,6 +137,14 @@ def test_huge_texts_are_quick(page: Page) -> None:
 
 
 def test_side_by_side_puts_replaced_lines_together(page: Page) -> None:
-    given = [{"type": kind, "text": text} for kind, text in [(" ", "a"), ("-", "b"), ("-", "c"), ("+", "B"), (" ", "d"), ("+", "e")]]
+    given = [
+        {"type": kind, "text": text} for kind, text in [(" ", "a"), ("-", "b"), ("-", "c"), ("+", "B"), (" ", "d"), ("+", "e")]
+    ]
     pairs = page.evaluate(f"async (lines) => (await import('{MODULE}file-changes.js')).pairsOf(lines)", given)
-    assert [[side and side["text"] for side in pair] for pair in pairs] == [["a", "a"], ["b", "B"], ["c", None], ["d", "d"], [None, "e"]]
+    assert [[side and side["text"] for side in pair] for pair in pairs] == [
+        ["a", "a"],
+        ["b", "B"],
+        ["c", None],
+        ["d", "d"],
+        [None, "e"],
+    ]

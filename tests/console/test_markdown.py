@@ -89,9 +89,23 @@ def test_streamed_and_complete_look_the_same(page: Page, size: int) -> None:
     found = rendered(page, DOCUMENT, size)
     streamed, whole = (re.sub(r"\s*(<|>)\s*", r"\1", found[kind]) for kind in ("streamed", "whole"))
     assert streamed == whole
-    for element in ("h1", "strong", "em", "del", "code", "ul", "ol", "figure", "table", "blockquote", "hr", "input true", "input false"):
+    for element in (
+        "h1",
+        "strong",
+        "em",
+        "del",
+        "code",
+        "ul",
+        "ol",
+        "figure",
+        "table",
+        "blockquote",
+        "hr",
+        "input true",
+        "input false",
+    ):
         assert f"<{element}>" in found["whole"]
-    assert '<a https://example.com/a?b=1>' in found["whole"]
+    assert "<a https://example.com/a?b=1>" in found["whole"]
 
 
 @pytest.mark.parametrize(
@@ -151,7 +165,11 @@ def test_hostile_text_does_nothing(page: Page, text: str) -> None:
             assert value.startswith("data:image/")
     for kind in ("whole", "streamed"):
         for element in ("script", "svg", "iframe", "style", "link", "form", "base", "meta", "math", "details", "object"):
-            assert f"<{element}" not in found[kind].replace("&lt;", "").split(" before ")[0] or "<figure" in found[kind] or f"<{element}" in text
+            assert (
+                f"<{element}" not in found[kind].replace("&lt;", "").split(" before ")[0]
+                or "<figure" in found[kind]
+                or f"<{element}" in text
+            )
         assert "end" in found[kind]
     assert page.evaluate("window.ran") is None
 
@@ -188,7 +206,18 @@ def test_characters_that_reorder_text_are_visible(page: Page) -> None:
 
 
 def test_deep_and_long_nesting(page: Page) -> None:
-    for text in (">" * 5000 + " x", "- " * 3000 + "x", "*" * 5000 + "x", "[" * 5000, "`" * 5000, "1. " * 2000, "| " * 5000, "#" * 5000, "\\(" * 2000, "![" * 3000):
+    for text in (
+        ">" * 5000 + " x",
+        "- " * 3000 + "x",
+        "*" * 5000 + "x",
+        "[" * 5000,
+        "`" * 5000,
+        "1. " * 2000,
+        "| " * 5000,
+        "#" * 5000,
+        "\\(" * 2000,
+        "![" * 3000,
+    ):
         took = page.evaluate(
             "async (text) => {"
             f" const {{ renderMarkdown, MarkdownStream }} = await import('{MODULE}markdown.js');"

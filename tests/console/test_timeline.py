@@ -177,13 +177,23 @@ def test_calls_that_wait_and_their_answers(page: Page) -> None:
 
 
 def test_a_message_cancels_what_waits(page: Page) -> None:
-    found = items_of(page, prompt("hi"), started("a"), {"kind": "awaiting", "calls": [{"id": "a", "wants": "permission"}]}, prompt("no, this"))
+    found = items_of(
+        page, prompt("hi"), started("a"), {"kind": "awaiting", "calls": [{"id": "a", "wants": "permission"}]}, prompt("no, this")
+    )
     assert [item["type"] for item in found] == ["user", "tool", "user"]
     assert found[1]["state"] == "cancelled"
 
 
 def test_a_turn_that_was_cut_off(page: Page) -> None:
-    found = items_of(page, prompt("hi"), {"kind": "agent_token", "text": "I beg"}, started("a"), prompt("again"), {"kind": "agent_token", "text": "Yes"}, END)
+    found = items_of(
+        page,
+        prompt("hi"),
+        {"kind": "agent_token", "text": "I beg"},
+        started("a"),
+        prompt("again"),
+        {"kind": "agent_token", "text": "Yes"},
+        END,
+    )
     assert [item["type"] for item in found] == ["user", "text", "tool", "gap", "user", "text", "end"]
     assert found[2]["state"] == "cancelled"
 
@@ -197,7 +207,19 @@ def test_writing_a_call_is_no_call(page: Page) -> None:
 
 def test_usage_of_a_run_is_a_sum_and_begins_anew(page: Page) -> None:
     used = {"kind": "usage", "input_tokens": 100, "output_tokens": 10, "cache_read": 5, "cache_write": 0}
-    found = timeline(page, [prompt("a"), used, {**used, "cost_usd": 0.5}, {"kind": "context_use", "used": 40, "size": 100}, END, prompt("b"), used, END])
+    found = timeline(
+        page,
+        [
+            prompt("a"),
+            used,
+            {**used, "cost_usd": 0.5},
+            {"kind": "context_use", "used": 40, "size": 100},
+            END,
+            prompt("b"),
+            used,
+            END,
+        ],
+    )
     first, second = [item for item in found["items"] if item["type"] == "end"]
     assert first["usage"]["input"] == 200 and first["usage"]["cost"] == 0.5 and first["context"] == {"used": 40, "size": 100}
     assert second["usage"]["input"] == 100 and second["usage"]["cost"] is None and second["context"] is None
@@ -231,7 +253,14 @@ def test_notices(page: Page) -> None:
 
 def test_a_plan_is_replaced_in_place(page: Page) -> None:
     step = {"content": "A", "priority": "medium", "status": "pending"}
-    found = items_of(page, prompt("a"), {"kind": "plan", "entries": [step]}, started("c"), {"kind": "plan", "entries": [{**step, "status": "completed"}]}, END)
+    found = items_of(
+        page,
+        prompt("a"),
+        {"kind": "plan", "entries": [step]},
+        started("c"),
+        {"kind": "plan", "entries": [{**step, "status": "completed"}]},
+        END,
+    )
     assert [item["type"] for item in found] == ["user", "plan", "tool", "end"]
     assert found[1]["entries"][0]["status"] == "completed"
 
