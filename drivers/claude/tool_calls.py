@@ -311,11 +311,15 @@ class TurnCalls:
             by_rules = wants == "permission" and self._tools.cli_decides(name)
             call = self._calls[call_id] = TurnCall(call_id, name, given, parent, wants, by_rules=by_rules)
             self._idle_pings = 0
+        elif parent and not call.parent:
+            # The request of a sub-agent's call came before its message.
+            call.parent = parent
         return call
 
     def _event_call(self, call: TurnCall, parent: str | None) -> Call:
         given = call.input
-        return Call(call.client_id, self._tools.client_name(call.name), given, _detail(given), parent)
+        subagent = (call.parent or None) if parent is None else None
+        return Call(call.client_id, self._tools.client_name(call.name), given, _detail(given), parent, subagent)
 
     def _respond(self, call: TurnCall) -> None:
         """Respond to the requests about a call whose response is known now."""

@@ -21,6 +21,7 @@ class Call:
         input: Its complete input.
         detail: A short text about the call for people.
         parent_id: The id of the call that started the sub-agent, if a sub-agent makes this one.
+        subagent_id: The same of a sub-agent's call that waits for the client, and has no `parent_id`.
     """
 
     id: str
@@ -28,6 +29,7 @@ class Call:
     input: Any = None
     detail: str | None = None
     parent_id: str | None = None
+    subagent_id: str | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.id, str) or not isinstance(self.name, str):
@@ -36,7 +38,13 @@ class Call:
     def started(self) -> ToolCall:
         """The event of its start."""
         return ToolCall(
-            id=self.id, name=self.name, status="started", input=self.input, detail=self.detail, parent_id=self.parent_id
+            id=self.id,
+            name=self.name,
+            status="started",
+            input=self.input,
+            detail=self.detail,
+            parent_id=self.parent_id,
+            subagent_id=self.subagent_id,
         )
 
     def result(

@@ -62,7 +62,8 @@ class ToolCall(Event):
     """A step in the life of one tool call. The same `id` comes once as `started` and once as `completed` or `failed`.
 
     `input` is complete at `started`. `detail` is a short text for people. `parent_id` is the id of the sub-agent's
-    own call when a sub-agent made this one.
+    own call when a sub-agent made this one. One that waits for the client is a call of the run itself: then `subagent_id` is
+    that id.
     """
 
     kind: Literal["tool_call"] = "tool_call"
@@ -72,6 +73,7 @@ class ToolCall(Event):
     detail: str | None = Field(default=None, exclude_if=_absent)
     input: Any | None = Field(default=None, exclude_if=_absent)
     parent_id: str | None = Field(default=None, exclude_if=_absent)
+    subagent_id: str | None = Field(default=None, exclude_if=_absent)
 
 
 class ToolInput(Event):

@@ -44,7 +44,7 @@ VISIBLE: frozenset[type[Event]] = frozenset(
 )
 """The events of the endpoint's table. Other kinds are the gateway's own and are not sent."""
 OMITTED_FIELDS: Mapping[type[Event], set[str]] = {
-    ToolCall: {"parent_id"},
+    ToolCall: {"parent_id", "subagent_id"},
     ToolResult: {"parent_id", "changes", "exit_code"},
     SessionEnd: {"stop_reason"},
     Error: {"resets_at"},

@@ -155,6 +155,12 @@ def test_calls_of_a_subagent_are_inside_its_call(page: Page) -> None:
     assert [(child["id"], child["result"]) for child in outer["children"][1]["children"]] == [("d", "text")]
 
 
+def test_a_call_of_a_subagent_that_waits_for_the_client_is_inside_its_call_too(page: Page) -> None:
+    asked = {"kind": "awaiting", "calls": [{"id": "b", "wants": "permission"}]}
+    [outer] = items_of(page, prompt("hi"), started("a", "Agent"), started("b", "Bash", subagent_id="a"), asked, kind="tool")
+    assert outer["id"] == "a" and [(child["id"], child["state"]) for child in outer["children"]] == [("b", "waiting")]
+
+
 def test_calls_that_wait_and_their_answers(page: Page) -> None:
     asked = [prompt("hi"), started("a"), started("b"), started("c", "get_weather"),
              {"kind": "awaiting", "calls": [{"id": "a", "wants": "permission"}, {"id": "b", "wants": "permission"}, {"id": "c", "wants": "result"}]}]  # fmt: skip

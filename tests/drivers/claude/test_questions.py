@@ -176,7 +176,7 @@ def test_the_call_of_a_subagent_is_announced_separately() -> None:
     assert events == [awaiting(optional, AwaitedCall(id="b", wants="permission"))]
     cli.codec.reply(PermissionReply("b", True))
     started, handed = [*cli.take(result_line("b")), *cli.exchange_pings()][-2:]
-    assert started == ToolCall(id="c", name="Bash", status="started", input={"n": "c"})
+    assert started == ToolCall(id="c", name="Bash", status="started", input={"n": "c"}, subagent_id="a")
     assert handed == awaiting(AwaitedCall(id="c", wants="permission"))
     cli.codec.reply(PermissionReply("c", True))
     events = cli.take(result_line("c", parent="a"))

@@ -318,7 +318,7 @@ const HANDLERS = {
     if (event.status === "started") {
       const fields = { name: event.name, input: event.input ?? null, detail: event.detail ?? null, state: "running", startedAt: entry.at ?? null };
       if (call?.state === "writing") this._changeCall(event.id, fields);
-      else if (!call || !OPEN.has(call.state)) this._newCall(event.id, entry, { ...fields, parent: event.parent_id ?? null });
+      else if (!call || !OPEN.has(call.state)) this._newCall(event.id, entry, { ...fields, parent: event.parent_id ?? event.subagent_id ?? null });
       this.running = true;
     } else {
       const known = call ?? this._known(event.id, entry, { name: event.name, parent: event.parent_id ?? null });
