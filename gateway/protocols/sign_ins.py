@@ -23,7 +23,7 @@ MAX_BODY = 4096
 COOKIE_SECONDS = 400 * 24 * 3600
 """Seconds for which a browser keeps the cookie, the most that browsers allow. An unused sign-in ends earlier."""
 
-_SIGNED_IN = {"name": None, "administrator": True, "expiresAt": "2026-12-24T12:00:00Z", "open": False}
+_SIGNED_IN = {"name": "phone", "administrator": False, "expiresAt": "2026-12-24T12:00:00Z", "open": False}
 _CODE_EXAMPLE = {"code": "wZJ2Pq…", "expiresIn": 60, "url": "http://127.0.0.1:7700/console/#code=wZJ2Pq…"}
 
 
@@ -74,10 +74,12 @@ def router(gateway: Gateway) -> APIRouter:
     @public.post(
         "/v1/sign-ins",
         status_code=201,
-        openapi_extra=openapi_extra(
-            {"By a code": {"code": "wZJ2Pq…"}, "By a key": {"key": "pk-…"}}, {201: {**_SIGNED_IN, "token": "q9Xv…"}}
+        openapi_extra=_with_error(
+            401,
+            openapi_extra(
+                {"By a code": {"code": "wZJ2Pq…"}, "By a key": {"key": "pk-…"}}, {201: {**_SIGNED_IN, "token": "q9Xv…"}}
+            ),
         ),
-        responses={401: {"description": "The code or the key is not valid."}},
     )
     async def sign_in(body: SignInRequest, request: Request, response: Response) -> NewSignIn:
         """Sign a browser in: it gets a cookie, and a token for the header `X-Portico-Sign-In`; both are needed."""
@@ -96,7 +98,7 @@ def router(gateway: Gateway) -> APIRouter:
         response.headers["Cache-Control"] = "no-store"
         return SignInState(**_state(gateway, authorization(request.headers), caller.name))
 
-    @authenticated.delete("/v1/sign-ins/current", status_code=204, response_class=Response)
+    @authenticated.delete("/v1/sign-ins/current", status_code=204, response_class=Response, openapi_extra=_with_error(404))
     async def sign_out(request: Request) -> Response:
         """End the sign-in of this request, also for its streams."""
         secrets = authorization(request.headers)
@@ -109,6 +111,13 @@ def router(gateway: Gateway) -> APIRouter:
 
     authenticated.routes += public.routes
     return authenticated
+
+
+def _with_error(status: int, extra: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Return the `openapi_extra` with an error that the form of the operation does not show."""
+    found = extra or openapi_extra()
+    found["responses"][str(status)] = {"$ref": f"#/components/responses/{status}"}
+    return found
 
 
 def _sign_in_route(gateway: Gateway) -> type[StrictJsonRoute]:
