@@ -6,7 +6,7 @@ import asyncio
 import os
 import stat
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -194,18 +194,22 @@ async def test_a_code_is_for_the_key_that_asked_for_it(portico: RunningGateway) 
             assert phone.body["administrator"] is True
 
 
-async def test_sign_out_ends_the_sign_in_and_its_streams(portico: RunningGateway, write_scenario: Any) -> None:
-    scene = write_scenario([{"text": "one"}, {"wait_for_file": "go"}, {"text": "two"}, {"wait_for_file": "never"}])
-    body = {"driver": "script", "task": "x", "options": {"scenario": scene}}
+async def test_sign_out_ends_the_sign_in_and_its_streams(
+    portico: RunningGateway, write_scenario: Callable[..., str], tmp_path: Path
+) -> None:
+    scene = write_scenario([{"text": "one"}, {"wait_for_file": "go"}, {"text": "two"}, {"hang": True}])
+    agent = {"name": "script", "options": {"scenario": scene}}
     async with signed_in(portico.url) as browser, signed_in(portico.url) as other:
+        session = (await browser.request("POST", "/aap/v3/sessions", json={"agent": agent})).json()["sessionId"]
+        turn = {"messages": [{"role": "user", "content": "x"}], "stream": "delta"}
         headers = {"X-Portico-Sign-In": browser.token}
-        async with browser.client.stream("POST", "/v1/execute", json=body, headers=headers) as stream:
+        async with browser.client.stream("POST", f"/aap/v3/sessions/{session}/turns", json=turn, headers=headers) as stream:
             lines = stream.aiter_lines()
             while "one" not in await anext(lines):
                 pass
             out = await browser.request("DELETE", CURRENT)
             assert out.status_code == 204 and "Max-Age=0" in out.headers["set-cookie"] and not browser.client.cookies
-            (Path(portico.gateway.agents.get("script").spec.cwd or "") / "go").touch()
+            (tmp_path / "scenes" / "go").touch()
             async with asyncio.timeout(30):
                 rest = [line async for line in lines]
         assert not any("two" in line for line in rest)
