@@ -142,13 +142,18 @@ class DaemonReport:
     address: Address | None
 
 
+def daemon_address(settings: Settings) -> Address:
+    """Return the address at which the daemon of these settings is asked: loopback, where it listens on all interfaces."""
+    return Address(_reachable(settings.server.host), settings.server.port)
+
+
 async def check_daemon(settings: Settings, portico: str) -> DaemonReport:
     """Find out who serves the configured port, and who has the data directory.
 
     `portico` is the shell command of Portico, with `{}` for a subcommand; arguments can be appended.
     """
     server = settings.server
-    address = Address({"0.0.0.0": "127.0.0.1", "::": "::1"}.get(server.host, server.host), server.port)
+    address = daemon_address(settings)
     asked = asyncio.create_task(_port(server.host, address)) if server.port else None
     try:
         holder = await bounded(lambda: find_holder(settings.data_dir))
@@ -162,6 +167,10 @@ async def check_daemon(settings: Settings, portico: str) -> DaemonReport:
     checks = [_check_port(port, there, holder, await asyncio.to_thread(_other_port, server.host, server.port), portico)]
     checks.append(_not_answering(port, there, holder, portico))
     return DaemonReport(checks, None)
+
+
+def _reachable(host: str) -> str:
+    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
 
 
 async def _port(host: str, address: Address) -> Port:

@@ -70,10 +70,11 @@ RELEASE_TIMEOUT = 10.0
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
-def serve(settings: Settings, *, no_auth: bool = False, hints: Callable[[str], str] | None = None) -> None:
+def serve(settings: Settings, *, no_auth: bool = False, hints: Callable[[str, str | None], str] | None = None) -> None:
     """Run the daemon until SIGINT or SIGTERM.
 
-    `hints` takes the URL of the daemon and returns a text, which is printed to standard error once the daemon listens.
+    `hints` takes the URL of the daemon and the link that opens the console, None without it, and returns a text, which is printed
+    to standard error once the daemon listens.
     Raises ConfigError if the settings do not allow the start, if another process uses the data directory, or if the directory or
     the store cannot be used.
     """
@@ -142,7 +143,7 @@ def _websocket_protocol(*args: Any, **kwargs: Any) -> WebSocketLimitProtocol:
 class _Daemon:
     """Serves a gateway until a signal. Runs end before uvicorn closes connections, and the exit code after a signal is 0."""
 
-    def __init__(self, server: uvicorn.Server, gateway: Gateway, hints: Callable[[str], str] | None) -> None:
+    def __init__(self, server: uvicorn.Server, gateway: Gateway, hints: Callable[[str, str | None], str] | None) -> None:
         self._server, self._gateway, self._hints = server, gateway, hints
         self._stopping: asyncio.Task[None] | None = None
         self._exit_at: float | None = None
@@ -191,12 +192,19 @@ class _Daemon:
         gc.set_threshold(GC_THRESHOLD)
         gc.enable()
         host, port = listening_address(self._server)
-        url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+        url = _url(host, port)
         sys.stdout.write(f"portico listening on {url}\n")
         sys.stdout.flush()
         announce_ready(url)
         if self._hints:
-            sys.stderr.write(self._hints(url))
+            sys.stderr.write(self._hints(url, self._console_link(host, port)))
+
+    def _console_link(self, host: str, port: int) -> str | None:
+        if not self._gateway.settings.server.console:
+            return None
+        auth = self._gateway.auth
+        code = "" if auth.is_off else f"#code={self._gateway.sign_in_codes.make(auth.default_key)}"
+        return f"{_url({'0.0.0.0': '127.0.0.1', '::': '::1'}.get(host, host), port)}/console/{code}"
 
     def _handle_signals(self) -> None:
         for number in SIGNALS:
@@ -223,6 +231,10 @@ class _Daemon:
             seconds = max(exit_at - EXIT_TIME - loop.time(), MIN_READ_TIMEOUT)
             self._server.config.timeout_graceful_shutdown = seconds  # type: ignore[assignment]  # It may be a fraction.
             self._server.should_exit = True
+
+
+def _url(host: str, port: int) -> str:
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 async def _threads_end(threads: ThreadPoolExecutor, seconds: float) -> bool:

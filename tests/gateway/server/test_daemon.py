@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -19,7 +20,7 @@ from gateway.errors import ConfigError
 from gateway.security.loopback import check_key_lengths, check_no_auth
 from gateway.security.process_inspection import ALLOWED_BY
 from tests.conftest import write_config
-from tests.daemon import Daemon, gateway_config
+from tests.daemon import Daemon, gateway_config, http_client
 from tests.gateway.portico_command import PorticoCommand
 from tests.gateway.requests import (
     agent_processes,
@@ -202,3 +203,22 @@ async def test_hints_are_printed_to_standard_error(tmp_path: Path) -> None:
     assert daemon.out == ""
     assert "key" in daemon.err
     assert f"curl -N {daemon.url}/v1/execute" in daemon.err
+    assert f"open --config {tmp_path}/config.toml --port {urlsplit(daemon.url).port}" in daemon.err
+
+
+async def test_hints_have_a_link_that_signs_in_once(tmp_path: Path) -> None:
+    # The link is printed after the line that announces the address.
+    process = await PorticoCommand(tmp_path, "serve", "--port", "0", "--hints").start()
+    assert process.stdout is not None and process.stderr is not None
+    try:
+        url = (await process.stdout.readline()).decode().split()[-1]
+        while not (line := (await process.stderr.readline()).decode()).startswith("The console:"):
+            assert line, "the daemon has ended"
+        page, _, code = line.split()[-1].partition("#code=")
+        assert page == f"{url}/console/"
+        async with http_client(url) as client:
+            for status in (201, 401):
+                assert (await client.post("/v1/sign-ins", json={"code": code})).status_code == status
+    finally:
+        process.terminate()
+        await process.communicate()
