@@ -48,10 +48,14 @@ class Windows:
         return context
 
     def open(self, path: str = "/console/", context: BrowserContext | None = None, **options: Any) -> Page:
-        """Open a window of the console, by default of a new user."""
+        """Open a window of the console, by default of a new user with these options of `context`."""
         page = (context or self.context(**options)).new_page()
         page.goto(path)
         return page
+
+    def token(self, context: BrowserContext) -> str:
+        """Return the token of the sign-in of a user, who has a window open."""
+        return str(context.pages[0].evaluate(f"localStorage.getItem('{TOKEN}')"))
 
     def expect(self, pattern: str) -> None:
         """Do not count problems that match the pattern."""

@@ -1,0 +1,115 @@
+"""Signing in and out, as a user does; and what pages of others can do with the cookie of somebody who is signed in."""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import urlsplit
+
+from playwright.sync_api import Page, expect
+
+from gateway.security.api_keys import NamedKeys
+from tests.console.checked_pages import Windows
+from tests.console.console_daemon import ConsoleDaemon
+from tests.console.other_site import other_site
+from tests.daemon import KEY
+
+SEND = """async ([url, token]) => {
+  const found = [];
+  const tries = [
+    {}, {credentials: "include"}, {credentials: "include", mode: "no-cors"},
+    {credentials: "include", headers: {"X-Portico-Sign-In": token}},
+    {credentials: "include", method: "POST", body: "{}", headers: {"Content-Type": "text/plain"}},
+    {credentials: "include", method: "DELETE"},
+  ];
+  for (const options of tries)
+    for (const path of ["/sessions", "/v1/sign-ins/current", "/aap/v3/sessions"])
+      try {
+        const response = await fetch(url + path, options);
+        found.push(response.type === "opaque" ? "opaque" : response.status);
+      } catch { found.push("refused"); }
+  return [...new Set(found)];
+}"""
+"""Sends requests from a foreign page, with the cookie if the browser gives it, and a token that was guessed or stolen."""
+
+
+def app(page: Page) -> None:
+    """Wait for the console of somebody who is signed in."""
+    expect(page.get_by_role("button", name="New session").or_(page.get_by_role("link", name="New session")).first).to_be_visible()
+
+
+def test_a_link_signs_in_once_and_leaves_no_trace_in_the_address(windows: Windows, daemon: ConsoleDaemon) -> None:
+    link = daemon.api.post("/v1/sign-in-codes").json()["url"]
+    page = windows.open(link, key=None)
+    app(page)
+    assert page.url == f"{daemon.url}/console/" and page.evaluate("history.length") <= 2
+    [cookie] = page.context.cookies()
+    assert cookie["httpOnly"] and cookie["sameSite"] == "Strict"
+    assert cookie["name"] == f"portico_sign_in_{urlsplit(daemon.url).port}" and not page.evaluate("document.cookie")
+    windows.expect("401")
+    again = windows.open(link, key=None)
+    expect(again.get_by_role("heading", name="Sign in")).to_be_visible()
+    expect(again.get_by_role("alert")).to_contain_text("portico open")
+    log = daemon.log.read_text()
+    assert "/v1/sign-ins" in log and link.partition("#code=")[2] not in log and cookie["value"] not in log and KEY not in log
+
+
+def test_a_key_signs_in_and_sign_out_ends_it_in_all_windows(windows: Windows) -> None:
+    windows.expect("401")
+    page = windows.open(key=None)
+    field = page.get_by_label("Key", exact=True)
+    field.fill("wrong-key-0123456789")
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.get_by_role("alert")).to_contain_text("not valid")
+    field.fill(KEY)
+    page.keyboard.press("Enter")
+    app(page)
+    assert KEY not in page.evaluate("JSON.stringify([{...localStorage}, {...sessionStorage}, location.href])")
+    page.reload()
+    app(page)
+    second = windows.open(context=page.context)
+    app(second)
+    page.get_by_role("button", name=re.compile("menu|account|more|settings", re.IGNORECASE)).last.click()
+    page.get_by_role("menuitem", name="Sign out").click()
+    for window in (page, second):
+        expect(window.get_by_role("heading", name="Sign in")).to_be_visible()
+    page.reload()
+    expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
+
+
+def test_the_sign_in_ends_with_its_key(windows: Windows, daemon: ConsoleDaemon) -> None:
+    keys = NamedKeys(daemon.folder / "data")
+    page = windows.open(key=keys.add("phone"))
+    app(page)
+    keys.remove("phone")
+    windows.expect("401")
+    page.reload()
+    expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
+
+
+def test_pages_of_other_ports_and_hosts_get_nothing_by_the_cookie(windows: Windows, daemon: ConsoleDaemon) -> None:
+    windows.expect(".")
+    context = windows.context()
+    app(windows.open(context=context))
+    token = windows.token(context)
+    before = daemon.api.get("/aap/v3/sessions").json()
+    with other_site() as other:
+        for host in ("127.0.0.1", "localhost"):
+            page = context.new_page()
+            page.goto(other.url(host))
+            outcomes = page.evaluate(SEND, [daemon.url, token])
+            assert set(outcomes) <= {"refused", "opaque"}, (host, outcomes)
+            # A form and a link are navigations, which have the cookie at most: the page that they get knows nobody.
+            page.evaluate(f"""() => {{
+              const form = document.createElement("form");
+              form.method = "POST"; form.enctype = "text/plain"; form.action = "{daemon.url}/aap/v3/sessions";
+              document.body.append(form); form.submit();
+            }}""")
+            page.wait_for_url(f"{daemon.url}/**")
+            assert "error" in page.content()
+        # Another port of this host gets the cookie, which is worth nothing without the token.
+        assert other.cookies and all(token not in cookie for cookie in other.cookies)
+        page = context.new_page()
+        page.goto(other.url())
+        assert token not in page.evaluate("JSON.stringify({...localStorage})")
+    assert daemon.api.get("/aap/v3/sessions").json() == before
+    app(windows.open(context=context))
