@@ -123,7 +123,7 @@ class SessionRepository:
 
             def of(row: SessionListRow) -> SessionDetails:
                 run = runs.get(row.id)
-                return SessionDetails(row, run, errors.get(run.id) if run else None, usage.get(row.id), last[row.id] or 0)
+                return SessionDetails(row, run, errors.get(run.id) if run else None, usage.get(row.id), last.get(row.id) or 0)
 
             return {row.id: of(row) for row in rows}
 

@@ -25,7 +25,7 @@ SESSION = "/sessions/{session_id}"
 
 
 class RenameRequest(WireModel):
-    """`PATCH /sessions/:id`. Null is the agent's title again."""
+    """`PATCH /sessions/:id`. An empty title, or null, is the agent's title again."""
 
     title: Annotated[str, Field(max_length=MAX_TITLE_LENGTH)] | None
 

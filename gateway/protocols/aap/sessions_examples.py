@@ -60,7 +60,7 @@ data: {{"sessionId":"{SESSION}","agent":{{"name":"claude"}},"x-portico":{{"state
     )
 )
 RENAME = openapi_extra(
-    {"A title": {"title": "Arithmetic"}, "The agent's title again": {"title": None}},
+    {"A title": {"title": "Arithmetic"}, "The agent's title again": {"title": ""}},
     {200: {**INFO_V3, "x-portico": {**INFO_V3["x-portico"], "title": "Arithmetic"}}},
 )
 FORK = openapi_extra(

@@ -88,7 +88,8 @@ async def test_example_requests_are_accepted(portico: RunningGateway, document: 
         ):
             body = example["value"]
             answer = await portico.client.request(method, path.format(**names), json=body)
-            if any(message["role"].startswith("tool") for message in body.get("messages", ())):
+            messages = body.get("messages")
+            if isinstance(messages, list) and any(message["role"].startswith("tool") for message in messages):
                 assert (answer.status_code, "no tool call is pending" in answer.text) == (400, True), (method, path, answer.text)
                 continue
             if path == "/v1/sign-ins":
