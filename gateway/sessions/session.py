@@ -605,7 +605,8 @@ class Session:
             return False
         return all(tool != app.name for app in self.config.app_tools or ())
 
-    def _working_directory(self) -> Path:
+    def working_directory(self) -> Path:
+        """The real path of its working folder. It reads the file system. Raises BadRequest if it may not work there any more."""
         chosen = self.agent.without_locked(self.config.options).get("cwd")
         return self.agent.stored_directory(chosen, self.config.workspace_key)
 
@@ -714,7 +715,7 @@ class Session:
             has_history=True,
             suspendable=True,
             enforcer=PolicyEnforcer(
-                self.agent.policy, self.config.tools or (), PathResolver(self._working_directory), self._left_to_cli
+                self.agent.policy, self.config.tools or (), PathResolver(self.working_directory), self._left_to_cli
             ),
             audit=partial(shared.audit.records, self.id, record.id, self.agent.name),
             pending=PendingCalls(shared.approval_timeout, partial(self._deny_unanswered, record.id)),

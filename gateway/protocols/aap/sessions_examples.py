@@ -82,3 +82,12 @@ MESSAGES = openapi_extra(
         }
     }
 )
+FILES = openapi_extra(
+    responses={
+        200: {
+            "files": [{"path": "src/main.py", "type": "file"}, {"path": "src/main", "type": "folder"}],
+            "truncated": False,
+        }
+    }
+)
+FOLDERS = openapi_extra(responses={200: {"folders": ["/home/ada/project", "/home/ada/project-2"]}})

@@ -1,0 +1,197 @@
+"""Completion of paths over AAP v3: files of a working folder, and folders that a session may work in."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from gateway.agents import folder_files
+from gateway.agents.folder_files import FolderFiles
+from gateway.security.api_keys import NamedKeys
+from tests.daemon import RunningGateway, gateway_config, http_client, run_gateway
+from tests.gateway.protocols.aap.test_session_updates import SESSIONS, create
+from tests.gateway.requests import expect_error
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A folder of the user with files."""
+    found = tmp_path / "project"
+    for name in (
+        "src/main.py",
+        "src/parser/main_parser.py",
+        "README.md",
+        "docs/Main.md",
+        "build/out.o",
+        ".env",
+        "node_modules/x.js",
+    ):
+        (found / name).parent.mkdir(parents=True, exist_ok=True)
+        (found / name).touch()
+    (found / ".gitignore").write_text("build/\n")
+    return found
+
+
+async def files(client: httpx.AsyncClient, session: str, **query: Any) -> dict[str, Any]:
+    answer = await client.get(f"{SESSIONS}/{session}/files", params=query)
+    assert answer.status_code == 200, answer.text
+    return dict(answer.json())
+
+
+async def folders(client: httpx.AsyncClient, prefix: str, agent: str = "echo", **query: Any) -> list[str]:
+    answer = await client.get("/aap/v3/folders", params={"agent": agent, "prefix": prefix, **query})
+    assert answer.status_code == 200, answer.text
+    return list(answer.json()["folders"])
+
+
+async def test_files_of_a_session(tmp_path: Path, project: Path) -> None:
+    async with run_gateway(gateway_config(tmp_path, server={"folders": "any"})) as running:
+        client = running.client
+        session = await create(client, options={"cwd": str(project)})
+        everything = await files(client, session)
+        assert everything == {
+            "files": [
+                {"path": path, "type": kind}
+                for path, kind in (
+                    (".env", "file"), (".gitignore", "file"), ("README.md", "file"), ("docs", "folder"), ("src", "folder"),
+                    ("docs/Main.md", "file"), ("src/main.py", "file"), ("src/parser", "folder"), ("src/parser/main_parser.py", "file"),
+                )
+            ],
+            "truncated": False,
+        }  # fmt: skip
+        assert await files(client, session, limit=2) == {"files": everything["files"][:2], "truncated": True}
+        for query, expected in (
+            ("main", ["src/main.py", "docs/Main.md", "src/parser/main_parser.py"]),
+            ("README.md", ["README.md"]),
+            ("spmp", ["src/parser/main_parser.py"]),
+            ("src/ma", ["src/main.py", "src/parser/main_parser.py"]),
+            ("zzz", []),
+            ("out.o", []),
+            ("[(*", []),
+        ):
+            found = await files(client, session, q=query)
+            assert [one["path"] for one in found["files"]] == expected, query
+
+
+async def test_bad_requests_for_files(portico: RunningGateway) -> None:
+    session, client = await create(portico.client), portico.client
+    for query in ({"q": "x" * 201}, {"limit": 0}, {"limit": 501}):
+        await expect_error(client.get(f"{SESSIONS}/{session}/files", params=query), 400)
+    assert "no session" in await expect_error(client.get(f"{SESSIONS}/sess_x/files"), 404)
+    other = {"Authorization": f"Bearer {NamedKeys(portico.gateway.settings.data_dir).add('other')}"}
+    assert "no session" in await expect_error(client.get(f"{SESSIONS}/{session}/files", headers=other), 404)
+
+
+async def test_a_folder_that_was_removed(tmp_path: Path, project: Path) -> None:
+    async with run_gateway(gateway_config(tmp_path, server={"folders": "any"})) as running:
+        session = await create(running.client, options={"cwd": str(project / "docs")})
+        (project / "docs" / "Main.md").unlink()
+        (project / "docs").rmdir()
+        assert "no folder" in await expect_error(running.client.get(f"{SESSIONS}/{session}/files"), 400)
+
+
+def test_links_are_not_followed(tmp_path: Path, project: Path) -> None:
+    (tmp_path / "secret").mkdir()
+    (tmp_path / "secret" / "key").touch()
+    (project / "link").symlink_to(tmp_path / "secret")
+    (project / "loop").symlink_to(project)
+    (project / os.fsdecode(b"not-\xff-text")).touch()
+    found, _ = FolderFiles().find(project, "", 1000)
+    paths = {one.path: one.type for one in found}
+    assert (paths["link"], paths["loop"]) == ("file", "file")
+    assert not [path for path in paths if "key" in path or "not-" in path or path.startswith("loop/")]
+    # A folder that has become a link.
+    (tmp_path / "moved").symlink_to(project)
+    with pytest.raises(Exception, match="not in the working folder"):
+        FolderFiles().find(tmp_path / "moved", "", 10)
+
+
+def test_an_ignore_file_that_is_none(tmp_path: Path) -> None:
+    (tmp_path / "a").touch()
+    os.mkfifo(tmp_path / ".gitignore")
+    found, more = FolderFiles().find(tmp_path, "", 10)
+    assert ([one.path for one in found], more) == ([".gitignore", "a"], False)
+
+
+def test_a_large_folder_is_listed_in_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for n in range(300):
+        (tmp_path / f"folder-{n:03}").mkdir()
+        (tmp_path / f"folder-{n:03}" / "file").touch()
+    monkeypatch.setattr(folder_files, "MAX_ENTRIES", 350)
+    found, more = FolderFiles().find(tmp_path, "", 1000)
+    assert (len(found), more) == (350, True)
+    # Those nearest to the top.
+    assert sum(one.type == "folder" for one in found) == 300
+
+
+def test_no_query_takes_long() -> None:
+    paths = [folder_files.FoundPath("a" * 255 + f"/{n}", "file") for n in range(1000)]
+    began = time.perf_counter()
+    assert folder_files._ranked(paths, "a" * 199 + "b") == []
+    assert time.perf_counter() - began < 2
+
+
+async def test_a_list_is_used_again_for_some_seconds(tmp_path: Path) -> None:
+    (tmp_path / "a").touch()
+    lists = FolderFiles()
+    assert [one.path for one in lists.find(tmp_path, "", 10)[0]] == ["a"]
+    (tmp_path / "b").touch()
+    assert [one.path for one in lists.find(tmp_path, "", 10)[0]] == ["a"]
+    assert [one.path for one in FolderFiles().find(tmp_path, "", 10)[0]] == ["a", "b"]
+
+
+async def test_folders_that_a_local_program_may_name(tmp_path: Path, project: Path) -> None:
+    (project / ".hidden").mkdir()
+    async with run_gateway(gateway_config(tmp_path, server={"folders": "any"})) as running:
+        client, base = running.client, str(running.gateway.settings.data_dir / "workspaces" / "echo")
+        assert await folders(client, "") == [base]
+        assert await folders(client, f"{tmp_path}/pro") == await folders(client, f"{tmp_path}/PRO") == [str(project)]
+        inside = [f"{project}/{name}" for name in ("build", "docs", "node_modules", "src")]
+        assert await folders(client, f"{project}/") == inside
+        assert await folders(client, f"{project}/", limit=2) == inside[:2]
+        assert await folders(client, f"{project}/.") == [f"{project}/.hidden"]
+        assert await folders(client, f"{project}/README") == []
+        # Each of them can be the folder of a session; those of other users, and the data directory, cannot.
+        for folder in inside:
+            await create(client, options={"cwd": folder})
+        assert str(running.gateway.settings.data_dir) not in await folders(client, f"{tmp_path}/")
+        for prefix in ("relative", "~nobody-of-that-name/", "/no/such/folder/"):
+            assert await folders(client, prefix) == []
+        # The agent `script` has a folder in the configuration.
+        scenes = tmp_path / "scenes"
+        (scenes / "below").mkdir()
+        assert await folders(client, f"{tmp_path}/", "script") == [str(scenes)]
+        assert await folders(client, f"{scenes}/", "script") == [str(scenes / "below")]
+        assert await folders(client, f"{project}/", "script") == []
+
+
+async def test_folders_of_a_named_key(tmp_path: Path, project: Path) -> None:
+    async with run_gateway(gateway_config(tmp_path, server={"folders": "any"})) as running:
+        key = NamedKeys(running.gateway.settings.data_dir).add("other")
+        async with http_client(running.url) as client:
+            client.headers["Authorization"] = f"Bearer {key}"
+            [base] = await folders(client, "")
+            assert base.endswith("other/echo")
+            for prefix in (f"{project}/", "/", "/home/", f"{base}/../", "~/"):
+                assert [one for one in await folders(client, prefix) if one != base] == []
+            (Path(base) / "own").mkdir()
+            (Path(base) / "link").symlink_to(project)
+            assert await folders(client, f"{base}/") == [f"{base}/own"]
+
+
+async def test_bad_requests_for_folders(portico: RunningGateway) -> None:
+    client = portico.client
+    for query in (
+        {},
+        {"agent": "echo", "prefix": "/a\0"},
+        {"agent": "echo", "limit": 0},
+        {"agent": "echo", "prefix": "/" * 5000},
+    ):
+        await expect_error(client.get("/aap/v3/folders", params=query), 400)
+    answer = await client.get("/aap/v3/folders", params={"agent": "none"})
+    assert answer.status_code in (400, 404) and "none" in answer.json()["error"]
