@@ -59,7 +59,8 @@ async def test_files_of_a_session(tmp_path: Path, project: Path) -> None:
                 {"path": path, "type": kind}
                 for path, kind in (
                     (".env", "file"), (".gitignore", "file"), ("README.md", "file"), ("docs", "folder"), ("src", "folder"),
-                    ("docs/Main.md", "file"), ("src/main.py", "file"), ("src/parser", "folder"), ("src/parser/main_parser.py", "file"),
+                    ("docs/Main.md", "file"), ("src/main.py", "file"), ("src/parser", "folder"),
+                    ("src/parser/main_parser.py", "file"),
                 )
             ],
             "truncated": False,
