@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import httpx
 import pytest
 
+from drivers.contract.driver_info import ToolGrant
 from gateway.security.api_keys import NamedKeys
+from gateway.security.authentication import ADMINISTRATOR
 from tests.daemon import RunningGateway, http_client
 from tests.gateway.requests import create_session, expect_error, send_turn, wait_until
 
@@ -90,24 +93,18 @@ async def test_turn_after_a_permission(portico: RunningGateway, write_scenario: 
     assert second[-1]["result"]["stopReason"] == "end_turn"
 
 
-async def test_reading_the_frames_of_a_waiting_turn_decides_nothing(
-    portico: RunningGateway, write_scenario: WriteScenario
-) -> None:
+async def test_frames_of_a_waiting_turn_decide_nothing(portico: RunningGateway, write_scenario: WriteScenario) -> None:
     client, scenario = portico.client, write_scenario([NOTE, {"text": "After."}])
     session = (await create_session(client, options={"scenario": scenario}, grants=GRANTS))["sessionId"]
     # Trusted meanwhile: a client that has the session open would grant the call now.
-    held = await portico.gateway.sessions.get(_administrator(), session)
+    held = await portico.gateway.sessions.get(ADMINISTRATOR, session)
+    async with held.lock:
+        await held.configure(replace(held.config, tools=(ToolGrant("write_note", trust=True),)))
     last = held.log.last
     for protocol in ("acp", "openai-chat", "openai-responses", "anthropic-messages", "execute", "aap-none"):
         assert await frames(client, session, protocol)
     assert held.state == "waiting" and held.log.last == last
     assert (await send_turn(client, session, {"role": "tool_permission", "toolCallId": "note", "granted": True}))["messages"]
-
-
-def _administrator() -> Any:
-    from gateway.security.authentication import ADMINISTRATOR
-
-    return ADMINISTRATOR
 
 
 async def test_frames_of_acp(portico: RunningGateway, options: dict[str, str]) -> None:
