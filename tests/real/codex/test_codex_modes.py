@@ -107,6 +107,34 @@ async def test_a_choice_of_the_cli_applies_to_the_next_call(home: Home) -> None:
         assert await bot.prompt("[[runoutside:echo one]]") == []
 
 
+async def test_a_choice_of_the_cli_is_made_over_aap(home: Home) -> None:
+    home.agent |= {"options": {"mode": "workspace"}}
+    async with home.gateway() as running:
+        client = running.client
+
+        async def turn(session: str, message: Json) -> Json:
+            answer = await client.post(f"/session/{session}", json={"messages": [message]})
+            assert answer.status_code == 200, answer.text
+            return dict(answer.json())
+
+        prompt = {"role": "user", "content": "[[runoutside:echo one]]"}
+        agent = {"name": "codex", "tools": [{"name": "shell"}]}
+        created = (await client.put("/session", json={"agent": agent, "messages": [prompt]})).json()
+        assert created["stopReason"] == "tool_use", created
+        session = created["sessionId"]
+        (call,) = (await client.get(f"/aap/v3/sessions/{session}")).json()["x-portico"]["pendingCalls"]
+        own = {choice["id"]: choice["kind"] for choice in call["choices"]}
+        # The CLI's are all there are.
+        assert own["accept"] == "allow_once" and own["decline"] == "reject_once" and "allow_always" not in own
+        lasting = next(choice for choice, kind in own.items() if kind == "allow_always")
+        reply = {"role": "tool_permission", "toolCallId": call["toolCallId"], "granted": True}
+        wrong = await client.post(f"/session/{session}", json={"messages": [{**reply, "x-portico": {"choice": "allow_once"}}]})
+        assert wrong.status_code == 400 and "'decline'" in wrong.json()["error"]
+        assert (await turn(session, {**reply, "x-portico": {"choice": lasting}}))["stopReason"] == "end_turn"
+        # The choice holds: the same command is not asked about again.
+        assert (await turn(session, prompt))["stopReason"] == "end_turn"
+
+
 @pytest.mark.parametrize("mode", ["workspace", "full-access"])
 async def test_rules_of_the_gateway_hold_in_each_mode(home: Home, mode: str) -> None:
     rules = [{"tool": "shell", "when": {"command": "touch *"}, "decide": "deny", "reason": "No."}]
