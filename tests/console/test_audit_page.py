@@ -56,7 +56,7 @@ def test_search_and_filters(audit: Page, sessions: list[str]) -> None:
     expect(audit.get_by_text("No decision matches these filters")).to_be_visible()
     audit.get_by_role("button", name="Clear").click()
     expect(lines).to_have_count(50)
-    audit.get_by_label("Session").fill(sessions[1])
+    audit.get_by_role("textbox", name="Session").fill(sessions[1])
     expect(lines).to_have_count(3)
     audit.reload()
     expect(lines).to_have_count(3)

@@ -49,7 +49,7 @@ export function FramesView({ sessionId, turn, version }) {
       ${older && html`<button type="button" class="button" onClick=${() => (setLoadedAt(version), reload())}>Read again: the session has new events</button>`}
     </div>
     ${error && html`<div class="events-body"><${LoadError} error=${error} reload=${reload} what="The frames" /></div>`}
-    <p class="events-status" role="status">${loading ? "Loading…" : `${frames.length.toLocaleString("en")} ${frames.length === 1 ? "frame" : "frames"}: what a client of this protocol gets for the turn that begins with event ${turn.id}.`}</p>
+    <p class="events-status" role="status">${loading ? "Loading…" : `${frames.length.toLocaleString("en")} ${frames.length === 1 ? "frame" : "frames"}: what a client of this protocol gets for the turn that begins with event ${turn.id}.${data?.truncated ? " The turn has more frames than are shown here." : ""}`}</p>
     ${
       !error &&
       html`<${RowList} key=${path} items=${frames} keyOf=${(frame) => frame.index} columns=${COLUMNS} label="Frames" rowHeight=${narrow ? 44 : 28} follow=${false}
