@@ -79,7 +79,10 @@ def test_notifications_are_opt_in(windows: Windows, daemon: ConsoleDaemon) -> No
     expect(page).to_have_title(re.compile(r"^\(1\) "))
     other = waiting(daemon, call("Bash", {"command": "second"}), prompt="Run the second")
     page.wait_for_function("window.notified.length === 1")
-    assert page.evaluate("[window.notified[0].title, window.notified[0].body]") == ["Run the second: asks for permission", "Bash second"]
+    assert page.evaluate("[window.notified[0].title, window.notified[0].body]") == [
+        "Run the second: asks for permission",
+        "Bash second",
+    ]
     page.evaluate("window.notified[0].onclick()")
     expect(page).to_have_url(re.compile(other))
     page.goto("/console/inbox")
