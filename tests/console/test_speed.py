@@ -1,0 +1,55 @@
+"""How quickly the page appears on loopback, and how much it loads."""
+
+from __future__ import annotations
+
+from playwright.sync_api import Page, expect
+
+from tests.console.checked_pages import Windows
+from tests.console.console_daemon import ConsoleDaemon
+
+FIRST_PAINT_MS = 300
+TRIES = 8
+"""The machine of the tests may be busy with others: the best of so many is the page's own time."""
+PAINT = """() => new Promise((done) => {
+  const entry = performance.getEntriesByName("first-contentful-paint")[0];
+  if (entry) return done(entry.startTime);
+  new PerformanceObserver((list, observer) => {
+    const found = list.getEntriesByName("first-contentful-paint")[0];
+    if (found) { observer.disconnect(); done(found.startTime); }
+  }).observe({type: "paint", buffered: true});
+})"""
+LOADED = """() => performance.getEntriesByType("resource").filter((entry) => entry.name.includes("/console/"))
+  .map((entry) => [new URL(entry.name).pathname, entry.encodedBodySize])"""
+
+
+def paint_times(windows: Windows, cached: bool) -> list[float]:
+    """The milliseconds until the console shows something, of new users or of one who has opened it before."""
+    context = windows.context() if cached else None
+    if context is not None:
+        windows.open(context=context).close()
+    found = []
+    for _ in range(TRIES):
+        page = windows.open(context=context)
+        found.append(float(page.evaluate(PAINT)))
+        page.close()
+    return sorted(found)
+
+
+def test_the_first_paint_is_quick(windows: Windows, daemon: ConsoleDaemon) -> None:
+    for _ in range(30):
+        daemon.new_session(agent="echo")
+    for cached in (False, True):
+        times = paint_times(windows, cached)
+        print(f"first contentful paint, {'cached' if cached else 'new'}: {[round(time) for time in times]} ms")
+        assert times[0] < FIRST_PAINT_MS
+
+
+def test_the_page_loads_little_and_only_once(page: Page) -> None:
+    expect(page.get_by_role("navigation").first).to_be_visible()
+    page.wait_for_timeout(500)
+    loaded = page.evaluate(LOADED)
+    paths = [path for path, _ in loaded]
+    assert sum(size for _, size in loaded) < 150_000, sorted(loaded, key=lambda found: -found[1])[:10]
+    assert len(paths) == len(set(paths))
+    # Highlighting is loaded with the first code block, Markdown with the first conversation.
+    assert not [path for path in paths if "/highlight" in path]
