@@ -9,6 +9,7 @@ from __future__ import annotations
 # │   ├── Forbidden         403
 # │   ├── NotFound          404
 # │   └── Conflict          409
+# ├── NotSupported          501  this installation lacks what is needed
 # ├── TooMany               429  a limit of live agents or turns is reached
 # ├── ShuttingDown          503  the daemon is shutting down
 # ├── AgentProblem          503  the agent cannot start here
@@ -46,6 +47,10 @@ class NotFound(ClientError):
 
 class Conflict(ClientError):
     status = 409
+
+
+class NotSupported(GatewayError):
+    status = 501
 
 
 class TooMany(GatewayError):

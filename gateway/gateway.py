@@ -39,6 +39,7 @@ from gateway.security.secret_files import read_or_create
 from gateway.security.sign_in_codes import SignInCodes, WrongTries
 from gateway.security.sign_ins import SignIns
 from gateway.sessions.registry import Sessions
+from gateway.sessions.search import SessionSearch
 from gateway.shared_services import SharedServices
 from gateway.store import Store
 from gateway.store.sqlite import sqlite_url
@@ -60,6 +61,7 @@ class Gateway:
     store: Store
     idempotency: Idempotency
     sessions: Sessions
+    search: SessionSearch
     conversations: Conversations
     tasks: TaskRunner
 
@@ -110,6 +112,7 @@ class Gateway:
         for change in corrected:
             log.warning("%s", change)
         self._retention.start()
+        self.search.start()
         self._opened = True
 
     async def opened(self) -> Gateway:
@@ -157,6 +160,7 @@ class Gateway:
         )
         admission = AdmissionControl(chosen)
         self.sessions = Sessions(self.agents, shared, admission, chosen.sleep_after)
+        self.search = SessionSearch(self.store, self.sessions.changes)
         self.conversations = Conversations(self.agents, self.sessions, settings.openai.tools)
         self.tasks = TaskRunner(self.agents, shared, admission, self.idempotency)
         self.discovery.spawner = spawner
@@ -216,7 +220,7 @@ class Gateway:
         if not self._closed:
             self._closed = True
             await self.stop_runs()
-            await all_ended([self._mcp.close(), self._retention.close()])
+            await all_ended([self._mcp.close(), self._retention.close(), self.search.close()])
             abandoning = asyncio.get_running_loop().call_later(CLOSE_TIMEOUT, self.store.abandon)
             await all_ended([self.store.close()])
             abandoning.cancel()

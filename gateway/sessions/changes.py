@@ -26,17 +26,24 @@ class ChangeListener:
             self._changes[session_id] = change
             self._wake.set()
 
-    async def take(self) -> dict[str, Change] | None:
-        """Wait for changes, and return those since the last call, by session. None once the gateway is shutting down."""
+    async def wait(self) -> bool:
+        """Wait for changes. Returns False once the gateway is shutting down."""
         await self._wake.wait()
-        if self._closed:
-            return None
-        self._wake.clear()
+        return not self._closed
+
+    def drain(self) -> dict[str, Change]:
+        """Return the changes since the last call, by session."""
+        if not self._closed:
+            self._wake.clear()
         changes, self._changes = self._changes, {}
         return changes
 
+    async def take(self) -> dict[str, Change] | None:
+        """Wait for changes, and return them. None once the gateway is shutting down."""
+        return self.drain() if await self.wait() else None
+
     def end(self) -> None:
-        """No more changes come: `take` returns None."""
+        """No more changes come: `wait` and `take` return at once."""
         self._closed = True
         self._wake.set()
 

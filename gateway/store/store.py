@@ -17,6 +17,7 @@ from gateway.store.messages import MessageRepository
 from gateway.store.processes import ProcessRepository
 from gateway.store.responses import ResponseRepository
 from gateway.store.runs import RunRepository
+from gateway.store.search import SearchRepository
 from gateway.store.session_copies import copy_session
 from gateway.store.session_metadata import SessionMetadataRepository
 from gateway.store.sessions import SessionRepository
@@ -39,6 +40,7 @@ class Store:
         self.events = EventRepository(database)
         self.idempotency_keys = IdempotencyKeyRepository(database)
         self.responses = ResponseRepository(database)
+        self.search = SearchRepository(database)
         self.audit = AuditRepository(database)
         self.processes = ProcessRepository(database)
 

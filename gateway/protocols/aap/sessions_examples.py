@@ -91,3 +91,23 @@ FILES = openapi_extra(
     }
 )
 FOLDERS = openapi_extra(responses={200: {"folders": ["/home/ada/project", "/home/ada/project-2"]}})
+SEARCH = openapi_extra(
+    responses={
+        200: {
+            "results": [
+                {
+                    "sessionId": SESSION,
+                    "title": "Arithmetic",
+                    "agent": "claude",
+                    "updatedAt": "2026-11-20T09:30:04.125Z",
+                    "role": "user",
+                    "position": 0,
+                    "seq": 1,
+                    "snippet": [{"text": "What is the ", "match": False}, {"text": "sum", "match": True}],
+                }
+            ],
+            "complete": True,
+        },
+        501: {"error": "the search needs an SQLite with the module FTS5, which this Python has not"},
+    }
+)

@@ -10,7 +10,7 @@ from pydantic import Field
 from drivers.contract.messages import Message
 from gateway.gateway import Gateway
 from gateway.protocols.aap import cancel_and_follow as extensions
-from gateway.protocols.aap import examples, folders, session_changes, session_log, session_updates, stored_messages
+from gateway.protocols.aap import examples, folders, search, session_changes, session_log, session_updates, stored_messages
 from gateway.protocols.aap.agent_info import meta_response
 from gateway.protocols.aap.agent_schema import AgentBase
 from gateway.protocols.aap.common_routes import PAGE, AfterQuery, LimitQuery, version_routers
@@ -145,5 +145,5 @@ def router(gateway: Gateway, base: str, tag: str) -> APIRouter:
         routes.routes += router_of(gateway, base, tag, SESSION).routes
     for of_sessions in (session_updates.router, session_changes.router):
         routes.routes += of_sessions(gateway, base, tag, SessionInfoV3, ClientTool).routes
-    routes.routes += public.routes
+    routes.routes += [*search.router(gateway, base, tag).routes, *public.routes]
     return routes

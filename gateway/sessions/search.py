@@ -1,0 +1,303 @@
+"""The search in titles and messages of sessions: it fills the index of the store in the background, and reads it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Literal
+
+from pydantic import ValidationError
+from pydantic_core import to_json
+
+from drivers.contract.messages import MESSAGE, AssistantMessage, UserMessage, text_of
+from gateway.errors import BadRequest, NotSupported
+from gateway.runs.session_metadata import displayed_title
+from gateway.security.authentication import ADMINISTRATOR, Caller
+from gateway.sessions.changes import SessionChanges
+from gateway.store import MessageRow, Store
+from gateway.store.search import JOINED, MATCH_BEGIN, MATCH_END, NotIndexed, Position, SearchRow
+
+log = logging.getLogger(__name__)
+
+START_DELAY = 2.0
+"""Seconds after the start of the gateway until it begins to fill the index, unless somebody searches before."""
+DELAY = 1.0
+"""Seconds after a change until it is in the index, unless somebody searches before: many turns are one transaction then."""
+PART_CHARACTERS = 64 * 1024
+"""Text that one transaction adds to the index, about: 5 ms of the thread that writes."""
+MAX_INDEXED = 64 * 1024
+"""Characters of one message that are in the index."""
+READ_MESSAGES = 200
+SESSIONS = 100
+"""Sessions that are looked for at once."""
+MAX_WORDS = 32
+EXCERPT = 160
+"""Characters of an excerpt of a scan, about."""
+_CONTROLS = re.compile(r"[\x00-\x08\x0e-\x1f]")
+# Words of these scripts have no spaces between them: each character is a word of its own.
+_IDEOGRAPH = re.compile("([\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003134f])")
+_TERM = re.compile(r'"([^"]*)"|([^\s"]+)')
+_NOT_A_CURSOR = "after: not a cursor of this search; pass the `next` of the previous page unchanged"
+_NO_INDEX = "the search needs an SQLite with the module FTS5, which this Python has not: install a Python whose sqlite3 has it"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A title or a message that was found. `excerpt` are parts of its text, and whether each matches."""
+
+    session_id: str
+    title: str | None
+    agent: str
+    used_at: float
+    role: Literal["title", "user", "assistant"]
+    position: int | None
+    seq: int | None
+    excerpt: Sequence[tuple[str, bool]]
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """A page of what was found, and the cursor of the next one. `complete`: the index has all sessions."""
+
+    found: Sequence[Found]
+    next: int | Position | None
+    complete: bool
+
+
+class SessionSearch:
+    """Call `start` when the gateway is open. Without an index (`kind` of the store) nothing is done in the background."""
+
+    def __init__(self, store: Store, changes: SessionChanges) -> None:
+        self._store, self._listener = store, changes.listen(ADMINISTRATOR)
+        self._work: asyncio.Task[None] | None = None
+        self._wanted, self._prepared = asyncio.Event(), asyncio.Event()
+        self._lock = asyncio.Lock()
+        self._complete = False
+
+    def start(self) -> None:
+        """Begin to fill the index in the background."""
+        self._work = asyncio.create_task(self._run(), name="search index")
+
+    async def close(self) -> None:
+        """Stop. What the index lacks is added after the next start."""
+        if self._work is not None:
+            self._work.cancel()
+            await asyncio.wait([self._work])
+
+    async def search(self, caller: Caller, query: str, *, agent: str | None, limit: int, after: int | Position | None) -> Results:
+        """Search the sessions of a caller, the newest session first. Raises BadRequest, NotSupported.
+
+        Each word is the beginning of one in the text; words in quotation marks stand together. Upper and lower case, and accents,
+        are the same.
+        """
+        terms = _terms(query)
+        if not query.strip():
+            raise BadRequest("q: is empty; give the words to search for")
+        self._wanted.set()
+        kind = self._store.search.kind or await self._store.search.prepare()
+        if kind == "none":
+            raise NotSupported(_NO_INDEX)
+        if not terms:
+            return Results([], None, True)
+        owner, everybody = caller.name, caller.all_sessions
+        if kind == "scan":
+            if isinstance(after, int):
+                raise BadRequest(_NOT_A_CURSOR)
+            rows, more = await self._scan(terms, owner, everybody, agent, limit, after)
+            return Results(await self._found(rows, terms), more, True)
+        if isinstance(after, tuple):
+            raise BadRequest(_NOT_A_CURSOR)
+        await self._prepared.wait()
+        await self._update()
+        expression = " ".join(_phrase(term) for term in terms)
+        rows = await self._store.search.find(expression, owner, everybody=everybody, agent=agent, limit=limit + 1, before=after)
+        following = rows[limit - 1].cursor if len(rows) > limit else None
+        return Results(await self._found(rows[:limit], terms), following, self._complete)
+
+    async def _scan(
+        self, terms: Sequence[_Term], owner: str | None, everybody: bool, agent: str | None, limit: int, after: Position | None
+    ) -> tuple[list[SearchRow], Position | None]:
+        words = [_stored_forms(term.text) for term in terms]
+        rows: list[SearchRow] = []
+        while True:
+            read = await self._store.search.scan(words, owner, everybody=everybody, agent=agent, limit=limit + 1, after=after)
+            # The words may be in other fields of a message than its text.
+            rows += [row for row in read if row.body is None or _has_all(_text(row.body)[1], terms)]
+            if len(rows) > limit:
+                last = rows[limit - 1].cursor
+                return rows[:limit], last if isinstance(last, tuple) else None
+            if len(read) <= limit:
+                return rows, None
+            cursor = read[-1].cursor
+            after = cursor if isinstance(cursor, tuple) else None
+
+    async def _found(self, rows: Sequence[SearchRow], terms: Sequence[_Term]) -> list[Found]:
+        ids = list(dict.fromkeys(row.session_id for row in rows))
+        details = await self._store.sessions.details(ids) if ids else {}
+        records = {record.id: record for record in await self._store.sessions.some(ids)} if ids else {}
+        found: list[Found] = []
+        for row in rows:
+            about, record = details.get(row.session_id), records.get(row.session_id)
+            if about is None or record is None:
+                # Deleted meanwhile.
+                continue
+            role, body = _text(row.body) if row.body is not None else ("title", "")
+            if row.excerpt is not None:
+                excerpt = _marked(row.excerpt) if MATCH_BEGIN in row.excerpt else _excerpt(row.excerpt, terms)
+            else:
+                excerpt = _excerpt(body, terms)
+            title, used = displayed_title(about.row), about.row.used_at
+            found.append(Found(row.session_id, title, record.agent, used, role, row.position, row.seq, excerpt))
+        return found
+
+    # -- the index --------------------------------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        try:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._wanted.wait(), START_DELAY)
+            if await self._store.search.prepare() != "index":
+                return
+            self._prepared.set()
+            filling = asyncio.create_task(self._fill())
+            try:
+                while await self._listener.wait():
+                    await asyncio.sleep(DELAY)
+                    await self._update()
+            finally:
+                filling.cancel()
+                await asyncio.wait([filling])
+        except Exception:
+            log.exception("the index of the search is not filled any more, until the gateway is started again")
+        finally:
+            self._listener.close()
+            self._prepared.set()
+
+    async def _fill(self) -> None:
+        """Add what the index lacks of all sessions, a part at a time, with pauses for the turns."""
+        try:
+            for session_id in await self._store.search.deleted():
+                await self._store.search.remove(session_id)
+            while lacking := await self._store.search.not_indexed(SESSIONS):
+                for session in lacking:
+                    await self._index(session, pause=True)
+            self._complete = True
+        except Exception:
+            log.exception("the index of the search lacks earlier sessions, until the gateway is started again")
+
+    async def _update(self) -> None:
+        """Add what has changed since the last call."""
+        async with self._lock:
+            changes = self._listener.drain()
+            for session_id in (one for one, change in changes.items() if change == "deleted"):
+                await self._store.search.remove(session_id)
+            changed = [one for one, change in changes.items() if change == "changed"]
+            for first in range(0, len(changed), SESSIONS):
+                for session in await self._store.search.not_indexed(SESSIONS, changed[first : first + SESSIONS]):
+                    await self._index(session)
+
+    async def _index(self, session: NotIndexed, *, pause: bool = False) -> None:
+        position, loop = session.next_position, asyncio.get_running_loop()
+        rows = await self._store.messages.numbered(session.session_id, position, READ_MESSAGES)
+        while True:
+            texts = await asyncio.to_thread(_indexed, rows)
+            for part, end in _parts(texts, position):
+                began = loop.time()
+                await self._store.search.add(session.session_id, part, end, session.title)
+                if pause:
+                    # No more than half of the time of the thread that writes.
+                    await asyncio.sleep(loop.time() - began)
+                position = end
+            rows = await self._store.messages.numbered(session.session_id, position, READ_MESSAGES)
+            if not rows:
+                return
+
+
+@dataclass(frozen=True, slots=True)
+class _Term:
+    """A word, the beginning of one in the text, or with `whole` words that stand together."""
+
+    text: str
+    whole: bool
+
+
+def _terms(query: str) -> list[_Term]:
+    found = [_Term(phrase or word, not word) for phrase, word in _TERM.findall(_CONTROLS.sub(" ", query))]
+    return [term for term in found if any(character.isalnum() for character in term.text)][:MAX_WORDS]
+
+
+def _phrase(term: _Term) -> str:
+    """A term in the language of FTS5, in which everything between quotation marks is text."""
+    return f'"{_divided(term.text)}"{"" if term.whole else "*"}'
+
+
+def _divided(text: str) -> str:
+    return _IDEOGRAPH.sub(f"{JOINED}\\1{JOINED}", text)
+
+
+def _indexed(rows: Sequence[tuple[int, MessageRow]]) -> list[tuple[int, str]]:
+    """The text of messages for the index, with their positions; empty for those that are not searched."""
+    return [(position, _divided(_CONTROLS.sub(" ", _text(row.body)[1][:MAX_INDEXED]))) for position, row in rows]
+
+
+def _text(body: str) -> tuple[Literal["title", "user", "assistant"], str]:
+    """The role and the text of a message of a user or an assistant; no text for others."""
+    try:
+        message = MESSAGE.validate_json(body)
+    except ValidationError:
+        return "assistant", ""
+    if isinstance(message, UserMessage | AssistantMessage):
+        return message.role, text_of(message.content)
+    return "assistant", ""
+
+
+def _parts(texts: Sequence[tuple[int, str]], position: int) -> Iterator[tuple[list[tuple[int, str]], int]]:
+    """Parts of about PART_CHARACTERS, at least one, and the position behind each."""
+    part, size = list[tuple[int, str]](), 0
+    for at, body in texts:
+        position = at + 1
+        if body:
+            part.append((at, body))
+            size += len(body)
+        if size >= PART_CHARACTERS:
+            yield part, position
+            part, size = [], 0
+    if part or not size:
+        yield part, position
+
+
+def _marked(excerpt: str) -> list[tuple[str, bool]]:
+    found: list[tuple[str, bool]] = []
+    for n, part in enumerate(excerpt.replace(JOINED, "").split(MATCH_BEGIN)):
+        matching, end, rest = part.partition(MATCH_END) if n else ("", "", part)
+        found += [(matching, True)] if end else []
+        found += [(rest if end or not n else matching, False)]
+    return [(text, match) for text, match in found if text]
+
+
+def _has_all(text: str, terms: Sequence[_Term]) -> bool:
+    folded = text.casefold()
+    return all(term.text.casefold() in folded for term in terms)
+
+
+def _stored_forms(word: str) -> list[str]:
+    """A word as it is in a title, and as it is in a message as JSON."""
+    return list(dict.fromkeys((word, to_json(word)[1:-1].decode())))
+
+
+def _excerpt(text: str, terms: Sequence[_Term]) -> list[tuple[str, bool]]:
+    """The part of a text around the first match."""
+    matching = re.compile("|".join(re.escape(term.text) for term in terms), re.IGNORECASE)
+    first = matching.search(text)
+    begin = max(0, first.start() - EXCERPT // 2) if first is not None else 0
+    end = begin + EXCERPT
+    found: list[tuple[str, bool]] = [("…", False)] if begin else []
+    for match in matching.finditer(text, begin, end):
+        found += [(text[begin : match.start()], False), (match[0], True)]
+        begin = match.end()
+    found += [(text[begin:end], False), ("…" if end < len(text) else "", False)]
+    return [(part, match) for part, match in found if part]

@@ -1,0 +1,280 @@
+"""The search in titles and messages: an index of SQLite (FTS5), which is filled in the background, or a scan in other databases.
+
+A session has a number in the index, and a row of the index has the number and the position of its message (`_row_id`). What a
+session has in the index stays until `remove` deletes it, in parts: deleting a session must not take long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from sqlalchemy import (
+    BigInteger,
+    Connection,
+    Select,
+    and_,
+    cast,
+    delete,
+    func,
+    insert,
+    literal,
+    null,
+    or_,
+    select,
+    text,
+    tuple_,
+    update,
+)
+from sqlalchemy.exc import OperationalError
+
+from gateway.store import schema
+from gateway.store.database import Database
+
+MATCH_BEGIN, MATCH_END, JOINED = "\x02", "\x03", "\x1f"
+"""Characters that stand before and after what matches in an excerpt, and one that separates words and is not displayed."""
+EXCERPT_WORDS = 20
+REMOVED_ROWS = 100
+"""Rows of the index that one transaction deletes at most."""
+_TABLE = "search_texts"
+_CREATE = f'CREATE VIRTUAL TABLE {_TABLE} USING fts5(body, tokenize = "unicode61 remove_diacritics 2")'
+_POSITIONS = 2**32
+_FIND = f"""
+SELECT t.rowid AS row_id, snippet({_TABLE}, 0, char(2), char(3), '…', {EXCERPT_WORDS}) AS excerpt, s.session AS session_id,
+       m.position AS position, m.seq AS seq, m.body AS body
+FROM {_TABLE} t CROSS JOIN search_sessions s ON s.number = t.rowid >> 32
+CROSS JOIN sessions x ON x.id = s.session
+LEFT JOIN messages m ON m.session_id = s.session AND m.position = (t.rowid & 4294967295) - 1
+WHERE {_TABLE} MATCH :expression AND t.rowid < :before
+  AND (:everybody OR x.owner IS :owner) AND (:agent IS NULL OR x.agent = :agent)
+ORDER BY t.rowid DESC LIMIT :limit
+"""
+
+SearchKind = Literal["index", "scan", "none"]
+Position = tuple[float, str, int]
+"""Where a page of a scan ended: `created_at` and id of a session, and the position of a message, -1 for the title."""
+
+
+@dataclass(frozen=True, slots=True)
+class NotIndexed:
+    """A session that the index lacks something of: the messages from `next_position` on, or the `title` of today."""
+
+    session_id: str
+    next_position: int
+    title: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class SearchRow:
+    """A title (without `position` and `body`) or a message that was found. `excerpt` is a part of its text, with the marks above.
+
+    A scan gives no excerpt of a message, only its body (JSON). `cursor` continues after it.
+    """
+
+    cursor: int | Position
+    session_id: str
+    position: int | None
+    seq: int | None
+    body: str | None
+    excerpt: str | None
+
+
+class SearchRepository:
+    """Call `prepare` first; `kind` is how the database can be searched. The index methods are for the kind `index` only."""
+
+    kind: SearchKind | None = None
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def prepare(self) -> SearchKind:
+        """Creates the index if it is missing, and returns the kind of search. It does not fill the index."""
+        kind = await self._database.write(_prepare)
+        self.kind = kind
+        return kind
+
+    async def not_indexed(self, limit: int, session_ids: Sequence[str] | None = None) -> list[NotIndexed]:
+        """Returns sessions that the index lacks something of, oldest first; of these only if some are given."""
+        table, indexed, known, messages = schema.sessions, schema.search_sessions, schema.session_metadata, schema.messages
+        title = func.coalesce(known.c.chosen_title, known.c.title)
+        count = func.coalesce(
+            select(func.max(messages.c.position) + 1).where(messages.c.session_id == table.c.id).scalar_subquery(), 0
+        )
+        next_position = func.coalesce(indexed.c.next_position, 0)
+        lacking = or_(
+            indexed.c.number.is_(None), next_position < count, func.coalesce(title, "") != func.coalesce(indexed.c.title, "")
+        )
+        query = (
+            select(table.c.id, next_position.label("next_position"), title.label("title"))
+            .outerjoin_from(table, indexed, indexed.c.session == table.c.id)
+            .outerjoin(known, known.c.session_id == table.c.id)
+            .where(lacking)
+            .order_by(table.c.created_at, table.c.id)
+            .limit(limit)
+        )
+        if session_ids is not None:
+            query = query.where(table.c.id.in_(session_ids))
+        return await self._database.read(lambda connection: [NotIndexed(*row) for row in connection.execute(query)])
+
+    async def add(self, session_id: str, texts: Sequence[tuple[int, str]], next_position: int, title: str | None) -> None:
+        """Adds messages by their positions, and the title, to the index. Does nothing if the session was deleted."""
+        await self._database.write(lambda connection: _add(connection, session_id, texts, next_position, title))
+
+    async def deleted(self) -> list[str]:
+        """Returns the sessions that the index has something of and that were deleted."""
+        indexed, sessions = schema.search_sessions, schema.sessions
+        query = select(indexed.c.session).where(~select(sessions.c.id).where(sessions.c.id == indexed.c.session).exists())
+        return await self._database.read(lambda connection: list(connection.execute(query).scalars()))
+
+    async def remove(self, session_id: str) -> None:
+        """Removes what the index has of a session that was deleted, in short transactions."""
+        while not await self._database.write(lambda connection: _remove_part(connection, session_id)):
+            pass
+
+    async def find(
+        self, expression: str, owner: str | None, *, everybody: bool, agent: str | None, limit: int, before: int | None
+    ) -> list[SearchRow]:
+        """Returns what matches an expression of FTS5, the newest session first and its last message first.
+
+        Sessions are those of the owner, or all with `everybody`. `before` is the cursor of the page before.
+        """
+        values = {"expression": expression, "owner": owner, "everybody": everybody, "agent": agent, "limit": limit}
+        values["before"] = 2**63 - 1 if before is None else before
+
+        def found(connection: Connection) -> list[SearchRow]:
+            rows = connection.execute(text(_FIND), values)
+            return [SearchRow(row.row_id, row.session_id, row.position, row.seq, row.body, row.excerpt) for row in rows]
+
+        return await self._database.read(found)
+
+    async def scan(
+        self,
+        words: Sequence[Sequence[str]],
+        owner: str | None,
+        *,
+        everybody: bool,
+        agent: str | None,
+        limit: int,
+        after: Position | None,
+    ) -> list[SearchRow]:
+        """Returns titles and messages of users and assistants that have all words, in any database, in the order of `find`.
+
+        Each word is given in the forms in which it may be stored, such as with JSON's escape sequences.
+        """
+        query = _scan(words).subquery()
+        ordered = select(query).order_by(query.c.created_at.desc(), query.c.id.desc(), query.c.position.desc()).limit(limit)
+        if not everybody:
+            ordered = ordered.where(query.c.owner.is_(None) if owner is None else query.c.owner == owner)
+        if agent is not None:
+            ordered = ordered.where(query.c.agent == agent)
+        if after is not None:
+            ordered = ordered.where(tuple_(query.c.created_at, query.c.id, query.c.position) < tuple_(*map(literal, after)))
+
+        def found(connection: Connection) -> list[SearchRow]:
+            return [
+                SearchRow(
+                    (row.created_at, row.id, row.position),
+                    row.id,
+                    row.position if row.position >= 0 else None,
+                    row.seq,
+                    row.body if row.position >= 0 else None,
+                    None if row.position >= 0 else row.body,
+                )
+                for row in connection.execute(ordered)
+            ]
+
+        return await self._database.read(found)
+
+
+def _prepare(connection: Connection) -> SearchKind:
+    if connection.dialect.name != "sqlite":
+        return "scan"
+    exists = text("SELECT 1 FROM sqlite_master WHERE name = :name")
+    if connection.execute(exists, {"name": _TABLE}).first() is not None:
+        # The module may be missing in another build of SQLite.
+        return "index" if _works(connection, f"SELECT rowid FROM {_TABLE} LIMIT 1") else "none"
+    if not _works(connection, _CREATE):
+        return "none"
+    connection.execute(delete(schema.search_sessions))
+    return "index"
+
+
+def _works(connection: Connection, statement: str) -> bool:
+    try:
+        connection.exec_driver_sql(statement).close()
+    except OperationalError as error:
+        if "no such module" in str(error.orig):
+            return False
+        raise
+    return True
+
+
+def _row_id(number: int, position: int) -> int:
+    """The row of a message in the index. That of a title has the position -1."""
+    return number * _POSITIONS + position + 1
+
+
+def _add(
+    connection: Connection, session_id: str, texts: Sequence[tuple[int, str]], next_position: int, title: str | None
+) -> None:
+    sessions, indexed = schema.sessions, schema.search_sessions
+    if connection.execute(select(sessions.c.id).where(sessions.c.id == session_id)).first() is None:
+        return
+    known = select(indexed.c.number, indexed.c.next_position, indexed.c.title).where(indexed.c.session == session_id)
+    row = connection.execute(known).first()
+    if row is None:
+        connection.execute(insert(indexed).values(session=session_id, next_position=0))
+        row = connection.execute(known).one()
+    of_session = {"next_position": max(next_position, row.next_position), "title": title}
+    connection.execute(update(indexed).where(indexed.c.number == row.number).values(**of_session))
+    if title != row.title:
+        _delete_rows(connection, [_row_id(row.number, -1)])
+        _insert_rows(connection, [(_row_id(row.number, -1), title)] if title else [])
+    # Not those that another call has added.
+    _insert_rows(connection, [(_row_id(row.number, at), body) for at, body in texts if at >= row.next_position])
+
+
+def _insert_rows(connection: Connection, rows: Sequence[tuple[int, str]]) -> None:
+    if rows:
+        connection.exec_driver_sql(f"INSERT INTO {_TABLE} (rowid, body) VALUES (?, ?)", list(rows)).close()
+
+
+def _delete_rows(connection: Connection, row_ids: Sequence[int]) -> None:
+    if row_ids:
+        connection.exec_driver_sql(f"DELETE FROM {_TABLE} WHERE rowid = ?", [(row_id,) for row_id in row_ids]).close()
+
+
+def _remove_part(connection: Connection, session_id: str) -> bool:
+    """Delete some rows of a session. Returns whether there are no more."""
+    indexed = schema.search_sessions
+    number = connection.execute(select(indexed.c.number).where(indexed.c.session == session_id)).scalar()
+    if number is None:
+        return True
+    part = text(f"SELECT rowid FROM {_TABLE} WHERE rowid BETWEEN :first AND :last LIMIT {REMOVED_ROWS}")
+    of_session = {"first": _row_id(number, -1), "last": _row_id(number + 1, -1) - 1}
+    found = list(connection.execute(part, of_session).scalars())
+    _delete_rows(connection, found)
+    if len(found) < REMOVED_ROWS:
+        connection.execute(delete(indexed).where(indexed.c.number == number))
+        return True
+    return False
+
+
+def _scan(words: Sequence[Sequence[str]]) -> Any:
+    """Titles and messages with all words, with their sessions."""
+    table, messages, known = schema.sessions, schema.messages, schema.session_metadata
+    title = func.coalesce(known.c.chosen_title, known.c.title)
+    of_session = (table.c.id, table.c.created_at, table.c.owner, table.c.agent)
+    texts: Select[Any] = select(*of_session, messages.c.position, messages.c.seq, messages.c.body)
+    texts = texts.join_from(table, messages, messages.c.session_id == table.c.id)
+    # Messages are stored with their role first.
+    texts = texts.where(or_(messages.c.body.like('{"role":"user"%'), messages.c.body.like('{"role":"assistant"%')))
+    position = literal(-1).label("position")
+    titles: Select[Any] = select(*of_session, position, cast(null(), BigInteger).label("seq"), title.label("body"))
+    titles = titles.join_from(table, known, known.c.session_id == table.c.id).where(title.is_not(None))
+
+    def has_all(column: Any) -> Any:
+        return and_(*(or_(*(column.icontains(form, autoescape=True) for form in forms)) for forms in words))
+
+    return texts.where(has_all(messages.c.body)).union_all(titles.where(has_all(title)))

@@ -1,0 +1,254 @@
+"""The search in titles and messages over AAP v3, by the index of SQLite and by a scan."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import time
+from collections.abc import AsyncIterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from gateway.security.api_keys import NamedKeys
+from gateway.sessions import search
+from gateway.store import search as store_search
+from tests.daemon import Daemon, RunningGateway, gateway_config, http_client, run_gateway
+from tests.gateway.protocols.aap.test_session_changes import rename
+from tests.gateway.protocols.aap.test_session_updates import SESSIONS, create, turn
+from tests.gateway.requests import expect_error, user_message, wait_until
+
+
+@pytest.fixture(params=["index", "scan"])
+async def any_kind(portico: RunningGateway, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> RunningGateway:
+    """A gateway that searches by the index, or as with another database."""
+    if request.param == "scan":
+        monkeypatch.setattr(store_search, "_prepare", lambda connection: "scan")
+    return portico
+
+
+async def found(client: httpx.AsyncClient, q: str, **query: Any) -> list[dict[str, Any]]:
+    """Return the results of all pages."""
+    results: list[dict[str, Any]] = []
+    while True:
+        answer = await client.get("/aap/v3/search", params={"q": q, **query})
+        assert answer.status_code == 200, answer.text
+        body = answer.json()
+        results += body["results"]
+        if "next" not in body:
+            return results
+        query["after"] = body["next"]
+
+
+async def texts(client: httpx.AsyncClient, q: str, **query: Any) -> list[str]:
+    """Return the excerpts, with brackets around what matches."""
+    return [
+        "".join(f"[{part['text']}]" if part["match"] else part["text"] for part in result["snippet"])
+        for result in await found(client, q, **query)
+    ]
+
+
+async def say(client: httpx.AsyncClient, *messages: str, agent: str = "echo") -> str:
+    session = await create(client, agent)
+    for message in messages:
+        await turn(client, session, user_message(message))
+    return session
+
+
+async def test_messages_and_titles_are_found(any_kind: RunningGateway) -> None:
+    client = any_kind.client
+    first = await say(client, "The quick brown fox", "jumps over the lazy dog")
+    second = await say(client, "A fox again")
+    await rename(client, first, "Animals of the forest")
+    results = await found(client, "fox")
+    assert [(one["sessionId"], one["role"], one["position"]) for one in results] == [
+        (second, "assistant", 1), (second, "user", 0), (first, "assistant", 1), (first, "user", 0),
+    ]  # fmt: skip
+    assert {one["agent"] for one in results} == {"echo"}
+    assert [one["title"] for one in results[1:3]] == ["A fox again", "Animals of the forest"]
+    assert results[3]["snippet"] == [{"text": "The quick brown ", "match": False}, {"text": "fox", "match": True}]
+    messages = (await client.get(f"{SESSIONS}/{first}/messages")).json()["messages"]
+    assert [one["seq"] for one in results[2:]] == [messages[1]["seq"], messages[0]["seq"]]
+    [title] = await found(client, "forest")
+    assert (title["role"], title["position"], title["seq"]) == ("title", None, None)
+    assert title["snippet"][-1] == {"text": "forest", "match": True}
+    await rename(client, first, "Something else")
+    assert await found(client, "forest") == []
+    await client.delete(f"{SESSIONS}/{first}")
+    assert {one["sessionId"] for one in await found(client, "fox")} == {second}
+
+
+async def test_words_and_phrases(any_kind: RunningGateway) -> None:
+    client = any_kind.client
+    await say(client, 'Quarterly "revenue" report\\2026, a list of foo-bar')
+    for query, count in (
+        ("quarter", 2), ("REVENUE", 2), ("report quarterly", 2), ("report missing", 0), ('"list of foo"', 2), ('"foo list"', 0),
+        ("foo-bar", 2), ('"revenue"', 2), ("report\\2026", 2), ("!!!", 0), ('"', 0), ("*", 0),
+    ):  # fmt: skip
+        assert len(await found(client, query)) == count, query
+
+
+async def test_paging(any_kind: RunningGateway) -> None:
+    client = any_kind.client
+    for n in range(4):
+        await say(client, f"needle {n}", f"needle {n} again")
+    everything = await found(client, "needle", limit=100)
+    assert len(everything) == 16
+    for limit in (1, 3, 7, 16):
+        assert await found(client, "needle", limit=limit) == everything
+
+
+async def test_only_the_callers_sessions_are_searched(any_kind: RunningGateway) -> None:
+    keys = NamedKeys(any_kind.gateway.settings.data_dir)
+    async with http_client(any_kind.url) as one, http_client(any_kind.url) as other:
+        one.headers["Authorization"] = f"Bearer {keys.add('one')}"
+        other.headers["Authorization"] = f"Bearer {keys.add('other')}"
+        own = await say(one, "secret plans")
+        await say(any_kind.client, "plans of the administrator")
+        assert {result["sessionId"] for result in await found(one, "plans")} == {own}
+        assert await found(other, "plans") == []
+        assert len(await found(any_kind.client, "plans")) == 4
+
+
+async def test_sessions_of_one_agent(any_kind: RunningGateway) -> None:
+    await say(any_kind.client, "hello there")
+    assert await found(any_kind.client, "hello", agent="script") == []
+    assert len(await found(any_kind.client, "hello", agent="echo")) == 2
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        'a"b', '""', "'; DROP TABLE messages; --", "NEAR(a b)", "a AND", "OR", "body:x", "^x", "(", "a*b", "{x}", "-x", "+", "\\",
+        "%", "_", "x" * 1000, "é" * 500, "a " * 500, "\t\n", "\x02\x03\x1f", "日本", "🙂", "\u200b",
+    ],
+)  # fmt: skip
+async def test_any_input_is_safe(any_kind: RunningGateway, query: str) -> None:
+    await say(any_kind.client, "a b c")
+    answer = await any_kind.client.get("/aap/v3/search", params={"q": query})
+    assert answer.status_code == (400 if not query.strip() else 200), answer.text
+
+
+@pytest.mark.parametrize(
+    ("query", "text"),
+    [
+        ({}, "q"), ({"q": ""}, "q"), ({"q": "x" * 1001}, "q"), ({"q": "x", "limit": 0}, "limit"),
+        ({"q": "x", "limit": 101}, "limit"), ({"q": "x", "after": "x"}, "after"), ({"q": "x", "after": "bnVsbA=="}, "after"),
+        ({"q": "x", "after": "WzEsIDIsIDNd"}, "after"), ({"q": "x", "after": "WzEuMCwgInMiLCAwXQ=="}, "after"),
+    ],
+)  # fmt: skip
+async def test_bad_requests(portico: RunningGateway, query: dict[str, Any], text: str) -> None:
+    assert text in await expect_error(portico.client.get("/aap/v3/search", params=query), 400)
+
+
+async def test_accents_and_words_without_spaces(portico: RunningGateway) -> None:
+    client = portico.client
+    await say(client, "Un café à Zürich", "東京タワーへ行きました")
+    assert (await texts(client, "cafe zurich"))[0] == "Un [café] à [Zürich]"
+    assert (await texts(client, "タワー"))[0] == "東京[タワー]へ行きました"
+    assert (await texts(client, "行き"))[0] == "東京タワーへ[行き]ました"
+    assert await texts(client, "京東") == []
+
+
+async def test_text_of_the_agent_is_not_taken_for_marks(portico: RunningGateway) -> None:
+    await say(portico.client, "before \x02inside\x03 \x1fafter")
+    assert " ".join((await texts(portico.client, "inside"))[0].split()) == "before [inside] after"
+
+
+async def test_an_excerpt_of_a_long_message(any_kind: RunningGateway) -> None:
+    await say(any_kind.client, "word " * 3000 + "needle" + " word" * 3000)
+    for text in await texts(any_kind.client, "needle"):
+        assert "[needle]" in text and text.startswith("…") and text.endswith("…") and len(text) < 400
+
+
+async def test_without_the_module(portico: RunningGateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_search, "_CREATE", "CREATE VIRTUAL TABLE search_texts USING no_such_module(body)")
+    session = await say(portico.client, "hello")
+    assert "FTS5" in await expect_error(portico.client.get("/aap/v3/search", params={"q": "hello"}), 501)
+    await turn(portico.client, session, user_message("goes on"))
+
+
+async def test_sessions_from_before_the_index_are_indexed_in_the_background(daemon: Daemon, tmp_path: Path) -> None:
+    await daemon.start()
+    async with daemon.client() as client:
+        session = await say(client, "an early message", "and another")
+        assert len(await found(client, "early")) == 2
+    await daemon.kill()
+    file = tmp_path / "data" / "portico.db"
+    with closing(sqlite3.connect(file)) as connection:
+        # As in a store that an earlier version has written.
+        connection.execute("DROP TABLE search_texts")
+        connection.commit()
+    await daemon.start()
+    async with daemon.client() as client:
+
+        async def complete() -> bool:
+            return bool((await client.get("/aap/v3/search", params={"q": "early"})).json()["complete"])
+
+        await wait_until(complete)
+        assert [one["sessionId"] for one in await found(client, "early")] == [session, session]
+        await client.delete(f"{SESSIONS}/{session}")
+        assert await found(client, "early") == []
+    await daemon.stop()
+    with closing(sqlite3.connect(file)) as connection:
+        assert connection.execute("SELECT count(*) FROM search_texts").fetchone() == (0,)
+        assert connection.execute("SELECT count(*) FROM search_sessions").fetchone() == (0,)
+
+
+async def test_what_a_kill_has_left_is_indexed_or_removed(daemon: Daemon, tmp_path: Path) -> None:
+    await daemon.start()
+    async with daemon.client() as client:
+        kept, lost = await say(client, "kept words"), await say(client, "lost words")
+        assert len(await found(client, "words")) == 4
+        # Not in the index yet.
+        await turn(client, kept, user_message("newest words"))
+    await daemon.kill()
+    file = tmp_path / "data" / "portico.db"
+    with closing(sqlite3.connect(file)) as connection:
+        connection.execute("PRAGMA foreign_keys=ON")
+        for table, column in (("messages", "session_id"), ("events", "log_id"), ("runs", "log_id"), ("sessions", "id")):
+            connection.execute(f"DELETE FROM {table} WHERE {column} = ?", (lost,))
+        connection.commit()
+    await daemon.start()
+    async with daemon.client() as client:
+        await wait_until(lambda: _indexed_sessions(file) == [kept])
+        assert len(await found(client, "words")) == 4
+        assert len(await found(client, "newest")) == 2
+
+
+def _indexed_sessions(file: Path) -> list[str]:
+    with closing(sqlite3.connect(file)) as connection:
+        return [session for (session,) in connection.execute("SELECT session FROM search_sessions")]
+
+
+@pytest.fixture
+async def early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[RunningGateway]:
+    """A gateway that indexes changes at once."""
+    monkeypatch.setattr(search, "START_DELAY", 0.0)
+    monkeypatch.setattr(search, "DELAY", 0.0)
+    async with run_gateway(gateway_config(tmp_path)) as running:
+        yield running
+
+
+async def test_a_session_that_is_deleted_while_it_is_indexed(early: RunningGateway) -> None:
+    client = early.client
+    for n in range(10):
+        session = await say(client, f"short life {n}")
+        await asyncio.gather(client.delete(f"{SESSIONS}/{session}"), found(client, "life"))
+    assert await found(client, "life") == []
+    kept = await say(client, "long life")
+    assert {one["sessionId"] for one in await found(client, "life")} == {kept}
+
+
+async def test_a_session_with_many_messages(early: RunningGateway) -> None:
+    body = {"agent": {"name": "echo"}, "messages": [user_message(f"message number-{n}") for n in range(3000)]}
+    session = (await early.client.post(SESSIONS, json=body)).json()["sessionId"]
+    began = time.perf_counter()
+    assert [one["position"] for one in await found(early.client, '"number 2999"')] == [2999]
+    assert time.perf_counter() - began < 10
+    assert len(await found(early.client, "message", limit=100)) == 3000
+    await early.client.delete(f"{SESSIONS}/{session}")
+    assert await found(early.client, "message") == []
