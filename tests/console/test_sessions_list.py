@@ -103,7 +103,7 @@ def test_the_newest_activity_comes_first(page: Page, daemon: ConsoleDaemon) -> N
     expect(row(page, second)).to_be_visible()
     assert ids(page).index(second) < ids(page).index(first)
     daemon.send(first, "three")
-    page.wait_for_function("([a, b]) => { const all = [...document.querySelectorAll('.session-row')].map((e) => e.dataset.session); return all.indexOf(a) < all.indexOf(b) }", arg=[first, second])  # fmt: skip
+    until(page, lambda: ids(page).index(first) < ids(page).index(second))
 
 
 def test_what_was_not_seen_is_marked(page: Page, daemon: ConsoleDaemon) -> None:
