@@ -240,7 +240,7 @@ def test_a_hostile_title_is_text(page: Page, daemon: ConsoleDaemon) -> None:
     session = daemon.new_session([{"title": title}, {"text": "ok"}])
     daemon.send(session, "hi")
     text = row(page, session).locator(".row-text")
-    expect(text).to_contain_text("<img src=x onerror=alert(1)>")
+    expect(text).to_have_text("<img src=x onerror=alert(1)> [U+202E]evil[U+202C] ^[[31mred")
     assert text.evaluate("(e) => getComputedStyle(e).unicodeBidi") == "isolate"
     assert not page.locator(".session-row img").count()
 

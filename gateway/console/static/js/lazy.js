@@ -4,9 +4,11 @@ import { html, useEffect, useState } from "./preact.js";
 import { Button, Empty, Spinner } from "./ui/index.js";
 
 const prefetched = [];
+let prefetching = false;
 
 /** Loads all of them, so that they are there when the daemon is not. */
 export function prefetch() {
+  prefetching = true;
   for (const fetchIt of prefetched) fetchIt().catch(() => {});
 }
 
@@ -30,6 +32,8 @@ export function lazy(load, name, { waiting } = {}) {
       },
     ));
   prefetched.push(fetchIt);
+  // A part of a part that was loaded already.
+  if (prefetching) fetchIt().catch(() => {});
   return function Lazy(props) {
     const [, render] = useState(0);
     const [error, setError] = useState(null);

@@ -5,7 +5,7 @@ import { observable, stored, useObservable } from "./observable.js";
 import { html, render, useEffect, useErrorBoundary, useState } from "./preact.js";
 import { Link, navigate, sessionPath, useRoute } from "./router.js";
 import { ListTools, SessionList } from "./session-list.js";
-import { loadSession, start, stop, titleOf, useMarkSeen, useSession, useSessions, waitingSessions } from "./sessions.js";
+import { loadSession, shownTitle, start, stop, useMarkSeen, useSession, useSessions, waitingSessions } from "./sessions.js";
 import { ShortcutHelp, useShortcuts } from "./shortcuts.js";
 import { Logo, SignIn, account, begin, problem, signOut } from "./sign-in.js";
 import { Button, Empty, Icon, IconButton, Menu, PaneHeader, Spinner, Splitter, Toasts, toast } from "./ui/index.js";
@@ -107,6 +107,7 @@ function Sidebar({ onNavigate, width, children }) {
   return html`<nav class="sidebar" aria-label="Sessions and pages" style=${width ? { width: `${width}px` } : {}} onClick=${(event) => event.target.closest("a[href]") && onNavigate?.()}>
     <header class="sidebar-header">
       <${Link} href="/" class="brand"><${Logo} /><span>Portico</span></${Link}>
+      ${who?.name && html`<span class="who" title=${`Signed in with the key ${who.name}`} dir="auto">${who.name}</span>`}
       <${SettingsMenu} />
     </header>
     <div class="sidebar-actions">
@@ -120,11 +121,10 @@ function Sidebar({ onNavigate, width, children }) {
     <${SessionList} />
     <footer class="sidebar-footer">
       ${Object.entries(PAGES).map(
-        ([name, page]) => html`<${Link} key=${name} href=${`/${name}`} class="icon-button" aria-label=${page.title} title=${page.title} aria-current=${route.page === name ? "page" : undefined}>
-          <${Icon} name=${page.icon} size=${18} />
+        ([name, page]) => html`<${Link} key=${name} href=${`/${name}`} class="page-link" aria-current=${route.page === name ? "page" : undefined}>
+          <${Icon} name=${page.icon} size=${18} />${page.title}
         </${Link}>`,
       )}
-      ${who?.name && html`<span class="who" title=${`Signed in with the key ${who.name}`} dir="auto">${who.name}</span>`}
     </footer>
     ${children}
   </nav>`;
@@ -204,7 +204,7 @@ function Shell() {
   const close = () => (overlay.value = null);
   useEffect(() => {
     start();
-    const timer = setTimeout(prefetch, 1500);
+    const timer = setTimeout(prefetch, 200);
     return () => {
       clearTimeout(timer);
       stop();
@@ -240,7 +240,7 @@ function Shell() {
 /** Names the window after what it shows. */
 function useTitle(route) {
   const session = useSession(route.sessionId);
-  const name = session ? titleOf(session) : (PAGES[route.page]?.title ?? { inbox: "Inbox", home: "New session" }[route.page]);
+  const name = session ? shownTitle(session) : (PAGES[route.page]?.title ?? { inbox: "Inbox", home: "New session" }[route.page]);
   useEffect(() => {
     document.title = name ? `${name} · Portico` : "Portico";
   }, [name]);

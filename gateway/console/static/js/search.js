@@ -1,11 +1,12 @@
 /** Search over titles and messages, and the quick switcher. */
 import { AAP, api, query } from "./api.js";
+import { visibleText } from "./conversation/safe-text.js";
 import { score } from "./fuzzy.js";
 import { Palette } from "./palette.js";
 import { html, useEffect, useRef, useState } from "./preact.js";
 import { navigate, route, sessionPath } from "./router.js";
 import { StateBadge, openBeside } from "./session-list.js";
-import { folderName, folderOf, titleOf, useSession, useSessions, waitingSessions } from "./sessions.js";
+import { folderName, folderOf, shownTitle, useSession, useSessions, waitingSessions } from "./sessions.js";
 import { Icon, TimeAgo } from "./ui/index.js";
 
 const PAGE = 30;
@@ -25,7 +26,7 @@ function Hit({ hit }) {
   const session = useSession(hit.sessionId);
   return html`<div class="hit">
     <div class="hit-head">
-      <span class="hit-title" dir="auto">${session ? titleOf(session) : hit.title || "Session"}</span>
+      <span class="hit-title" dir="auto">${session ? shownTitle(session) : visibleText(hit.title) || "Session"}</span>
       <span class="dim">${hit.agent}</span>
       <${TimeAgo} at=${hit.updatedAt} />
     </div>
@@ -33,7 +34,7 @@ function Hit({ hit }) {
     hit.role !== "title" &&
     html`<div class="hit-text" dir="auto">
       ${ROLES[hit.role] && html`<span class="hit-role">${ROLES[hit.role]}</span>`}
-      ${hit.snippet.map((part) => (part.match ? html`<mark>${part.text}</mark>` : part.text))}
+      ${hit.snippet.map((part) => (part.match ? html`<mark>${visibleText(part.text)}</mark>` : visibleText(part.text)))}
     </div>`}
   </div>`;
 }
@@ -105,12 +106,12 @@ export function Switcher({ onClose, pages, commands = [], onSearch }) {
 
   const candidates = [
     ...sessions.map((session, index) => ({
-      text: `${titleOf(session)} ${folderName(folderOf(session))} ${session.agent.name}`,
+      text: `${shownTitle(session)} ${folderName(folderOf(session))} ${session.agent.name}`,
       // Without a word: what waits for the user first, then by activity.
       bonus: (waiting.has(session.sessionId) ? 5 : 0) - index / 1000,
       key: session.sessionId,
       content: html`<div class="switch-item">
-        <span class="switch-title" dir="auto">${titleOf(session)}</span>
+        <span class="switch-title" dir="auto">${shownTitle(session)}</span>
         <span class="dim switch-folder" dir="auto">${folderOf(session) ? folderName(folderOf(session)) : ""}</span>
         <span class="dim">${session.agent.name}</span>
         <${StateBadge} session=${session} />

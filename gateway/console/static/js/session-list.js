@@ -1,4 +1,5 @@
 /** The list of sessions in the sidebar. */
+import { visibleText } from "./conversation/safe-text.js";
 import { observable, stored, useObservable } from "./observable.js";
 import { html, useEffect, useMemo, useRef, useState } from "./preact.js";
 import { Link, MOST_PANES, navigate, sessionPath, useRoute } from "./router.js";
@@ -15,6 +16,7 @@ import {
   pendingOf,
   rename,
   stateOf,
+  shownTitle,
   titleOf,
   useSessions,
   useUnreadMarks,
@@ -62,7 +64,7 @@ export function openBeside(route, id) {
 export function deleteWithUndo(session, route) {
   const id = session.sessionId;
   const undo = deleteLater(id, (error) => toast(`Not deleted: ${error.message}`, { kind: "error" }));
-  toast(`Deleted “${titleOf(session)}”.`, { undo });
+  toast(`Deleted “${shownTitle(session)}”.`, { undo });
   if (route.sessionId === id) navigate(route.also.length ? sessionPath(route.also[0], route.also.slice(1)) : "/", { replace: true });
   else if (route.also.includes(id)) navigate(sessionPath(route.sessionId, route.also.filter((other) => other !== id)), { replace: true });
 }
@@ -129,12 +131,12 @@ function Row({ session, route, unread, showFolder }) {
     renaming.value = null;
     requestAnimationFrame(() => row.current?.querySelector("a")?.focus());
   };
-  const title = titleOf(session);
+  const title = shownTitle(session);
   const details = html`<span class="row-details">
     <${StateBadge} session=${session} />
     ${pending > 1 && html`<span class="count">${pending}</span>`}
     <span class="row-agent" dir="auto">${session.agent.name}</span>
-    ${showFolder && folderOf(session) && html`<span class="row-folder" dir="auto" title=${folderOf(session)}>${folderName(folderOf(session))}</span>`}
+    ${showFolder && folderOf(session) && html`<span class="row-folder" dir="auto" title=${visibleText(folderOf(session))}>${folderName(folderOf(session))}</span>`}
     <${TimeAgo} at=${session["x-portico"]?.updatedAt} />
   </span>`;
   return html`<li class=${`session-row${open ? " open" : ""}${unread ? " unread" : ""}`} data-session=${id} ref=${row}>
@@ -163,7 +165,7 @@ function groupsOf(sessions, by) {
   const names = new Map();
   for (const group of groups.values()) names.set(group.name, (names.get(group.name) ?? 0) + 1);
   for (const group of groups.values()) {
-    if (by === "folder" && names.get(group.name) > 1) group.name = group.key.split("/").slice(-2).join("/") || group.name;
+    if (by === "folder" && names.get(group.name) > 1) group.name = group.key.split("/").slice(-2).map(visibleText).join("/") || group.name;
   }
   return [...groups.values()];
 }
@@ -289,7 +291,7 @@ export function SessionList() {
       return html`<section class="session-group" key=${key} aria-label=${group.name ?? "Sessions"}>
         ${group.name !== null &&
         html`<h2 class="group-header">
-          <button type="button" aria-expanded=${String(!isFolded)} title=${group.key || undefined} onClick=${() => fold(key)}>
+          <button type="button" aria-expanded=${String(!isFolded)} title=${visibleText(group.key) || undefined} onClick=${() => fold(key)}>
             <${Icon} name=${isFolded ? "chevron-right" : "chevron-down"} size=${14} />
             <span class="group-name" dir="auto">${group.name}</span>
             <span class="dim">${group.sessions.length}</span>

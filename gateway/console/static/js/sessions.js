@@ -5,6 +5,7 @@
  * cwd, updatedAt, lastSeq, pendingCalls, ...}}`. It is replaced, never changed, so components may compare it by identity.
  */
 import { AAP, ApiError, api, query } from "./api.js";
+import { visibleText } from "./conversation/safe-text.js";
 import { observable, stored, useObservable, useSelected } from "./observable.js";
 import { useEffect } from "./preact.js";
 import { followUpdates } from "./updates.js";
@@ -55,6 +56,9 @@ export function stateOf(session) {
 
 export const titleOf = (session) => own(session).title || "New session";
 
+/** The title as it is shown: what would reorder the text around it is visible. */
+export const shownTitle = (session) => visibleText(titleOf(session));
+
 /** The working folder, or null. */
 export const folderOf = (session) => own(session).cwd ?? session?.agent?.options?.cwd ?? null;
 
@@ -73,7 +77,7 @@ export function waitingSessions(map = sessions.value) {
 /** The last part of a folder's path; the home folder is not known here, so the whole path is the tooltip. */
 export function folderName(path) {
   if (!path) return "No folder";
-  const parts = path.split("/").filter(Boolean);
+  const parts = visibleText(path).split("/").filter(Boolean);
   return parts.at(-1) ?? "/";
 }
 
