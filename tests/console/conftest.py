@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from tests.console.checked_pages import Windows
 from tests.console.console_daemon import ConsoleDaemon
@@ -15,6 +15,9 @@ FLAGS = (
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking", "--disable-component-update",
     "--disable-sync", "--disable-dev-shm-usage", "--no-first-run",
 )  # fmt: skip
+
+# Chromium and a daemon for each of two processes take their time on two cores.
+expect.set_options(timeout=20_000)
 
 
 @pytest.fixture(scope="module")

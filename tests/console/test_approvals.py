@@ -19,7 +19,7 @@ def test_a_card_has_the_exact_command_and_what_cannot_be_seen(daemon: ConsoleDae
     session = waiting(daemon, call("Bash", given))
     open_session(page, session)
     card = ready(page)
-    expect(card.get_by_role("heading")).to_have_text("Bash asks for permission")
+    expect(card.get_by_role("heading")).to_have_accessible_name("Bash asks for permission")
     expect(card.locator(".exact-block pre").first).to_have_text("git push\nU+202EtxetU+200B --force")
     expect(card.locator(".approval-comment")).to_have_text("Publishes the branch")
     expect(card.locator(".approval-fields")).to_contain_text("timeout")
@@ -140,9 +140,9 @@ def test_calls_of_one_stop_are_answered_together(daemon: ConsoleDaemon, page: Pa
     page.keyboard.press("Enter")
     expect(page.get_by_role("group", name="All calls")).to_contain_text("2 answered")
     # An answer can be changed until all are sent.
-    page.locator("[data-call=call0]").get_by_role("button", name="Change").click()
-    page.locator("[data-call=call0]").get_by_role("button", name="Reject", exact=True).click()
-    page.locator("[data-call=call2]").get_by_role("button", name="Allow", exact=False).first.click()
+    page.locator(".approval[data-call=call0]").get_by_role("button", name="Change").click()
+    page.locator(".approval[data-call=call0]").get_by_role("button", name="Reject", exact=True).click()
+    page.locator(".approval[data-call=call2]").get_by_role("button", name="Allow", exact=False).first.click()
     expect_result(daemon, page, session, "Tool call denied, Tool call denied: not this, ran 2")
 
 
@@ -182,7 +182,7 @@ def test_an_answer_that_came_too_late_shows_the_servers_words(daemon: ConsoleDae
     page.keyboard.press("y")
     notice = page.locator(".approvals [role=alert]")
     expect(notice).to_contain_text("The answer was not taken")
-    expect(notice).to_contain_text("no tool call is pending in this session")
+    expect(notice).to_contain_text("is answered already; nothing was done twice")
     expect(cards(page)).to_have_count(0)
     notice.get_by_role("button", name="Dismiss").click()
     expect(notice).to_have_count(0)
@@ -215,15 +215,15 @@ def test_a_card_takes_no_answer_right_after_it_has_appeared(daemon: ConsoleDaemo
     # In the same task as the second card appears.
     page.evaluate(
         """() => new MutationObserver((_, observer) => {
-          if (!document.querySelector("[data-call=two]")) return
+          if (!document.querySelector(".approval[data-call=two]")) return
           observer.disconnect()
-          window.early = document.querySelector("[data-call=two]").dataset.ready
-          for (const card of document.querySelectorAll("[data-call=two]")) card.querySelector("[data-kind=allow_once]").click()
+          window.early = document.querySelector(".approval[data-call=two]").dataset.ready
+          for (const card of document.querySelectorAll(".approval[data-call=two]")) card.querySelector("[data-kind=allow_once]").click()
           document.body.dispatchEvent(new KeyboardEvent("keydown", {key: "y", bubbles: true}))
         }).observe(document.body, {subtree: true, childList: true})"""
     )
     page.keyboard.press("y")
-    expect(page.locator("[data-call=two][data-ready=true]")).to_be_visible()
+    expect(page.locator(".approval[data-call=two][data-ready=true]")).to_be_visible()
     assert page.evaluate("window.early") == "false"
     state = daemon.session(session)["x-portico"]
     assert [one["toolCallId"] for one in state["pendingCalls"]] == ["two"]

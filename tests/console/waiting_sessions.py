@@ -59,4 +59,5 @@ def expect_result(daemon: ConsoleDaemon, page: Page, session: str, text: str) ->
         if daemon.session(session)["x-portico"]["state"] == "idle":
             break
         page.wait_for_timeout(25)
-    assert result_of(daemon, session) == text
+    found = result_of(daemon, session)
+    assert found == text, found

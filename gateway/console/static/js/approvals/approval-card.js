@@ -44,7 +44,7 @@ export function ApprovalCard({ session, call }) {
     tabindex="-1"
     aria-labelledby=${id}
     data-call=${call.toolCallId}
-    data-ready=${ready}
+    data-ready=${String(ready)}
   >
     <header class="approval-header">
       <${Icon} name=${title.icon ?? "tool"} />
