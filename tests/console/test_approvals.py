@@ -217,8 +217,9 @@ def test_a_card_takes_no_answer_right_after_it_has_appeared(daemon: ConsoleDaemo
         """() => new MutationObserver((_, observer) => {
           if (!document.querySelector(".approval[data-call=two]")) return
           observer.disconnect()
-          window.early = document.querySelector(".approval[data-call=two]").dataset.ready
-          for (const card of document.querySelectorAll(".approval[data-call=two]")) card.querySelector("[data-kind=allow_once]").click()
+          const card = document.querySelector(".approval[data-call=two]")
+          window.early = card.dataset.ready
+          card.querySelector("[data-kind=allow_once]").click()
           document.body.dispatchEvent(new KeyboardEvent("keydown", {key: "y", bubbles: true}))
         }).observe(document.body, {subtree: true, childList: true})"""
     )

@@ -14,8 +14,15 @@ NOTIFICATIONS = """
 window.notified = []
 window.Notification = class {
   static permission = "default"
-  static requestPermission() { window.asked = (window.asked ?? 0) + 1; Notification.permission = "granted"; return Promise.resolve("granted") }
-  constructor(title, options) { this.title = title; this.body = options.body; window.notified.push(this) }
+  static async requestPermission() {
+    window.asked = (window.asked ?? 0) + 1
+    return Notification.permission = "granted"
+  }
+  constructor(title, options) {
+    this.title = title
+    this.body = options.body
+    window.notified.push(this)
+  }
   close() { this.closed = true }
 }
 """

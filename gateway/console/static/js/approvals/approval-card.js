@@ -19,8 +19,8 @@ const SETTLING = 350;
 
 const WANTS = { permission: "asks for permission", answer: "asks you", result: "waits for its result" };
 
-/** @param {{session: object, call: object}} props a session's info, and one of its `pendingCalls` */
-export function ApprovalCard({ session, call }) {
+/** @param {{session: object, call: object, level?: number}} props a session's info, one of its `pendingCalls`, and the heading's level */
+export function ApprovalCard({ session, call, level = 2 }) {
   const stop = stopOf(session, useObservable(stops));
   const answer = stop.answers[call.toolCallId];
   const ready = useSettled(call.toolCallId);
@@ -48,10 +48,10 @@ export function ApprovalCard({ session, call }) {
   >
     <header class="approval-header">
       <${Icon} name=${title.icon ?? "tool"} />
-      <h3 id=${id}>
+      <${`h${level}`} id=${id}>
         <bdi class="approval-tool">${title.name}</bdi>
         <span class="approval-wants">${WANTS[call.wants]}${call.optional ? " (an answer is optional)" : ""}</span>
-      </h3>
+      <//>
     </header>
     ${
       call.wants === "answer"

@@ -7,8 +7,8 @@ import { ApprovalCard } from "./approval-card.js";
 import { allowAll, refuseAll, unanswered } from "./answers.js";
 import { answerCalls, dismissError, sendAgain, stopOf, stops } from "./pending-stops.js";
 
-/** @param {{session: object}} props a session's info; nothing is rendered where nothing waits and no answer was refused */
-export function Approvals({ session }) {
+/** @param {{session: object, level?: number}} props a session's info, and the level of the cards' headings; nothing is rendered where nothing waits and no answer was refused */
+export function Approvals({ session, level }) {
   const stop = stopOf(session, useObservable(stops));
   const calls = pendingOf(session);
   if (!calls.length && !stop.error) return null;
@@ -17,7 +17,7 @@ export function Approvals({ session }) {
   const first = calls.length ? session["x-portico"].waitingSince : "";
   return html`<section class="approvals" aria-label="Waiting for you">
     ${stop.error && html`<${Refusal} session=${session} stop=${stop} />`}
-    ${calls.map((call) => html`<${ApprovalCard} key=${`${first} ${call.toolCallId}`} session=${session} call=${call} />`)}
+    ${calls.map((call) => html`<${ApprovalCard} key=${`${first} ${call.toolCallId}`} session=${session} call=${call} level=${level} />`)}
     ${
       calls.length > 1 &&
       html`<div class="approvals-all" role="group" aria-label="All calls">

@@ -54,7 +54,7 @@ function WaitingSession({ session }) {
         >${cwd && html` · <bdi>${cwd}</bdi>`}${waitingSince && html` · <${TimeAgo} at=${waitingSince} />`}
       </p>
     </header>
-    <${Approvals} session=${session} />
+    <${Approvals} session=${session} level=${3} />
   </section>`;
 }
 

@@ -1,0 +1,273 @@
+"""Messages: keys that send, drafts, history, errors in words, and what there is to do while a run is at work."""
+
+from __future__ import annotations
+
+import re
+
+from playwright.sync_api import Locator, Page, expect
+
+from tests.console.checked_pages import Windows
+from tests.console.console_daemon import SESSIONS, ConsoleDaemon
+from tests.console.waiting_sessions import messages, open_session
+
+SAYS = [{"text": "You said: {prompt}"}]
+
+
+def box(page: Page) -> Locator:
+    return page.get_by_role("textbox", name="Message")
+
+
+def users(daemon: ConsoleDaemon, session: str) -> list[str]:
+    """What users have sent."""
+    return [message["content"] for message in messages(daemon, session) if message["role"] == "user"]
+
+
+def expect_text(page: Page, text: str) -> None:
+    expect(page.get_by_role("main")).to_contain_text(text)
+
+
+def release(daemon: ConsoleDaemon, name: str) -> None:
+    """Let a `wait_for_file` step go on."""
+    (daemon.scenes / name).touch()
+
+
+def test_enter_sends_and_shift_enter_begins_a_line(daemon: ConsoleDaemon, page: Page) -> None:
+    session = daemon.new_session(SAYS)
+    open_session(page, session)
+    expect(box(page)).to_be_focused()
+    page.keyboard.type("one")
+    page.keyboard.press("Shift+Enter")
+    page.keyboard.type("two")
+    page.keyboard.press("Enter")
+    expect(box(page)).to_have_value("")
+    expect_text(page, "You said: one")
+    assert users(daemon, session) == ["one\ntwo"]
+
+
+def test_a_setting_sends_with_ctrl_enter(daemon: ConsoleDaemon, page: Page) -> None:
+    session = daemon.new_session(SAYS)
+    open_session(page, session)
+    page.get_by_role("button", name="How messages are sent").click()
+    page.get_by_role("menuitemradio", name="Ctrl+Enter").click()
+    box(page).click()
+    page.keyboard.type("one")
+    page.keyboard.press("Enter")
+    page.keyboard.type("two")
+    expect(box(page)).to_have_value("one\ntwo")
+    page.reload()
+    expect(box(page)).to_have_value("one\ntwo")
+    box(page).press("Control+Enter")
+    expect_text(page, "You said: one")
+
+
+def test_a_blank_message_is_not_sent(daemon: ConsoleDaemon, page: Page) -> None:
+    session = daemon.new_session(SAYS)
+    open_session(page, session)
+    expect(page.get_by_role("button", name="Send", exact=True)).to_be_disabled()
+    box(page).fill("  \n ")
+    box(page).press("Enter")
+    expect(page.get_by_role("button", name="Send", exact=True)).to_be_disabled()
+    assert daemon.session(session)["x-portico"]["lastSeq"] == 0
+
+
+def test_drafts_are_kept_by_session(daemon: ConsoleDaemon, page: Page) -> None:
+    one, other = daemon.new_session(SAYS), daemon.new_session(SAYS)
+    open_session(page, one)
+    box(page).fill("for the first")
+    open_session(page, other)
+    expect(box(page)).to_have_value("")
+    box(page).fill("for the other")
+    open_session(page, one)
+    expect(box(page)).to_have_value("for the first")
+    box(page).press("Enter")
+    expect_text(page, "You said: for the first")
+    page.reload()
+    expect(box(page)).to_have_value("")
+    open_session(page, other)
+    expect(box(page)).to_have_value("for the other")
+
+
+def test_arrow_up_brings_back_what_was_sent(daemon: ConsoleDaemon, page: Page) -> None:
+    session = daemon.new_session(SAYS)
+    # Of another client too.
+    daemon.send(session, "first")
+    daemon.send(session, "second")
+    open_session(page, session)
+    box(page).press("ArrowUp")
+    expect(box(page)).to_have_value("second")
+    box(page).press("ArrowUp")
+    expect(box(page)).to_have_value("first")
+    box(page).press("ArrowUp")
+    expect(box(page)).to_have_value("first")
+    box(page).press("ArrowDown")
+    expect(box(page)).to_have_value("second")
+    box(page).press("ArrowDown")
+    expect(box(page)).to_have_value("")
+    # In a text of its own the key moves the caret.
+    box(page).fill("mine")
+    box(page).press("ArrowUp")
+    expect(box(page)).to_have_value("mine")
+
+
+def test_a_refused_message_stays_with_the_servers_words(daemon: ConsoleDaemon, windows: Windows) -> None:
+    windows.expect("409 \\(Conflict\\)")
+    session = daemon.new_session([{"wait_for_file": "refused"}, {"text": "done"}])
+    page = windows.open(f"/console/sessions/{session}")
+    box(page).fill("and this")
+    # A turn of another client that the page does not know yet.
+    page.route(
+        f"**{SESSIONS}/{session}/turns", lambda route: (daemon.send(session, "go", wait=False), route.continue_())[1], times=1
+    )
+    box(page).press("Enter")
+    problem = page.locator(".composer-problem")
+    expect(problem).to_contain_text("this session is at work on a turn")
+    expect(box(page)).to_have_value("and this")
+    release(daemon, "refused")
+    expect_text(page, "done")
+    expect(page.get_by_role("button", name="Send", exact=True)).to_be_enabled()
+    box(page).press("Enter")
+    expect(problem).to_have_count(0)
+    expect(box(page)).to_have_value("")
+
+
+def test_a_message_whose_connection_is_lost_runs_once(daemon: ConsoleDaemon, windows: Windows) -> None:
+    windows.expect("ERR_FAILED|Failed to load")
+    session = daemon.new_session(SAYS)
+    page = windows.open(f"/console/sessions/{session}")
+    keys = []
+
+    def lose(route: object) -> None:
+        """Let the server have the request, and the page no response."""
+        keys.append(route.request.headers["idempotency-key"])  # type: ignore[attr-defined]
+        if len(keys) < 3:
+            route.fetch()  # type: ignore[attr-defined]
+            route.abort()  # type: ignore[attr-defined]
+        else:
+            route.continue_()  # type: ignore[attr-defined]
+
+    page.route(f"**{SESSIONS}/{session}/turns", lose)
+    box(page).fill("once")
+    box(page).press("Enter")
+    expect_text(page, "You said: once")
+    expect(page.locator(".outgoing")).to_have_count(0)
+    assert len(keys) == 3 and len({*keys}) == 1
+    assert users(daemon, session) == ["once"]
+
+
+def test_stop_ends_the_run(daemon: ConsoleDaemon, page: Page) -> None:
+    session = daemon.new_session([{"text": "Working on it, slowly"}, {"hang": True}], SAYS)
+    open_session(page, session)
+    box(page).fill("go")
+    box(page).press("Enter")
+    expect_text(page, "Working on it")
+    page.get_by_role("button", name="Stop").last.click()
+    expect(page.get_by_role("button", name="Send", exact=True)).to_be_visible()
+    assert daemon.session(session)["x-portico"]["state"] == "idle"
+    box(page).fill("next")
+    box(page).press("Enter")
+    expect_text(page, "You said: next")
+
+
+def test_esc_stops_the_run(daemon: ConsoleDaemon, page: Page) -> None:
+    session = daemon.new_session([{"text": "Working on it, slowly"}, {"hang": True}])
+    open_session(page, session)
+    box(page).fill("go")
+    box(page).press("Enter")
+    expect_text(page, "Working on it")
+    expect(page.get_by_role("button", name="Stop").last).to_be_visible()
+    box(page).press("Escape")
+    expect(page.get_by_role("button", name="Send", exact=True)).to_be_visible()
+    assert daemon.session(session)["x-portico"]["state"] == "idle"
+
+
+def test_messages_are_queued_while_a_run_is_at_work(daemon: ConsoleDaemon, page: Page) -> None:
+    session = daemon.new_session([{"text": "Working on it, slowly"}, {"wait_for_file": "queued"}], SAYS)
+    open_session(page, session)
+    box(page).fill("go")
+    box(page).press("Enter")
+    expect_text(page, "Working on it")
+    box(page).fill("one more")
+    box(page).press("Enter")
+    expect(page.locator(".outgoing")).to_contain_text("Queued")
+    box(page).fill("and another")
+    page.get_by_role("button", name="Queue").click()
+    expect(page.locator(".outgoing")).to_have_count(2)
+    release(daemon, "queued")
+    expect_text(page, "You said: and another")
+    expect(page.locator(".outgoing")).to_have_count(0)
+    assert users(daemon, session) == ["go", "one more", "and another"]
+
+
+def test_a_queued_message_is_taken_back(daemon: ConsoleDaemon, page: Page) -> None:
+    session = daemon.new_session([{"text": "Working on it, slowly"}, {"wait_for_file": "taken-back"}, {"text": " Done."}], SAYS)
+    open_session(page, session)
+    box(page).fill("go")
+    box(page).press("Enter")
+    expect_text(page, "Working on it")
+    box(page).fill("no, not this")
+    box(page).press("Enter")
+    expect(page.locator(".outgoing")).to_contain_text("Queued")
+    page.locator(".outgoing").get_by_role("button", name="Remove").click()
+    expect(page.locator(".outgoing")).to_have_count(0)
+    release(daemon, "taken-back")
+    expect_text(page, "Done.")
+    expect(page.get_by_role("button", name="Send", exact=True)).to_be_visible()
+    assert users(daemon, session) == ["go"]
+
+
+def test_a_message_steers_the_run(daemon: ConsoleDaemon, page: Page) -> None:
+    session = daemon.new_session(
+        [{"text": "Working on it, slowly"}, {"wait_for_file": "steered"}, {"text": " Steered: {steered}"}]
+    )
+    open_session(page, session)
+    box(page).fill("go")
+    box(page).press("Enter")
+    expect_text(page, "Working on it")
+    box(page).fill("to the left")
+    page.get_by_role("button", name="Steer").click()
+    expect(page.locator(".outgoing")).to_have_count(0)
+    expect_text(page, "to the left")
+    release(daemon, "steered")
+    expect_text(page, "Steered: to the left")
+
+
+def test_what_enter_does_during_a_run_is_a_setting(daemon: ConsoleDaemon, page: Page) -> None:
+    session = daemon.new_session(
+        [{"text": "Working on it, slowly"}, {"wait_for_file": "setting"}, {"text": " Steered: {steered}"}]
+    )
+    open_session(page, session)
+    page.get_by_role("button", name="How messages are sent").click()
+    page.get_by_role("menuitemradio", name="Steer").click()
+    box(page).fill("go")
+    box(page).press("Enter")
+    expect_text(page, "Working on it")
+    expect(box(page)).to_have_attribute("placeholder", "Tell the agent at work")
+    box(page).fill("now")
+    box(page).press("Enter")
+    expect(page.locator(".outgoing")).to_have_count(0)
+    release(daemon, "setting")
+    expect_text(page, "Steered: now")
+
+
+def test_a_message_instead_of_an_answer_cancels_the_calls(daemon: ConsoleDaemon, page: Page) -> None:
+    session = daemon.new_session([{"tool_call": {"name": "Bash", "ask": True, "input": {"command": "ls"}}}], SAYS)
+    daemon.send(session, "go")
+    open_session(page, session)
+    expect(box(page)).to_have_attribute("placeholder", "A message cancels the call that waits")
+    expect(box(page)).not_to_be_focused()
+    box(page).fill("something else")
+    box(page).press("Enter")
+    expect_text(page, "You said: something else")
+    expect(page.locator(".approval")).to_have_count(0)
+
+
+def test_a_message_of_one_window_is_in_the_other(daemon: ConsoleDaemon, windows: Windows) -> None:
+    session = daemon.new_session(SAYS)
+    one, other = windows.open(f"/console/sessions/{session}"), windows.open(f"/console/sessions/{session}")
+    expect(box(other)).to_be_visible()
+    box(one).fill("to both")
+    box(one).press("Enter")
+    for page in (one, other):
+        expect_text(page, "You said: to both")
+    expect(one.get_by_text(re.compile("^to both$"))).to_have_count(1)
+    expect(other.get_by_text(re.compile("^to both$"))).to_have_count(1)
