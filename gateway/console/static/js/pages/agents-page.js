@@ -1,6 +1,7 @@
 /** The agents page: what the daemon knows about each agent, the agents that run, and the diagnosis. */
 
 import { api } from "../api.js";
+import { visibleText } from "../conversation/safe-text.js";
 import { html, useState } from "../preact.js";
 import { Link, sessionPath } from "../router.js";
 import { titleOf, useSession } from "../sessions.js";
@@ -146,7 +147,7 @@ function LiveRow({ agent, onStop }) {
     <th scope="row">${agent.agent}${owner}</th>
     <td data-name="Session">${
       agent.sessionId
-        ? html`<${Link} class="cut" href=${sessionPath(agent.sessionId)} dir="auto">${session ? titleOf(session) : agent.sessionId}<//>`
+        ? html`<${Link} class="cut" href=${sessionPath(agent.sessionId)} dir="auto">${session ? visibleText(titleOf(session)) : agent.sessionId}<//>`
         : html`<span class="dim">a task</span>`
     }</td>
     <td data-name="State"><${LiveState} agent=${agent} /></td>

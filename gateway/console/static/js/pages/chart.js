@@ -7,6 +7,7 @@ import { clock } from "./format.js";
 /**
  * @param {object} props
  * @param {string} props.title
+ * @param {string} [props.note] of what the values are
  * @param {{name: string, values: (number | null)[]}[]} props.lines three at most
  * @param {number[]} props.times milliseconds since the epoch, ascending
  * @param {number[]} props.marks times at which the daemon was started anew
@@ -17,7 +18,7 @@ import { clock } from "./format.js";
  * @param {number | null} props.cursor the time that is pointed at, in this chart or another
  * @param {(time: number | null) => void} props.onCursor
  */
-export function LineChart({ title, lines, times, marks, from, to, format, least = 0, cursor, onCursor }) {
+export function LineChart({ title, note, lines, times, marks, from, to, format, least = 0, cursor, onCursor }) {
   const plot = useRef(null);
   const known = lines.flatMap(({ values }) => values.filter((value) => value !== null && Number.isFinite(value)));
   const top = niceCeiling(Math.max(least, ...known));
@@ -29,7 +30,7 @@ export function LineChart({ title, lines, times, marks, from, to, format, least 
   };
   return html`<figure class="chart">
     <figcaption>
-      <span class="chart-title">${title}</span>
+      <span class="chart-title">${title}${note ? ` · ${note}` : ""}</span>
       <span class="chart-values">
         ${lines.map(
           ({ name, values }, index) => html`<span class="chart-value">

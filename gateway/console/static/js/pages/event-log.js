@@ -24,6 +24,8 @@ export class EventLog {
     this.shown = [];
     /** @type {Map<string, number>} how many events there are of each kind */
     this.kinds = new Map();
+    /** @type {Entry[]} the first event of each turn */
+    this.turns = [];
     this._only = new Set();
     this._text = "";
     this._json = new WeakMap();
@@ -41,7 +43,7 @@ export class EventLog {
   addNewer(entries) {
     const last = this.last ?? -1;
     const added = entries.filter((entry) => entry.id > last);
-    this._count(added);
+    this.turns = this.turns.concat(this._count(added));
     for (const entry of added) {
       this.entries.push(entry);
       if (this._matches(entry)) this.shown.push(entry);
@@ -53,7 +55,7 @@ export class EventLog {
   addOlder(entries) {
     const first = this.first ?? Infinity;
     const added = entries.filter((entry) => entry.id < first);
-    this._count(added);
+    this.turns = this._count(added).concat(this.turns);
     this.entries = added.concat(this.entries);
     this.shown = added.filter((entry) => this._matches(entry)).concat(this.shown);
     return added.length;
@@ -94,8 +96,10 @@ export class EventLog {
     return this._only.size > 0 || this._text !== "";
   }
 
+  /** Counts events by kind. Returns those that begin a turn. */
   _count(entries) {
     for (const { event } of entries) this.kinds.set(event.kind, (this.kinds.get(event.kind) ?? 0) + 1);
+    return entries.filter(({ event }) => event.kind === "turn_start");
   }
 
   _matches(entry) {
@@ -180,9 +184,4 @@ export function clientMessages(event) {
       ...(reason ? { reason } : {}),
     })),
   ];
-}
-
-/** The turns among some entries: the number of each one's first event, and what it begins with. */
-export function turnsOf(entries) {
-  return entries.filter(({ event }) => event.kind === "turn_start").map(({ id, event }) => ({ id, event, text: summary(event) }));
 }

@@ -1,6 +1,6 @@
 /** One turn as the frames of each protocol. */
 
-import { html, useMemo, useState } from "../preact.js";
+import { html, useEffect, useMemo, useState } from "../preact.js";
 import { visible } from "./format.js";
 import { JsonView } from "./json-view.js";
 import { Select } from "../ui/index.js";
@@ -32,19 +32,20 @@ export function frameText({ event, data, id }) {
   ].join("\n");
 }
 
-/** `version` is the session's last event: a turn that goes on is read again. */
-export function FramesView({ sessionId, turn, version }) {
+/** `version` is the session's last event if the turn may go on, else null. `picker` chooses the turn. */
+export function FramesView({ sessionId, turn, version, picker }) {
   const [protocol, setProtocol] = useState("aap-delta");
   const narrow = useMedia("(max-width: 640px), (pointer: coarse)");
   const path = turn && `/aap/v3/sessions/${encodeURIComponent(sessionId)}/frames?turn=${turn.id}&protocol=${protocol}`;
   const { data, error, loading, reload } = useAnswer(path);
   const [loadedAt, setLoadedAt] = useState(version);
+  useEffect(() => setLoadedAt(version), [path]);
   const frames = useMemo(() => (data?.frames ?? []).map((frame, index) => ({ ...frame, index: index + 1 })), [data]);
   if (!turn) return html`<p class="page-about events-body">This session has had no turn yet.</p>`;
-  const older = version !== loadedAt;
+  const older = version !== null && version !== loadedAt;
   return html`
     <div class="events-tools">
-      <span class="dim">Protocol</span><${Select} label="Protocol" value=${protocol} options=${PROTOCOLS} onChange=${setProtocol} />
+      ${picker}<span class="dim">Protocol</span><${Select} label="Protocol" value=${protocol} options=${PROTOCOLS} onChange=${setProtocol} />
       <${CopyAs} text=${() => frames.map(frameText).join("")} label="Copy all frames" />
       ${older && html`<button type="button" class="button" onClick=${() => (setLoadedAt(version), reload())}>Read again: the session has new events</button>`}
     </div>

@@ -1,6 +1,6 @@
 /** The list of a session's events: filters, copying, replay. */
 
-import { html, useEffect, useState } from "../preact.js";
+import { html, useEffect, useMemo, useState } from "../preact.js";
 import { jsonLines, summary } from "./event-log.js";
 import { clock, formatSeconds } from "./format.js";
 import { JsonView } from "./json-view.js";
@@ -38,6 +38,7 @@ export function LogView({ log, onFrames }) {
   const [follow, setFollow] = useState(true);
   const [from, setFrom] = useState("");
   const [speed, setSpeed] = useState("instant");
+  const [replaying, setReplaying] = useState(false);
   const narrow = useMedia("(max-width: 640px), (pointer: coarse)");
   useEffect(() => log.filter(kinds, text), [log, kinds, text]);
 
@@ -49,7 +50,17 @@ export function LogView({ log, onFrames }) {
     setFollow(speed !== "instant");
     log.replay(number, speed);
   };
+  const endReplay = () => {
+    log.stopReplay();
+    setFollow(true);
+    setReplaying(false);
+  };
   const total = log.all.entries.length;
+  // Not for each event that arrives: screen readers would read nothing else.
+  const announced = useMemo(
+    () => (log.loading ? "" : shown.filtered ? `${count(shown.shown)} events match.` : `${count(shown.entries)} events.`),
+    [kinds, text, log.loading, Boolean(replayed)],
+  );
 
   if (log.error)
     return html`<div class="events-body"><${LoadError} error=${log.error} reload=${() => location.reload()} what="The event log" /></div>`;
@@ -58,6 +69,7 @@ export function LogView({ log, onFrames }) {
       <label class="events-search"><span class="visually-hidden">Search the events</span>
         <input class="input" type="search" value=${text} placeholder="Search in the JSON, or a number" onInput=${(event) => setText(event.target.value)} /></label>
       <${CopyAs} text=${() => jsonLines(shown.shown)} label=${shown.filtered ? `Copy ${shown.shown.length.toLocaleString("en")} as JSON lines` : "Copy all as JSON lines"} />
+      <button type="button" class="button" aria-expanded=${Boolean(replaying || replayed)} disabled=${Boolean(replayed) || total === 0} onClick=${() => setReplaying(!replaying)}>Replay…</button>
       <button type="button" class="button" aria-pressed=${follow} onClick=${() => setFollow(!follow)}>Follow the end</button>
     </div>
     <div class="chip-row" role="group" aria-label="Kinds of events">
@@ -69,27 +81,17 @@ export function LogView({ log, onFrames }) {
         )}
       ${kinds.length > 0 && html`<button type="button" class="link-button" onClick=${() => setKinds([])}>all kinds</button>`}
     </div>
-    <form class="events-replay" onSubmit=${(event) => (event.preventDefault(), replay(Number(from) || 1))}>
-      ${
-        replayed
-          ? html`<${Notice} title=${`Replay from ${replayed.from}`}>what a client gets that has seen all before it. ${replayed.log.entries.length.toLocaleString("en")} events${
-              replayed.speed === "steps" ? `, ${replayed.waiting.length.toLocaleString("en")} are waiting` : ""
-            }.<//>
-          ${replayed.speed === "steps" && html`<button type="button" class="button primary" disabled=${replayed.waiting.length === 0} onClick=${() => log.step()}>Next event</button>`}
-          <button type="button" key="end" class="button" onClick=${() => (log.stopReplay(), setFollow(true))}>End the replay</button>`
-          : html`<label>Replay from event <input class="input" type="number" min="1" step="1" inputmode="numeric" value=${from} placeholder="1" onInput=${(event) => setFrom(event.target.value)} /></label>
-          <${Select} label="Speed of the replay" value=${speed} options=${SPEEDS} onChange=${setSpeed} />
-          <button type="submit" key="replay" class="button" disabled=${total === 0}>Replay</button>`
-      }
-    </form>
-    <p class="events-status" role="status">
-      ${shown.filtered ? `${shown.shown.length.toLocaleString("en")} of ${shown.entries.length.toLocaleString("en")} events` : `${shown.entries.length.toLocaleString("en")} events`}${
+    ${(replaying || replayed) && html`<${ReplayBar} log=${log} from=${from} setFrom=${setFrom} speed=${speed} setSpeed=${setSpeed} onStart=${replay} onEnd=${endReplay} />`}
+    <p class="events-status">
+      ${shown.filtered ? `${count(shown.shown)} of ${count(shown.entries)} events` : `${count(shown.entries)} events`}${
         log.seeds ? `, after ${log.seeds} messages that the session began with` : ""
       }${log.deleted ? ". The session has been deleted" : ""}.
       ${log.loading && log.more && " Older ones are being loaded…"}
       ${!log.loading && log.more && html` <button type="button" class="link-button" onClick=${() => log.loadOlder()}>Load all older events</button>`}
+      ${log.olderError && html` <span class="error-text">They cannot be loaded: ${log.olderError}</span>`}
       <span class="dim"> Stored events have no time of their own; runs do, and those that arrive now.</span>
     </p>
+    <p class="visually-hidden" role="status">${announced}</p>
     ${
       !log.loading && total === 0 && !replayed
         ? html`<p class="page-about events-body">This session has no events yet. They appear here as they come.</p>`
@@ -103,6 +105,28 @@ export function LogView({ log, onFrames }) {
           ]}
           renderDetail=${(entry) => html`<${Detail} entry=${entry} onReplay=${replay} onFrames=${onFrames} replaying=${Boolean(replayed)} />`} />`
     }`;
+}
+
+const count = (list) => list.length.toLocaleString("en");
+
+function ReplayBar({ log, from, setFrom, speed, setSpeed, onStart, onEnd }) {
+  const { replayed } = log;
+  const start = (event) => {
+    event.preventDefault();
+    onStart(Number(from) || 1);
+  };
+  if (!replayed)
+    return html`<form class="events-replay" key="start" onSubmit=${start}>
+      <label>From event <input class="input" type="number" min="1" step="1" inputmode="numeric" value=${from} placeholder="1" onInput=${(event) => setFrom(event.target.value)} /></label>
+      <${Select} label="Speed of the replay" value=${speed} options=${SPEEDS} onChange=${setSpeed} />
+      <button type="submit" class="button primary">Start</button>
+    </form>`;
+  const waiting = speed === "steps" ? ` ${count(replayed.waiting)} are waiting.` : "";
+  return html`<div class="events-replay" key="shown">
+    <${Notice} title=${`Replay from ${replayed.from}`}>What a client gets that has seen all before it: ${count(replayed.log.entries)} events.${waiting}<//>
+    ${speed === "steps" && html`<button type="button" class="button primary" disabled=${replayed.waiting.length === 0} onClick=${() => log.step()}>Next event</button>`}
+    <button type="button" class="button" onClick=${onEnd}>End the replay</button>
+  </div>`;
 }
 
 function Time({ entry, run }) {

@@ -39,7 +39,8 @@ const CHARTS = [
   { id: "events", title: "Events", lines: [["events", "events"]], format: perSecond, least: 1 },
   {
     id: "latency",
-    title: "First event, turns of the last minute",
+    title: "First event",
+    note: "turns of the last minute",
     lines: [
       ["median", "median"],
       ["p95", "95 %"],
@@ -115,7 +116,9 @@ export function MetricsPage() {
       asTable
         ? html`<${Values} points=${inView} />`
         : html`<div class="charts">${CHARTS.map(
-            (chart) => html`<${LineChart} key=${chart.id} title=${chart.title} format=${chart.format} least=${chart.least}
+            (
+              chart,
+            ) => html`<${LineChart} key=${chart.id} title=${chart.title} note=${chart.note} format=${chart.format} least=${chart.least}
           lines=${chart.lines.map(([name, label]) => ({ name: label, values: inView.map((point) => point.values[name] ?? null) }))}
           times=${inView.map((point) => point.time)} marks=${inView.filter((point) => point.restarted).map((point) => point.time)}
           from=${from} to=${to} cursor=${cursor} onCursor=${setCursor} />`,

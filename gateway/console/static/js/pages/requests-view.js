@@ -5,10 +5,10 @@ import { sessionCommands } from "./curl.js";
 import { clientMessages } from "./event-log.js";
 import { CopyAs } from "./parts.js";
 
-export function RequestsView({ sessionId, session, turn }) {
+export function RequestsView({ sessionId, session, turn, picker }) {
   const messages = turn ? clientMessages(turn.event) : [];
   const commands = sessionCommands({ base: location.origin, sessionId, session, messages, after: turn ? turn.id - 1 : 0 });
-  return html`<div class="events-body requests">
+  return html`${picker && html`<div class="events-tools">${picker}</div>`}<div class="events-body requests">
     <p class="page-about">The commands read the key from the variable <code>PORTICO_KEY</code>: <code>export PORTICO_KEY=$(portico key)</code>.
       Settings that are secret are left out.</p>
     ${commands.map(

@@ -72,11 +72,15 @@ export function RowList({ items, keyOf, renderRow, renderDetail, rowClass, colum
   const first = Math.max(0, places.rowAt(view.top) - OVERSCAN);
   const last = Math.min(items.length, places.rowAt(view.top + view.height) + OVERSCAN + 1);
 
-  const onScroll = useCallback(() => {
-    const { scrollTop, clientHeight, scrollHeight } = scroller.current;
-    setView({ top: scrollTop, height: clientHeight });
-    onFollow?.(scrollHeight - scrollTop - clientHeight < 4);
-  }, [onFollow]);
+  const onScroll = useCallback(
+    (event) => {
+      // The element of the event: a list that is removed while it scrolls still gets one.
+      const { scrollTop, clientHeight, scrollHeight } = event.currentTarget;
+      setView({ top: scrollTop, height: clientHeight });
+      onFollow?.(scrollHeight - scrollTop - clientHeight < 4);
+    },
+    [onFollow],
+  );
 
   useEffect(() => {
     const observer = new ResizeObserver(() => {

@@ -29,6 +29,7 @@ class LogReader {
     this.more = false;
     this.loading = true;
     this.error = null;
+    this.olderError = null;
     this.deleted = false;
     /** What a replay has shown so far, or null. */
     this.replayed = null;
@@ -47,6 +48,7 @@ class LogReader {
   /** Load older pages until there are `count` events, or all. */
   async loadOlder(count = Infinity) {
     this.loading = true;
+    this.olderError = null;
     this._changed();
     try {
       while (this.more && this.all.entries.length < count && !this._abort.signal.aborted) {
@@ -56,7 +58,7 @@ class LogReader {
         this._changed();
       }
     } catch (error) {
-      this._fail(error);
+      if (!this._abort.signal.aborted) this.olderError = error.message;
     }
     this.loading = false;
     this._changed();
