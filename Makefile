@@ -97,7 +97,7 @@ test test-real test-console: export PYTHONDONTWRITEBYTECODE =
 test: $(VENV)/.dev ## Run the whole suite: no model, no CLI, no network
 	@$(BIN)/python -m pytest -q -n 3 --dist worksteal --durations=10
 
-test-real: $(VENV)/.dev $(CLIS)/.installed $(CLIS)/acpx/.installed $(CLIS)/acp-client/.installed $(CLIS)/agents/.installed $(CLIS)/model-apis/.installed $(CLIS)/aider/.installed $(CLIS)/python/.installed ## Run the tests with the real CLIs against model servers on loopback
+test-real: $(VENV)/.console $(CLIS)/.installed $(CLIS)/acpx/.installed $(CLIS)/acp-client/.installed $(CLIS)/agents/.installed $(CLIS)/model-apis/.installed $(CLIS)/aider/.installed $(CLIS)/python/.installed ## Run the tests with the real CLIs against model servers on loopback
 	@$(BIN)/python -m pytest -q -n 2 --dist loadfile tests/real
 
 test-console: $(VENV)/.console ## Run the tests of the web console in Chromium
