@@ -46,10 +46,17 @@ async def live_agents(sessions: Sessions, tasks: TaskRunner, caller: Caller) -> 
 
 
 async def _of_session(session: Session, agent: Agent) -> LiveAgentSummary:
-    state = session.state
-    idle_since = None if state == "running" else time.time() - (time.monotonic() - session.used_at)
+    state, idle_since = session.state, _idle_since(session)
     use = await agent.process_use()
     return LiveAgentSummary(session.id, None, session.agent.name, session.owner, state, idle_since, use)
+
+
+def _idle_since(session: Session) -> float | None:
+    if session.busy:
+        return None
+    if session.state == "waiting" and session.run is not None:
+        return session.run.pending.since
+    return time.time() - (time.monotonic() - session.used_at)
 
 
 async def _of_task(task: RunningTask, agent: Agent) -> LiveAgentSummary:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 
@@ -50,6 +51,7 @@ class AuditRepository:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._searching = asyncio.Lock()
 
     async def append(self, records: Sequence[AuditRecord]) -> None:
         """Stores decisions."""
@@ -65,7 +67,9 @@ class AuditRepository:
             rows = [dict(row) for row in connection.execute(query).mappings()]
             return [(row.pop("number"), AuditRecord(**row)) for row in rows]
 
-        return await self._database.read(records)
+        # One at a time: to search 300,000 decisions takes a second, and others need the threads for reads.
+        async with self._searching:
+            return await self._database.read(records)
 
     async def newest(self, limit: int, session_id: str | None = None) -> list[AuditRecord]:
         """Returns the newest decisions, of one session or of all, oldest first."""

@@ -15,7 +15,7 @@ from gateway.events.log_entries import Steered, TurnStart
 from gateway.events.turn_reader import LAST
 from gateway.gateway import Gateway
 from gateway.protocols.aap.schema import OmitIfNone, WireModel
-from gateway.protocols.aap.turn_frames import JsonView, Position, StreamView
+from gateway.protocols.aap.turn_frames import JsonView, StreamView
 from gateway.protocols.aap.v3 import BASE, SESSION
 from gateway.protocols.authenticated_routes import CurrentCaller, authenticated_route
 from gateway.protocols.execute import event_json
@@ -107,15 +107,10 @@ async def _read(session: Session, after: int, last: int) -> AsyncIterator[Sequen
 
 async def _frames(gateway: Gateway, session: Session, protocol: ProtocolName, turn: Sequence[Entry]) -> list[Frame]:
     first = turn[0].seq
-    # What a view gives for a turn may depend on all of its run.
-    before = _read(session, await gateway.store.runs.first_seq(session.id, first) - 1, first - 1)
     errors_as_text = gateway.settings.server.errors_as_text
     match protocol:
         case "aap-delta" | "aap-message":
-            stream = StreamView(whole=protocol == "aap-message", seen=Position(first - 1), errors_as_text=errors_as_text)
-            async for entries in before:
-                stream.feed(entries)
-            return _events(stream.feed(turn))
+            return _events(StreamView(whole=protocol == "aap-message", errors_as_text=errors_as_text).feed(turn))
         case "aap-none":
             view = JsonView(errors_as_text=errors_as_text)
             view.feed(turn)
@@ -128,6 +123,8 @@ async def _frames(gateway: Gateway, session: Session, protocol: ProtocolName, tu
             # The package of the protocol's models takes 0.1 s.
             from gateway.protocols.acp.past_turn import messages_of_turn
 
+            # What a client is sent depends on all of the run.
+            before = _read(session, await gateway.store.runs.first_seq(session.id, first) - 1, first - 1)
             return [Frame(data=message) for message in await messages_of_turn(gateway, session, before, turn)]
         case _:
             tools, show_tools = session.config.app_tools or (), gateway.settings.openai.show_tools

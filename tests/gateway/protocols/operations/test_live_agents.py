@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,7 @@ import httpx
 import psutil
 import pytest
 
+from gateway.protocols.aap.schema import iso_time
 from gateway.security.api_keys import NamedKeys
 from tests.daemon import RunningGateway, http_client
 from tests.gateway.requests import create_session, expect_error, get_session, send_turn, user_message, wait_until
@@ -74,10 +76,12 @@ async def test_run_at_work_ends_with_an_error(portico: RunningGateway, write_sce
 
 
 async def test_run_that_waits_goes_on_waiting(portico: RunningGateway, write_scenario: WriteScenario) -> None:
-    scenario = write_scenario([NOTE, {"text": "end"}])
+    scenario = write_scenario([{"delay": {"seconds": 0.3}}, NOTE, {"text": "end"}])
+    before = iso_time(time.time() + 0.3)
     session = (await create_session(portico.client, options={"scenario": scenario}, grants=GRANTS))["sessionId"]
     (agent,) = await live(portico.client)
-    assert agent["state"] == "waiting"
+    # Since it waits, not since its turn began.
+    assert agent["state"] == "waiting" and agent["idleSince"] >= before
     assert (await portico.client.delete(f"/v1/live-agents/{session}")).status_code == 204
     assert not psutil.pid_exists(agent["pid"])
     assert (await get_session(portico.client, session))["state"] == "waiting"

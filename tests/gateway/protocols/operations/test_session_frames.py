@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -173,6 +174,29 @@ async def test_turn_at_work_has_its_frames_so_far(portico: RunningGateway, write
     assert "[DONE]" not in [frame["data"] for frame in found] and "stopReason" not in json.dumps(found)
     await portico.client.post(f"/session/{session}/cancel")
     await turn
+
+
+async def test_turn_of_a_message_that_steers(portico: RunningGateway, write_scenario: WriteScenario, tmp_path: Path) -> None:
+    scene = [{"text": "begun"}, {"wait_for_file": "go"}, {"text": "steered: {steered}"}]
+    created = await portico.client.post(
+        "/aap/v3/sessions", json={"agent": {"name": "script", "options": {"scenario": write_scenario(scene)}}}
+    )
+    session = created.json()["sessionId"]
+    first = asyncio.create_task(send_turn(portico.client, session, "go"))
+    held = await portico.gateway.sessions.get(ADMINISTRATOR, session)
+    await wait_until(lambda: held.busy and held.log.last > 2)
+    body = {"messages": [{"role": "user", "content": "left"}], "when_busy": "steer", "stream": "delta"}
+    steering = asyncio.create_task(portico.client.post(f"/session/{session}", json=body))
+    before = held.log.last
+    await wait_until(lambda: held.log.last > before)
+    (tmp_path / "scenes" / "go").touch()
+    streamed = parsed((await steering).text)
+    await first
+    assert await frames(portico.client, session, "aap-delta", int(streamed[0]["id"])) == streamed
+    (answer,) = await frames(portico.client, session, "aap-none", int(streamed[0]["id"]))
+    assert answer["data"]["messages"] == [{"role": "assistant", "content": "steered: left"}]
+    messages = [frame["data"] for frame in await frames(portico.client, session, "acp", int(streamed[0]["id"]))]
+    assert messages[0]["params"]["update"]["sessionUpdate"] == "user_message_chunk"
 
 
 @pytest.mark.parametrize(
