@@ -4,6 +4,7 @@ import { lazy, prefetch } from "./lazy.js";
 import { observable, stored, useObservable } from "./observable.js";
 import { html, render, useEffect, useErrorBoundary, useState } from "./preact.js";
 import { Link, navigate, sessionPath, useRoute } from "./router.js";
+import { Search, Switcher } from "./search.js";
 import { ListTools, SessionList } from "./session-list.js";
 import { loadSession, shownTitle, start, stop, useMarkSeen, useSession, useSessions, waitingSessions } from "./sessions.js";
 import { ShortcutHelp, useShortcuts } from "./shortcuts.js";
@@ -21,8 +22,6 @@ const PAGES = {
   metrics: { title: "Metrics", icon: "metrics", keys: "g m", component: lazy(() => import("./pages/metrics-page.js"), "MetricsPage") },
   keys: { title: "Keys", icon: "key", keys: "g k", component: lazy(() => import("./pages/keys-page.js"), "KeysPage") },
 };
-const Search = lazy(() => import("./search.js"), "Search");
-const Switcher = lazy(() => import("./search.js"), "Switcher", { waiting: null });
 const Notifications = lazy(() => import("./approvals/notifications.js"), "Notifications", { waiting: null });
 
 /** "system", "light" or "dark". */

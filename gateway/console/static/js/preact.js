@@ -16,3 +16,19 @@ export {
   useContext,
   useErrorBoundary,
 } from "../vendor/htm-preact.js";
+
+import { Component as Base, h as element } from "../vendor/htm-preact.js";
+
+/** The component, which is rendered again only if one of its properties is another one. */
+export function memo(component) {
+  return class Memo extends Base {
+    shouldComponentUpdate(next) {
+      const before = this.props;
+      const names = Object.keys(next);
+      return names.length !== Object.keys(before).length || names.some((name) => next[name] !== before[name]);
+    }
+    render(props) {
+      return element(component, props);
+    }
+  };
+}

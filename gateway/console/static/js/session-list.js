@@ -1,8 +1,8 @@
 /** The list of sessions in the sidebar. */
 import { visibleText } from "./conversation/safe-text.js";
-import { observable, stored, useObservable } from "./observable.js";
-import { html, useEffect, useMemo, useRef, useState } from "./preact.js";
-import { Link, MOST_PANES, navigate, sessionPath, useRoute } from "./router.js";
+import { observable, stored, useObservable, useSelected } from "./observable.js";
+import { html, memo, useCallback, useEffect, useLayoutEffect, useMemo, useRef, useState } from "./preact.js";
+import { Link, MOST_PANES, navigate, route as currentRoute, sessionPath, useRoute } from "./router.js";
 import {
   deleteLater,
   folderName,
@@ -91,7 +91,8 @@ export function TitleEditor({ session, onDone }) {
   const [text, setText] = useState(titleOf(session));
   const field = useRef(null);
   const done = useRef(false);
-  useEffect(() => field.current?.select(), []);
+  // Before the next key: what is typed behind the shortcut is for the field.
+  useLayoutEffect(() => field.current.select(), []);
   const finish = (save) => {
     if (done.current) return;
     done.current = true;
@@ -121,12 +122,11 @@ export function TitleEditor({ session, onDone }) {
   />`;
 }
 
-function Row({ session, route, unread, showFolder }) {
+const Row = memo(function Row({ session, open, current, unread, showFolder }) {
   const id = session.sessionId;
-  const editing = useObservable(renaming) === id;
+  const editing = useSelected(renaming, useCallback((value) => value === id, [id]));
   const row = useRef(null);
   const pending = pendingOf(session).length;
-  const open = route.sessionId === id || route.also.includes(id);
   const finish = () => {
     renaming.value = null;
     requestAnimationFrame(() => row.current?.querySelector("a")?.focus());
@@ -142,16 +142,16 @@ function Row({ session, route, unread, showFolder }) {
   return html`<li class=${`session-row${open ? " open" : ""}${unread ? " unread" : ""}`} data-session=${id} ref=${row}>
     ${editing
       ? html`<div class="row-link"><${TitleEditor} session=${session} onDone=${finish} />${details}</div>`
-      : html`<${Link} class="row-link" href=${sessionPath(id)} aria-current=${route.sessionId === id ? "page" : undefined} onDblClick=${() => (renaming.value = id)}>
+      : html`<${Link} class="row-link" href=${sessionPath(id)} aria-current=${current ? "page" : undefined} onDblClick=${() => (renaming.value = id)}>
           <span class="row-title">
             ${unread && html`<span class="unread-mark"><span class="visually-hidden">Unread: </span></span>`}
             <span class="row-text" dir="auto" title=${title}>${title}</span>
           </span>
           ${details}
         </${Link}>`}
-    ${!editing && html`<${Menu} label=${`Actions for ${title}`} class="row-menu" items=${() => sessionActions(session, route)} />`}
+    ${!editing && html`<${Menu} label=${`Actions for ${title}`} class="row-menu" items=${() => sessionActions(session, currentRoute.value)} />`}
   </li>`;
-}
+});
 
 function groupsOf(sessions, by) {
   if (by === "none") return [{ key: "", name: null, sessions }];
@@ -236,6 +236,7 @@ export function SessionList() {
     return () => observer.disconnect();
   }, [status.complete, status.loading]);
 
+  const isOpen = ({ sessionId: id }) => route.sessionId === id || route.also.includes(id);
   const links = () => [...(list.current?.querySelectorAll(".session-row a.row-link") ?? [])];
   const focused = () => document.activeElement?.closest?.(".session-row")?.dataset.session;
   const target = () => {
@@ -300,7 +301,7 @@ export function SessionList() {
         </h2>`}
         ${!isFolded &&
         html`<ul>
-          ${group.sessions.map((session) => html`<${Row} key=${session.sessionId} session=${session} route=${route} unread=${isUnread(session, marks)} showFolder=${by !== "folder"} />`)}
+          ${group.sessions.map((session) => html`<${Row} key=${session.sessionId} session=${session} open=${isOpen(session)} current=${route.sessionId === session.sessionId} unread=${isUnread(session, marks)} showFolder=${by !== "folder"} />`)}
         </ul>`}
       </section>`;
     })}

@@ -24,7 +24,6 @@ export const agents = observable(null);
 /** Ids of the sessions whose deletion can still be undone. */
 export const deleting = observable(new Set());
 
-const known = new Set();
 let cursor = null;
 let close = null;
 let generation = 0;
@@ -44,7 +43,9 @@ export const useAgents = () => useObservable(agents);
 const own = (session) => session?.["x-portico"] ?? {};
 
 function byActivity(a, b) {
-  return (own(b).updatedAt ?? "").localeCompare(own(a).updatedAt ?? "") || b.sessionId.localeCompare(a.sessionId);
+  const [one, other] = [own(a).updatedAt ?? "", own(b).updatedAt ?? ""];
+  if (one !== other) return one < other ? 1 : -1;
+  return a.sessionId < b.sessionId ? 1 : -1;
 }
 
 /** "running", "waiting" (for the user), "error" (the last turn failed) or "idle". */
@@ -132,25 +133,36 @@ export function useMarkSeen(id) {
 
 // Loading.
 
-let scheduled = false;
+/** Milliseconds between two renderings of the list, while many sessions change. */
+const PAUSE = 50;
+let timer = null;
+let dirty = false;
+
+function publish() {
+  dirty = false;
+  sessions.value = new Map(sessions.value);
+  timer = setTimeout(() => {
+    timer = null;
+    if (dirty) publish();
+  }, PAUSE);
+}
 
 function changed() {
-  if (scheduled) return;
-  scheduled = true;
-  queueMicrotask(() => {
-    scheduled = false;
-    sessions.value = new Map(sessions.value);
-  });
+  if (dirty) return;
+  dirty = true;
+  if (timer === null) queueMicrotask(() => dirty && timer === null && publish());
 }
 
 function put(session) {
-  known.add(session.sessionId);
   sessions.value.set(session.sessionId, session);
   changed();
 }
 
+/** Sessions that were deleted while this page was open. */
+const gone = new Set();
+
 function drop(id) {
-  known.delete(id);
+  gone.add(id);
   if (sessions.value.delete(id)) changed();
 }
 
@@ -219,6 +231,7 @@ export async function listOlder() {
 
 /** Reads one session that may not have been listed yet. @returns {Promise<object|null>} null if there is none */
 export async function loadSession(id) {
+  if (gone.has(id)) return null;
   try {
     const session = await api.get(`${AAP}/sessions/${encodeURIComponent(id)}`);
     put(session);
@@ -272,7 +285,6 @@ export function stop() {
   close?.();
   close = null;
   cursor = null;
-  known.clear();
   sessions.value = new Map();
   agents.value = null;
   listing.value = { complete: false, loading: true, error: null, loaded: false };

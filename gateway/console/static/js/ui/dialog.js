@@ -1,5 +1,5 @@
 /** A modal dialog. */
-import { html, useEffect, useLayoutEffect, useRef } from "../preact.js";
+import { html, useLayoutEffect, useRef } from "../preact.js";
 import { IconButton } from "./button.js";
 
 let lastId = 0;
@@ -12,12 +12,11 @@ export function Dialog({ title, onClose, children, footer, wide, class: extra, p
   useLayoutEffect(() => {
     const before = document.activeElement;
     dialog.current.showModal();
+    // Before the next key: what is typed behind the shortcut is for the field.
+    dialog.current.querySelector("[data-autofocus]")?.focus();
     return () => {
       if (before?.isConnected) before.focus();
     };
-  }, []);
-  useEffect(() => {
-    dialog.current?.querySelector("[autofocus], [data-autofocus]")?.focus();
   }, []);
   return html`<dialog
     ref=${dialog}
