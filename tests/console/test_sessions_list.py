@@ -272,4 +272,4 @@ def test_what_is_typed_behind_a_shortcut_is_for_its_field(page: Page, daemon: Co
     page.keyboard.press("Enter")
     expect(row(page, session).locator(".row-text")).to_have_text("fork you")
     page.keyboard.type("/jump")
-    expect(page.get_by_role("combobox")).to_have_value("jump")
+    expect(page.get_by_role("combobox", name="Search sessions and messages")).to_have_value("jump")

@@ -5,11 +5,11 @@ import { Dialog, Icon, Spinner } from "./ui/index.js";
 let lastId = 0;
 
 /**
- * @param {{title: string, placeholder: string, text: string, onText: (text: string) => void, onClose: () => void, busy?: boolean, note?: any,
+ * @param {{title: string, placeholder: string, text: string, onText: (text: string) => void, onClose: () => void, busy?: boolean, stale?: boolean, note?: any,
  *   items: {key: string, content: any, run: (event: Event) => void}[], onEnd?: () => void}} props
- * `onEnd` is called when the end of the list comes into view.
+ * `stale`: the items are those of an earlier text; Enter opens the first of the next ones. `onEnd` is called when the end of the list comes into view.
  */
-export function Palette({ title, placeholder, text, onText, items, onClose, busy, note, onEnd, footer }) {
+export function Palette({ title, placeholder, text, onText, items, onClose, busy, stale = false, note, onEnd }) {
   const [active, setActive] = useState(0);
   const list = useRef(null);
   const id = useRef(null);
@@ -23,10 +23,19 @@ export function Palette({ title, placeholder, text, onText, items, onClose, busy
     onClose();
     item.run(event);
   };
+  const entered = useRef(null);
+  useEffect(() => {
+    if (stale || !entered.current) return;
+    const event = entered.current;
+    entered.current = null;
+    if (items[0]) choose(items[0], event);
+  }, [stale, items]);
   const keys = (event) => {
     if (event.isComposing) return;
+    entered.current = null;
     const step = { ArrowDown: 1, ArrowUp: -1, PageDown: 8, PageUp: -8 }[event.key];
     if (step !== undefined) setActive(Math.max(0, Math.min(items.length - 1, at + step)));
+    else if (event.key === "Enter" && stale) entered.current = event;
     else if (event.key === "Enter" && items[at]) choose(items[at], event);
     else return;
     event.preventDefault();
@@ -50,7 +59,7 @@ export function Palette({ title, placeholder, text, onText, items, onClose, busy
         enterkeyhint="go"
         autocomplete="off"
         autocapitalize="off"
-        spellcheck="false"
+        spellcheck=${false}
         maxlength="400"
         placeholder=${placeholder}
         value=${text}
@@ -76,6 +85,5 @@ export function Palette({ title, placeholder, text, onText, items, onClose, busy
       )}
     </div>
     <p class="palette-note" role="status">${note}</p>
-    ${footer}
   </${Dialog}>`;
 }

@@ -94,7 +94,7 @@ export function Search({ onClose, initial = "" }) {
         : state.of === wanted
           ? `${found}${state.next ? " or more" : ""} ${found === 1 ? "result" : "results"}`
           : "";
-  return html`<${Palette} title="Search sessions and messages" placeholder="Search titles and messages" text=${text} onText=${setText} items=${items} busy=${state.busy} note=${note} onEnd=${more} onClose=${onClose} />`;
+  return html`<${Palette} title="Search sessions and messages" placeholder="Search titles and messages" text=${text} onText=${setText} items=${items} busy=${state.busy} stale=${state.of !== wanted} note=${note} onEnd=${more} onClose=${onClose} />`;
 }
 
 /** Goes to a session or page by a few letters. `pages`: `{name: {title, icon}}`; `commands`: `[{label, icon, run}]`. */

@@ -110,7 +110,7 @@ export function SignIn() {
           type="password"
           name="portico-key"
           autocomplete="current-password"
-          spellcheck="false"
+          spellcheck=${false}
           value=${key}
           aria-invalid=${error ? "true" : undefined}
           aria-describedby="sign-in-error"
