@@ -76,7 +76,9 @@ export function ApprovalCard({ session, call, level = 2 }) {
               aria-expanded=${String(reason !== null)}
               onClick=${() => setReason(reason === null ? "" : null)}
             >
-              ${call.wants === "answer" ? "Skip with a reason…" : call.wants === "result" ? "Refuse with a reason…" : "Reject with a reason…"}<kbd>n</kbd>
+              ${call.wants === "answer" ? "Skip with a reason…" : call.wants === "result" ? "Refuse with a reason…" : "Reject with a reason…"}<kbd
+                >n</kbd
+              >
             <//>
           </footer>`
     }

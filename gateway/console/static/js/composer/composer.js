@@ -164,7 +164,8 @@ function SessionComposer({ session }) {
                 kind=${empty ? "danger" : "default"}
                 icon="stop"
                 busy=${stopping}
-                title="Stop the run" aria-keyshortcuts="Escape"
+                title="Stop the run"
+                aria-keyshortcuts="Escape"
                 onClick=${stop}
                 ><span class="send-label">Stop</span><//
               >`

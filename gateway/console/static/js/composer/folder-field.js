@@ -16,7 +16,7 @@ export function FolderField({
   label,
   placeholder = "The agent's own folder",
 }) {
-  const [folders, setFolders] = useState([]);
+  const [found, setFolders] = useState([]);
   const [open, setOpen] = useState(false);
   const [at, setAt] = useState(-1);
   const [problem, setProblem] = useState("");
@@ -27,9 +27,8 @@ export function FolderField({
     const aborting = new AbortController();
     const timer = setTimeout(async () => {
       try {
-        const found = await api.get(`${AAP}/folders${query({ agent, prefix: value, limit: 50 })}`, { signal: aborting.signal });
-        const others = recent.filter((folder) => folder.startsWith(value) && folder !== value);
-        setFolders([...new Set([...others, ...found.folders])]);
+        const answer = await api.get(`${AAP}/folders${query({ agent, prefix: value, limit: 50 })}`, { signal: aborting.signal });
+        setFolders([...new Set([...recent, ...answer.folders])]);
         setProblem("");
         setAt(-1);
       } catch (error) {
@@ -43,6 +42,8 @@ export function FolderField({
       aborting.abort();
     };
   }, [open, agent, value]);
+  // Until the folders of this text are known, those of the text before are shown that match it too.
+  const folders = found.filter((folder) => folder.startsWith(value) && folder !== value);
   // A chosen folder is completed further: the folders in it come next.
   const choose = (folder) => onChange(folder.endsWith("/") ? folder : `${folder}/`);
   const keys = (event) => {

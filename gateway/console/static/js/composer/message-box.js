@@ -260,9 +260,9 @@ function useMenu(trigger, commands, files) {
       clearTimeout(timer);
     };
   }, [key]);
-  // The items of the text before stay until the new ones are known, so that the menu does not flicker.
+  // Until the items of this text are known, those of the text before stay that match it too, so that the menu does not flicker.
   const current = key && found.key.split(" ")[0] === key.split(" ")[0] ? found : { items: [], note: "" };
-  const items = current.items;
+  const items = found.key === key ? current.items : current.items.filter((item) => matches(item, trigger.query));
   const index = Math.min(at, Math.max(0, items.length - 1));
   return {
     id: id.current,
@@ -274,6 +274,8 @@ function useMenu(trigger, commands, files) {
     point: setAt,
   };
 }
+
+const matches = (item, query) => `${item.label} ${item.description}`.toLowerCase().includes(query.toLowerCase());
 
 const commandItems = (commands, query) =>
   matchingCommands(commands, query).map((command) => ({
