@@ -106,6 +106,19 @@ def test_the_key_n_asks_for_the_reason_that_the_agent_reads(daemon: ConsoleDaemo
     expect_result(daemon, page, session, "Result: Tool call denied: nay, ask me first")
 
 
+def test_letters_right_behind_n_are_the_reason(daemon: ConsoleDaemon, page: Page) -> None:
+    session = waiting(daemon, call("Bash", {"command": "rm -rf build"}))
+    open_session(page, session)
+    ready(page)
+    throttle = page.context.new_cdp_session(page)
+    throttle.send("Emulation.setCPUThrottlingRate", {"rate": 20})
+    page.keyboard.type("nay, any yak")
+    expect(page.get_by_label("Reason, which the agent reads")).to_have_value("ay, any yak")
+    throttle.send("Emulation.setCPUThrottlingRate", {"rate": 1})
+    page.keyboard.press("Enter")
+    expect_result(daemon, page, session, "Result: Tool call denied: ay, any yak")
+
+
 def test_keys_in_the_message_are_text_and_esc_goes_to_the_card(daemon: ConsoleDaemon, page: Page) -> None:
     session = waiting(daemon, call("Bash", {"command": "ls"}, result="ran"))
     open_session(page, session)

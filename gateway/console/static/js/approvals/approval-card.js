@@ -1,5 +1,5 @@
 /** One pending call: what it asks for, exactly, and the answers that it can be given. */
-import { html, useEffect, useRef, useState } from "../preact.js";
+import { html, useEffect, useLayoutEffect, useRef, useState } from "../preact.js";
 import { useObservable } from "../observable.js";
 import { DiffView, changesOfCall } from "../conversation/diff.js";
 import { Markdown } from "../conversation/markdown.js";
@@ -32,8 +32,8 @@ export function ApprovalCard({ session, call, level = 2 }) {
   const first = (kind) => choices.find((choice) => choice.kind === kind);
   const choose = (choice) => choice && give({ kind: "choice", choice });
   useApprovalKeys(element, open, {
-    y: () => choose(first("allow_once")),
-    a: () => choose(first("allow_always")),
+    y: () => reason === null && choose(first("allow_once")),
+    a: () => reason === null && choose(first("allow_always")),
     n: () => open && setReason((known) => known ?? ""),
   });
   const title = titleOfCall(call.name, call.input, call.title, session["x-portico"].cwd ?? "");
@@ -126,7 +126,8 @@ function Given({ session, call, answer, sending }) {
 
 function ReasonForm({ value, disabled, onInput, onCancel, onSend }) {
   const field = useRef(null);
-  useEffect(() => field.current?.focus(), []);
+  // Before the next key: letters of the reason must not be keys that answer.
+  useLayoutEffect(() => field.current.focus(), []);
   const onKeyDown = (event) => {
     if (event.key !== "Escape") return;
     event.preventDefault();
