@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -157,6 +158,24 @@ def test_calls_of_one_stop_are_answered_together(daemon: ConsoleDaemon, page: Pa
     page.locator(".approval[data-call=call0]").get_by_role("button", name="Reject", exact=True).click()
     page.locator(".approval[data-call=call2]").get_by_role("button", name="Allow", exact=False).first.click()
     expect_result(daemon, page, session, "Tool call denied, Tool call denied: not this, ran 2")
+
+
+def test_keys_answer_only_what_is_in_view(daemon: ConsoleDaemon, page: Page) -> None:
+    long = "\n".join(f"echo {line}" for line in range(15))
+    calls = [call("Bash", {"command": long}, id=f"call{n}", result=f"ran {n}") for n in range(4)]
+    session = daemon.new_session([{"parallel": calls}, {"text": "{results.call0}"}])
+    daemon.send(session, "go")
+    open_session(page, session)
+    ready(page, 4)
+    # The conversation is at its end: the first card, which the keys answer, is above.
+    first = page.locator(".approval[data-call=call0]")
+    expect(first).to_have_class(re.compile("is-current"))
+    expect(first.locator("[data-kind=allow_once]")).not_to_be_in_viewport()
+    page.keyboard.press("y")
+    expect(first.locator("[data-kind=allow_once]")).to_be_in_viewport()
+    expect(page.locator(".approval.is-answered")).to_have_count(0)
+    page.keyboard.press("y")
+    expect(page.locator(".approval.is-answered")).to_have_attribute("data-call", "call0")
 
 
 def test_all_calls_are_allowed_at_once(daemon: ConsoleDaemon, page: Page) -> None:

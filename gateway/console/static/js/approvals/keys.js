@@ -14,6 +14,13 @@ function find() {
   return visible.find((card) => card.contains(document.activeElement)) ?? visible[0] ?? null;
 }
 
+/** Whether a card's answers can be seen: they are in the window, and nothing is over them. */
+function isInView(card) {
+  const button = (card.querySelector(".approval-actions") ?? card).querySelector("button");
+  const { left, top, width, height } = button.getBoundingClientRect();
+  return button.contains(document.elementFromPoint(left + width / 2, top + height / 2));
+}
+
 const update = () => (current.value = find());
 
 document.addEventListener("focusin", update);
@@ -28,7 +35,13 @@ export function useApprovalKeys(element, open, actions) {
   const latest = useRef(actions);
   latest.current = actions;
   const shown = useObservable(current);
-  const run = (key) => () => (find() === element.current ? void latest.current[key]() : false);
+  const run = (key) => () => {
+    if (find() !== element.current) return false;
+    // A card that is not in view is shown first: nobody answers what they do not see.
+    if (isInView(element.current)) latest.current[key]();
+    else element.current.scrollIntoView({ block: element.current.offsetHeight > innerHeight / 2 ? "end" : "center" });
+    return undefined;
+  };
   useShortcuts(
     [
       { keys: "y", label: "Allow the call once", group: "Approvals", run: run("y") },
