@@ -66,10 +66,7 @@ export function FolderField({
     }
   };
   const shown = open && folders.length > 0;
-  return html`<div
-    class="folder-field"
-    onFocusOut=${(event) => !event.currentTarget.contains(event.relatedTarget) && setOpen(false)}
-  >
+  return html`<div class="folder-field">
     <input
       type="text"
       class="input"
@@ -86,6 +83,7 @@ export function FolderField({
       placeholder=${placeholder}
       value=${value}
       onFocus=${() => setOpen(true)}
+      onBlur=${() => setOpen(false)}
       onClick=${() => setOpen(true)}
       onInput=${(event) => (setOpen(true), onChange(event.target.value))}
       onKeyDown=${keys}

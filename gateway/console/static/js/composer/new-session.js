@@ -128,7 +128,7 @@ function NewSessionForm({ agents, agent }) {
           icon="agents"
           value=${agent.name}
           shown=${agent.title ?? agent.name}
-          options=${agents.map((one) => ({ value: one.name, label: one.title && one.title !== one.name ? `${one.title} (${one.name})` : one.name, description: one.description }))}
+          options=${agents.map((one) => ({ value: one.name, label: one.title && one.title.toLowerCase() !== one.name.toLowerCase() ? `${one.title} (${one.name})` : (one.title ?? one.name), description: one.description }))}
           onChange=${(name) => (remembered.value = { ...remembered.value, agent: name })}
         />
         ${
