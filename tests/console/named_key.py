@@ -13,4 +13,4 @@ def open_with_named_key(windows: Windows, daemon: ConsoleDaemon, path: str) -> P
     name = f"visitor-{path.rsplit('/', 1)[1]}"
     answer = daemon.api.post("/v1/keys", json={"name": name})
     assert answer.status_code == 201, answer.text
-    return windows.open(path, extra_http_headers={"Authorization": f"Bearer {answer.json()['key']}"})
+    return windows.open(path, key=answer.json()["key"])
