@@ -7,7 +7,7 @@ import { Link, sessionPath } from "../router.js";
 import { titleOf, useSession } from "../sessions.js";
 import { toast } from "../ui/index.js";
 import { dateTime, formatBytes, formatNumber, formatSeconds, wholeSeconds } from "./format.js";
-import { AdministratorOnly, Command, Confirm, LoadError, Page, Status, useAnswer, useInterval } from "./parts.js";
+import { AdministratorOnly, Command, Confirm, LoadError, Page, Status, Waiting, useAnswer, useInterval } from "./parts.js";
 
 /** Milliseconds between two readings of the live agents. */
 const INTERVAL = 3000;
@@ -36,7 +36,7 @@ export function AgentsPage() {
     <section aria-labelledby="agents-known">
       <h2 id="agents-known">Known agents</h2>
       <div aria-live="polite" class="visually-hidden">${probing ? "The programs are being probed." : ""}</div>
-      ${drivers.error && html`<${LoadError} error=${drivers.error} reload=${drivers.reload} what="The list of agents" />`}
+      <${Waiting} answer=${drivers} what="The agents" />
       ${drivers.data && html`<${Known} drivers=${drivers.data.drivers} />`}
     </section>
     <${Diagnosis} />
@@ -97,7 +97,8 @@ function Models({ models }) {
 }
 
 function LiveAgents() {
-  const { data, error, reload } = useAnswer("/v1/live-agents");
+  const live = useAnswer("/v1/live-agents");
+  const { data, reload } = live;
   const [stopping, setStopping] = useState(null);
   useInterval(() => reload(), INTERVAL);
   const stop = async (agent) => {
@@ -113,7 +114,7 @@ function LiveAgents() {
   const agents = data?.agents ?? [];
   return html`<section aria-labelledby="agents-live">
     <h2 id="agents-live">Live agents ${data && html`<span class="count">${agents.length}</span>`}</h2>
-    ${error && html`<${LoadError} error=${error} reload=${reload} what="The live agents" />`}
+    <${Waiting} answer=${live} what="The live agents" />
     ${data && agents.length === 0 && html`<p class="page-about">No agent is running now. One is started when a session needs it.</p>`}
     ${
       agents.length > 0 &&

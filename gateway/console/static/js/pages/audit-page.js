@@ -6,7 +6,7 @@ import { Link, sessionPath } from "../router.js";
 import { useAgents } from "../sessions.js";
 import { dateTime, visible } from "./format.js";
 import { JsonView } from "./json-view.js";
-import { Icon, Select } from "../ui/index.js";
+import { Icon, Select, Spinner } from "../ui/index.js";
 import { CopyAs, Field, LoadError, Page } from "./parts.js";
 
 const PAGE = 50;
@@ -89,6 +89,7 @@ export function AuditPage() {
       ${filtered && html`<button type="button" class="button" onClick=${() => setFilters(NO_FILTERS)}>Clear</button>`}
     </form>
     ${state.error && html`<${LoadError} error=${state.error} reload=${() => load(null)} what="The audit" />`}
+    ${!state.done && !state.error && html`<p><${Spinner} label="The audit is being loaded" /></p>`}
     <p class="visually-hidden" aria-live="polite">${state.loading ? "" : `${state.entries.length} decisions are shown${state.next ? ", and there are more" : ""}.`}</p>
     ${state.done && state.entries.length === 0 && !state.loading && html`<p class="page-about">${filtered ? "No decision matches these filters." : "No tool call has been decided about yet."}</p>`}
     ${

@@ -4,10 +4,11 @@ import { api } from "../api.js";
 import { html, useEffect, useRef, useState } from "../preact.js";
 import { toast } from "../ui/index.js";
 import { dateTime, formatSeconds, wholeSeconds } from "./format.js";
-import { AdministratorOnly, Confirm, CopyAs, Field, LoadError, Page, useAnswer } from "./parts.js";
+import { AdministratorOnly, Confirm, CopyAs, Field, Page, Waiting, useAnswer } from "./parts.js";
 
 export function KeysPage() {
-  const { data, error, reload } = useAnswer("/v1/keys");
+  const answer = useAnswer("/v1/keys");
+  const { data, error, reload } = answer;
   const [name, setName] = useState("");
   const [made, setMade] = useState(null);
   const [problem, setProblem] = useState(null);
@@ -44,7 +45,7 @@ export function KeysPage() {
     return html`<${Page} title="Keys" about=${about}><${AdministratorOnly} what="Keys are made and removed by the administrator." /><//>`;
   const keys = data?.keys ?? [];
   return html`<${Page} title="Keys" about=${about}>
-    ${error && html`<${LoadError} error=${error} reload=${reload} what="The keys" />`}
+    <${Waiting} answer=${answer} what="The keys" />
     <form class="toolbar" onSubmit=${add}>
       <${Field} label="Name of the client"><input class="input" type="text" value=${name} required maxlength="64" placeholder="phone" autocomplete="off" spellcheck=${false} aria-describedby=${problem ? "key-problem" : undefined}
           aria-invalid=${problem !== null} onInput=${(event) => setName(event.target.value)} /><//>

@@ -83,7 +83,7 @@ export function LogView({ log, onFrames }) {
     </div>
     ${(replaying || replayed) && html`<${ReplayBar} log=${log} from=${from} setFrom=${setFrom} speed=${speed} setSpeed=${setSpeed} onStart=${replay} onEnd=${endReplay} />`}
     <p class="events-status">
-      ${shown.filtered ? `${count(shown.shown)} of ${count(shown.entries)} events` : `${count(shown.entries)} events`}${
+      ${total === 0 && log.loading ? "Loading" : shown.filtered ? `${count(shown.shown)} of ${count(shown.entries)} events` : `${count(shown.entries)} events`}${
         log.seeds ? `, after ${log.seeds} messages that the session began with` : ""
       }${log.deleted ? ". The session has been deleted" : ""}.
       ${log.loading && log.more && " Older ones are being loaded…"}

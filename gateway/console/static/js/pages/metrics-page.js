@@ -5,7 +5,7 @@ import { html, useEffect, useState } from "../preact.js";
 import { LineChart } from "./chart.js";
 import { clock, formatBytes, formatNumber, formatSeconds } from "./format.js";
 import { nextPoint, quantilesByAgent, totalsByAgent } from "./metrics-history.js";
-import { Select } from "../ui/index.js";
+import { Select, Spinner } from "../ui/index.js";
 import { LoadError, Page, useInterval } from "./parts.js";
 import { parseMetrics } from "./prometheus.js";
 
@@ -105,13 +105,15 @@ export function MetricsPage() {
   const to = points.length ? points[points.length - 1].time : Date.now();
   const from = to - minutes * 60_000;
   const inView = points.filter((point) => point.time >= from);
-  const actions = html`
+  const controls = html`<div class="toolbar">
     <${Select} label="How far back" value=${String(minutes)} options=${WINDOWS} onChange=${(value) => setMinutes(Number(value))} />
     <button type="button" class="button" aria-pressed=${asTable} onClick=${() => setAsTable(!asTable)}>${asTable ? "Show charts" : "Show as tables"}</button>
-    <button type="button" class="button" aria-pressed=${paused} onClick=${() => setPaused(!paused)}>${paused ? "Continue" : "Pause"}</button>`;
-  return html`<${Page} title="Metrics" wide=${true} actions=${actions}
+    <button type="button" class="button" aria-pressed=${paused} onClick=${() => setPaused(!paused)}>${paused ? "Continue" : "Pause"}</button></div>`;
+  return html`<${Page} title="Metrics" wide=${true}
     about="Of the whole gateway, read every 2 seconds while this page is open. Prometheus reads the same at /metrics.">
+    ${controls}
     ${error && html`<${LoadError} error=${error} reload=${sample} what="The metrics" />`}
+    ${points.length === 0 && !error && html`<p><${Spinner} label="The metrics are being loaded" /></p>`}
     ${
       asTable
         ? html`<${Values} points=${inView} />`

@@ -2,7 +2,7 @@
 
 import { api } from "../api.js";
 import { html, useCallback, useEffect, useRef, useState } from "../preact.js";
-import { Button, CopyButton, Dialog, Icon, PaneHeader, copyText, toast } from "../ui/index.js";
+import { Button, CopyButton, Dialog, Icon, PaneHeader, Spinner, copyText, toast } from "../ui/index.js";
 
 /** The title of the window while a component is shown. */
 export function useTitle(title) {
@@ -124,6 +124,12 @@ export function useInterval(call, milliseconds) {
       document.removeEventListener("visibilitychange", tick);
     };
   }, [milliseconds]);
+}
+
+/** What stands in the place of an answer that is not there yet, and why it does not come. */
+export function Waiting({ answer, what }) {
+  if (answer.error) return html`<${LoadError} error=${answer.error} reload=${answer.reload} what=${what} />`;
+  return answer.data ? null : html`<p><${Spinner} label=${`${what} are being loaded`} /></p>`;
 }
 
 /** Why something could not be loaded, for people. */

@@ -5,7 +5,7 @@ import { html, useState } from "../preact.js";
 import { useAgents } from "../sessions.js";
 import { Icon, Select } from "../ui/index.js";
 import { visible } from "./format.js";
-import { AdministratorOnly, Field, LoadError, Page, Segmented, useAnswer } from "./parts.js";
+import { AdministratorOnly, Field, Page, Segmented, Waiting, useAnswer } from "./parts.js";
 
 const DECISIONS = {
   allow: ["check", "allow", "the call runs without a question"],
@@ -19,7 +19,8 @@ const INPUTS = [
 ];
 
 export function PolicyPage() {
-  const { data, error, reload } = useAnswer("/v1/policy");
+  const answer = useAnswer("/v1/policy");
+  const { data, error } = answer;
   const [checked, setChecked] = useState(null);
   const about = html`The first rule that matches a call decides; if none does, the client's trust decides. The rules are in the configuration, in <code>[[agents.NAME.policy]]</code>.`;
   if (error?.status === 403)
@@ -28,7 +29,7 @@ export function PolicyPage() {
   const ruled = agents.filter((agent) => agent.rules.length > 0);
   const bare = agents.filter((agent) => agent.rules.length === 0);
   return html`<${Page} title="Policy" about=${about}>
-    ${error && html`<${LoadError} error=${error} reload=${reload} what="The rules" />`}
+    <${Waiting} answer=${answer} what="The rules" />
     ${data && html`<${TryCall} agents=${agents} checked=${checked} setChecked=${setChecked} />`}
     ${ruled.map((agent) => html`<${AgentRules} key=${agent.agent} agent=${agent} decided=${checked?.agent === agent.agent ? checked.answer : null} />`)}
     ${
