@@ -31,6 +31,12 @@ $(CLIS)/.installed: tests/real/package.json
 	@npm install --prefix $(CLIS) --no-audit --no-fund --no-package-lock --loglevel=error
 	@touch $@
 
+$(CLIS)/console/.installed: tests/console/package.json
+	@mkdir -p $(CLIS)/console
+	@cp tests/console/package.json $(CLIS)/console/package.json
+	@npm install --prefix $(CLIS)/console --no-audit --no-fund --no-package-lock --loglevel=error
+	@touch $@
+
 $(CLIS)/acpx/.installed: tests/real/acpx.json
 	@mkdir -p $(CLIS)/acpx
 	@cp tests/real/acpx.json $(CLIS)/acpx/package.json
@@ -100,7 +106,7 @@ test: $(VENV)/.dev ## Run the whole suite: no model, no CLI, no network
 test-real: $(VENV)/.console $(CLIS)/.installed $(CLIS)/acpx/.installed $(CLIS)/acp-client/.installed $(CLIS)/agents/.installed $(CLIS)/model-apis/.installed $(CLIS)/aider/.installed $(CLIS)/python/.installed ## Run the tests with the real CLIs against model servers on loopback
 	@$(BIN)/python -m pytest -q -n 2 --dist loadfile tests/real
 
-test-console: $(VENV)/.console ## Run the tests of the web console in Chromium
+test-console: $(VENV)/.console $(CLIS)/console/.installed ## Run the tests of the web console in Chromium
 	@$(BIN)/python -m pytest -q -n 2 --dist loadfile tests/console
 
 check: $(VENV)/.dev ## Lint, types on Linux and on macOS, and the import contract

@@ -75,19 +75,22 @@ class ConsoleDaemon:
         """End it at once, as a crash does."""
         self.stop(signal.SIGKILL)
 
-    def scenario(self, *turns: Any, name: str = "") -> str:
+    def scenario(self, *turns: Any, name: str = "", folder: Path | None = None) -> str:
         """Write a scenario of these turns, each a list of steps or a whole turn. Return its name for the option `scenario`."""
         self._scenarios += 1
         name = name or f"scene{self._scenarios}.json"
         bodies = [turn if isinstance(turn, dict) else {"steps": turn} for turn in turns]
-        (self.scenes / name).write_text(json.dumps({"turns": bodies}))
+        ((folder or self.scenes) / name).write_text(json.dumps({"turns": bodies}))
         return name
 
-    def new_session(self, *turns: Any, agent: str = "script", **fields: Any) -> str:
-        """Create a session, of the agent `script` with a scenario of these turns. Return its id."""
+    def new_session(self, *turns: Any, agent: str = "script", scenes: Path | None = None, **fields: Any) -> str:
+        """Create a session, of the agent `script` with a scenario of these turns. Return its id.
+
+        `scenes` is the working folder of another agent of the driver `script`.
+        """
         config: dict[str, Any] = {"name": agent, **fields.pop("agent_fields", {})}
         if turns:
-            config["options"] = {"scenario": self.scenario(*turns), **config.get("options", {})}
+            config["options"] = {"scenario": self.scenario(*turns, folder=scenes), **config.get("options", {})}
         answer = self.api.post(SESSIONS, json={"agent": config, **fields})
         assert answer.status_code == 201, answer.text
         return str(answer.json()["sessionId"])
