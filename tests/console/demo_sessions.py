@@ -69,7 +69,9 @@ def demo_sessions(daemon: ConsoleDaemon) -> dict[str, str]:
     made = {
         "review": _session(daemon, "reviewer", "Review the new landing page", _review()),
         "failed": _session(daemon, "reviewer", "Translate the imprint into Dutch", _failed()),
-        "done": _session(daemon, "builder", "The checkout test fails since yesterday. Find out why, and mend it.", _done(), _further()),
+        "done": _session(
+            daemon, "builder", "The checkout test fails since yesterday. Find out why, and mend it.", _done(), _further()
+        ),
         "question": _session(daemon, "builder", "Add an export of all orders", _question()),
         "waiting": _session(daemon, "builder", "Publish version 2.4 of the shop", _waiting()),
         "running": _session(daemon, "builder", "Upgrade the payment library to version 5", _running(), wait=False),
@@ -93,7 +95,7 @@ def _done() -> list[Any]:
     plan = ["Read the failing test", "Mend the function", "Run all tests"]
     return [
         {"title": "Mend the checkout test"},
-        {"thinking": "The failure is in the sum. The test expects the quantity of each item to count, and the function ignores it."},
+        {"thinking": "The failure is in the sum. The test expects that the quantity of each item counts."},
         {"text": "I look at the test and at the function that it calls."},
         {"plan": [{"content": text, "status": "completed"} for text in plan]},
         _call("Read", {"file_path": "src/prices.py"}, BEFORE),
@@ -104,7 +106,10 @@ def _done() -> list[Any]:
         {
             "subagent": {
                 "label": "Look for other users of total()",
-                "steps": [_call("Read", {"file_path": "src/invoice.py"}, "…"), _call("Read", {"file_path": "src/checkout.py"}, "…")],
+                "steps": [
+                    _call("Read", {"file_path": "src/invoice.py"}, "…"),
+                    _call("Read", {"file_path": "src/checkout.py"}, "…"),
+                ],
             }
         },
         {"text": ANSWER},
@@ -122,7 +127,7 @@ def _further() -> list[Any]:
 def _review() -> list[Any]:
     return [
         {"title": "Review of the landing page"},
-        {"text": "The page is **fine**. Three remarks:\n\n- the image has no alternative text\n- the heading jumps from h1 to h3\n"
+        {"text": "The page is **fine**. Remarks:\n\n- the image has no alternative text\n- the heading jumps from h1 to h3\n"
                  "- `main.css` is loaded twice"},
         {"usage": {"input_tokens": 9_100, "output_tokens": 240, "cost_usd": 0.021}},
     ]  # fmt: skip

@@ -1,59 +1,72 @@
-"""Takes the screenshots of docs/console.md: `make console-screenshots`, or `python -m tests.console.screenshots FOLDER`."""
+"""Screenshots for docs/console.md: `python -m tests.console.screenshots`. With `--all FOLDER`, every page as a PNG file."""
 
 from __future__ import annotations
 
 import base64
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import product
 from pathlib import Path
+from typing import Any
 
-from playwright.sync_api import Browser, Page, ViewportSize, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, ViewportSize, sync_playwright
 
 from tests.console.checked_pages import Windows
 from tests.console.conftest import FLAGS
 from tests.console.demo_sessions import demo_daemon, demo_sessions
 from tests.real.browser import find_browser
 
-ROOT = Path(__file__).parents[2]
-FOLDER = ROOT / "docs" / "console"
+FOLDER = Path(__file__).parents[2] / "docs" / "console"
 SIZES: dict[str, ViewportSize] = {
     "wide": {"width": 1440, "height": 900},
     "tablet": {"width": 820, "height": 1100},
     "phone": {"width": 390, "height": 844},
 }
-SHOTS: dict[str, tuple[str, Callable[[Page], object] | None]] = {
-    "home": ("/", None),
-    "conversation": ("/sessions/{done}", lambda page: page.locator("table").first.scroll_into_view_if_needed()),
-    "diff": ("/sessions/{done}", lambda page: open_edit(page)),
-    "approval": ("/sessions/{waiting}", None),
-    "question": ("/sessions/{question}", None),
-    "running": ("/sessions/{running}", None),
-    "failed": ("/sessions/{failed}", None),
-    "beside": ("/sessions/{running}?also={waiting}", None),
-    "inbox": ("/inbox", None),
-    "events": ("/sessions/{done}/events", None),
-    "agents": ("/agents", None),
-    "policy": ("/policy", None),
-    "audit": ("/audit", None),
-    "metrics": ("/metrics", None),
-    "keys": ("/keys", None),
+THEMES = ("light", "dark")
+EVERY = tuple(product(SIZES, THEMES))
+
+
+def to_the_edit(page: Page) -> None:
+    """Scroll to the diff of the edit."""
+    page.get_by_text("never reads").first.scroll_into_view_if_needed()
+
+
+def try_a_command(page: Page) -> None:
+    """Ask the rules about a command."""
+    page.get_by_label("Command", exact=True).fill("git status && rm -rf build")
+    page.get_by_role("button", name="Check").click()
+
+
+def nothing(_: Page) -> None:
+    """Show the page as it is."""
+
+
+SHOTS: dict[str, tuple[str, Callable[[Page], object], tuple[tuple[str, str], ...]]] = {
+    "conversation": ("/sessions/{done}", to_the_edit, EVERY),
+    "approval": ("/sessions/{waiting}", nothing, EVERY),
+    "inbox": ("/inbox", nothing, (("wide", "light"), ("tablet", "dark"), ("phone", "light"))),
+    "beside": ("/sessions/{running}?also={waiting}", nothing, (("wide", "dark"),)),
+    "question": ("/sessions/{question}", nothing, (("phone", "dark"),)),
+    "failed": ("/sessions/{failed}", nothing, (("phone", "light"),)),
+    "running": ("/sessions/{running}", nothing, ()),
+    "home": ("/", nothing, (("wide", "light"),)),
+    "events": ("/sessions/{done}/events", nothing, (("wide", "light"),)),
+    "agents": ("/agents", nothing, (("wide", "dark"),)),
+    "policy": ("/policy", try_a_command, (("wide", "light"),)),
+    "audit": ("/audit", nothing, (("tablet", "light"),)),
+    "metrics": ("/metrics", lambda page: page.wait_for_timeout(12_000), (("wide", "dark"),)),
+    "keys": ("/keys", nothing, ()),
 }
-"""The name of each screenshot, its path, and what is done before."""
+"""By name: the path, what is done before, and the sizes and themes in the documentation."""
 TO_WEBP = """async (png) => {
   const image = new Image();
   image.src = "data:image/png;base64," + png;
   await image.decode();
   const canvas = Object.assign(document.createElement("canvas"), {width: image.width, height: image.height});
   canvas.getContext("2d").drawImage(image, 0, 0);
-  return canvas.toDataURL("image/webp", 0.82).split(",")[1];
+  return canvas.toDataURL("image/webp", 0.8).split(",")[1];
 }"""
-
-
-def open_edit(page: Page) -> None:
-    """Show the diff of the edit."""
-    page.get_by_role("button", name="prices.py").last.click()
-    page.locator(".diff, [class*=diff]").first.scroll_into_view_if_needed()
 
 
 def settle(page: Page) -> None:
@@ -63,44 +76,56 @@ def settle(page: Page) -> None:
     page.wait_for_timeout(900)
 
 
-def take(browser: Browser, folder: Path, names: list[str]) -> None:
-    """Take the screenshots of these names, or all, in every size and theme."""
-    with tempfile.TemporaryDirectory(prefix="portico-demo-") as temporary:
+def take(browser: Browser, folder: Path, everything: bool) -> None:
+    """Take the screenshots of the documentation, or all."""
+    with tempfile.TemporaryDirectory(prefix="portico-") as temporary:
         daemon = demo_daemon(Path(temporary)).start()
         try:
             sessions = demo_sessions(daemon)
             windows = Windows(browser, daemon.url)
             converter = browser.new_page()
-            for theme in ("light", "dark"):
-                for size, viewport in SIZES.items():
-                    context = windows.context(viewport=viewport, color_scheme=theme, reduced_motion="reduce")
-                    page = windows.open(context=context)
-                    for name, (path, prepare) in SHOTS.items():
-                        if names and name not in names:
-                            continue
-                        page.goto("/console" + path.format(**sessions))
-                        settle(page)
-                        if prepare is not None:
-                            prepare(page)
-                            page.wait_for_timeout(300)
-                        png = base64.b64encode(page.screenshot()).decode()
-                        webp = base64.b64decode(converter.evaluate(TO_WEBP, png))
-                        (folder / f"{name}-{size}-{theme}.webp").write_bytes(webp)
+            pages: dict[tuple[str, str], Page] = {}
+            for name, (path, prepare, documented) in SHOTS.items():
+                for size, theme in EVERY if everything else documented:
+                    page = pages.get((size, theme)) or windows.open(context=_context(windows, size, theme))
+                    pages[size, theme] = page
+                    page.goto("/console" + path.format(**sessions))
+                    settle(page)
+                    prepare(page)
+                    page.wait_for_timeout(300)
+                    png = page.screenshot()
+                    if everything:
+                        (folder / f"{name}-{size}-{theme}.png").write_bytes(png)
+                    else:
+                        webp = converter.evaluate(TO_WEBP, base64.b64encode(png).decode())
+                        (folder / f"{name}-{size}-{theme}.webp").write_bytes(base64.b64decode(webp))
             sys.stderr.write("".join(f"{problem}\n" for problem in windows.problems))
             windows.close()
         finally:
             daemon.stop()
 
 
-def main(folder: str = str(FOLDER), *names: str) -> None:
-    """Take the screenshots into a folder."""
+def _context(windows: Windows, size: str, theme: Any) -> BrowserContext:
+    return windows.context(viewport=SIZES[size], color_scheme=theme, reduced_motion="reduce")
+
+
+def documented_files() -> Iterator[str]:
+    """Yield the names of the files in docs/console."""
+    for name, (_, _, documented) in SHOTS.items():
+        yield from (f"{name}-{size}-{theme}.webp" for size, theme in documented)
+
+
+def main(*arguments: str) -> None:
+    """Take the screenshots."""
     program = find_browser()
     if program is None:
         sys.exit("no chromium or chrome on PATH")
-    Path(folder).mkdir(parents=True, exist_ok=True)
+    everything = arguments[:1] == ("--all",)
+    folder = Path(arguments[1]) if everything else FOLDER
+    folder.mkdir(parents=True, exist_ok=True)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=program, args=FLAGS)
-        take(browser, Path(folder), list(names))
+        take(browser, folder, everything)
         browser.close()
 
 
