@@ -15,7 +15,7 @@ export function Approvals({ session, level }) {
   const open = unanswered(calls, stop.answers);
   const permissions = open.filter((call) => call.wants === "permission");
   const first = calls.length ? session["x-portico"].waitingSince : "";
-  return html`<section class="approvals" aria-label="Waiting for you">
+  return html`<section class="approvals" role="group" aria-label="Waiting for you">
     ${stop.error && html`<${Refusal} session=${session} stop=${stop} />`}
     ${calls.map((call) => html`<${ApprovalCard} key=${`${first} ${call.toolCallId}`} session=${session} call=${call} level=${level} />`)}
     ${

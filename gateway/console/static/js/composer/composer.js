@@ -111,7 +111,7 @@ function SessionComposer({ session }) {
         steer: "Tell the agent at work",
       }[action];
 
-  return html`<section class="composer" aria-label="Write a message">
+  return html`<section class="composer" role="group" aria-label="Write a message">
     ${
       problem &&
       html`<div class="notice error composer-problem" role="alert">

@@ -109,7 +109,7 @@ function FileDiff({ change, folder, foldKey, split, limit: folded }) {
     left -= hunk.lines.length;
   });
   const path = shortPath(change.path, folder);
-  return html`<section class="diff-file" aria-label=${`Changes of ${visibleText(path)}`}>
+  return html`<section class="diff-file" role="group" aria-label=${`Changes of ${visibleText(path)}`}>
     <div class="diff-name">
       <${Icon} name=${change.kind === "delete" ? "trash" : "file"} size=${14} />
       <bdi class="diff-path" dir="ltr" title=${visibleText(change.path)}>${visibleText(path)}${change.movedTo && ` → ${visibleText(shortPath(change.movedTo, folder))}`}</bdi>
@@ -117,7 +117,7 @@ function FileDiff({ change, folder, foldKey, split, limit: folded }) {
       <span class="diff-counts">${change.added > 0 && html`<span class="added">+${change.added}</span>`}${change.removed > 0 && html`<span class="removed">−${change.removed}</span>`}</span>
     </div>
     ${change.note && html`<p class="diff-note">${change.note}</p>`}
-    ${rows.length > 0 && html`<div class="diff-scroll" tabindex="0" role="region" aria-label=${`Diff of ${visibleText(path)}`}><table class=${sides ? "diff-lines split" : "diff-lines"}><tbody>${rows}</tbody></table></div>`}
+    ${rows.length > 0 && html`<div class="diff-scroll" tabindex="0" role="group" aria-label=${`Diff of ${visibleText(path)}`}><table class=${sides ? "diff-lines split" : "diff-lines"}><tbody>${rows}</tbody></table></div>`}
     ${total > limit && html`<button type="button" class="show-more" onClick=${() => setLimit(limit < STEP ? STEP : limit + STEP)}>Show ${limit < STEP && total <= STEP ? `all ${total}` : `${Math.min(STEP, total - limit)} more`} lines</button>`}
   </section>`;
 }

@@ -74,7 +74,7 @@ function EditPrompt({ item, close, send }) {
 function Thinking({ item }) {
   const [open, setOpen] = useFold(item.key, false);
   const took = item.took ? ` for ${duration(item.took)}` : "";
-  return html`<section class=${`talk-thinking${item.discarded ? " discarded" : ""}`} aria-label="Thinking of the agent">
+  return html`<section class=${`talk-thinking${item.discarded ? " discarded" : ""}`} role="group" aria-label="Thinking of the agent">
     <button type="button" class="talk-fold" aria-expanded=${String(open)} onClick=${() => setOpen(!open)}>
       <${Icon} name=${open ? "chevron-down" : "chevron-right"} size=${14} />
       <${Icon} name="brain" size=${14} />
@@ -96,8 +96,8 @@ function Plan({ item }) {
   const steps = stepsOf(item.entries);
   if (!steps) return null;
   const done = steps.filter((step) => step.status === "completed").length;
-  return html`<section class="talk-card talk-plan" aria-label="Plan of the agent">
-    <h3><${Icon} name="todo" /> Plan <span class="dim">${done} of ${steps.length} done</span></h3>
+  return html`<section class="talk-card talk-plan" role="group" aria-label="Plan of the agent">
+    <h2><${Icon} name="todo" /> Plan <span class="dim">${done} of ${steps.length} done</span></h2>
     <${Steps} steps=${steps} />
   </section>`;
 }
@@ -106,7 +106,7 @@ function Failure({ item, actions, context }) {
   const { text, page } = adviceOf(item.message);
   const retry = context?.retry;
   return html`<section class="talk-card talk-failure" role="group" aria-label="Error">
-    <h3><${Icon} name="error" /> The agent reported an error</h3>
+    <h2><${Icon} name="error" /> The agent reported an error</h2>
     <${Output} text=${String(item.message ?? "")} foldKey=${item.key} lines=${8} label="Error" />
     <p>${item.resetsAt ? `The limit resets at ${timeOf(item.resetsAt)}. ` : ""}${text}</p>
     <div class="failure-actions">
@@ -167,7 +167,7 @@ function Compaction({ item }) {
 }
 
 function Raw({ item }) {
-  return html`<section class="talk-raw" aria-label=${item.stream === "stderr" ? "Standard error of the agent" : "Output of the agent that is no message"}>
+  return html`<section class="talk-raw" role="group" aria-label=${item.stream === "stderr" ? "Standard error of the agent" : "Output of the agent that is no message"}>
     <p class="dim">${item.stream === "stderr" ? "Standard error of the agent" : "Output of the agent that is no message"}</p>
     <${Output} text=${item.text} foldKey=${item.key} lines=${6} />
   </section>`;

@@ -46,7 +46,7 @@ export function Output({ text: given, foldKey, live = false, lines = 12, label =
   const cut = visible.length < part.text.length && visible.includes("more characters on this line");
   const next = part.rest > 0 ? (shown || 0) + STEP : cut ? STEP * 2 : 0;
   return html`<div class="tool-output">
-    <pre class=${`output-text${live ? " live" : ""}`} tabindex="0" role="region" aria-label=${label} dir="ltr">${plain ? visible : html`<${Ansi} text=${visible} />`}</pre>
+    <pre class=${`output-text${live ? " live" : ""}`} tabindex="0" role="group" aria-label=${label} dir="ltr">${plain ? visible : html`<${Ansi} text=${visible} />`}</pre>
     <div class="output-actions">
       ${(part.rest > 0 || cut) && next > 0 &&
       html`<button type="button" class="show-more" onClick=${() => setShown(next)}>

@@ -100,8 +100,8 @@ function Body({ call, title, parts, folder, foldKey, open }) {
     ${call.decision?.granted === false && html`<p class="tool-decision"><${Icon} name="close" size=${14} /> You denied this call${call.decision.reason ? ": " : "."}${call.decision.reason && html`<${SafeText} text=${call.decision.reason} />`}</p>`}
     ${long && html`<${Output} text=${title.subject} foldKey=${`${foldKey}:command`} lines=${open ? 200 : 6} label="Command" plain=${true} />`}
     ${open && typeof call.input?.cwd === "string" && call.input.cwd !== folder && html`<p class="tool-folder dim">in <bdi dir="ltr">${visibleText(call.input.cwd)}</bdi></p>`}
-    ${prompt && open && html`<div class="tool-section"><h4>Task</h4><${Output} text=${prompt} foldKey=${`${foldKey}:prompt`} lines=${20} label="Task" plain=${true} /></div>`}
-    ${text && html`<div class="tool-section"><h4>Input</h4><${Output} text=${text} foldKey=${`${foldKey}:input`} lines=${30} label="Input" plain=${true} /></div>`}
+    ${prompt && open && html`<div class="tool-section"><p class="tool-heading">Task</p><${Output} text=${prompt} foldKey=${`${foldKey}:prompt`} lines=${20} label="Task" plain=${true} /></div>`}
+    ${text && html`<div class="tool-section"><p class="tool-heading">Input</p><${Output} text=${text} foldKey=${`${foldKey}:input`} lines=${30} label="Input" plain=${true} /></div>`}
     ${plan && html`<${Markdown} text=${plan} />`}
     ${steps && html`<${Steps} steps=${steps} />`}
     ${questions && html`<${Questions} questions=${questions} answer=${result.text} />`}
@@ -112,7 +112,7 @@ function Body({ call, title, parts, folder, foldKey, open }) {
     </div>`}
     ${showOutput &&
     html`<div class=${`tool-section${isError ? " tool-error" : ""}`}>
-      ${(open || isError) && !live && html`<h4>${isError ? "Error" : call.byClient ? "Result of the client" : "Result"}</h4>`}
+      ${(open || isError) && !live && html`<p class="tool-heading">${isError ? "Error" : call.byClient ? "Result of the client" : "Result"}</p>`}
       ${title.kind === "agent" && !isError
         ? html`<${AgentReport} text=${outputText} foldKey=${foldKey} />`
         : html`<${Output} text=${outputText} foldKey=${`${foldKey}:output`} live=${Boolean(live)} lines=${open ? 40 : live || isError ? 12 : 4} label=${`Output of ${call.name || "the tool"}`} />`}
@@ -136,7 +136,7 @@ export function ToolCard({ call, folder = "" }) {
   const [open, setOpen] = useFold(call.key, OPEN_BY_ITSELF.has(call.state) && title.kind !== "command");
   const label = call.subagent?.label && title.kind !== "agent" ? call.subagent.label : "";
   const subject = title.subject.split("\n")[0].slice(0, 400);
-  return html`<section class=${`tool ${call.state} kind-${title.kind}`} aria-label=${`Tool ${visibleText(title.name)}: ${word}`} data-call=${call.id}>
+  return html`<section class=${`tool ${call.state} kind-${title.kind}`} role="group" aria-label=${`Tool ${visibleText(title.name)}: ${word}`} data-call=${call.id}>
     <button type="button" class="tool-title" aria-expanded=${String(open)} onClick=${() => setOpen(!open)}>
       <span class="tool-icon"><${Icon} name=${title.icon} /></span>
       <span class="tool-name">${title.server && html`<span class="dim">${visibleText(title.server)} / </span>`}<bdi>${visibleText(title.name)}</bdi></span>
