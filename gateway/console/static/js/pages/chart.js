@@ -15,13 +15,14 @@ import { clock } from "./format.js";
  * @param {number} props.to its end
  * @param {(value: number | null) => string} props.format
  * @param {number} [props.least] the end of the value axis is this at least
+ * @param {number} [props.unit] in which the end of the value axis is a round number
  * @param {number | null} props.cursor the time that is pointed at, in this chart or another
  * @param {(time: number | null) => void} props.onCursor
  */
-export function LineChart({ title, note, lines, times, marks, from, to, format, least = 0, cursor, onCursor }) {
+export function LineChart({ title, note, lines, times, marks, from, to, format, least = 0, unit = 1, cursor, onCursor }) {
   const plot = useRef(null);
   const known = lines.flatMap(({ values }) => values.filter((value) => value !== null && Number.isFinite(value)));
-  const top = niceCeiling(Math.max(least, ...known));
+  const top = niceCeiling(Math.max(least, ...known) / unit) * unit;
   const at = cursor === null ? times.length - 1 : nearest(times, cursor);
   const x = (time) => ((time - from) / (to - from || 1)) * WIDTH;
   const move = (event) => {

@@ -10,9 +10,9 @@ import { visible } from "./format.js";
  * @property {number | null} gap milliseconds since the event before it arrived; null if that is not known
  */
 
-/** @returns {Entry[]} entries of stored events, which have no time */
-export function storedEntries(events) {
-  return events.map(({ id, event }) => ({ id, event, at: null, gap: null }));
+/** @returns {Entry} the entry of a stored event, which has no time */
+export function storedEntry({ id, event }) {
+  return { id, event, at: null, gap: null };
 }
 
 /** All entries that were given, and those of them that match the filter. Both are in the order of their numbers. */

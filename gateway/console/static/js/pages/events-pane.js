@@ -40,12 +40,12 @@ function Pane({ sessionId }) {
   };
   const picker =
     chosen &&
-    html`<span class="dim">Turn</span>
-      <${Select} label="Turn" class="events-turn" value=${String(chosen.id)} onChange=${(id) => setTurn(Number(id))}
+    html`<span class="events-choice events-turn"><span class="dim">Turn</span>
+      <${Select} label="Turn" value=${String(chosen.id)} onChange=${(id) => setTurn(Number(id))}
         options=${turns
           .slice(-MOST_TURNS)
           .reverse()
-          .map(({ id, event }) => ({ value: String(id), label: `${id} · ${summary(event).slice(0, 70)}` }))} />`;
+          .map(({ id, event }) => ({ value: String(id), label: `${id} · ${summary(event).slice(0, 70)}` }))} /></span>`;
   return html`<div class="events-pane">
     <${PaneHeader} title=${title}>
       <${Link} class="button" href=${sessionPath(sessionId)}>Conversation<//>

@@ -45,7 +45,7 @@ export function FramesView({ sessionId, turn, version, picker }) {
   const older = version !== null && version !== loadedAt;
   return html`
     <div class="events-tools">
-      ${picker}<span class="dim">Protocol</span><${Select} label="Protocol" value=${protocol} options=${PROTOCOLS} onChange=${setProtocol} />
+      ${picker}<span class="events-choice"><span class="dim">Protocol</span><${Select} label="Protocol" value=${protocol} options=${PROTOCOLS} onChange=${setProtocol} /></span>
       <${CopyAs} text=${() => frames.map(frameText).join("")} label="Copy all frames" />
       ${older && html`<button type="button" class="button" onClick=${() => (setLoadedAt(version), reload())}>Read again: the session has new events</button>`}
     </div>

@@ -58,6 +58,7 @@ const CHARTS = [
     ],
     format: perMinute,
     least: 1 / 60,
+    unit: 1 / 60,
   },
   {
     id: "tokens",
@@ -69,7 +70,7 @@ const CHARTS = [
     format: perSecond,
     least: 1,
   },
-  { id: "memory", title: "Memory of the daemon", lines: [["memory", "memory"]], format: formatBytes, least: 1 },
+  { id: "memory", title: "Memory of the daemon", lines: [["memory", "memory"]], format: formatBytes, least: 1, unit: 2 ** 20 },
   { id: "cpu", title: "Processor time of the daemon", lines: [["cpu", "one core is 100 %"]], format: percent, least: 0.1 },
   { id: "http", title: "HTTP answers", lines: [["requests", "answers"]], format: perSecond, least: 1 },
   { id: "streams", title: "Open event streams", lines: [["streams", "streams"]], format: formatNumber, least: 4 },
@@ -120,7 +121,7 @@ export function MetricsPage() {
         : html`<div class="charts">${CHARTS.map(
             (
               chart,
-            ) => html`<${LineChart} key=${chart.id} title=${chart.title} note=${chart.note} format=${chart.format} least=${chart.least}
+            ) => html`<${LineChart} key=${chart.id} title=${chart.title} note=${chart.note} format=${chart.format} least=${chart.least} unit=${chart.unit}
           lines=${chart.lines.map(([name, label]) => ({ name: label, values: inView.map((point) => point.values[name] ?? null) }))}
           times=${inView.map((point) => point.time)} marks=${inView.filter((point) => point.restarted).map((point) => point.time)}
           from=${from} to=${to} cursor=${cursor} onCursor=${setCursor} />`,

@@ -2,12 +2,16 @@
 
 import { api, stream } from "../api.js";
 import { useEffect, useMemo, useState } from "../preact.js";
-import { EventLog, storedEntries } from "./event-log.js";
+import { EventLog, storedEntry } from "./event-log.js";
 
 /** Events of one request for stored ones. */
 const PAGE = 2000;
 /** Older events are loaded by themselves until there are so many. */
 const AUTOMATIC = 100_000;
+/** Milliseconds between two events of a replay, and until it looks for further ones. */
+const SHORTEST_PAUSE = 4;
+const LONGEST_PAUSE = 10_000;
+const IDLE = 50;
 
 /** Reads one session's log. `onChange` is called after each change, once a frame of the display at most. */
 class LogReader {
@@ -53,7 +57,7 @@ class LogReader {
     try {
       while (this.more && this.all.entries.length < count && !this._abort.signal.aborted) {
         const page = await this._page(`before=${this._first}&limit=${PAGE}`);
-        this.all.addOlder(storedEntries(page.events));
+        this.all.addOlder(page.events.map(storedEntry));
         this._pageLoaded(page);
         this._changed();
       }
@@ -72,7 +76,8 @@ class LogReader {
   replay(from, speed) {
     this._stopStream();
     this.replayed = { log: this.all.emptyCopy(), from, speed, waiting: [] };
-    this._stream(Math.max(0, from - 1), (entry) => this.replayed.waiting.push(entry));
+    // With the times of the first arrival, where they are known.
+    this._stream(Math.max(0, from - 1), ({ id, event }) => this.replayed.waiting.push(this.all.entryOf(id) ?? storedEntry({ id, event })));
     if (speed === "live") this._playNext();
     this._changed();
   }
@@ -107,7 +112,7 @@ class LogReader {
 
   async _loadNewest() {
     const page = await this._page(`limit=${PAGE}`);
-    this.all.addNewer(storedEntries(page.events));
+    this.all.addNewer(page.events.map(storedEntry));
     this.seeds = page.seeds ?? 0;
     this._last = page.last;
     this._pageLoaded(page);
@@ -154,22 +159,23 @@ class LogReader {
     this._drain();
   }
 
-  /** In the rhythm in which events came before, as far as that is known; those that were stored follow at once. */
+  /** Plays on with the pauses with which the events arrived, as far as they are known; those that were stored follow at once. */
   _playNext() {
     const { replayed } = this;
-    if (!replayed || replayed.speed !== "live") return;
-    const entry = replayed.waiting[0];
-    const known = entry && this.all.entryOf(entry.id);
-    const wait = !entry ? 50 : known?.gap === null || known === null ? 0 : Math.min(known.gap, 10_000);
-    if (entry && wait < 4) {
-      this.step();
-      queueMicrotask(() => this._playNext());
-      return;
-    }
-    this._timer = setTimeout(() => {
-      if (entry) this.step();
-      this._playNext();
-    }, wait);
+    if (replayed?.speed !== "live") return;
+    const { waiting, log } = replayed;
+    let due = 0;
+    while (due < waiting.length && (waiting[due].gap ?? 0) < SHORTEST_PAUSE) due += 1;
+    log.addNewer(waiting.splice(0, due));
+    const [next] = waiting;
+    this._timer = setTimeout(
+      () => {
+        if (next) this.step();
+        this._playNext();
+      },
+      next ? Math.min(next.gap, LONGEST_PAUSE) : IDLE,
+    );
+    if (due) this._changed();
   }
 
   _drain() {
