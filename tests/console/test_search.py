@@ -79,8 +79,8 @@ def test_the_switcher_is_open_from_a_text_field_and_searches_messages(page: Page
 
 
 def test_enter_opens_what_was_typed_and_not_what_was_found_before(page: Page, found: dict[str, str]) -> None:
+    page.goto("/console/agents")
     page.locator(".session-list").wait_for()
-    page.evaluate("document.activeElement.blur()")
     page.keyboard.press("/")
     page.keyboard.type("marmalade")
     expect(page.locator("mark")).to_have_text("marmalade")

@@ -2,7 +2,7 @@
 import { connection } from "./api.js";
 import { lazy, prefetch } from "./lazy.js";
 import { observable, stored, useObservable } from "./observable.js";
-import { html, render, useEffect, useErrorBoundary, useState } from "./preact.js";
+import { html, render, useEffect, useErrorBoundary, useLayoutEffect, useRef, useState } from "./preact.js";
 import { Link, navigate, sessionPath, useRoute } from "./router.js";
 import { Search, Switcher } from "./search.js";
 import { ListTools, SessionList } from "./session-list.js";
@@ -252,13 +252,12 @@ function Drawer() {
 }
 
 function DrawerDialog({ onClose, children }) {
-  const [element, setElement] = useState(null);
-  useEffect(() => {
-    if (element && !element.open) element.showModal();
-  }, [element]);
-  return html`<dialog class="drawer" aria-label="Sessions and pages" ref=${setElement}
+  const dialog = useRef(null);
+  // Before the next key, which may be Esc.
+  useLayoutEffect(() => dialog.current.showModal(), []);
+  return html`<dialog class="drawer" aria-label="Sessions and pages" ref=${dialog}
     onCancel=${(event) => (event.preventDefault(), onClose())}
-    onMouseDown=${(event) => event.target === element && onClose()}>${children}</dialog>`;
+    onMouseDown=${(event) => event.target === dialog.current && onClose()}>${children}</dialog>`;
 }
 
 function Connecting() {

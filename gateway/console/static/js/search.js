@@ -22,11 +22,13 @@ function open(id, seq, event) {
   return navigate(seq ? `${path}?seq=${seq}` : path);
 }
 
+const marked = (snippet) => snippet.map((part) => (part.match ? html`<mark>${visibleText(part.text)}</mark>` : visibleText(part.text)));
+
 function Hit({ hit }) {
   const session = useSession(hit.sessionId);
   return html`<div class="hit">
     <div class="hit-head">
-      <span class="hit-title" dir="auto">${session ? shownTitle(session) : visibleText(hit.title) || "Session"}</span>
+      <span class="hit-title" dir="auto">${hit.role === "title" ? marked(hit.snippet) : session ? shownTitle(session) : visibleText(hit.title) || "Session"}</span>
       <span class="dim">${hit.agent}</span>
       <${TimeAgo} at=${hit.updatedAt} />
     </div>
@@ -34,7 +36,7 @@ function Hit({ hit }) {
     hit.role !== "title" &&
     html`<div class="hit-text" dir="auto">
       ${ROLES[hit.role] && html`<span class="hit-role">${ROLES[hit.role]}</span>`}
-      ${hit.snippet.map((part) => (part.match ? html`<mark>${visibleText(part.text)}</mark>` : visibleText(part.text)))}
+      ${marked(hit.snippet)}
     </div>`}
   </div>`;
 }
@@ -55,7 +57,7 @@ export function Search({ onClose, initial = "" }) {
       setState((before) => ({ ...before, busy: true }));
       try {
         const page = await api.get(`${AAP}/search${query({ q: wanted, limit: PAGE })}`, { signal: abort.signal });
-        setState({ results: page.results, next: page.next ?? null, busy: false, error: null, of: wanted });
+        setState({ results: page.results, next: page.next ?? null, busy: false, error: null, of: wanted, partly: page.complete === false });
       } catch (error) {
         if (error.name !== "AbortError") setState({ results: [], next: null, busy: false, error: error.message, of: wanted });
       }
@@ -94,7 +96,8 @@ export function Search({ onClose, initial = "" }) {
         : state.of === wanted
           ? `${found}${state.next ? " or more" : ""} ${found === 1 ? "result" : "results"}`
           : "";
-  return html`<${Palette} title="Search sessions and messages" placeholder="Search titles and messages" text=${text} onText=${setText} items=${items} busy=${state.busy} stale=${state.of !== wanted} note=${note} onEnd=${more} onClose=${onClose} />`;
+  const all = state.partly && note ? `${note} Older sessions are still being indexed.` : note;
+  return html`<${Palette} title="Search sessions and messages" placeholder="Search titles and messages" text=${text} onText=${setText} items=${items} busy=${state.busy} stale=${state.of !== wanted} note=${all} onEnd=${more} onClose=${onClose} />`;
 }
 
 /** Goes to a session or page by a few letters. `pages`: `{name: {title, icon}}`; `commands`: `[{label, icon, run}]`. */

@@ -168,7 +168,7 @@ function drop(id) {
 
 const order = (parameters) => `${AAP}/sessions${query({ order: "activity", limit: PAGE, ...parameters })}`;
 
-/** Lists from the newest until all that were known have been listed again; what is missing then was deleted meanwhile. */
+/** Lists from the newest until what was known has been listed again; what is missing among them was deleted meanwhile. */
 async function list(current) {
   if (again) return void (again = "asked");
   again = "busy";
@@ -192,6 +192,7 @@ async function listOnce(current) {
   try {
     let after = null;
     let listed = 0;
+    let oldest = "";
     do {
       const page = await api.get(order({ after }));
       if (current !== generation) return;
@@ -201,9 +202,13 @@ async function listOnce(current) {
         if (!touched.has(session.sessionId)) put(session);
       }
       listed += page.sessions.length;
+      oldest = own(page.sessions.at(-1)).updatedAt ?? "";
       after = page.next ?? null;
-    } while (after && listed < sessions.value.size - PAGE);
-    if (!after) for (const id of before) if (!touched.has(id)) drop(id);
+    } while (after && before.size && listed < sessions.value.size);
+    for (const id of before) {
+      const updated = own(sessions.value.get(id)).updatedAt ?? "";
+      if (!touched.has(id) && (!after || updated > oldest)) drop(id);
+    }
     cursor = after;
     listing.value = { complete: !after, loading: false, error: null, loaded: true };
   } catch (error) {

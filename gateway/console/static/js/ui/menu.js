@@ -77,14 +77,16 @@ function MenuList({ label, anchor, align, items, close }) {
     const outside = (event) => {
       if (!list.current?.contains(event.target) && !anchor.contains(event.target)) close(false);
     };
-    const away = (event) => event.target !== list.current && !list.current?.contains(event.target) && close(false);
+    // Only what moves the button away: a conversation scrolls by itself while it is streamed.
+    const moved = (event) => event.target.contains?.(anchor) && close(false);
+    const resized = () => close(false);
     addEventListener("pointerdown", outside, true);
-    addEventListener("scroll", away, true);
-    addEventListener("resize", away);
+    addEventListener("scroll", moved, true);
+    addEventListener("resize", resized);
     return () => {
       removeEventListener("pointerdown", outside, true);
-      removeEventListener("scroll", away, true);
-      removeEventListener("resize", away);
+      removeEventListener("scroll", moved, true);
+      removeEventListener("resize", resized);
     };
   }, []);
   const keys = (event) => {
