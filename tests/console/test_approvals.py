@@ -136,6 +136,28 @@ def test_keys_in_the_message_are_text_and_esc_goes_to_the_card(daemon: ConsoleDa
     expect_result(daemon, page, session, "Result: ran")
 
 
+def test_a_card_takes_the_focus_of_an_empty_message(daemon: ConsoleDaemon, page: Page) -> None:
+    for n, (written, focused) in enumerate((("", True), ("and then", False))):
+        session = daemon.new_session([{"wait_for_file": f"ask-{n}"}, call("Bash", {"command": "ls"})])
+        open_session(page, session)
+        box = page.get_by_role("textbox", name="Message")
+        box.fill("go")
+        box.press("Enter")
+        expect(page.get_by_role("button", name="Stop").last).to_be_visible()
+        box.fill(written)
+        # Longer than the pause after which nobody writes.
+        page.wait_for_timeout(1100)
+        (daemon.scenes / f"ask-{n}").touch()
+        card = ready(page)
+        expect(card if focused else box).to_be_focused()
+        if focused:
+            page.keyboard.press("y")
+            expect(cards(page)).to_have_count(0)
+            expect(box).to_be_focused()
+    page.keyboard.type("y")
+    expect(box).to_have_value("and theny")
+
+
 def test_calls_of_one_stop_are_answered_together(daemon: ConsoleDaemon, page: Page) -> None:
     calls = [call("Bash", {"command": f"echo {n}"}, id=f"call{n}", result=f"ran {n}") for n in range(3)]
     session = daemon.new_session([{"parallel": calls}, {"text": "{results.call0}, {results.call1}, {results.call2}"}])
