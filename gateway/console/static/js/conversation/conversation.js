@@ -224,7 +224,7 @@ function Open({ session, log }) {
     body = html`<${Empty} icon="error" title="The session's log could not be read" action=${html`<${Button} icon="refresh" onClick=${() => { log.error = null; log.notify(); log.open(); }}>Try again</${Button}>`}>${log.error.message}</${Empty}>`;
   } else if (!log.loaded) body = html`<div class="page-loading"><${Spinner} /></div>`;
   else {
-    const before = html`${log.hasOlder || log.loadingOlder ? html`<div class="talk-older">${log.loadingOlder ? html`<span class="spinner" aria-hidden="true"></span> Loading older messages…` : html`<button type="button" class="show-more" onClick=${() => log.loadOlder()}>Load older messages</button>`}</div>` : null}`;
+    const before = html`${log.hasOlder || log.loadingOlder ? html`<div class="talk-older">${log.loadingOlder ? html`<span class="spinner" aria-hidden="true"></span> Loading older messages…` : html`${log.olderError && html`<span class="error-text">${log.olderError}</span>`}<button type="button" class="show-more" onClick=${() => log.loadOlder()}>${log.olderError ? "Try again" : "Load older messages"}</button>`}</div>` : null}`;
     const empty = !items.length && !outgoing.length && !log.hasOlder;
     const after = html`
       ${empty && html`<div class="conversation-empty"><${Icon} name="terminal" size=${28} /><p>Nothing was said yet. Write a message to ${visibleText(session.agent.name)}.</p></div>`}
@@ -242,7 +242,7 @@ function Open({ session, log }) {
       before=${before}
       after=${after}
       label="Conversation"
-      onNearTop=${() => log.loadOlder()}
+      onNearTop=${() => log.olderError || log.loadOlder()}
       onFollow=${setFollows}
     />`;
   }

@@ -86,6 +86,7 @@ export class ConversationLog {
   async loadOlder(limit = PAGE) {
     if (this.loadingOlder || !this.loaded || !this.hasOlder) return;
     this.loadingOlder = true;
+    this.olderError = null;
     this.notify();
     try {
       if (this.more) this.setPage(await this.get("/log", { before: this.first, limit, merge: "true" }));

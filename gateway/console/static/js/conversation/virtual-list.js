@@ -19,10 +19,14 @@ export class RowPositions {
     this.heights = new Map();
     this.offsets = new Float64Array(1);
     this._index = null;
+    this._changed = true;
   }
 
   /** @param {{key: string}[]} items @param {(item: any) => number} estimate */
   update(items, estimate) {
+    if (items === this.items && !this._changed) return;
+    if (items !== this.items) this._index = null;
+    this._changed = false;
     const count = items.length;
     if (this.offsets.length < count + 1) {
       this.offsets = new Float64Array(Math.max(count + 1, this.offsets.length * 2));
@@ -35,7 +39,6 @@ export class RowPositions {
     this.offsets[count] = at;
     this.count = count;
     this.items = items;
-    this._index = null;
   }
 
   get total() {
@@ -46,6 +49,7 @@ export class RowPositions {
   measured(key, height) {
     if (Math.abs((this.heights.get(key) ?? -1) - height) < 0.5) return false;
     this.heights.set(key, height);
+    this._changed = true;
     return true;
   }
 
