@@ -12,6 +12,7 @@ import { codeFigure, highlightWhenNear, onCodeClick } from "./code-block.js";
 import { visibleText } from "./safe-text.js";
 
 const MAX_SHOWN = 100_000;
+const LONG = 50_000;
 const LINK = /^(?:https?:\/\/|mailto:)[^\s]+$/i;
 const DATA_IMAGE = /^data:image\/(?:png|jpe?g|gif|webp|avif|bmp);base64,[a-z0-9+/=\s]+$/i;
 
@@ -282,6 +283,14 @@ export class Markdown extends Component {
 
   componentDidUpdate(previous) {
     const { text, streaming } = this.props;
+    if (!streaming && previous.streaming && this.stream && text.startsWith(previous.text) && text.length > LONG) {
+      // Long text would be parsed for so long that the page stands still.
+      this.stream.write(text.slice(this.written));
+      this.stream.end();
+      this.streamed = text;
+      return;
+    }
+    if (!streaming && this.streamed === text) return;
     // Text that is only complete now is rendered once more, by the other parser.
     if (!streaming || !previous.streaming || !text.startsWith(previous.text)) this.stream = null;
     this.draw();
@@ -304,7 +313,7 @@ export class Markdown extends Component {
   }
 
   render({ text, streaming }, { whole }) {
-    const more = !streaming && !whole && text.length > MAX_SHOWN;
+    const more = !streaming && !whole && text.length > MAX_SHOWN && !this.stream;
     return html`
       <div class="markdown" ref=${(node) => (this.root = node)} onClick=${onCodeClick}></div>
       ${more && html`<button type="button" class="show-more" onClick=${() => this.setState({ whole: true })}>Show the other ${(text.length - MAX_SHOWN).toLocaleString("en")} characters</button>`}

@@ -106,7 +106,7 @@ export class VirtualList extends Component {
     super(props);
     this.positions = new RowPositions();
     this.positions.update(props.items, props.estimate);
-    this.state = { start: 0, end: 0 };
+    this.start = this.end = 0;
     this.follows = true;
     this.anchor = null;
     this.lastTop = 0;
@@ -124,10 +124,6 @@ export class VirtualList extends Component {
 
   componentWillUnmount() {
     this.observer.disconnect();
-  }
-
-  shouldComponentUpdate(next, state) {
-    return next !== this.props || state !== this.state;
   }
 
   componentDidUpdate() {
@@ -164,8 +160,8 @@ export class VirtualList extends Component {
     if (!this.scroller) return;
     this.positions.update(this.props.items, this.props.estimate);
     const { offsets, count, total } = this.positions;
-    this.top.style.height = `${offsets[Math.min(this.state.start, count)]}px`;
-    this.bottom.style.height = `${Math.max(0, total - offsets[Math.min(this.state.end, count)])}px`;
+    this.top.style.height = `${offsets[Math.min(this.start, count)]}px`;
+    this.bottom.style.height = `${Math.max(0, total - offsets[Math.min(this.end, count)])}px`;
     if (this.follows) {
       this.scrollTo(this.scroller.scrollHeight);
       this.show(total - this.height);
@@ -189,7 +185,11 @@ export class VirtualList extends Component {
   /** Chooses the rows that are in the page, if the visible part begins so far below the first row. */
   show(from) {
     const [start, end] = this.positions.range(from - MARGIN, from + this.height + MARGIN);
-    if (start !== this.state.start || end !== this.state.end) this.setState({ start, end });
+    if (start !== this.start || end !== this.end) {
+      this.start = start;
+      this.end = end;
+      this.setState({});
+    }
     if (this.scroller.scrollTop < 600 && this.positions.count) this.props.onNearTop?.();
   }
 
@@ -238,10 +238,21 @@ export class VirtualList extends Component {
     });
   }
 
-  render({ items, renderItem, contextOf, before, after, label }, { start, end }) {
-    const last = Math.min(end, items.length);
+  /** Keeps the same rows in the page when others were put in before them. */
+  shiftRange(items) {
+    const first = this.positions.items[this.start];
+    if (items === this.positions.items || !first || items[this.start]?.key === first.key) return;
+    const index = items.findIndex((item) => item.key === first.key);
+    if (index < 0) return;
+    this.end += index - this.start;
+    this.start = index;
+  }
+
+  render({ items, renderItem, contextOf, before, after, label }) {
+    this.shiftRange(items);
+    const last = Math.min(this.end, items.length);
     const rows = [];
-    for (let index = Math.min(start, last); index < last; index += 1) {
+    for (let index = Math.min(this.start, last); index < last; index += 1) {
       const item = items[index];
       rows.push(html`<${Row} key=${item.key} item=${item} context=${contextOf?.(item)} renderItem=${renderItem} observer=${this.observer} />`);
     }
