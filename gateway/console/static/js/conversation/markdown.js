@@ -13,6 +13,9 @@ import { visibleText } from "./safe-text.js";
 
 const MAX_SHOWN = 100_000;
 const LONG = 50_000;
+const SLICE = 1_000;
+const SLICE_TIME = 8;
+const MAX_SLICE_TIME = 60;
 const LINK = /^(?:https?:\/\/|mailto:)[^\s]+$/i;
 const DATA_IMAGE = /^data:image\/(?:png|jpe?g|gif|webp|avif|bmp);base64,[a-z0-9+/=\s]+$/i;
 
@@ -85,7 +88,6 @@ const CLEAN = {
 function plainText(text) {
   const block = document.createElement("p");
   block.className = "plain-text";
-  block.dir = "auto";
   block.textContent = text;
   return block;
 }
@@ -124,11 +126,11 @@ function elementsOf(markup) {
   }
   for (const code of fragment.querySelectorAll(":not(pre) > code")) code.removeAttribute("class");
   for (const table of fragment.querySelectorAll("table")) scrolling(table);
-  for (const block of fragment.querySelectorAll("p, li, h1, h2, h3, h4, h5, h6, blockquote, td, th")) block.dir = "auto";
   return fragment;
 }
 
 function checkbox(input, checked) {
+  input.closest("li")?.classList.add("task");
   input.type = "checkbox";
   input.disabled = true;
   input.checked = checked;
@@ -154,7 +156,6 @@ const TAGS = {
   [smd.RULE]: "hr", [smd.LIST_UNORDERED]: "ul", [smd.LIST_ORDERED]: "ol", [smd.LIST_ITEM]: "li", [smd.EQUATION_BLOCK]: "span",
   [smd.EQUATION_INLINE]: "span",
 };
-const DIRECTED = new Set(["p", "li", "h1", "h2", "h3", "h4", "h5", "h6", "blockquote"]);
 
 /** Appends the elements of a message as its text arrives. */
 export class MarkdownStream {
@@ -211,7 +212,6 @@ export class MarkdownStream {
       node = part.appendChild(document.createElement("tr"));
     } else if (type === smd.TABLE_CELL) {
       node = parent.appendChild(document.createElement(parent.parentElement.tagName === "THEAD" ? "th" : "td"));
-      node.dir = "auto";
     } else if (type === smd.CHECKBOX) {
       node = parent.appendChild(document.createElement("input"));
       checkbox(node, false);
@@ -220,7 +220,6 @@ export class MarkdownStream {
       parent.append(node);
     } else {
       node = parent.appendChild(document.createElement(TAGS[type] ?? "span"));
-      if (DIRECTED.has(TAGS[type])) node.dir = "auto";
       if (type === smd.EQUATION_INLINE || type === smd.EQUATION_BLOCK) {
         // Formulas are text here, with what they are written in.
         const mark = this._parser.pending[0] === "\\" ? (type === smd.EQUATION_INLINE ? "()" : "[]") : type === smd.EQUATION_INLINE ? "$$" : null;
@@ -270,6 +269,7 @@ export class Markdown extends Component {
     super(props);
     this.state = { whole: false };
     this.written = 0;
+    this.begun = 0;
     this.stream = null;
   }
 
@@ -285,9 +285,8 @@ export class Markdown extends Component {
     const { text, streaming } = this.props;
     if (!streaming && previous.streaming && this.stream && text.startsWith(previous.text) && text.length > LONG) {
       // Long text would be parsed for so long that the page stands still.
-      this.stream.write(text.slice(this.written));
-      this.stream.end();
       this.streamed = text;
+      this.write();
       return;
     }
     if (!streaming && this.streamed === text) return;
@@ -304,12 +303,35 @@ export class Markdown extends Component {
         this.stream = new MarkdownStream(this.root);
         this.written = 0;
       }
-      this.stream.write(text.slice(this.written));
-      this.written = text.length;
+      this.write();
       return;
     }
+    cancelAnimationFrame(this.frame);
     const cut = text.length > MAX_SHOWN && !this.state.whole;
     this.root.replaceChildren(renderMarkdown(cut ? text.slice(0, MAX_SHOWN) : text));
+  }
+
+  /** Appends what is new, for some milliseconds a frame: a fast agent does not keep the page from answering. */
+  write() {
+    cancelAnimationFrame(this.frame);
+    const { text, streaming } = this.props;
+    const begun = performance.now();
+    // The more the layout of a frame takes, the fewer frames there are, and the more each of them has to bring.
+    const until = begun + Math.max(SLICE_TIME, Math.min(MAX_SLICE_TIME, (begun - this.begun) / 2));
+    this.begun = begun;
+    while (this.written < text.length && performance.now() < until) {
+      let end = Math.min(text.length, this.written + SLICE);
+      // No half of a character that is two in UTF-16.
+      if (end < text.length && (text.charCodeAt(end) & 0xfc00) === 0xdc00) end += 1;
+      this.stream.write(text.slice(this.written, end));
+      this.written = end;
+    }
+    if (this.written < text.length) this.frame = requestAnimationFrame(() => this.write());
+    else if (!streaming) this.stream.end();
+  }
+
+  componentWillUnmount() {
+    cancelAnimationFrame(this.frame);
   }
 
   render({ text, streaming }, { whole }) {

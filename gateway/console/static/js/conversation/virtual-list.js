@@ -158,6 +158,8 @@ export class VirtualList extends Component {
   /** Brings positions, the rows in the page and the scroll position in line with the items and their heights. */
   settle() {
     if (!this.scroller) return;
+    // The reader has scrolled, and the event of that has not come yet.
+    if (Math.abs(this.scroller.scrollTop - this.lastTop) >= 1) this.noteScroll();
     this.positions.update(this.props.items, this.props.estimate);
     const { offsets, count, total } = this.positions;
     this.top.style.height = `${offsets[Math.min(this.start, count)]}px`;
@@ -196,20 +198,23 @@ export class VirtualList extends Component {
   remember(from) {
     if (!this.positions.count) return;
     const index = this.positions.at(Math.max(0, from));
-    this.anchor = { key: this.props.items[index].key, distance: this.positions.offsets[index] - from };
+    this.anchor = { key: this.positions.items[index].key, distance: this.positions.offsets[index] - from };
   }
 
   onScroll = () => {
+    this.noteScroll();
+    this.show(this.scroller.scrollTop - this.headHeight);
+  };
+
+  noteScroll() {
     const { scrollTop, scrollHeight, clientHeight } = this.scroller;
     const left = scrollHeight - clientHeight - scrollTop;
     // Output that makes the list longer does not scroll it. Only a reader moves it up.
     if (scrollTop < this.lastTop - 1 && left > 4) this.follow(false);
     else if (left <= NEAR_END && scrollTop >= this.lastTop) this.follow(true);
     this.lastTop = scrollTop;
-    const from = scrollTop - this.headHeight;
-    if (!this.follows) this.remember(from);
-    this.show(from);
-  };
+    if (!this.follows) this.remember(scrollTop - this.headHeight);
+  }
 
   follow(follows) {
     if (this.follows === follows) return;
