@@ -66,10 +66,22 @@ def everywhere(daemon: ConsoleDaemon, text: str) -> str:
         {"hook": said[:60]},
         {"tool_call": {"name": "Bash", "input": {"command": said, "cwd": said}, "result": said, "detail": said}},
         {"tool_call": {"name": "Read", "input": {"file_path": said}, "error": said}},
-        {"tool_call": {"name": "Edit", "input": {"file_path": said, "old_string": said, "new_string": f"{said}\nmore"}, "result": "ok"}},
+        {
+            "tool_call": {
+                "name": "Edit",
+                "input": {"file_path": said, "old_string": said, "new_string": f"{said}\nmore"},
+                "result": "ok",
+            }
+        },
         {"tool_call": {"name": "TodoWrite", "input": {"todos": [{"content": said, "status": "pending"}]}}},
         {"tool_call": {"name": "mcp__x__" + "y", "input": {said[:40] or "x": said}, "result": {"a": said}}},
-        {"tool_call": {"name": "Fetch", "input": {"url": said}, "result": [{"type": "text", "text": said}, {"type": "image", "url": said}]}},
+        {
+            "tool_call": {
+                "name": "Fetch",
+                "input": {"url": said},
+                "result": [{"type": "text", "text": said}, {"type": "image", "url": said}],
+            }
+        },
         {"subagent": {"label": said, "steps": [{"tool_call": {"name": "Grep", "input": {"pattern": said}, "result": said}}]}},
         {"line": said.replace("\n", " ")},
         {"usage": {"input_tokens": 5, "output_tokens": 5}},
@@ -95,7 +107,13 @@ def test_hostile_text_does_nothing(windows: Windows, daemon: ConsoleDaemon, atta
     with other_site() as other:
         text = attack.replace("OTHER", other.url())
         if live:
-            session = daemon.new_session([{"text": {"text": f"{brace(text)} and {brace(text)}", "chunk": 3}}, {"thinking": brace(text)}, {"text": "The end."}])
+            session = daemon.new_session(
+                [
+                    {"text": {"text": f"{brace(text)} and {brace(text)}", "chunk": 3}},
+                    {"thinking": brace(text)},
+                    {"text": "The end."},
+                ]
+            )
         else:
             session = everywhere(daemon, text)
         context = windows.context(viewport={"width": 1440, "height": 900})
@@ -109,7 +127,9 @@ def test_hostile_text_does_nothing(windows: Windows, daemon: ConsoleDaemon, atta
         else:
             expect(page.locator(".run-end")).to_be_visible()
         open_all(page)
-        page.evaluate("() => document.querySelectorAll('.talk-row a').forEach((link) => link.dispatchEvent(new MouseEvent('mouseover', { bubbles: true })))")
+        page.evaluate(
+            "() => document.querySelectorAll('.talk-row a').forEach((link) => link.dispatchEvent(new MouseEvent('mouseover', { bubbles: true })))"
+        )
         assert page.evaluate("[window.ran, window.attacks]") == [None, []]
         assert not dialogs and not other.requests and len(context.pages) == 1
         assert page.locator("#app").count() == 1 and page.locator("#app .conversation").count() == 1
@@ -129,7 +149,13 @@ def test_lines_of_a_megabyte_stay_usable(windows: Windows, daemon: ConsoleDaemon
             {"big_line": 1_000_000},
             {"message_end": {}},
             {"tool_call": {"name": "Bash", "input": {"command": f"echo {huge}"}, "result": huge}},
-            {"tool_call": {"name": "Bash", "input": {"command": "seq"}, "result": "\n".join(str(number) for number in range(150_000))}},
+            {
+                "tool_call": {
+                    "name": "Bash",
+                    "input": {"command": "seq"},
+                    "result": "\n".join(str(number) for number in range(150_000)),
+                }
+            },
             {"tool_call": {"name": "Write", "input": {"file_path": "a.txt", "content": huge}, "result": "ok"}},
             {"tool_call": {"name": "mcp__x__y", "input": {"value": huge}, "error": huge}},
             {"text": "The end."},
@@ -146,7 +172,9 @@ def test_lines_of_a_megabyte_stay_usable(windows: Windows, daemon: ConsoleDaemon
     more = page.locator(".tool", has_text="seq").locator(".show-more", has_text="Show more of").first
     more.click()
     expect(page.locator(".tool", has_text="seq").locator(".show-more", has_text="Show less")).to_be_visible()
-    took = page.evaluate("() => new Promise((done) => { const from = performance.now(); setTimeout(() => done(performance.now() - from), 0); })")
+    took = page.evaluate(
+        "() => new Promise((done) => { const from = performance.now(); setTimeout(() => done(performance.now() - from), 0); })"
+    )
     assert took < 1000
 
 
@@ -155,7 +183,15 @@ def test_images_are_shown_only_where_nothing_is_requested(windows: Windows, daem
     with other_site() as other:
         address = other.url().rstrip("/")
         session = daemon.new_session(
-            [{"text": f"![a dot]({dot})\n\n![far]({address}/far.png)"}, {"tool_call": {"name": "Look", "result": [{"type": "image", "url": dot}, {"type": "image", "url": f"{address}/far.png"}]}}]
+            [
+                {"text": f"![a dot]({dot})\n\n![far]({address}/far.png)"},
+                {
+                    "tool_call": {
+                        "name": "Look",
+                        "result": [{"type": "image", "url": dot}, {"type": "image", "url": f"{address}/far.png"}],
+                    }
+                },
+            ]
         )
         daemon.send(session, {"role": "user", "content": [{"type": "text", "text": "see"}, {"type": "image", "url": dot}]})
         page = open_conversation(windows, session)

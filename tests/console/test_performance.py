@@ -14,7 +14,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from tests.console.checked_pages import Windows
 from tests.console.console_daemon import ConsoleDaemon
-from tests.console.conversations import WIDE, at_the_end, open_conversation, rows
+from tests.console.conversations import at_the_end, open_conversation, rows
 
 LONGEST = 200
 """Milliseconds of the longest task, so that keys and clicks are answered at once."""
@@ -27,7 +27,11 @@ def tasks(browser: Browser, page: Page) -> Iterator[list[float]]:
     browser.start_tracing(page=page, categories=["disabled-by-default-devtools.timeline", "devtools.timeline"])
     yield found
     events = json.loads(browser.stop_tracing())["traceEvents"]
-    threads = {(event["pid"], event["tid"]) for event in events if event["name"] == "thread_name" and event["args"]["name"] == "CrRendererMain"}
+    threads = {
+        (event["pid"], event["tid"])
+        for event in events
+        if event["name"] == "thread_name" and event["args"]["name"] == "CrRendererMain"
+    }
     for event in events:
         if event["name"] == "RunTask" and (event["pid"], event["tid"]) in threads:
             found.append(event.get("tdur", 0) / 1000)
@@ -135,7 +139,9 @@ def test_two_thousand_deltas_a_second(browser: Browser, windows: Windows, daemon
 
 def test_a_reader_who_scrolled_up_stays_there(windows: Windows, daemon: ConsoleDaemon) -> None:
     paragraphs = "\n\n".join(f"Paragraph {number}" for number in range(80))
-    session = daemon.new_session([{"text": paragraphs}], [{"text": {"text": "more and more\n\n" * 200, "chunk": 15, "every": 0.01}}])
+    session = daemon.new_session(
+        [{"text": paragraphs}], [{"text": {"text": "more and more\n\n" * 200, "chunk": 15, "every": 0.01}}]
+    )
     daemon.send(session, "go")
     page = open_conversation(windows, session)
     expect(page.locator(".talk-answer", has_text="Paragraph 79")).to_be_visible()
