@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -72,7 +72,7 @@ TO_WEBP = """async (png) => {
 def settle(page: Page) -> None:
     """Wait until nothing is being loaded or moved."""
     page.wait_for_load_state("load")
-    page.locator(".page-loading").first.wait_for(state="detached")
+    page.locator(".page-loading").first.wait_for(state="detached", timeout=60_000)
     page.wait_for_timeout(900)
 
 
@@ -84,11 +84,12 @@ def take(browser: Browser, folder: Path, everything: bool) -> None:
             sessions = demo_sessions(daemon)
             windows = Windows(browser, daemon.url)
             converter = browser.new_page()
-            pages: dict[tuple[str, str], Page] = {}
-            for name, (path, prepare, documented) in SHOTS.items():
-                for size, theme in EVERY if everything else documented:
-                    page = pages.get((size, theme)) or windows.open(context=_context(windows, size, theme))
-                    pages[size, theme] = page
+            for size, theme in EVERY:
+                context = _context(windows, size, theme)
+                page = windows.open(context=context)
+                for name, (path, prepare, documented) in SHOTS.items():
+                    if not everything and (size, theme) not in documented:
+                        continue
                     page.goto("/console" + path.format(**sessions))
                     settle(page)
                     prepare(page)
@@ -99,6 +100,7 @@ def take(browser: Browser, folder: Path, everything: bool) -> None:
                     else:
                         webp = converter.evaluate(TO_WEBP, base64.b64encode(png).decode())
                         (folder / f"{name}-{size}-{theme}.webp").write_bytes(base64.b64decode(webp))
+                context.close()
             sys.stderr.write("".join(f"{problem}\n" for problem in windows.problems))
             windows.close()
         finally:
@@ -107,12 +109,6 @@ def take(browser: Browser, folder: Path, everything: bool) -> None:
 
 def _context(windows: Windows, size: str, theme: Any) -> BrowserContext:
     return windows.context(viewport=SIZES[size], color_scheme=theme, reduced_motion="reduce")
-
-
-def documented_files() -> Iterator[str]:
-    """Yield the names of the files in docs/console."""
-    for name, (_, _, documented) in SHOTS.items():
-        yield from (f"{name}-{size}-{theme}.webp" for size, theme in documented)
 
 
 def main(*arguments: str) -> None:

@@ -36,6 +36,15 @@ V3_ENDPOINTS: list[tuple[str, str, dict[str, Any]]] = [
     ("DELETE", "/sessions/sess_x", {}),
     ("POST", "/sessions/sess_x/cancel", {}),
     ("GET", "/sessions/sess_x/events?after=junk", {}),
+    ("PATCH", "/sessions/sess_x", {"json": {"title": 1}}),
+    ("GET", "/sessions/sess_x/log?after=junk", {}),
+    ("GET", "/sessions/sess_x/messages?first=junk", {}),
+    ("GET", "/sessions/sess_x/files?limit=junk", {}),
+    ("GET", "/sessions/sess_x/frames", {}),
+    ("POST", "/sessions/sess_x/fork", {"json": {}}),
+    ("GET", "/folders", {}),
+    ("GET", "/updates", {}),
+    ("GET", "/search", {}),
 ]
 ENDPOINTS = [
     *V2_ENDPOINTS[:-1],
@@ -58,6 +67,15 @@ ENDPOINTS = [
     ("GET", "/v1/models", {}),
     ("GET", "/v1/models/sonnet", {}),
     ("GET", "/v1/drivers", {}),
+    ("GET", "/v1/live-agents", {}),
+    ("DELETE", "/v1/live-agents/live_x", {}),
+    ("GET", "/v1/keys", {}),
+    ("POST", "/v1/keys", {"json": {"name": "phone"}}),
+    ("DELETE", "/v1/keys/key_x", {}),
+    ("GET", "/v1/audit", {}),
+    ("GET", "/v1/policy", {}),
+    ("POST", "/v1/policy/check", {"json": {}}),
+    ("GET", "/v1/diagnosis", {}),
     ("GET", "/metrics", {}),
     *[(method, "/acp/echo", {}) for method in ("POST", "GET", "DELETE")],
     ("GET", "/openapi.json", {}),
@@ -99,6 +117,8 @@ async def test_every_documented_endpoint_is_covered(portico: RunningGateway) -> 
         "/sonnet": "/{model_id}",
         "resp_x": "{response_id}",
         "conv_x": "{conversation_id}",
+        "live_x": "{id}",
+        "key_x": "{name}",
     }
     tested = set()
     for method, path, _ in ENDPOINTS:
