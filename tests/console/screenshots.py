@@ -34,8 +34,9 @@ def to_the_edit(page: Page) -> None:
 
 def try_a_command(page: Page) -> None:
     """Ask the rules about a command."""
+    page.get_by_label("Tool", exact=True).fill("Bash")
     page.get_by_label("Command", exact=True).fill("git status && rm -rf build")
-    page.get_by_role("button", name="Check").click()
+    page.get_by_role("button", name="Check", exact=True).click()
 
 
 def nothing(_: Page) -> None:
