@@ -6,14 +6,16 @@ Only stored events are in a page. The newest events, which are not stored yet, c
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from pydantic_core import to_json
 
 from gateway.store import Store
 
-MAX_PAGE_BYTES = 4 * 1024 * 1024
+MAX_PAGE_BYTES = 1024 * 1024
 """How much JSON one page is made of, about. A single event, or a row of the store, may be larger."""
 WHOLE_TURNS = 4
 """A page has whole turns where they have this many times the requested events at most."""
@@ -23,6 +25,8 @@ _DELTAS = (b'{"kind":"agent_token","text":"', b'{"kind":"thinking","text":"')
 _TOOL_OUTPUT, _TEXT = b'{"kind":"tool_output",', b',"text":"'
 _TOOL_INPUT, _NAME = b'{"kind":"tool_input",', b',"name":"'
 _END = b'"}'
+# Deltas come by the thousand: successive ones of a kind are found and joined at once, which takes a tenth of the time.
+_RUNS = re.compile(b"|".join(b"(?:%b[^\n]*+(?:\n|$))++" % re.escape(prefix) for prefix in _DELTAS) + rb"|[^\n]*+(?:\n|$)")
 
 Line = tuple[int, bytes]
 """The number of an event, and its JSON."""
@@ -41,6 +45,15 @@ class LogPage:
     more: bool
 
 
+class _Part(NamedTuple):
+    """The events `first` to `last` as one event. Successive parts with the same `group` are merged; None stands alone."""
+
+    first: int
+    last: int
+    group: bytes | None
+    data: bytes
+
+
 def gap(first: int, last: int) -> bytes:
     """Return what stands for numbers that no event has, as JSON."""
     return to_json({"kind": "gap", "from": first, "to": last, "reason": LOST})
@@ -51,130 +64,133 @@ async def page_before(store: Store, log_id: str, before: int, limit: int, *, mer
 
     With `merge`, successive deltas of one kind, or of one call, are one event.
     """
-    part = _Backwards(before, limit, merge)
-    while not part.full:
-        rows = await store.events.read_before(log_id, part.first)
+    collected, position = _Collected(limit), before
+    while not collected.full:
+        rows = await store.events.read_before(log_id, position)
         if not rows:
             break
         # Splitting rows with many small events takes milliseconds.
-        await asyncio.to_thread(part.add, rows)
-    lines = part.lines()
-    first = lines[0][0] if lines else before
-    events = await asyncio.to_thread(_page_events, lines, lines[0][0] if lines else before, before, merge)
-    return LogPage(events, first, before - 1, part.full and first > 1)
+        await asyncio.to_thread(collected.add_older, _clipped(rows, end=position), merge)
+        position = rows[-1][0]
+    parts = collected.parts[::-1]
+    first = parts[0].first if parts else before
+    return LogPage(_events(parts, first, before), first, before - 1, collected.full and first > 1)
 
 
 async def page_after(store: Store, log_id: str, after: int, limit: int, *, merge: bool = False) -> LogPage:
     """Return the first `limit` stored events after a number, as `page_before`."""
-    part = _Forwards(after, limit, merge)
-    while not part.full:
-        rows = await store.events.read(log_id, part.last)
+    collected, position = _Collected(limit), after
+    while not collected.full:
+        rows = await store.events.read(log_id, position)
         if not rows:
             break
-        await asyncio.to_thread(part.add, rows)
-    lines = part.lines()
-    last = lines[-1][0] if lines else after
-    events = await asyncio.to_thread(_page_events, lines, after + 1, last + 1, merge)
-    return LogPage(events, after + 1, last, part.full)
+        await asyncio.to_thread(collected.add_newer, _clipped(rows, after=position), merge)
+        number, body = rows[-1]
+        position = number + body.count(b"\n")
+    parts = collected.parts
+    last = parts[-1].last if parts else after
+    return LogPage(_events(parts, after + 1, last + 1), after + 1, last, collected.full)
 
 
 class _Collected:
-    """Lines in the order of reading, up to the size of a page. `cut` is how many of them are whole turns."""
+    """The parts of a page in the order of reading, until it is `full`."""
 
-    def __init__(self, limit: int, merge: bool) -> None:
-        self._limit, self._merge = limit, merge
-        self._lines: list[Line] = []
-        self._count = self._size = self._cut = self._at_limit = 0
-        self._group: bytes | None = None
+    def __init__(self, limit: int) -> None:
+        self.parts: list[_Part] = []
         self.full = False
+        self._limit = limit
+        self._count = self._size = 0
+        self._whole = self._at_limit = 0
+        """How many parts are whole turns, and how many are `limit` events."""
 
-    def _take(self, line: Line) -> None:
-        group = _group_of(line[1]) if self._merge else None
-        if group is None or group != self._group:
+    def add_older(self, rows: Iterable[tuple[int, bytes]], merge: bool) -> None:
+        """Add rows before those so far, the newest first."""
+        for number, body in rows:
+            for part in reversed(list(_split(number, body, merge))):
+                self._take(part)
+                if part.data.startswith(_TURN_START):
+                    self._whole = len(self.parts)
+                    if self._count >= self._limit:
+                        return self._end()
+                if self._too_large:
+                    return self._end()
+
+    def add_newer(self, rows: Iterable[tuple[int, bytes]], merge: bool) -> None:
+        """Add rows after those so far."""
+        for number, body in rows:
+            for part in _split(number, body, merge):
+                if part.data.startswith(_TURN_START):
+                    self._whole = len(self.parts)
+                    if self._count >= self._limit:
+                        return self._end()
+                if self._too_large:
+                    return self._end()
+                self._take(part)
+
+    def _take(self, part: _Part) -> None:
+        if not self.parts or part.group is None or part.group != self.parts[-1].group:
             if self._count == self._limit:
-                self._at_limit = len(self._lines)
+                self._at_limit = len(self.parts)
             self._count += 1
-        self._group = group
-        self._lines.append(line)
-        self._size += len(line[1])
+        self.parts.append(part)
+        self._size += len(part.data)
 
     @property
     def _too_large(self) -> bool:
         return self._count >= WHOLE_TURNS * self._limit or self._size >= MAX_PAGE_BYTES
 
-    def _mark(self) -> None:
-        """The lines so far are whole turns."""
-        self._cut = len(self._lines)
-
     def _end(self) -> None:
         """Leave out what is too much: the part of a turn after whole ones, or else what is beyond the limit."""
         self.full = True
-        keep = self._cut or (self._at_limit if self._count > self._limit else 0) or len(self._lines)
-        del self._lines[keep:]
+        del self.parts[self._whole or self._at_limit or len(self.parts) :]
 
 
-class _Backwards(_Collected):
-    def __init__(self, before: int, limit: int, merge: bool) -> None:
-        super().__init__(limit, merge)
-        self.first = before
-
-    def add(self, rows: Iterable[tuple[int, bytes]]) -> None:
-        """Add rows, the newest first."""
-        for number, body in rows:
-            lines = body.split(b"\n")
-            for seq in range(min(number + len(lines), self.first) - 1, number - 1, -1):
-                line = lines[seq - number]
-                self._take((seq, line))
-                self.first = seq
-                if line.startswith(_TURN_START):
-                    self._mark()
-                    if self._count >= self._limit:
-                        return self._end()
-                if self._too_large:
-                    return self._end()
-
-    def lines(self) -> list[Line]:
-        return self._lines[::-1]
+def _clipped(rows: Iterable[tuple[int, bytes]], after: int = 0, end: int | None = None) -> Iterator[tuple[int, bytes]]:
+    """The rows with the events after a number and before `end` only."""
+    for number, body in rows:
+        if number > after and (end is None or number + body.count(b"\n") < end):
+            yield number, body
+            continue
+        first = max(number, after + 1)
+        lines = body.split(b"\n")[first - number : None if end is None else end - number]
+        if lines:
+            yield first, b"\n".join(lines)
 
 
-class _Forwards(_Collected):
-    def __init__(self, after: int, limit: int, merge: bool) -> None:
-        super().__init__(limit, merge)
-        self.last = after
-
-    def add(self, rows: Iterable[tuple[int, bytes]]) -> None:
-        for number, body in rows:
-            for seq, line in enumerate(body.split(b"\n"), number):
-                if seq <= self.last:
-                    continue
-                if line.startswith(_TURN_START) and self._lines:
-                    self._mark()
-                    if self._count >= self._limit:
-                        return self._end()
-                if self._too_large:
-                    return self._end()
-                self._take((seq, line))
-                self.last = seq
-
-    def lines(self) -> list[Line]:
-        return self._lines
+def _split(number: int, body: bytes, merge: bool) -> Iterator[_Part]:
+    """The parts of a row: its events, or with `merge` each run of deltas of one kind as one."""
+    if not merge:
+        for seq, line in enumerate(body.split(b"\n"), number):
+            yield _Part(seq, seq, None, line)
+        return
+    for match in _RUNS.finditer(body):
+        lines = match[0].removesuffix(b"\n")
+        if not lines:
+            continue
+        group, count = _group_of(lines), lines.count(b"\n")
+        # A line feed in a text is escaped, so that this is between two events.
+        data = lines.replace(_END + b"\n" + group, b"") if count and group is not None else lines
+        yield _Part(number, number + count, group, data)
+        number += count + 1
 
 
-def _page_events(lines: Sequence[Line], first: int, end: int, merge: bool) -> list[Line]:
-    """The lines with the gaps between `first` and before `end`, and merged if that is wanted."""
-    numbered = list(_with_gaps(lines, first, end))
-    return list(_merged(numbered)) if merge else numbered
-
-
-def _with_gaps(lines: Iterable[Line], first: int, end: int) -> Iterator[Line]:
-    expected = first
-    for line in lines:
-        if line[0] > expected:
-            yield line[0] - 1, gap(expected, line[0] - 1)
-        yield line
-        expected = line[0] + 1
-    if end > expected:
-        yield end - 1, gap(expected, end - 1)
+def _events(parts: Iterable[_Part], first: int, end: int) -> list[Line]:
+    """The events of a page from `first` to before `end`, with its gaps, and merged."""
+    found: list[Line] = []
+    run: list[_Part] = []
+    for part in parts:
+        if run and (part.group is None or part.group != run[-1].group or part.first != run[-1].last + 1):
+            found.append(_joined(run))
+            run = []
+        if part.first > first:
+            found.append((part.first - 1, gap(first, part.first - 1)))
+        run.append(part)
+        first = part.last + 1
+    if run:
+        found.append(_joined(run))
+    if end > first:
+        found.append((end - 1, gap(first, end - 1)))
+    return found
 
 
 def _group_of(line: bytes) -> bytes | None:
@@ -190,24 +206,10 @@ def _group_of(line: bytes) -> bytes | None:
     return None
 
 
-def _merged(lines: Iterable[Line]) -> Iterator[Line]:
-    group: bytes | None = None
-    held: list[bytes] = []
-    last = 0
-    for seq, line in lines:
-        found = _group_of(line)
-        if held and (found is None or found != group):
-            yield last, _join(group, held)
-            held = []
-        held.append(line)
-        group, last = found, seq
-    if held:
-        yield last, _join(group, held)
-
-
-def _join(group: bytes | None, lines: Sequence[bytes]) -> bytes:
-    if len(lines) == 1 or group is None or group.startswith(_TOOL_INPUT):
+def _joined(run: Sequence[_Part]) -> Line:
+    last, group = run[-1], run[-1].group
+    if len(run) == 1 or group is None or group.startswith(_TOOL_INPUT):
         # Each event about a call that is being written has the members of those before.
-        return lines[-1]
+        return last.last, last.data
     # The bodies of JSON strings can be joined: no escape sequence is divided between two of them.
-    return group + b"".join([line[len(group) : -len(_END)] for line in lines]) + _END
+    return last.last, group + b"".join([part.data[len(group) : -len(_END)] for part in run]) + _END

@@ -76,6 +76,8 @@ class SessionSearch:
         self._work: asyncio.Task[None] | None = None
         self._wanted, self._prepared = asyncio.Event(), asyncio.Event()
         self._lock = asyncio.Lock()
+        self._deleted: set[str] = set()
+        self._removing: asyncio.Task[None] | None = None
         self._complete = False
 
     def start(self) -> None:
@@ -84,9 +86,11 @@ class SessionSearch:
 
     async def close(self) -> None:
         """Stop. What the index lacks is added after the next start."""
-        if self._work is not None:
-            self._work.cancel()
-            await asyncio.wait([self._work])
+        works = [work for work in (self._work, self._removing) if work is not None]
+        for work in works:
+            work.cancel()
+        if works:
+            await asyncio.wait(works)
 
     async def search(self, caller: Caller, query: str, *, agent: str | None, limit: int, after: int | Position | None) -> Results:
         """Search the sessions of a caller, the newest session first. Raises BadRequest, NotSupported.
@@ -190,20 +194,28 @@ class SessionSearch:
             log.exception("the index of the search lacks earlier sessions, until the gateway is started again")
 
     async def _update(self) -> None:
-        """Add what has changed since the last call."""
+        """Add what has changed since the last call. What was deleted is removed later: it is not found any more."""
         async with self._lock:
             changes = self._listener.drain()
-            for session_id in (one for one, change in changes.items() if change == "deleted"):
-                await self._store.search.remove(session_id)
+            self._deleted |= {one for one, change in changes.items() if change == "deleted"}
+            if self._deleted and (self._removing is None or self._removing.done()):
+                self._removing = asyncio.create_task(self._remove())
             changed = [one for one, change in changes.items() if change == "changed"]
             for first in range(0, len(changed), SESSIONS):
                 for session in await self._store.search.not_indexed(SESSIONS, changed[first : first + SESSIONS]):
                     await self._index(session)
 
+    async def _remove(self) -> None:
+        try:
+            while self._deleted:
+                await self._store.search.remove(self._deleted.pop())
+        except Exception:
+            log.exception("the index of the search has deleted sessions, until the gateway is started again")
+
     async def _index(self, session: NotIndexed, *, pause: bool = False) -> None:
         position, loop = session.next_position, asyncio.get_running_loop()
-        rows = await self._store.messages.numbered(session.session_id, position, READ_MESSAGES)
         while True:
+            rows = await self._store.messages.numbered(session.session_id, position, READ_MESSAGES)
             texts = await asyncio.to_thread(_indexed, rows)
             for part, end in _parts(texts, position):
                 began = loop.time()
@@ -212,8 +224,7 @@ class SessionSearch:
                     # No more than half of the time of the thread that writes.
                     await asyncio.sleep(loop.time() - began)
                 position = end
-            rows = await self._store.messages.numbered(session.session_id, position, READ_MESSAGES)
-            if not rows:
+            if position >= session.end or not rows:
                 return
 
 

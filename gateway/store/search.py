@@ -58,10 +58,11 @@ Position = tuple[float, str, int]
 
 @dataclass(frozen=True, slots=True)
 class NotIndexed:
-    """A session that the index lacks something of: the messages from `next_position` on, or the `title` of today."""
+    """A session that the index lacks something of: messages from `next_position` to before `end`, or the `title` of today."""
 
     session_id: str
     next_position: int
+    end: int
     title: str | None
 
 
@@ -106,7 +107,7 @@ class SearchRepository:
             indexed.c.number.is_(None), next_position < count, func.coalesce(title, "") != func.coalesce(indexed.c.title, "")
         )
         query = (
-            select(table.c.id, next_position.label("next_position"), title.label("title"))
+            select(table.c.id, next_position.label("next_position"), count.label("end"), title.label("title"))
             .outerjoin_from(table, indexed, indexed.c.session == table.c.id)
             .outerjoin(known, known.c.session_id == table.c.id)
             .where(lacking)

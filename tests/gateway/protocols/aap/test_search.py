@@ -51,6 +51,15 @@ async def texts(client: httpx.AsyncClient, q: str, **query: Any) -> list[str]:
     ]
 
 
+async def until_complete(client: httpx.AsyncClient) -> None:
+    """Wait until the index has all sessions."""
+
+    async def complete() -> bool:
+        return bool((await client.get("/aap/v3/search", params={"q": "x"})).json()["complete"])
+
+    await wait_until(complete)
+
+
 async def say(client: httpx.AsyncClient, *messages: str, agent: str = "echo") -> str:
     session = await create(client, agent)
     for message in messages:
@@ -184,14 +193,11 @@ async def test_sessions_from_before_the_index_are_indexed_in_the_background(daem
         connection.commit()
     await daemon.start()
     async with daemon.client() as client:
-
-        async def complete() -> bool:
-            return bool((await client.get("/aap/v3/search", params={"q": "early"})).json()["complete"])
-
-        await wait_until(complete)
+        await until_complete(client)
         assert [one["sessionId"] for one in await found(client, "early")] == [session, session]
         await client.delete(f"{SESSIONS}/{session}")
         assert await found(client, "early") == []
+        await wait_until(lambda: _indexed_sessions(file) == [])
     await daemon.stop()
     with closing(sqlite3.connect(file)) as connection:
         assert connection.execute("SELECT count(*) FROM search_texts").fetchone() == (0,)
@@ -214,7 +220,8 @@ async def test_what_a_kill_has_left_is_indexed_or_removed(daemon: Daemon, tmp_pa
         connection.commit()
     await daemon.start()
     async with daemon.client() as client:
-        await wait_until(lambda: _indexed_sessions(file) == [kept])
+        await until_complete(client)
+        assert _indexed_sessions(file) == [kept]
         assert len(await found(client, "words")) == 4
         assert len(await found(client, "newest")) == 2
 
