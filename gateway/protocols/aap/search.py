@@ -73,7 +73,7 @@ def router(gateway: Gateway, base: str, tag: str) -> APIRouter:
     """The route at a base URL, with this tag."""
     _, routes = version_routers(gateway, base, tag)
 
-    @routes.get("/search", openapi_extra=examples.SEARCH)
+    @routes.get("/search", responses=examples.NO_SEARCH, openapi_extra=examples.SEARCH)
     async def search(
         caller: CurrentCaller, q: WordsQuery, agent: AgentQuery = None, limit: LimitQuery = 20, after: AfterQuery = None
     ) -> SearchResponse:

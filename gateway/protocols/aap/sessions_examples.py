@@ -107,7 +107,17 @@ SEARCH = openapi_extra(
                 }
             ],
             "complete": True,
-        },
-        501: {"error": "the search needs an SQLite with the module FTS5, which this Python has not"},
+        }
     }
 )
+NO_SEARCH: dict[int | str, dict[str, Any]] = {
+    501: {
+        "description": "The store cannot be searched.",
+        "content": {
+            "application/json": {
+                "schema": {"$ref": "#/components/schemas/ErrorResponse"},
+                "example": {"error": "the search needs an SQLite with the module FTS5, which this Python has not"},
+            }
+        },
+    }
+}
