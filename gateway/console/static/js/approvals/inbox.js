@@ -44,7 +44,7 @@ export function Inbox() {
 function WaitingSession({ session }) {
   const { cwd, waitingSince } = session["x-portico"];
   const title = titleOf(session);
-  return html`<section class="inbox-session" aria-label=${title}>
+  return html`<section class="inbox-session" role="group" aria-label=${title}>
     <header>
       <h2>
         <${Link} href=${sessionPath(session.sessionId)}><bdi dir="auto">${title}</bdi><//>
