@@ -230,6 +230,22 @@ def test_a_new_session_that_is_refused_keeps_everything(daemon: ConsoleDaemon, w
     expect(page.get_by_role("textbox", name="First message")).to_have_value("hello")
 
 
+def test_a_first_message_that_the_agent_cannot_take_is_sent_again(daemon: ConsoleDaemon, windows: Windows) -> None:
+    windows.expect("503 \\(Service Unavailable\\)")
+    page = windows.open()
+    page.get_by_role("button", name="All options and tools").click()
+    page.get_by_role("dialog").get_by_label("Scenario").fill("later.json")
+    page.keyboard.press("Escape")
+    page.get_by_role("textbox", name="First message").fill("hello")
+    page.get_by_role("textbox", name="First message").press("Enter")
+    expect(page).to_have_url(re.compile("/console/sessions/sess_"))
+    expect(page.locator(".outgoing")).to_contain_text("later.json")
+    daemon.scenario(SAYS, name="later.json")
+    page.locator(".outgoing").get_by_role("button", name="Retry").click()
+    expect_text(page, "You said: hello")
+    expect(page.locator(".outgoing")).to_have_count(0)
+
+
 def test_a_new_session_without_a_message(daemon: ConsoleDaemon, page: Page) -> None:
     page.get_by_role("button", name="Agent:").click()
     page.get_by_role("option", name=re.compile("Echo")).click()
