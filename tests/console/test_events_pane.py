@@ -226,7 +226,8 @@ def run_copied(page: Page, title: str) -> str:
     command = clipboard(page)
     assert KEY not in command
     environment = {"PATH": os.environ["PATH"], "PORTICO_KEY": KEY, "HOME": "/nonexistent"}
-    found = subprocess.run(["bash", "-c", command], env=environment, capture_output=True, text=True, timeout=60)
+    # Not as an argument, which may be too short for it: bash reads it as it reads what is pasted.
+    found = subprocess.run(["bash"], input=command, env=environment, capture_output=True, text=True, timeout=60)
     assert found.returncode == 0, found.stderr
     return found.stdout
 
@@ -287,8 +288,19 @@ def test_turns_with_answers_to_calls_as_curl(windows: Windows, daemon: ConsoleDa
     daemon.send(session, reply)
     page = open_events(windows, session)
     page.get_by_role("tab", name="As curl").click()
-    text = page.locator("[data-request=turn]").inner_text()
-    assert json.dumps({**reply, "reason": "it'\\''s not needed"}, separators=(",", ":")).replace("\\\\", "\\") in text
+    reply_as_word = json.dumps(reply, separators=(",", ":")).replace("'", "'\\''")
+    expect(page.locator("[data-request=turn]")).to_contain_text(reply_as_word)
+
+
+def test_a_long_message_as_curl_runs_in_bash(windows: Windows, daemon: ConsoleDaemon) -> None:
+    session = daemon.new_session(agent="echo")
+    text = HOSTILE + "END_OF_BODY\n" * 20_000
+    daemon.send(session, text)
+    page = open_events(windows, session)
+    page.get_by_role("tab", name="As curl").click()
+    streamed = run_copied(page, "Send this turn")
+    said = "".join(json.loads(line[6:])["delta"] for line in streamed.splitlines() if line.startswith('data: {"delta"'))
+    assert text in said
 
 
 def test_shell_quoting_keeps_every_text(windows: Windows) -> None:

@@ -1,6 +1,8 @@
 /** Shell commands with curl that make the same requests as the console. They name the key as $PORTICO_KEY. Pure. */
 
 const JSON_TYPE = "Content-Type: application/json";
+/** Characters: Linux takes 128 KiB for one argument, and a character may be three bytes. */
+const LONGEST_ARGUMENT = 40_000;
 /** Expanded by the shell, unlike everything else in a command. */
 const AUTHORIZATION = '-H "Authorization: Bearer $PORTICO_KEY"';
 
@@ -22,9 +24,15 @@ export function shellQuote(text) {
 export function curlCommand({ method = "GET", url, body, stream = false, headers = [] }) {
   const first = ["curl", stream ? "-sSN" : "-sS", ...(method === "GET" || (method === "POST" && body !== undefined) ? [] : ["-X", method])];
   const lines = [`${first.join(" ")} ${shellQuote(url)}`, AUTHORIZATION, ...headers.map((header) => `-H ${shellQuote(header)}`)];
-  // --data-raw: a body that begins with @ is no file name.
-  if (body !== undefined) lines.push(`-H ${shellQuote(JSON_TYPE)}`, `--data-raw ${shellQuote(JSON.stringify(body))}`);
+  if (body !== undefined) lines.push(`-H ${shellQuote(JSON_TYPE)}`, bodyArgument(JSON.stringify(body)));
   return lines.join(" \\\n  ");
+}
+
+function bodyArgument(json) {
+  // --data-raw: a body that begins with @ is no file name.
+  if (json.length < LONGEST_ARGUMENT) return `--data-raw ${shellQuote(json)}`;
+  // JSON has no line ends, so the line that ends the document is not in it.
+  return `--data-binary @- <<'END_OF_BODY'\n${json}\nEND_OF_BODY\n`;
 }
 
 /**

@@ -8,7 +8,6 @@ import { PaneHeader, Select, Tabs } from "../ui/index.js";
 import { summary } from "./event-log.js";
 import { FramesView } from "./frames-view.js";
 import { LogView } from "./log-view.js";
-import { useTitle } from "./parts.js";
 import { RequestsView } from "./requests-view.js";
 import { useEventLog } from "./use-event-log.js";
 
@@ -33,7 +32,6 @@ function Pane({ sessionId }) {
   const { turns } = log.all;
   const chosen = turns.find((one) => one.id === turn) ?? turns[turns.length - 1] ?? null;
   const title = session ? visibleText(titleOf(session)) : sessionId;
-  useTitle(`Events of ${title}`);
   const showFrames = (id) => {
     setTurn(id);
     setView("frames");

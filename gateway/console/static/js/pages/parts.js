@@ -4,19 +4,8 @@ import { api } from "../api.js";
 import { html, useCallback, useEffect, useRef, useState } from "../preact.js";
 import { Button, CopyButton, Dialog, Icon, PaneHeader, Spinner, copyText, toast } from "../ui/index.js";
 
-/** The title of the window while a component is shown. */
-export function useTitle(title) {
-  useEffect(() => {
-    document.title = `${title} · Portico`;
-    return () => {
-      document.title = "Portico";
-    };
-  }, [title]);
-}
-
 /** A page with its heading, a sentence about it, and its actions. */
 export function Page({ title, about, actions, children, wide = false }) {
-  useTitle(title);
   return html`<div class="page">
     <${PaneHeader} title=${title}>${actions}<//>
     <div class="page-scroll"><div class=${`page-body ${wide ? "page-wide" : ""}`}>
