@@ -19,10 +19,14 @@ export class RowPositions {
     this.heights = new Map();
     this.offsets = new Float64Array(1);
     this._index = null;
+    this._changed = true;
   }
 
   /** @param {{key: string}[]} items @param {(item: any) => number} estimate */
   update(items, estimate) {
+    if (items === this.items && !this._changed) return;
+    if (items !== this.items) this._index = null;
+    this._changed = false;
     const count = items.length;
     if (this.offsets.length < count + 1) {
       this.offsets = new Float64Array(Math.max(count + 1, this.offsets.length * 2));
@@ -35,7 +39,6 @@ export class RowPositions {
     this.offsets[count] = at;
     this.count = count;
     this.items = items;
-    this._index = null;
   }
 
   get total() {
@@ -46,6 +49,7 @@ export class RowPositions {
   measured(key, height) {
     if (Math.abs((this.heights.get(key) ?? -1) - height) < 0.5) return false;
     this.heights.set(key, height);
+    this._changed = true;
     return true;
   }
 
@@ -102,7 +106,7 @@ export class VirtualList extends Component {
     super(props);
     this.positions = new RowPositions();
     this.positions.update(props.items, props.estimate);
-    this.state = { start: 0, end: 0 };
+    this.start = this.end = 0;
     this.follows = true;
     this.anchor = null;
     this.lastTop = 0;
@@ -120,10 +124,6 @@ export class VirtualList extends Component {
 
   componentWillUnmount() {
     this.observer.disconnect();
-  }
-
-  shouldComponentUpdate(next, state) {
-    return next !== this.props || state !== this.state;
   }
 
   componentDidUpdate() {
@@ -158,10 +158,12 @@ export class VirtualList extends Component {
   /** Brings positions, the rows in the page and the scroll position in line with the items and their heights. */
   settle() {
     if (!this.scroller) return;
+    // The reader has scrolled, and the event of that has not come yet.
+    if (Math.abs(this.scroller.scrollTop - this.lastTop) >= 1) this.noteScroll();
     this.positions.update(this.props.items, this.props.estimate);
     const { offsets, count, total } = this.positions;
-    this.top.style.height = `${offsets[Math.min(this.state.start, count)]}px`;
-    this.bottom.style.height = `${Math.max(0, total - offsets[Math.min(this.state.end, count)])}px`;
+    this.top.style.height = `${offsets[Math.min(this.start, count)]}px`;
+    this.bottom.style.height = `${Math.max(0, total - offsets[Math.min(this.end, count)])}px`;
     if (this.follows) {
       this.scrollTo(this.scroller.scrollHeight);
       this.show(total - this.height);
@@ -185,29 +187,36 @@ export class VirtualList extends Component {
   /** Chooses the rows that are in the page, if the visible part begins so far below the first row. */
   show(from) {
     const [start, end] = this.positions.range(from - MARGIN, from + this.height + MARGIN);
-    if (start !== this.state.start || end !== this.state.end) this.setState({ start, end });
+    if (start !== this.start || end !== this.end) {
+      this.start = start;
+      this.end = end;
+      this.setState({});
+    }
     if (this.scroller.scrollTop < 600 && this.positions.count) this.props.onNearTop?.();
   }
 
   remember(from) {
     if (!this.positions.count) return;
     const index = this.positions.at(Math.max(0, from));
-    this.anchor = { key: this.props.items[index].key, distance: this.positions.offsets[index] - from };
+    this.anchor = { key: this.positions.items[index].key, distance: this.positions.offsets[index] - from };
   }
 
   onScroll = () => {
     // An event of the list's last layout may come after its end.
     if (!this.scroller) return;
+    this.noteScroll();
+    this.show(this.scroller.scrollTop - this.headHeight);
+  };
+
+  noteScroll() {
     const { scrollTop, scrollHeight, clientHeight } = this.scroller;
     const left = scrollHeight - clientHeight - scrollTop;
     // Output that makes the list longer does not scroll it. Only a reader moves it up.
     if (scrollTop < this.lastTop - 1 && left > 4) this.follow(false);
     else if (left <= NEAR_END && scrollTop >= this.lastTop) this.follow(true);
     this.lastTop = scrollTop;
-    const from = scrollTop - this.headHeight;
-    if (!this.follows) this.remember(from);
-    this.show(from);
-  };
+    if (!this.follows) this.remember(scrollTop - this.headHeight);
+  }
 
   follow(follows) {
     if (this.follows === follows) return;
@@ -236,10 +245,21 @@ export class VirtualList extends Component {
     });
   }
 
-  render({ items, renderItem, contextOf, before, after, label }, { start, end }) {
-    const last = Math.min(end, items.length);
+  /** Keeps the same rows in the page when others were put in before them. */
+  shiftRange(items) {
+    const first = this.positions.items[this.start];
+    if (items === this.positions.items || !first || items[this.start]?.key === first.key) return;
+    const index = items.findIndex((item) => item.key === first.key);
+    if (index < 0) return;
+    this.end += index - this.start;
+    this.start = index;
+  }
+
+  render({ items, renderItem, contextOf, before, after, label }) {
+    this.shiftRange(items);
+    const last = Math.min(this.end, items.length);
     const rows = [];
-    for (let index = Math.min(start, last); index < last; index += 1) {
+    for (let index = Math.min(this.start, last); index < last; index += 1) {
       const item = items[index];
       rows.push(html`<${Row} key=${item.key} item=${item} context=${contextOf?.(item)} renderItem=${renderItem} observer=${this.observer} />`);
     }
