@@ -89,6 +89,27 @@ def test_the_shortcuts_are_listed(page: Page, sessions: dict[str, str]) -> None:
     expect(dialog).to_have_count(0)
 
 
+def test_shortcuts_of_a_single_key_can_be_switched_off(page: Page, sessions: dict[str, str]) -> None:
+    page.goto("/console/agents")
+    row(page, sessions["idle"]).wait_for()
+    page.keyboard.press("?")
+    page.get_by_label("Shortcuts of a single key").uncheck()
+    page.keyboard.press("Escape")
+    page.keyboard.press("n")
+    page.keyboard.press("/")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    assert page.url.endswith("/console/agents")
+    page.keyboard.press("Control+k")
+    expect(page.get_by_role("combobox")).to_be_focused()
+    page.keyboard.press("Escape")
+    page.get_by_role("button", name="Settings").click()
+    page.get_by_role("menuitem", name="Keyboard shortcuts").click()
+    page.get_by_label("Shortcuts of a single key").check()
+    page.keyboard.press("Escape")
+    page.keyboard.press("n")
+    expect(page).to_have_url(re.compile("/console/$"))
+
+
 def test_the_menu_is_used_by_keys(page: Page) -> None:
     page.goto("/console/nothing-here")
     button = page.get_by_role("button", name="Settings")

@@ -1,5 +1,5 @@
 /** Keyboard shortcuts. All are listed by `?`. */
-import { observable, useObservable } from "./observable.js";
+import { observable, stored, useObservable } from "./observable.js";
 import { html, useEffect, useRef } from "./preact.js";
 import { Dialog } from "./ui/index.js";
 
@@ -10,6 +10,8 @@ import { Dialog } from "./ui/index.js";
  */
 
 const registered = observable([]);
+/** Whether shortcuts of a letter or sign alone are on. Who dictates, or presses keys by accident, switches them off (WCAG 2.1.4). */
+export const singleKeys = stored("portico.singleKeys", true);
 export const isMac = /Mac|iPhone|iPad/.test(navigator.platform);
 
 /** Has these shortcuts as long as the component is there. `when` false: not now. */
@@ -48,6 +50,7 @@ document.addEventListener("keydown", (event) => {
   if (document.querySelector("dialog[open]")) return;
   const key = keyOf(event);
   if (!key) return;
+  if (!singleKeys.value && key.length === 1) return;
   const typing = typingIn(event.target);
   const sequence = prefix && !typing ? `${prefix} ${key}` : key;
   prefix = null;
@@ -86,6 +89,7 @@ export function ShortcutHelp({ onClose }) {
     entries.set(shortcut.label, [...(entries.get(shortcut.label) ?? []), shortcut.keys].filter((key, at, all) => all.indexOf(key) === at));
     groups.set(group, entries);
   }
+  const single = useObservable(singleKeys);
   return html`<${Dialog} title="Keyboard shortcuts" onClose=${onClose} wide=${true}>
     <div class="shortcut-groups">
       ${[...groups].map(
@@ -97,5 +101,9 @@ export function ShortcutHelp({ onClose }) {
         </section>`,
       )}
     </div>
+    <label class="shortcut-choice">
+      <input type="checkbox" checked=${single} onChange=${(event) => (singleKeys.value = event.target.checked)} />
+      Shortcuts of a single key
+    </label>
   </${Dialog}>`;
 }
