@@ -19,10 +19,10 @@ export const allows = (choice) => choice.kind.startsWith("allow");
 export const choicesOf = (call) => (call.choices?.length ? call.choices : DEFAULT_CHOICES);
 
 /** The first choice of a kind, such as `allow_once`; undefined if the call has none. */
-export const choiceOf = (call, kind) => choicesOf(call).find((choice) => choice.kind === kind);
+const choiceOf = (call, kind) => choicesOf(call).find((choice) => choice.kind === kind);
 
 /** The message that answers a call. */
-export function messageOf(call, answer) {
+function messageOf(call, answer) {
   const id = call.toolCallId;
   switch (answer.kind) {
     case "result":

@@ -9,7 +9,7 @@ const UNSEEN =
   /[\u0000-\u0008\u000b-\u001f\u007f-\u00a0\u00ad\u034f\u061c\u115f\u1160\u1680\u17b4\u17b5\u180e\u2000-\u200f\u2028-\u202f\u205f-\u206f\u3000\u3164\ufeff\uffa0\ufff9-\ufffb]|[\u{e0000}-\u{e0fff}]/gu;
 
 /** @returns {({text: string} | {mark: string})[]} the parts of a text; a mark is the number of a character, such as `U+202E` */
-export function exactParts(text) {
+function exactParts(text) {
   const parts = [];
   let from = 0;
   for (const found of text.matchAll(UNSEEN)) {

@@ -27,7 +27,7 @@ export function setMocks(sessionId, answers) {
 export const setMock = (sessionId, tool, answer) => setMocks(sessionId, { ...mocksOf(sessionId), [tool]: answer });
 
 /** The answers to a session's pending calls with those that are mocked and automatic. */
-export function withMockedAnswers(session, answers) {
+function withMockedAnswers(session, answers) {
   const all = { ...answers };
   const known = mocksOf(session.sessionId);
   for (const call of pendingOf(session)) {

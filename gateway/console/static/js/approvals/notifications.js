@@ -8,7 +8,7 @@ import { titleOfCall } from "../conversation/tool-title.js";
 import { mocksOf, startMockedAnswers } from "./mocked-answers.js";
 
 /** How many sessions wait for the user. */
-export const waitingCount = observable(0);
+const waitingCount = observable(0);
 
 /** Whether the user wants notifications, in this browser. */
 export const notificationsWanted = stored("portico.notifications", false);
@@ -18,7 +18,7 @@ export const notificationPermission = () =>
   typeof Notification === "undefined" || !window.isSecureContext ? "unsupported" : Notification.permission;
 
 /** Turn notifications on, which asks the browser's user, or off. @returns {Promise<string>} the browser's permission */
-export async function wantNotifications(wanted) {
+async function wantNotifications(wanted) {
   const permission =
     wanted && notificationPermission() === "default" ? await Notification.requestPermission() : notificationPermission();
   notificationsWanted.value = wanted && permission === "granted";
