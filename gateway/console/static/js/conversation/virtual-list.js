@@ -192,7 +192,7 @@ export class VirtualList extends Component {
       this.end = end;
       this.setState({});
     }
-    if (this.scroller.scrollTop < 600 && this.positions.count) this.props.onNearTop?.();
+    if (this.scroller.scrollTop < 600) this.props.onNearTop?.();
   }
 
   remember(from) {
