@@ -218,6 +218,14 @@ def test_a_turn_as_frames(windows: Windows, session: str, protocol: str, part: s
     assert "data: " in clipboard(page) and part in clipboard(page)
 
 
+def open_requests(windows: Windows, session: str) -> Page:
+    """Open the requests of a session's newest turn, once that is known: the stored events may be some milliseconds late."""
+    page = open_events(windows, session)
+    expect(page.locator(".event-kind", has_text="turn_start").last).to_be_visible()
+    page.get_by_role("tab", name="As curl").click()
+    return page
+
+
 def run_copied(page: Page, title: str) -> str:
     """Copy the command of a request, run it in bash, and return its output."""
     button = page.get_by_role("button", name=f"Copy as curl : {title}")
@@ -235,8 +243,7 @@ def run_copied(page: Page, title: str) -> str:
 def test_the_requests_as_curl_run_in_bash(windows: Windows, daemon: ConsoleDaemon) -> None:
     session = daemon.new_session([{"text": "You said: {prompt}"}], agent_fields=TOOLS)
     daemon.send(session, HOSTILE)
-    page = open_events(windows, session)
-    page.get_by_role("tab", name="As curl").click()
+    page = open_requests(windows, session)
     made = json.loads(run_copied(page, "Create a session like this one"))["sessionId"]
     assert daemon.session(made)["agent"] == daemon.session(session)["agent"]
     streamed = run_copied(page, "Send this turn")
@@ -248,8 +255,7 @@ def test_the_requests_as_curl_run_in_bash(windows: Windows, daemon: ConsoleDaemo
 def test_tasks_and_model_apis_as_curl_run_in_bash(windows: Windows, daemon: ConsoleDaemon) -> None:
     session = daemon.new_session(agent="echo")
     daemon.send(session, HOSTILE)
-    page = open_events(windows, session)
-    page.get_by_role("tab", name="As curl").click()
+    page = open_requests(windows, session)
     lines = [
         json.loads(line[6:]) for line in run_copied(page, "Run the prompt as a task").splitlines() if line.startswith("data: ")
     ]
@@ -264,8 +270,7 @@ def test_tasks_and_model_apis_as_curl_run_in_bash(windows: Windows, daemon: Cons
 
 @pytest.mark.parametrize("title", ["Follow the session as AAP", "Follow the raw log"])
 def test_follow_as_curl_runs_in_bash(windows: Windows, session: str, title: str) -> None:
-    page = open_events(windows, session)
-    page.get_by_role("tab", name="As curl").click()
+    page = open_requests(windows, session)
     page.get_by_role("button", name=f"Copy as curl : {title}").click()
     environment = {"PATH": os.environ["PATH"], "PORTICO_KEY": KEY}
     process = subprocess.Popen(
@@ -286,8 +291,7 @@ def test_turns_with_answers_to_calls_as_curl(windows: Windows, daemon: ConsoleDa
     assert daemon.send(session, "begin")["stopReason"] == "tool_use"
     reply = {"role": "tool_permission", "toolCallId": "look-1", "granted": False, "reason": "it's not needed"}
     daemon.send(session, reply)
-    page = open_events(windows, session)
-    page.get_by_role("tab", name="As curl").click()
+    page = open_requests(windows, session)
     reply_as_word = json.dumps(reply, separators=(",", ":")).replace("'", "'\\''")
     expect(page.locator("[data-request=turn]")).to_contain_text(reply_as_word)
 
@@ -296,8 +300,7 @@ def test_a_long_message_as_curl_runs_in_bash(windows: Windows, daemon: ConsoleDa
     session = daemon.new_session(agent="echo")
     text = HOSTILE + "END_OF_BODY\n" * 20_000
     daemon.send(session, text)
-    page = open_events(windows, session)
-    page.get_by_role("tab", name="As curl").click()
+    page = open_requests(windows, session)
     streamed = run_copied(page, "Send this turn")
     said = "".join(json.loads(line[6:])["delta"] for line in streamed.splitlines() if line.startswith('data: {"delta"'))
     assert text in said

@@ -87,7 +87,7 @@ def test_lines_differ_without_colour(metrics: Page) -> None:
 
 def test_a_restart_of_the_daemon_is_marked(windows: Windows, metrics: Page, daemon: ConsoleDaemon) -> None:
     windows.expect("ERR_|net::|503|401")
-    expect(metrics.locator("figure").first).to_be_visible()
+    expect(metrics.locator("figure", has_text="Live agents").locator("strong")).to_have_text(re.compile(r"\d"))
     daemon.kill()
     expect(metrics.get_by_text("The metrics cannot be loaded")).to_be_visible()
     daemon.start()

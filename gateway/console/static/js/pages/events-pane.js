@@ -51,7 +51,7 @@ function Pane({ sessionId }) {
     <${Tabs} class="events-tabs" label="Views of the log" tabs=${VIEWS} value=${view} onChange=${setView}>
       ${view === "log" && html`<${LogView} log=${log} onFrames=${showFrames} />`}
       ${view === "frames" && html`<${FramesView} sessionId=${sessionId} turn=${chosen} version=${chosen === turns.at(-1) ? log.all.last : null} picker=${picker} />`}
-      ${view === "requests" && html`<${RequestsView} sessionId=${sessionId} session=${session} turn=${chosen} picker=${picker} />`}
+      ${view === "requests" && html`<${RequestsView} sessionId=${sessionId} session=${session} turn=${chosen} picker=${picker} loading=${log.loading} />`}
     <//>
   </div>`;
 }

@@ -3,9 +3,11 @@
 import { html } from "../preact.js";
 import { sessionCommands } from "./curl.js";
 import { clientMessages } from "./event-log.js";
+import { Spinner } from "../ui/index.js";
 import { CopyAs } from "./parts.js";
 
-export function RequestsView({ sessionId, session, turn, picker }) {
+export function RequestsView({ sessionId, session, turn, picker, loading }) {
+  if (!turn && loading) return html`<p class="events-body"><${Spinner} label="The turns are being loaded" /></p>`;
   const messages = turn ? clientMessages(turn.event) : [];
   const commands = sessionCommands({ base: location.origin, sessionId, session, messages, after: turn ? turn.id - 1 : 0 });
   return html`${picker && html`<div class="events-tools">${picker}</div>`}<div class="events-body requests">
