@@ -264,7 +264,7 @@ export class VirtualList extends Component {
       rows.push(html`<${Row} key=${item.key} item=${item} context=${contextOf?.(item)} renderItem=${renderItem} observer=${this.observer} />`);
     }
     // Heights of the spacers are set after rendering, together with the scroll position.
-    return html`<div class="talk-list" tabindex="0" role="region" aria-label=${label} ref=${(node) => (this.scroller = node)} onScroll=${this.onScroll}>
+    return html`<div class="talk-list" tabindex="0" role="group" aria-label=${label} ref=${(node) => (this.scroller = node)} onScroll=${this.onScroll}>
       <div class="talk-head" ref=${(node) => (this.head = node)}>${before}</div>
       <div class="talk-space" ref=${(node) => (this.top = node)}></div>
       ${rows}
