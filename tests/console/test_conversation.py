@@ -26,15 +26,30 @@ def reloaded(page: Page) -> Page:
 def test_a_turn_live_and_after_a_reload(windows: Windows, daemon: ConsoleDaemon) -> None:
     session = daemon.new_session(
         [
-            {"thinking": "Let me look around."}, {"text": "I **look**:\n\n```python\nprint('hi')\n```"}, {"message_end": {}},
+            {"thinking": "Let me look around."},
+            {"text": "I **look**:\n\n```python\nprint('hi')\n```"},
+            {"message_end": {}},
             {"tool_call": {"id": "ls", "name": "Bash", "input": {"command": "ls -la"}, "result": "\u001b[32mgreen\u001b[0m.txt"}},
-            {"tool_call": {"id": "ed", "name": "Edit", "input": {"file_path": "/w/main.py", "old_string": DIFFERENT[0], "new_string": DIFFERENT[1]}, "result": "ok"}},
+            {
+                "tool_call": {
+                    "id": "ed",
+                    "name": "Edit",
+                    "input": {"file_path": "/w/main.py", "old_string": DIFFERENT[0], "new_string": DIFFERENT[1]},
+                    "result": "ok",
+                }
+            },
             {"tool_call": {"id": "no", "name": "Read", "input": {"file_path": "/w/none.txt"}, "error": "No such file"}},
             {"plan": [{"content": "Look", "status": "completed"}, {"content": "Change", "status": "in_progress"}]},
-            {"subagent": {"label": "Find callers", "steps": [{"tool_call": {"name": "Grep", "input": {"pattern": "def a"}, "result": "3 hits"}}]}},
-            {"text": "All done."}, {"usage": {"input_tokens": 1200, "output_tokens": 300, "cost_usd": 0.5}},
+            {
+                "subagent": {
+                    "label": "Find callers",
+                    "steps": [{"tool_call": {"name": "Grep", "input": {"pattern": "def a"}, "result": "3 hits"}}],
+                }
+            },
+            {"text": "All done."},
+            {"usage": {"input_tokens": 1200, "output_tokens": 300, "cost_usd": 0.5}},
         ]
-    )  # fmt: skip
+    )
     page = open_conversation(windows, session)
     daemon.send(session, "Please fix it")
     for again in (False, True):
@@ -52,7 +67,7 @@ def test_a_turn_live_and_after_a_reload(windows: Windows, daemon: ConsoleDaemon)
         expect(shell.locator(".ansi-green")).to_have_text("green")
         edit = page.locator("[data-call=ed]")
         expect(edit.locator("tr.removed .diff-text")).to_have_text("    return 1")
-        expect(edit.locator(".diff-counts")).to_have_text("+5−1")
+        expect(edit.locator(".diff-counts")).to_have_text("+5\u22121")
         expect(page.locator("[data-call=no] .tool-state")).to_have_text("Failed")
         expect(page.locator("[data-call=no] .tool-error")).to_contain_text("No such file")
         expect(page.locator(".talk-plan")).to_contain_text("1 of 2 done")

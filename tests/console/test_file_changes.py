@@ -129,7 +129,8 @@ def test_long_unchanged_stretches_are_left_out(page: Page) -> None:
 def test_huge_texts_are_quick(page: Page) -> None:
     before, after = ("\n".join(f"{word} {number}" for number in range(12_000)) for word in ("old", "new"))
     took = page.evaluate(
-        f"async ([a, b]) => {{ const {{ changesOfCall }} = await import('{MODULE}file-changes.js'); const before = performance.now();"
+        f"async ([a, b]) => {{ const {{ changesOfCall }} = await import('{MODULE}file-changes.js');"
+        " const before = performance.now();"
         " changesOfCall('Edit', { file_path: 'x', old_string: a, new_string: b }); return performance.now() - before; }",
         [before, after],
     )

@@ -1,4 +1,4 @@
-"""What an agent, a tool or a user says is shown, and does nothing: no script, no request, no dialog, no window, no change of the page."""
+"""What an agent, a tool or a user says is shown, and does nothing: no script, no request, no dialog, no window."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tests.console.other_site import other_site
 
 ATTACKS = [
     "<script>window.ran = 1; fetch('OTHER')</script>",
-    "<img src=x onerror=\"window.ran = 1; alert(1)\">",
-    "<svg onload=\"window.ran = 1\"><a xlink:href=\"javascript:window.ran=1\"><text>x</text></a></svg>",
+    '<img src=x onerror="window.ran = 1; alert(1)">',
+    '<svg onload="window.ran = 1"><a xlink:href="javascript:window.ran=1"><text>x</text></a></svg>',
     "<iframe src='OTHER'></iframe><object data='OTHER'></object><embed src='OTHER'>",
     "<link rel=stylesheet href='OTHER'><style>@import 'OTHER'; .sidebar { display: none }</style>",
     "<form action='OTHER'><input name=key><button autofocus onfocus=\"window.ran = 1\">Sign in again</button></form>",
@@ -26,20 +26,23 @@ ATTACKS = [
     "`<b id=app>` **<i onclick=window.ran=1>** <div id=app class=conversation>",
     "\u001b]0;title\u0007\u001b[2J\u001b]8;;OTHER\u0007click\u001b]8;;\u0007 \u001b]52;c;Zm9v\u0007",
     "\u202egpj.exe \u2066\u202d \ufeff\u0000\u0008",
-]  # fmt: skip
+]
 
 SENTINEL = """
 window.attacks = [];
+const elements = /^(script|iframe|object|embed|form|base|meta|style|frame|math|video|audio|source)$/;
+const addresses = /^(href|src|action|xlink:href|srcdoc)$/;
+const scripts = /^\\s*(javascript|vbscript|data:text|data:image\\/svg)/i;
 const note = (what) => { window.attacks.push(what); };
 for (const name of ["alert", "confirm", "prompt", "open", "print"]) window[name] = () => note(name);
 const sentinel = new MutationObserver((changes) => {
   for (const { addedNodes } of changes) for (const node of addedNodes) {
     if (node.nodeType !== 1) continue;
     for (const element of [node, ...node.querySelectorAll("*")]) {
-      if (/^(script|iframe|object|embed|form|base|meta|style|frame|math|video|audio|source)$/.test(element.localName)) note(element.localName);
+      if (elements.test(element.localName)) note(element.localName);
       if (element.localName === "link" && element.rel !== "modulepreload") note("link");
       for (const { name, value } of element.attributes) {
-        if (/^on/.test(name) || (/^(href|src|action|xlink:href|srcdoc)$/.test(name) && /^\\s*(javascript|vbscript|data:text|data:image\\/svg)/i.test(value))) note(`${name}=${value}`);
+        if (/^on/.test(name) || (addresses.test(name) && scripts.test(value))) note(`${name}=${value}`);
         if (name === "style" && element.closest(".markdown, .tool-output")) note(`style=${value}`);
       }
     }
@@ -128,7 +131,8 @@ def test_hostile_text_does_nothing(windows: Windows, daemon: ConsoleDaemon, atta
             expect(page.locator(".run-end")).to_be_visible()
         open_all(page)
         page.evaluate(
-            "() => document.querySelectorAll('.talk-row a').forEach((link) => link.dispatchEvent(new MouseEvent('mouseover', { bubbles: true })))"
+            "() => document.querySelectorAll('.talk-row a').forEach((link) =>"
+            " link.dispatchEvent(new MouseEvent('mouseover', { bubbles: true })))"
         )
         assert page.evaluate("[window.ran, window.attacks]") == [None, []]
         assert not dialogs and not other.requests and len(context.pages) == 1

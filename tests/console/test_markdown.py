@@ -37,7 +37,8 @@ RENDER = (
     };
     const attributes = [...whole.querySelectorAll("*"), ...streamed.querySelectorAll("*")].flatMap((element) =>
       [...element.attributes].map(({ name, value }) => [element.localName, name, value]));
-    return { whole: shape(whole), streamed: shape(streamed), attributes, text: whole.textContent, streamedText: streamed.textContent };
+    return { whole: shape(whole), streamed: shape(streamed), attributes,
+      text: whole.textContent, streamedText: streamed.textContent };
   }"""
 )
 
@@ -110,8 +111,19 @@ def test_streamed_and_complete_look_the_same(page: Page, size: int) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["array[0] is [not] a link", "it costs $5 and $10", "a * b * c", "2 < 3 > 1 & so", "**bold", "snake_case_name", "```\nopen fence", "\\(x\\)", "C:\\dir", "a\\*b"],
-)  # fmt: skip
+    [
+        "array[0] is [not] a link",
+        "it costs $5 and $10",
+        "a * b * c",
+        "2 < 3 > 1 & so",
+        "**bold",
+        "snake_case_name",
+        "```\nopen fence",
+        "\\(x\\)",
+        "C:\\dir",
+        "a\\*b",
+    ],
+)
 def test_text_that_looks_like_markdown(page: Page, text: str) -> None:
     found = rendered(page, text, 3)
     squeezed = lambda value: "".join(value.split())  # noqa: E731
@@ -140,18 +152,27 @@ HOSTILE = [
     '```"><script>window.ran=true</script>\ncode\n```',
     "<style>* { display: none }</style><link rel=stylesheet href=https://other.example/x.css>",
     "<form action=https://other.example><input type=password name=p><button>Sign in</button></form>",
-    "<math><mtext><table><mglyph><style><!--</style><img title=\"--&gt;&lt;img src=1 onerror=window.ran=true&gt;\">",
+    '<math><mtext><table><mglyph><style><!--</style><img title="--&gt;&lt;img src=1 onerror=window.ran=true&gt;">',
     "<base href=https://other.example/><meta http-equiv=refresh content='0;url=https://other.example'>",
     "a <b id=app class=sidebar name=body>clobber</b>",
     "<details open ontoggle=window.ran=true>x</details>",
     "$$<img src=x onerror=window.ran=true>$$ \\(<b onclick=window.ran=true>\\)",
-]  # fmt: skip
+]
 
 PERMITTED = {
-    "a": {"href", "target", "rel", "title", "class"}, "img": {"src", "alt"}, "input": {"type", "checked", "disabled", "aria-label"},
-    "ol": {"start"}, "th": {"align"}, "td": {"align"}, "li": {"class"}, "figure": {"class"}, "button": {"type", "class", "aria-label"},
-    "pre": {"tabindex", "dir", "aria-label", "role"}, "div": {"class", "tabindex", "role", "aria-label"}, "span": {"class"},
-}  # fmt: skip
+    "a": {"href", "target", "rel", "title", "class"},
+    "img": {"src", "alt"},
+    "input": {"type", "checked", "disabled", "aria-label"},
+    "ol": {"start"},
+    "th": {"align"},
+    "td": {"align"},
+    "li": {"class"},
+    "figure": {"class"},
+    "button": {"type", "class", "aria-label"},
+    "pre": {"tabindex", "dir", "aria-label", "role"},
+    "div": {"class", "tabindex", "role", "aria-label"},
+    "span": {"class"},
+}
 
 
 @pytest.mark.parametrize("text", HOSTILE)
@@ -194,9 +215,34 @@ def test_elements_are_those_of_markdown_only(page: Page) -> None:
         HOSTILE,
     )
     assert set(names) <= {
-        "a", "blockquote", "br", "button", "code", "del", "div", "em", "figcaption", "figure", "h1", "h2", "h3", "hr", "li", "ol", "p", "pre", "span",
-        "strong", "table", "tbody", "td", "th", "thead", "tr", "ul",
-    }  # fmt: skip
+        "a",
+        "blockquote",
+        "br",
+        "button",
+        "code",
+        "del",
+        "div",
+        "em",
+        "figcaption",
+        "figure",
+        "h1",
+        "h2",
+        "h3",
+        "hr",
+        "li",
+        "ol",
+        "p",
+        "pre",
+        "span",
+        "strong",
+        "table",
+        "tbody",
+        "td",
+        "th",
+        "thead",
+        "tr",
+        "ul",
+    }
 
 
 def test_characters_that_reorder_text_are_visible(page: Page) -> None:
@@ -241,9 +287,14 @@ ANSI = f"async (text) => (await import('{MODULE}ansi.js')).ansiRuns(text)"
 def test_colours_of_output_are_classes(page: Page) -> None:
     runs = page.evaluate(ANSI, "plain \x1b[1;31mred\x1b[0m \x1b[38;5;46mgreen\x1b[39m \x1b[48;2;10;20;250mblue\x1b[m.")
     assert runs == [
-        {"text": "plain ", "classes": ""}, {"text": "red", "classes": "ansi-bold ansi-red"}, {"text": " ", "classes": ""},
-        {"text": "green", "classes": "ansi-bright-green"}, {"text": " ", "classes": ""}, {"text": "blue", "classes": "ansi-on-bright-blue"}, {"text": ".", "classes": ""},
-    ]  # fmt: skip
+        {"text": "plain ", "classes": ""},
+        {"text": "red", "classes": "ansi-bold ansi-red"},
+        {"text": " ", "classes": ""},
+        {"text": "green", "classes": "ansi-bright-green"},
+        {"text": " ", "classes": ""},
+        {"text": "blue", "classes": "ansi-on-bright-blue"},
+        {"text": ".", "classes": ""},
+    ]
 
 
 @pytest.mark.parametrize(

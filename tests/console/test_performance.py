@@ -22,7 +22,7 @@ LONGEST = 200
 
 @contextmanager
 def tasks(browser: Browser, page: Page) -> Iterator[list[float]]:
-    """Record the tasks of the page's main thread, in milliseconds of that thread's own time: other processes may use the machine."""
+    """Record the tasks of the page's main thread, in milliseconds of its own processor time: others use the machine."""
     found: list[float] = []
     browser.start_tracing(page=page, categories=["disabled-by-default-devtools.timeline", "devtools.timeline"])
     yield found
@@ -50,10 +50,12 @@ def long_session(daemon: ConsoleDaemon) -> str:
     steps: list[Any] = []
     for part in range(13):
         steps += [
-            {"text": {"text": text, "chunk": 400}}, {"message_end": {}},
+            {"text": {"text": text, "chunk": 400}},
+            {"message_end": {}},
             {"tool_call": {"name": "Bash", "input": {"command": "step {turn}"}, "result": "one\ntwo\nthree"}},
-            {"text": f"Result {{turn}}-{part}."}, {"message_end": {}},
-        ]  # fmt: skip
+            {"text": f"Result {{turn}}-{part}."},
+            {"message_end": {}},
+        ]
     session = daemon.new_session(steps)
     for turn in range(250):
         daemon.send(session, f"Prompt {turn + 1}")

@@ -28,7 +28,8 @@ TIMELINE = (
     for (const entry of entries) keep(kept, entry);
     const again = new Timeline(seeds).append(kept);
     const { context, usage, running, waiting, model, title, rateLimit } = timeline;
-    return { items: timeline.items, again: again.items, kept: kept.length, context, usage, running, waiting, model, title, rateLimit };
+    return { items: timeline.items, again: again.items, kept: kept.length,
+      context, usage, running, waiting, model, title, rateLimit };
   }"""
 )
 
@@ -104,13 +105,25 @@ def test_recorded_log(page: Page, log: Path) -> None:
 
 def test_deltas_are_one_item_until_a_call(page: Page) -> None:
     found = items_of(
-        page, prompt("hi"), {"kind": "thinking", "text": "Let "}, {"kind": "thinking", "text": "me."}, {"kind": "agent_token", "text": "One "},
-        {"kind": "agent_token", "text": "two"}, started("c1"), {"kind": "tool_output", "tool_call_id": "c1", "text": "out"},
-        {"kind": "tool_output", "tool_call_id": "c1", "text": "put"}, result("c1", "output"), {"kind": "agent_token", "text": "three"},
-    )  # fmt: skip
+        page,
+        prompt("hi"),
+        {"kind": "thinking", "text": "Let "},
+        {"kind": "thinking", "text": "me."},
+        {"kind": "agent_token", "text": "One "},
+        {"kind": "agent_token", "text": "two"},
+        started("c1"),
+        {"kind": "tool_output", "tool_call_id": "c1", "text": "out"},
+        {"kind": "tool_output", "tool_call_id": "c1", "text": "put"},
+        result("c1", "output"),
+        {"kind": "agent_token", "text": "three"},
+    )
     assert [(item["type"], item.get("text", item.get("output"))) for item in found] == [
-        ("user", "hi"), ("thinking", "Let me."), ("text", "One two"), ("tool", "output"), ("text", "three"),
-    ]  # fmt: skip
+        ("user", "hi"),
+        ("thinking", "Let me."),
+        ("text", "One two"),
+        ("tool", "output"),
+        ("text", "three"),
+    ]
     assert [item.get("streaming") for item in found] == [None, False, False, None, True]
 
 
@@ -122,7 +135,8 @@ def test_only_what_changed_is_another_object(page: Page) -> None:
         const timeline = new Timeline();
         const entry = (id, event) => ({ id, event });
         timeline.append([entry(1, { kind: "turn_start", messages: [{ role: "user", content: "x" }] }),
-          entry(2, { kind: "tool_call", id: "c", name: "Bash", status: "started" }), entry(3, { kind: "agent_token", text: "a" })]);
+          entry(2, { kind: "tool_call", id: "c", name: "Bash", status: "started" }),
+          entry(3, { kind: "agent_token", text: "a" })]);
         const before = timeline.items;
         timeline.append([entry(4, { kind: "agent_token", text: "b" })]);
         const after = timeline.items;
@@ -134,19 +148,33 @@ def test_only_what_changed_is_another_object(page: Page) -> None:
 
 def test_a_discarded_message(page: Page) -> None:
     found = items_of(
-        page, prompt("hi"), {"kind": "agent_token", "text": "half"}, {"kind": "message_end", "discarded": True},
-        {"kind": "agent_token", "text": "whole"}, {"kind": "message_end"}, END, kind="text",
-    )  # fmt: skip
+        page,
+        prompt("hi"),
+        {"kind": "agent_token", "text": "half"},
+        {"kind": "message_end", "discarded": True},
+        {"kind": "agent_token", "text": "whole"},
+        {"kind": "message_end"},
+        END,
+        kind="text",
+    )
     assert [(item["text"], item.get("discarded", False)) for item in found] == [("half", True), ("whole", False)]
 
 
 def test_calls_of_a_subagent_are_inside_its_call(page: Page) -> None:
     found = items_of(
-        page, prompt("hi"), started("a", "Agent"), {"kind": "subagent", "id": "a", "status": "started", "label": "Look"},
-        started("b", "Bash", parent_id="a"), started("c", "Agent", parent_id="a"), started("d", "Read", parent_id="c"),
-        result("d", "text", parent_id="c"), result("b", "no", is_error=True, parent_id="a", exit_code=2), result("a", "report"),
-        {"kind": "subagent", "id": "a", "status": "completed", "label": "Look"}, kind="tool",
-    )  # fmt: skip
+        page,
+        prompt("hi"),
+        started("a", "Agent"),
+        {"kind": "subagent", "id": "a", "status": "started", "label": "Look"},
+        started("b", "Bash", parent_id="a"),
+        started("c", "Agent", parent_id="a"),
+        started("d", "Read", parent_id="c"),
+        result("d", "text", parent_id="c"),
+        result("b", "no", is_error=True, parent_id="a", exit_code=2),
+        result("a", "report"),
+        {"kind": "subagent", "id": "a", "status": "completed", "label": "Look"},
+        kind="tool",
+    )
     assert len(found) == 1
     outer = found[0]
     assert outer["subagent"] == {"label": "Look", "status": "completed"} and outer["state"] == "completed"
@@ -162,12 +190,22 @@ def test_a_call_of_a_subagent_that_waits_for_the_client_is_inside_its_call_too(p
 
 
 def test_calls_that_wait_and_their_answers(page: Page) -> None:
-    asked = [prompt("hi"), started("a"), started("b"), started("c", "get_weather"),
-             {"kind": "awaiting", "calls": [{"id": "a", "wants": "permission"}, {"id": "b", "wants": "permission"}, {"id": "c", "wants": "result"}]}]  # fmt: skip
+    asked = [
+        prompt("hi"),
+        started("a"),
+        started("b"),
+        started("c", "get_weather"),
+        {
+            "kind": "awaiting",
+            "calls": [{"id": "a", "wants": "permission"}, {"id": "b", "wants": "permission"}, {"id": "c", "wants": "result"}],
+        },
+    ]
     found = timeline(page, asked)
     assert found["waiting"] and [(item["state"], item.get("wants")) for item in found["items"][1:]] == [
-        ("waiting", "permission"), ("waiting", "permission"), ("waiting", "result"),
-    ]  # fmt: skip
+        ("waiting", "permission"),
+        ("waiting", "permission"),
+        ("waiting", "result"),
+    ]
     answers = {
         "kind": "turn_start",
         "messages": [{"role": "tool", "toolCallId": "c", "content": "Sunny"}],
@@ -243,17 +281,32 @@ def test_an_error_of_a_run(page: Page) -> None:
 
 def test_notices(page: Page) -> None:
     found = items_of(
-        page, prompt("a"), {"kind": "rate_limit", "status": "allowed"}, {"kind": "rate_limit", "status": "warning", "utilization": 0.9},
-        {"kind": "rate_limit", "status": "rejected", "waiting": True, "resets_at": 1_800_000_000}, {"kind": "compacted", "summary": "S", "kept": 2},
-        {"kind": "mode", "mode": "plan"}, {"kind": "hook", "id": "h", "name": "fmt", "status": "started"},
-        {"kind": "hook", "id": "h", "name": "fmt", "status": "completed"}, {"kind": "stdout", "line": "one"}, {"kind": "stdout", "line": "two"},
-        {"kind": "stderr", "line": "three"}, {"kind": "gap", "from": 4, "to": 6, "reason": "lost"},
-        {"kind": "steered", "message": {"role": "user", "content": "also"}}, {"kind": "something_new", "x": 1},
-    )  # fmt: skip
+        page,
+        prompt("a"),
+        {"kind": "rate_limit", "status": "allowed"},
+        {"kind": "rate_limit", "status": "warning", "utilization": 0.9},
+        {"kind": "rate_limit", "status": "rejected", "waiting": True, "resets_at": 1_800_000_000},
+        {"kind": "compacted", "summary": "S", "kept": 2},
+        {"kind": "mode", "mode": "plan"},
+        {"kind": "hook", "id": "h", "name": "fmt", "status": "started"},
+        {"kind": "hook", "id": "h", "name": "fmt", "status": "completed"},
+        {"kind": "stdout", "line": "one"},
+        {"kind": "stdout", "line": "two"},
+        {"kind": "stderr", "line": "three"},
+        {"kind": "gap", "from": 4, "to": 6, "reason": "lost"},
+        {"kind": "steered", "message": {"role": "user", "content": "also"}},
+        {"kind": "something_new", "x": 1},
+    )
     assert [(item["type"], item.get("status", item.get("text"))) for item in found[1:]] == [
-        ("rate_limit", "rejected"), ("compacted", None), ("mode", None), ("hook", "completed"), ("raw", "one\ntwo"), ("raw", "three"),
-        ("gap", "lost"), ("user", "also"),
-    ]  # fmt: skip
+        ("rate_limit", "rejected"),
+        ("compacted", None),
+        ("mode", None),
+        ("hook", "completed"),
+        ("raw", "one\ntwo"),
+        ("raw", "three"),
+        ("gap", "lost"),
+        ("user", "also"),
+    ]
     assert found[1]["waiting"] and found[-1]["steered"]
 
 
@@ -275,11 +328,17 @@ def test_stored_messages_come_first(page: Page) -> None:
     messages = [
         {"role": "system", "content": "Be kind."},
         {"role": "user", "content": [{"type": "text", "text": "Look"}, {"type": "image", "url": "data:image/png;base64,AA=="}]},
-        {"role": "assistant", "content": [{"type": "thinking", "thinking": "Hm"}, {"type": "text", "text": "I look."},
-                                          {"type": "tool_use", "toolCallId": "t", "name": "Read", "input": {"path": "a"}}]},
+        {
+            "role": "assistant",
+            "content": [
+                {"type": "thinking", "thinking": "Hm"},
+                {"type": "text", "text": "I look."},
+                {"type": "tool_use", "toolCallId": "t", "name": "Read", "input": {"path": "a"}},
+            ],
+        },
         {"role": "tool", "toolCallId": "t", "content": "text"},
         {"role": "assistant", "content": "Done."},
-    ]  # fmt: skip
+    ]
     seeds = [{"position": position, "message": message} for position, message in enumerate(messages)]
     found = timeline(page, [prompt("go on"), {"kind": "agent_token", "text": "Yes"}, END], seeds=seeds)["items"]
     assert [item["type"] for item in found] == ["system", "user", "thinking", "text", "tool", "text", "user", "text", "end"]
@@ -288,6 +347,29 @@ def test_stored_messages_come_first(page: Page) -> None:
 
 
 def test_a_log_that_begins_in_the_middle(page: Page) -> None:
-    found = timeline(page, [result("lost", "late"), {"kind": "tool_call", "id": "other", "name": "Bash", "status": "failed"},
-                            {"kind": "tool_output", "tool_call_id": "third", "text": "x"}, {"kind": "awaiting", "calls": [{"id": "fourth", "wants": "result"}]}, END])  # fmt: skip
+    found = timeline(
+        page,
+        [
+            result("lost", "late"),
+            {"kind": "tool_call", "id": "other", "name": "Bash", "status": "failed"},
+            {"kind": "tool_output", "tool_call_id": "third", "text": "x"},
+            {"kind": "awaiting", "calls": [{"id": "fourth", "wants": "result"}]},
+            END,
+        ],
+    )
     assert [item.get("state") for item in found["items"]] == ["completed", "failed", "ended", "ended", None]
+
+
+def test_the_agents_process_ends_while_calls_wait(page: Page) -> None:
+    asked = [
+        prompt("hi"),
+        started("a"),
+        {"kind": "awaiting", "calls": [{"id": "a", "wants": "permission"}]},
+        {"kind": "error", "message": "ended"},
+    ]
+    found = timeline(page, asked)
+    assert [item["type"] for item in found["items"]] == ["user", "tool", "paused"]
+    assert found["waiting"] and found["items"][1]["state"] == "waiting"
+    again = {"kind": "turn_start", "messages": [], "permissions": [{"call_id": "a", "granted": True}]}
+    found = timeline(page, [*asked, again, started("a_again"), result("a_again"), END])
+    assert [item["type"] for item in found["items"]] == ["user", "tool", "paused", "tool", "end"]

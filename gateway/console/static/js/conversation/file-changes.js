@@ -270,6 +270,10 @@ export function differing(left, right) {
   let end = 0;
   while (end < left.length - start && end < right.length - start && left[left.length - 1 - end] === right[right.length - 1 - end]) end += 1;
   const same = start + end;
+  // Whole words are easier to read than parts of them.
+  const inWord = (at) => /\w/.test(left[at] ?? "") || /\w/.test(right[at] ?? "");
+  while (start > 0 && inWord(start) && /\w/.test(left[start - 1])) start -= 1;
+  while (end > 0 && /\w/.test(left[left.length - end]) && (/\w/.test(left[left.length - end - 1] ?? "") || /\w/.test(right[right.length - end - 1] ?? ""))) end -= 1;
   if (same === 0 || same < Math.max(left.length, right.length) * 0.3) return null;
   return [
     [start, left.length - end],

@@ -212,6 +212,8 @@ export function Item({ item, actions, context, folder }) {
       return html`<${Raw} item=${item} />`;
     case "gap":
       return html`<${Notice} icon="warning" kind="warn">${item.text}</${Notice}>`;
+    case "paused":
+      return html`<${Notice} icon="pause">The agent's process has ended. It is started again with your answer.</${Notice}>`;
     case "system":
       return html`<${System} item=${item} />`;
     case "image":

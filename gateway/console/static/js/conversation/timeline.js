@@ -5,7 +5,7 @@
  * An entry takes the same short time however many items there are.
  *
  * Items, by `type`: `user`, `text`, `thinking`, `tool` (with `children`: calls of a sub-agent), `plan`, `error`, `end` (of a run),
- * `rate_limit`, `compacted`, `mode`, `hook`, `raw`, `gap`, `system`. Every item has a `key` that stays, `id`, the
+ * `rate_limit`, `compacted`, `mode`, `hook`, `raw`, `gap`, `paused`, `system`, `image`. Every item has a `key` that stays, `id`, the
  * number of its first event (of a call: the id of the call), and `turn`, the number of the event that began its turn (null before the first).
  */
 
@@ -411,6 +411,11 @@ const HANDLERS = {
   },
   error(event, entry) {
     this._close(entry.at);
+    if (this.waiting) {
+      // The process has ended, as with the daemon. The calls still wait, and their answers start the agent anew.
+      this._add({ type: "paused", key: `paused:${entry.id}` });
+      return;
+    }
     this._runError = true;
     this._add({ type: "error", key: `error:${entry.id}`, message: event.message, resetsAt: event.resets_at ?? null, seq: this._turnMessage?.seq ?? null });
   },
