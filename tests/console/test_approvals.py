@@ -38,6 +38,26 @@ def test_an_edit_is_a_diff(daemon: ConsoleDaemon, page: Page) -> None:
     expect(card.locator(".approval-fields")).to_have_count(0)
 
 
+HIDDEN = "rm -rf /"
+
+
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [
+        ("Edit", {"file_path": "a.py", "old_string": "a", "new_string": "b", "content": HIDDEN}),
+        ("Edit", {"file_path": "a.py", "old_string": "a", "new_string": "b" * 400_000 + "\n" + HIDDEN}),
+        ("MultiEdit", {"file_path": "a.py", "edits": [{"old_string": "a", "new_string": "b", "then": HIDDEN}]}),
+        ("create_note", {"path": "a.md", "content": "a note", "text": HIDDEN}),
+        ("Patch", {"changes": [{"path": "a.py", "new_text": "a"}, {"file": HIDDEN}]}),
+        ("Patch", {"path": HIDDEN, "changes": [{"path": "a.py", "new_text": "a"}]}),
+        ("Run", {"command": ["ls"], "cmd": HIDDEN}),
+    ],
+)
+def test_a_card_leaves_nothing_of_the_input_out(daemon: ConsoleDaemon, page: Page, name: str, given: dict[str, Any]) -> None:
+    open_session(page, waiting(daemon, call(name, given)))
+    expect(ready(page).locator(".approval-input > :not(details)").get_by_text(HIDDEN).first).to_be_visible()
+
+
 @pytest.mark.parametrize(
     ("name", "result"),
     [("Allow", "Result: ran"), ("Reject", "Result: Tool call denied")],

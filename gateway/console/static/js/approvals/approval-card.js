@@ -2,6 +2,7 @@
 import { html, useEffect, useLayoutEffect, useRef, useState } from "../preact.js";
 import { useObservable } from "../observable.js";
 import { DiffView, changesOfCall } from "../conversation/diff.js";
+import { fieldsInChanges } from "../conversation/file-changes.js";
 import { Markdown } from "../conversation/markdown.js";
 import { titleOfCall } from "../conversation/tool-title.js";
 import { pendingOf } from "../sessions.js";
@@ -159,7 +160,8 @@ function ReasonForm({ value, disabled, onInput, onCancel, onSend }) {
 /** The input of a call: its command, its changes as a diff, a plan, all other fields, and the whole input as JSON. */
 function CallInput({ call }) {
   const changes = changesOfCall(call.name, call.input);
-  const { command, path, plan, comments, fields } = inputParts(call.input, changes.length > 0);
+  const inChanges = fieldsInChanges(call.name, call.input, changes);
+  const { command, path, plan, comments, fields } = inputParts(call.input, changes, inChanges);
   return html`<div class="approval-input">
     ${command && html`<${ExactBlock} label="Command" text=${command} />`}
     ${comments.map((comment) => html`<p class="approval-comment"><${ExactText} text=${comment} dir="auto" /></p>`)}

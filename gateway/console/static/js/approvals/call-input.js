@@ -7,42 +7,27 @@
 
 const COMMAND_FIELDS = ["command", "cmd"];
 const PATH_FIELDS = ["file_path", "path", "notebook_path", "dir_path", "absolute_path"];
-/** Fields that a diff shows. */
-const CHANGE_FIELDS = [
-  "changes",
-  "edits",
-  "old_string",
-  "new_string",
-  "old_text",
-  "new_text",
-  "oldText",
-  "newText",
-  "content",
-  "text",
-  "new_source",
-];
-
 /**
  * @param input the call's input
- * @param {boolean} diff whether a diff shows the changes of the call
+ * @param {{path: string}[]} changes the changes of files that a diff shows
+ * @param {string[]} inChanges the fields of the input that the diff shows
  * @returns {{command: string, path: string, plan: string, comments: string[], fields: [string, any][]}} `comments` are the agent's
  *   explanations of a command; `fields` are the members of the input that neither the others nor the diff show
  */
-export function inputParts(input, diff = false) {
+export function inputParts(input, changes = [], inChanges = []) {
   if (!isObject(input))
     return { command: "", path: "", plan: "", comments: [], fields: isEmpty(input) ? [] : [["input", input]] };
-  const shown = new Set(diff ? CHANGE_FIELDS : []);
+  const shown = new Set(inChanges);
   const take = (names) => {
     const found = names.find((key) => typeof input[key] === "string" && input[key] !== "");
     if (found) shown.add(found);
     return found ? input[found] : "";
   };
-  let command = take(COMMAND_FIELDS);
-  if (Array.isArray(input.command) && input.command.every((word) => typeof word === "string")) {
-    command = input.command.map(quoted).join(" ");
-    shown.add("command");
-  }
-  const [path, plan] = [take(PATH_FIELDS), take(["plan"])];
+  const isList = Array.isArray(input.command) && input.command.every((word) => typeof word === "string");
+  if (isList) shown.add("command");
+  const command = isList ? input.command.map(quoted).join(" ") : take(COMMAND_FIELDS);
+  const paths = PATH_FIELDS.filter((key) => !changes.length || changes.some((one) => one.path === input[key]));
+  const [path, plan] = [take(paths), take(["plan"])];
   const comments = command ? [take(["description"]), take(["reason", "justification"])].filter(Boolean) : [];
   return {
     command,

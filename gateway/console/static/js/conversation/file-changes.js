@@ -6,7 +6,7 @@ const MAX_TEXT = 400_000;
 /**
  * @typedef {{type: " "|"+"|"-", text: string, old: number|null, new: number|null}} DiffLine
  * @typedef {{lines: DiffLine[], header?: string}} Hunk  Line numbers are null where they are not known.
- * @typedef {{path: string, movedTo?: string, kind: "add"|"update"|"delete", hunks: Hunk[], added: number, removed: number, note?: string}} Change
+ * @typedef {{path: string, movedTo?: string, kind: "add"|"update"|"delete", hunks: Hunk[], added: number, removed: number, note?: string, incomplete?: boolean}} Change  `incomplete`: the hunks are not all of it.
  */
 
 function linesOf(text) {
@@ -118,7 +118,7 @@ function change(path, kind, hunks, extra = {}) {
 function between(path, before, after, line, kind) {
   const hunks = hunksBetween(before, after, line);
   const note = hunks ? undefined : `Too large to compare: ${before.length} characters became ${after.length}.`;
-  return change(path, kind ?? "update", hunks, note ? { note } : {});
+  return change(path, kind ?? "update", hunks, note ? { note, incomplete: true } : {});
 }
 
 const FILE_HEADER = /^(?:---|\+\+\+) |^(?:diff|index|new file|deleted file|rename|similarity|old mode|new mode) /;
@@ -229,16 +229,48 @@ export function changesOfCall(name, input, reported = []) {
   const edits = Array.isArray(input.edits) ? input.edits : "old_string" in input || "old_str" in input || "old_text" in input ? [input] : null;
   if (edits) {
     const hunks = [];
+    let large = 0;
     for (const edit of edits) {
-      const before = text(edit?.old_string ?? edit?.old_str ?? edit?.old_text ?? edit?.oldText);
-      const after = text(edit?.new_string ?? edit?.new_str ?? edit?.new_text ?? edit?.newText);
-      hunks.push(...(hunksBetween(before, after, null) ?? []));
+      const found = hunksBetween(text(edit?.[fieldOf(edit, OLD)]), text(edit?.[fieldOf(edit, NEW)]), null);
+      if (!found) large += 1;
+      else hunks.push(...found);
     }
-    return [change(path, "update", hunks, input.replace_all ? { note: "Replaces every occurrence." } : {})];
+    const notes = [input.replace_all && "Replaces every occurrence.", large && `${large} of ${edits.length} edits are too large to compare.`];
+    const note = notes.filter(Boolean).join(" ");
+    return [change(path, "update", hunks, { ...(note ? { note } : {}), ...(large ? { incomplete: true } : {}) })];
   }
+  const written = writtenField(name, input);
+  return written ? [between(path, "", input[written], 1, "add")] : [];
+}
+
+const OLD = ["old_string", "old_str", "old_text", "oldText"];
+const NEW = ["new_string", "new_str", "new_text", "newText"];
+const LISTED = ["path", "file_path", "kind", "move_path"];
+
+const fieldOf = (given, names) => names.find((name) => given?.[name] !== undefined && given[name] !== null);
+
+function writtenField(name, input) {
   const isWrite = /write|create|note|edit/i.test(String(name ?? ""));
-  const written = [input.content, input.new_source, input.text, input.file_text].find((value) => typeof value === "string");
-  return isWrite && written !== undefined ? [between(path, "", written, 1, "add")] : [];
+  return isWrite ? ["content", "new_source", "text", "file_text"].find((field) => typeof input[field] === "string") : undefined;
+}
+
+/**
+ * The fields of a call's input that its changes show in whole. Whoever approves the call must see all others beside the changes.
+ * @param {Change[]} changes those of `changesOfCall` for the same name and input
+ * @returns {string[]}
+ */
+export function fieldsInChanges(name, input, changes) {
+  if (!changes.length || !input || typeof input !== "object" || changes.some((one) => one.incomplete)) return [];
+  const only = (given, fields) => given && Object.keys(given).every((field) => fields.includes(field));
+  if (Array.isArray(input.changes)) {
+    const isShown = (one) => only(one, typeof one?.diff === "string" ? [...LISTED, "diff"] : [...LISTED, "old_text", "new_text"]);
+    return changes.length === input.changes.length && input.changes.every(isShown) ? ["changes"] : [];
+  }
+  const shown = (given) => [fieldOf(given, OLD), fieldOf(given, NEW)].filter(Boolean);
+  if (Array.isArray(input.edits)) return input.edits.every((edit) => only(edit, shown(edit))) ? ["edits"] : [];
+  if (typeof input.diff === "string" && input.diff) return ["diff"];
+  if (["old_string", "old_str", "old_text"].some((field) => field in input)) return shown(input);
+  return [writtenField(name, input)].filter(Boolean);
 }
 
 /** The pairs of a side-by-side view: `[left|null, right|null]`, removed lines beside the added ones that replace them. */
