@@ -1,4 +1,4 @@
-"""One-time codes for sign-ins, and a limit of wrong tries."""
+"""One-time codes for sign-ins, and a limit of tries with wrong keys."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gateway.security.sign_ins import KeyIdentity
 
 CODE_SECONDS = 60.0
 MAX_CODES = 100
-"""Codes that wait to be used. At one more, the oldest cannot be used any more."""
+"""Codes of keys of one name that wait to be used. At one more, the oldest of them cannot be used any more."""
 WRONG_TRIES = 10
 TRIES_SECONDS = 60.0
 MAX_ADDRESSES = 1000
@@ -32,10 +32,13 @@ class SignInCodes:
 
     def make(self, identity: KeyIdentity) -> str:
         """Return a new code for a sign-in of this key."""
-        while len(self._codes) >= MAX_CODES:
-            del self._codes[next(iter(self._codes))]
+        now = self._clock()
+        self._codes = {digest: found for digest, found in self._codes.items() if now <= found[1]}
+        own = [digest for digest, (known, _) in self._codes.items() if known.name == identity.name]
+        for digest in own[: len(own) - MAX_CODES + 1]:
+            del self._codes[digest]
         code = secrets.token_urlsafe(24)
-        self._codes[_digest(code)] = identity, self._clock() + CODE_SECONDS
+        self._codes[_digest(code)] = identity, now + CODE_SECONDS
         return code
 
     def use(self, code: str) -> KeyIdentity | None:
@@ -59,7 +62,7 @@ class WrongTries:
             return
         wait = tries[0] + TRIES_SECONDS - self._clock()
         if wait > 0:
-            raise TooMany(f"{WRONG_TRIES} wrong codes or keys within a minute: wait {wait:.0f} seconds, then sign in again")
+            raise TooMany(f"{WRONG_TRIES} wrong keys within a minute: wait {wait:.0f} seconds, then sign in again, or use the link of `portico open`")
 
     def add(self, address: str) -> None:
         """Count a wrong try."""

@@ -28,7 +28,7 @@ UNUSED_SECONDS = 30 * 24 * 3600.0
 USED_AT_INTERVAL = 3600.0
 """The last use is recorded at most once in so many seconds."""
 MAX_SIGN_INS = 200
-"""At one more, that whose last use is the longest ago ends."""
+"""Sign-ins of keys of one name. At one more, that of them whose last use is the longest ago ends: no key ends those of another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class SignIns:
         known, now = self._all(), self._clock()
         private_directory(self._folder.parent)
         private_directory(self._folder)
-        for digest in _surplus(known, now):
+        for digest in _surplus(known, identity.name, now):
             self._remove(digest)
         made = SignInSecrets(secrets.token_urlsafe(32), secrets.token_urlsafe(32))
         found = SignIn(identity.name, _key_of(identity, made.cookie), _digest(made.token), now)
@@ -133,10 +133,13 @@ def digest_of_key(key: str) -> str:
     return _digest(key)
 
 
-def _surplus(known: dict[str, SignIn], now: float) -> list[str]:
-    """The sign-ins that have ended, and those that make place for one more."""
-    by_use = sorted(known, key=lambda digest: known[digest].used_at, reverse=True)
-    return [digest for n, digest in enumerate(by_use, 1) if n >= MAX_SIGN_INS or now > known[digest].expires_at]
+def _surplus(known: dict[str, SignIn], name: str | None, now: float) -> list[str]:
+    """The sign-ins that have ended, and those of this name that make place for one more."""
+    # A copy: requests in other threads begin and end sign-ins meanwhile.
+    by_use = sorted(known.copy().items(), key=lambda item: item[1].used_at, reverse=True)
+    ended = [digest for digest, found in by_use if now > found.expires_at]
+    own = [digest for digest, found in by_use if found.name == name and now <= found.expires_at]
+    return ended + own[MAX_SIGN_INS - 1 :]
 
 
 def _key_of(identity: KeyIdentity, cookie: str) -> str:

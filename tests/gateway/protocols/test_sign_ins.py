@@ -21,7 +21,7 @@ from gateway.errors import TooMany
 from gateway.gateway import Gateway
 from gateway.security.api_keys import NamedKeys
 from gateway.security.redaction import Redactor
-from gateway.security.sign_in_codes import CODE_SECONDS, TRIES_SECONDS, WRONG_TRIES, SignInCodes, WrongTries
+from gateway.security.sign_in_codes import CODE_SECONDS, MAX_CODES, TRIES_SECONDS, WRONG_TRIES, SignInCodes, WrongTries
 from gateway.security.sign_ins import MAX_SIGN_INS, UNUSED_SECONDS, KeyIdentity, SignIns, SignInSecrets, digest_of_key
 from tests.daemon import KEY, NO_CERTIFICATES, Daemon, RunningGateway, gateway_config, run_gateway, serve_gateway
 from tests.gateway.requests import expect_error, session_body
@@ -258,12 +258,15 @@ async def test_a_sign_in_ends_with_a_default_key_that_was_changed(tmp_path: Path
 async def test_wrong_tries_are_limited(portico: RunningGateway) -> None:
     async with anybody(portico.url) as client:
         for n in range(WRONG_TRIES):
-            body = {"key": f"wrong-key-{n}"} if n % 2 else {"code": f"wrong-code-{n}"}
-            assert (await client.post("/v1/sign-ins", json=body)).status_code == 401
+            assert (await client.post("/v1/sign-ins", json={"key": f"wrong-key-{n}"})).status_code == 401
         refused = await client.post("/v1/sign-ins", json={"key": KEY})
         assert refused.status_code == 429 and "retry-after" in refused.headers and KEY not in refused.text
         # Who has a key otherwise is not concerned.
         assert (await portico.client.get("/sessions")).status_code == 200
+        # All programs of this machine have one address: they do not keep its user from signing in by a link.
+        code = (await portico.client.post("/v1/sign-in-codes")).json()["code"]
+        assert (await client.post("/v1/sign-ins", json={"code": f"{code}x"})).status_code == 401
+        assert (await client.post("/v1/sign-ins", json={"code": code})).status_code == 201
 
 
 @pytest.mark.parametrize(
@@ -312,6 +315,18 @@ def test_codes_expire_and_have_a_limit() -> None:
     first = codes.make(identity)
     others = [codes.make(identity) for _ in range(100)]
     assert codes.use(first) is None and all(codes.use(code) == identity for code in others)
+
+
+def test_a_key_takes_no_code_or_sign_in_of_another(tmp_path: Path) -> None:
+    administrator, phone = KeyIdentity(None, "digest"), KeyIdentity("phone", "other")
+    codes, sign_ins = SignInCodes(), SignIns(tmp_path)
+    code, signed_in = codes.make(administrator), sign_ins.begin(administrator)
+    for _ in range(MAX_CODES + 1):
+        codes.make(phone)
+    for _ in range(MAX_SIGN_INS + 1):
+        sign_ins.begin(phone)
+    assert codes.use(code) == administrator
+    assert sign_ins.find(signed_in) is not None
 
 
 def test_wrong_tries_are_counted_by_client() -> None:
