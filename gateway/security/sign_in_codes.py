@@ -35,7 +35,7 @@ class SignInCodes:
         now = self._clock()
         self._codes = {digest: found for digest, found in self._codes.items() if now <= found[1]}
         own = [digest for digest, (known, _) in self._codes.items() if known.name == identity.name]
-        for digest in own[: len(own) - MAX_CODES + 1]:
+        for digest in own[: max(0, len(own) - MAX_CODES + 1)]:
             del self._codes[digest]
         code = secrets.token_urlsafe(24)
         self._codes[_digest(code)] = identity, now + CODE_SECONDS
@@ -62,7 +62,9 @@ class WrongTries:
             return
         wait = tries[0] + TRIES_SECONDS - self._clock()
         if wait > 0:
-            raise TooMany(f"{WRONG_TRIES} wrong keys within a minute: wait {wait:.0f} seconds, then sign in again, or use the link of `portico open`")
+            raise TooMany(
+                f"{WRONG_TRIES} wrong keys within a minute: wait {wait:.0f} seconds, then sign in again, or use the link of `portico open`"
+            )
 
     def add(self, address: str) -> None:
         """Count a wrong try."""

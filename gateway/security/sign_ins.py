@@ -28,7 +28,7 @@ UNUSED_SECONDS = 30 * 24 * 3600.0
 USED_AT_INTERVAL = 3600.0
 """The last use is recorded at most once in so many seconds."""
 MAX_SIGN_INS = 200
-"""Sign-ins of keys of one name. At one more, that of them whose last use is the longest ago ends: no key ends those of another."""
+"""Sign-ins of keys of one name. At one more, that of them whose last use is the longest ago ends."""
 
 
 @dataclass(frozen=True, slots=True)
