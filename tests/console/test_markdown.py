@@ -312,3 +312,36 @@ def test_colours_of_output_are_classes(page: Page) -> None:
 )
 def test_other_control_sequences_do_nothing(page: Page, text: str, shown: str) -> None:
     assert "".join(run["text"] for run in page.evaluate(ANSI, text)) == shown
+
+
+SLOW = {
+    "spaces": "a" + " " * 100_000 + "b",
+    "heading": "# a" + " " * 100_000 + "b",
+    "address": "a." * 50_000 + "@",
+    "quote": ">" * 100_000,
+    "brackets": "[" * 100_000,
+    "tags": "<" * 100_000,
+}
+
+
+@pytest.mark.parametrize("name", SLOW)
+def test_hostile_text_takes_no_more_time_than_its_length(page: Page, name: str) -> None:
+    code = f"""async (text) => {{
+      const {{ renderMarkdown }} = await import('{MODULE}markdown.js');
+      const begin = performance.now();
+      const found = renderMarkdown(text).textContent;
+      return [performance.now() - begin, found === text];
+    }}"""
+    milliseconds, same = page.evaluate(code, SLOW[name])
+    assert same and milliseconds < 3000
+
+
+@pytest.mark.parametrize("text", ["\x1b[" + "!" * 100_000 + "\n", "\rx\n" + "A" * 100_000, "\r" * 100_000 + "A\n"])
+def test_hostile_output_takes_no_more_time_than_its_length(page: Page, text: str) -> None:
+    code = f"""async (text) => {{
+      const {{ ansiRuns }} = await import('{MODULE}ansi.js');
+      const begin = performance.now();
+      ansiRuns(text);
+      return performance.now() - begin;
+    }}"""
+    assert page.evaluate(code, text) < 3000

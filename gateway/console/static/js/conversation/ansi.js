@@ -5,13 +5,19 @@ import { visibleText } from "./safe-text.js";
 
 // Operating system commands (titles, links, clipboard) and the like, with their text; then control sequences; then other escapes.
 const STRINGS = /\u001b[\]PX^_][^\u0007\u001b]{0,65536}(?:\u0007|\u001b\\)?/g;
-const SEQUENCE = /\u001b\[([0-9;:?<=>!]*)[ -/]*([@-~]|$)|\u001b[ -/]*[0-~]?/g;
+// No character is in two successive repetitions: else a long run of it would take the square of its length.
+const SEQUENCE = /\u001b\[([0-9;:?<=>]*)[ -/]*([@-~]|$)|\u001b[ -/]*[0-~]?/g;
 const NAMES = ["black", "red", "green", "yellow", "blue", "magenta", "cyan", "white"];
+
+function afterReturn(line) {
+  let end = line.length;
+  while (line[end - 1] === "\r") end -= 1;
+  return line.slice(line.lastIndexOf("\r", end - 1) + 1, end);
+}
 
 /** What stands on the line after the last carriage return, and no character that was deleted by a backspace. */
 function asPrinted(text) {
-  let shown = text.replace(/\r+\n/g, "\n");
-  if (shown.includes("\r")) shown = shown.replace(/[^\n]*\r(?=[^\n\r])/g, "").replace(/\r/g, "");
+  let shown = text.includes("\r") ? text.split("\n").map(afterReturn).join("\n") : text;
   // Nested pairs, as of a deleted word, need as many rounds as it has letters.
   for (let round = 0; round < 100 && shown.includes("\u0008"); round += 1) shown = shown.replace(/(?:[^\n\u0008]|^)\u0008/gm, "");
   return shown;

@@ -84,6 +84,15 @@ const CLEAN = {
   RETURN_DOM_FRAGMENT: true,
 };
 
+// Marked takes the square of the length of these: 90 s for 100,000 spaces. Text does not have them, so they are shown as they are.
+const SLOW = /[ \t]{300}|(?:^|[^\w.!#$%&'*+/=?`{|}~-])[\w.!#$%&'*+/=?`{|}~-]{300,}@|>(?: ?>){60}/m;
+const LONG_LINE = 10_000;
+
+/** Whether the time in which marked parses a text is not bounded by its length. */
+function isSlow(text) {
+  return SLOW.test(text) || text.replace(/data:image\/[^\s)]*/g, "").split("\n").some((line) => line.length > LONG_LINE);
+}
+
 /** Text as it is, for what the parsers cannot parse: they give up where blocks are nested thousands of times. */
 function plainText(text) {
   const block = document.createElement("p");
@@ -96,12 +105,13 @@ function plainText(text) {
 export function renderMarkdown(text) {
   const given = visibleText(text);
   try {
-    return elementsOf(marked.parse(given));
+    if (!isSlow(given)) return elementsOf(marked.parse(given));
   } catch {
-    const fragment = document.createDocumentFragment();
-    fragment.append(plainText(given));
-    return fragment;
+    // It is nested too deep.
   }
+  const fragment = document.createDocumentFragment();
+  fragment.append(plainText(given));
+  return fragment;
 }
 
 function elementsOf(markup) {
