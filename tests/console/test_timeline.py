@@ -373,3 +373,24 @@ def test_the_agents_process_ends_while_calls_wait(page: Page) -> None:
     again = {"kind": "turn_start", "messages": [], "permissions": [{"call_id": "a", "granted": True}]}
     found = timeline(page, [*asked, again, started("a_again"), result("a_again"), END])
     assert [item["type"] for item in found["items"]] == ["user", "tool", "paused", "tool", "end"]
+
+
+def test_the_newest_call_about_a_task_has_the_whole_list(page: Page) -> None:
+    def task(call: str, name: str, given: dict[str, Any], output: str) -> list[dict[str, Any]]:
+        return [started(call, name, input=given), result(call, output)]
+
+    found = items_of(
+        page,
+        prompt("hi"),
+        *task("a", "TaskCreate", {"subject": "Look"}, "Task #3 created successfully: Look"),
+        *task("b", "TaskCreate", {"subject": "Write"}, "Task #4 created successfully: Write"),
+        *task("c", "TaskUpdate", {"taskId": "3", "status": "completed"}, "Updated task #3 status"),
+        *task("d", "TaskUpdate", {"taskId": "9", "status": "in_progress"}, "Updated task #9 status"),
+        *task("e", "TaskUpdate", {"taskId": "4", "status": "deleted"}, "Updated task #4 deleted"),
+        kind="tool",
+    )
+    assert [one["tasks"] for one in found[:-1]] == [[], [], [], []]
+    assert [(task["content"], task["status"]) for task in found[-1]["tasks"]] == [
+        ("Look", "completed"),
+        ("Task 9", "in_progress"),
+    ]

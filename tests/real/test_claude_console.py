@@ -164,3 +164,23 @@ async def test_a_session_is_cancelled_and_goes_on(unstarted_bench: Bench) -> Non
 
     async with daemon_of(bench) as daemon:
         await use_console(daemon.url, steps)
+
+
+async def test_tasks_of_the_agent_are_a_list_of_steps(unstarted_bench: Bench) -> None:
+    bench = unstarted_bench
+    tasks = [ToolUse("TaskCreate", {"subject": subject, "description": "what to do"}) for subject in ("Look", "Write")]
+    prompt = bench.model_replies(
+        Step(tuple(tasks), chunk=5000),
+        Step((ToolUse("TaskUpdate", {"taskId": "1", "status": "completed"}),), chunk=5000),
+        text_step("Listed."),
+    )
+
+    def steps(windows: Windows) -> None:
+        page = begin(windows, "Claude Code", prompt, Mode="default")
+        expect_end(page, "Listed.")
+        found = page.locator(".talk-steps").last
+        expect(found.locator("li")).to_contain_text(["Look", "Write"])
+        expect(found.locator("li").first).to_contain_text("(done)")
+
+    async with daemon_of(bench) as daemon:
+        await use_console(daemon.url, steps)

@@ -36,6 +36,22 @@ export function stepsOfCall(name, input) {
   return null;
 }
 
+const CREATED = /^Task #(\w+) created/;
+
+/**
+ * The change of one task by a call of claude's TaskCreate or TaskUpdate; null for other calls.
+ * @param {string} output the text of its result, which names a task that was created
+ * @returns {{id: string|null, content?: string, status?: string}|null} an `id` of null is the next number
+ */
+export function taskOfCall(name, input, output) {
+  if (!input || typeof input !== "object") return null;
+  const content = [input.subject, input.description].find((text) => typeof text === "string" && text);
+  if (/^taskcreate$/i.test(name)) return content ? { id: CREATED.exec(output)?.[1] ?? null, content, status: "pending" } : null;
+  if (!/^taskupdate$/i.test(name) || !["string", "number"].includes(typeof input.taskId)) return null;
+  const status = input.status === "deleted" ? "deleted" : input.status && statusOf(input.status);
+  return { id: String(input.taskId), ...(typeof input.subject === "string" && { content: input.subject }), ...(status && { status }) };
+}
+
 export function Steps({ steps }) {
   return html`<ol class="talk-steps">
     ${steps.map(

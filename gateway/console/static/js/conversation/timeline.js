@@ -9,6 +9,8 @@
  * number of its first event (of a call: the id of the call), and `turn`, the number of the event that began its turn (null before the first).
  */
 
+import { taskOfCall } from "./steps.js";
+
 const OPEN = new Set(["writing", "running", "waiting"]);
 const DENIED = /^(?:PreToolUse:\S+ hook error: )?Tool call denied/;
 const CANCELLED = /^Tool call cancelled/;
@@ -57,6 +59,9 @@ export class Timeline {
     this.context = null;
     this.rateLimit = null;
     this.usage = NO_USAGE;
+    /** Tasks by their ids, and the id of the call that has changed them last. */
+    this._tasks = new Map();
+    this._taskCall = null;
     /** The number of the last event. */
     this.last = 0;
     /** Whether a run is under way, as far as the events say. */
@@ -258,6 +263,20 @@ export class Timeline {
       endedAt: entry.at ?? null,
       byClient: fields.byClient ?? false,
     });
+    if (state === "completed") this._changeTasks(id, text);
+  }
+
+  /** Of an agent that changes one task with each call, the newest call has the whole list (`tasks`), and the one before it none. */
+  _changeTasks(id, output) {
+    const call = this._call(id);
+    const change = taskOfCall(call.name, call.input, output);
+    if (!change) return;
+    const task = change.id ?? String(this._tasks.size + 1);
+    if (change.status === "deleted") this._tasks.delete(task);
+    else this._tasks.set(task, { status: "pending", content: `Task ${task}`, ...this._tasks.get(task), ...change });
+    if (this._taskCall !== null) this._changeCall(this._taskCall, { tasks: [] });
+    this._taskCall = id;
+    this._changeCall(id, { tasks: [...this._tasks.values()] });
   }
 }
 

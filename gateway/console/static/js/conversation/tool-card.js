@@ -55,7 +55,7 @@ const OPEN_BY_ITSELF = new Set(["running", "failed", "denied"]);
 function partsOf(call, title) {
   const input = call.input;
   const changes = call.state === "writing" ? [] : changesOfCall(call.name, input, call.state === "completed" ? call.changes : []);
-  const steps = stepsOfCall(call.name, input);
+  const steps = call.tasks ? (call.tasks.length ? call.tasks : null) : stepsOfCall(call.name, input);
   const result = partsOfResult(call.result);
   const isObject = input && typeof input === "object" && !Array.isArray(input);
   const questions = isObject && Array.isArray(input.questions) ? input.questions : null;
