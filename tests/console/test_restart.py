@@ -6,6 +6,7 @@ import re
 
 from playwright.sync_api import Page, expect
 
+from tests.console.checked_pages import Windows
 from tests.console.console_daemon import SESSIONS, ConsoleDaemon
 from tests.console.session_rows import row, until
 
@@ -24,8 +25,8 @@ def lines_of(page: Page) -> list[str]:
     return re.findall(r"line-\d+;", page.locator(".pane").evaluate(WITHOUT_ANNOUNCEMENTS))
 
 
-def test_a_daemon_that_was_killed_in_mid_stream(page: Page, windows: object, daemon: ConsoleDaemon) -> None:
-    windows.expect(INTERRUPTED)  # type: ignore[attr-defined]
+def test_a_daemon_that_was_killed_in_mid_stream(page: Page, windows: Windows, daemon: ConsoleDaemon) -> None:
+    windows.expect(INTERRUPTED)
     before = [{"events": {"count": 40, "text": "line-{n}; "}}, {"wait_for_file": "never"}]
     session = daemon.new_session(before, [{"text": "I am back."}])
     row(page, session).get_by_role("link").click()
@@ -54,8 +55,8 @@ def stored_lines(daemon: ConsoleDaemon, session: str) -> int:
     return str(answer).count("line-")
 
 
-def test_an_interrupted_connection_loses_and_doubles_nothing(page: Page, windows: object, daemon: ConsoleDaemon) -> None:
-    windows.expect(INTERRUPTED)  # type: ignore[attr-defined]
+def test_an_interrupted_connection_loses_and_doubles_nothing(page: Page, windows: Windows, daemon: ConsoleDaemon) -> None:
+    windows.expect(INTERRUPTED)
     slow = [{"text": {"text": "".join(f"line-{n}; " for n in range(LINES)), "chunk": 10, "every": 0.005}}]
     session = daemon.new_session(slow)
     row(page, session).get_by_role("link").click()
@@ -70,8 +71,8 @@ def test_an_interrupted_connection_loses_and_doubles_nothing(page: Page, windows
     assert lines_of(page) == [f"line-{n};" for n in range(LINES)]
 
 
-def test_what_changed_while_it_was_down_is_shown(page: Page, windows: object, daemon: ConsoleDaemon) -> None:
-    windows.expect(INTERRUPTED)  # type: ignore[attr-defined]
+def test_what_changed_while_it_was_down_is_shown(page: Page, windows: Windows, daemon: ConsoleDaemon) -> None:
+    windows.expect(INTERRUPTED)
     gone, kept = daemon.new_session([{"text": "ok"}]), daemon.new_session([{"text": "ok"}])
     expect(row(page, gone)).to_be_visible()
     expect(row(page, kept)).to_be_visible()
@@ -85,8 +86,8 @@ def test_what_changed_while_it_was_down_is_shown(page: Page, windows: object, da
     expect(row(page, kept).locator(".row-text")).to_have_text("renamed meanwhile")
 
 
-def test_a_page_that_is_opened_while_the_daemon_starts(page: Page, windows: object, daemon: ConsoleDaemon) -> None:
-    windows.expect(INTERRUPTED)  # type: ignore[attr-defined]
+def test_a_page_that_is_opened_while_the_daemon_starts(page: Page, windows: Windows, daemon: ConsoleDaemon) -> None:
+    windows.expect(INTERRUPTED)
     session = daemon.new_session([{"text": "ok"}])
     expect(row(page, session)).to_be_visible()
     daemon.stop()

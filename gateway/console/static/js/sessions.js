@@ -256,12 +256,6 @@ export async function loadAgents() {
 
 const listeners = new Set();
 
-/** Calls `listener(id)` for each session that /updates reports as changed or deleted; returns the end of it. */
-export function onUpdate(listener) {
-  listeners.add(listener);
-  return () => listeners.delete(listener);
-}
-
 function received(frame) {
   if (frame.event === "session") put(frame.data);
   else if (frame.event === "session_deleted") drop(frame.data.sessionId);

@@ -1,4 +1,4 @@
-/** Tabs, select, splitter, tooltip, and what is shown where there is nothing. */
+/** Tabs, select, splitter, and what is shown where there is nothing. */
 import { html, useRef } from "../preact.js";
 import { Icon } from "./icon.js";
 
@@ -103,11 +103,6 @@ export function Splitter({ label, value, min, max, onChange, reverse = false, sc
     onKeyDown=${keys}
     onDblClick=${onReset}
   ></div>`;
-}
-
-/** Shows `text` over its children when they are pointed at or have the focus. */
-export function Tooltip({ text, children }) {
-  return html`<span class="tooltip" data-tooltip=${text}>${children}</span>`;
 }
 
 /** What is shown where there is nothing yet. */
