@@ -38,7 +38,7 @@ export function lazy(load, name, { waiting } = {}) {
     const [, render] = useState(0);
     const [error, setError] = useState(null);
     useEffect(() => {
-      if (component) return undefined;
+      // The module may have come between the rendering and this effect: then this renders what it has brought.
       let here = true;
       const begin = () =>
         fetchIt().then(
