@@ -62,9 +62,8 @@ class WrongTries:
             return
         wait = tries[0] + TRIES_SECONDS - self._clock()
         if wait > 0:
-            raise TooMany(
-                f"{WRONG_TRIES} wrong keys within a minute: wait {wait:.0f} seconds, then sign in again, or use the link of `portico open`"
-            )
+            made = f"{WRONG_TRIES} wrong keys within a minute"
+            raise TooMany(f"{made}: wait {wait:.0f} seconds, then sign in again, or use the link of `portico open`")
 
     def add(self, address: str) -> None:
         """Count a wrong try."""
