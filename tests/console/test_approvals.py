@@ -196,6 +196,7 @@ def test_calls_of_one_stop_are_answered_together(daemon: ConsoleDaemon, page: Pa
     page.keyboard.press("Enter")
     expect(page.get_by_role("group", name="All calls")).to_contain_text("2 answered")
     # An answer can be changed until all are sent.
+    ready(page, 3)
     page.locator(".approval[data-call=call0]").get_by_role("button", name="Change").click()
     page.locator(".approval[data-call=call0]").get_by_role("button", name="Reject", exact=True).click()
     page.locator(".approval[data-call=call2]").get_by_role("button", name="Allow", exact=False).first.click()
@@ -302,3 +303,50 @@ def test_a_card_takes_no_answer_right_after_it_has_appeared(daemon: ConsoleDaemo
     assert page.evaluate("window.early") == "false"
     state = daemon.session(session)["x-portico"]
     assert [one["toolCallId"] for one in state["pendingCalls"]] == ["two"]
+
+
+def test_a_second_press_of_a_key_does_not_answer_the_next_card(daemon: ConsoleDaemon, windows: Windows) -> None:
+    """The card below takes the place of one that was answered, and its keys."""
+    first = waiting(daemon, call("Bash", {"command": "one"}, id="one", result="ran"))
+    second = waiting(daemon, call("Bash", {"command": "two"}, id="two", result="ran"))
+    page = windows.open("/console/inbox")
+    expect(page.locator(".approval[data-call=two][data-ready=true]")).to_be_visible()
+    page.locator(".approval[data-call=one]").focus()
+    page.keyboard.press("y")
+    page.keyboard.press("y")
+    expect(page.locator(f".inbox-session:has(a[href$='{first}'])")).to_have_count(0)
+    expect(page.locator(".approval[data-call=two][data-ready=true]")).to_be_visible()
+    expect(page.locator(".approval[data-call=two].is-answered")).to_have_count(0)
+    assert daemon.session(second)["x-portico"]["state"] == "waiting"
+    page.locator(".approval[data-call=two]").focus()
+    page.keyboard.press("y")
+    expect_idle(daemon, page, second)
+
+
+def expect_idle(daemon: ConsoleDaemon, page: Page, session: str) -> None:
+    """Wait until a session's turn has ended."""
+    expect(page.locator(f".inbox-session:has(a[href$='{session}'])")).to_have_count(0)
+    assert daemon.session(session)["x-portico"]["state"] != "waiting"
+
+
+@pytest.mark.parametrize("name", ["constructor", "__proto__", "toString"])
+def test_ids_of_calls_may_be_names_that_objects_have(daemon: ConsoleDaemon, page: Page, name: str) -> None:
+    session = waiting(daemon, call("Bash", {"command": "ls"}, id=name, result="ran"))
+    open_session(page, session)
+    expect(ready(page)).not_to_have_class(re.compile("is-answered"))
+    page.keyboard.press("y")
+    expect_result(daemon, page, session, "Result: ran")
+
+
+def test_all_calls_are_allowed_once_only(daemon: ConsoleDaemon, page: Page) -> None:
+    """A call that can only be allowed for ever is not among those that one button allows."""
+    always = [{"id": "always", "name": "Always", "kind": "allow_always"}, {"id": "no", "name": "No", "kind": "reject_once"}]
+    calls = [call("Bash", {"command": f"echo {n}"}, id=f"call{n}") for n in range(2)]
+    calls.append(call("Bash", {"command": "echo 2"}, id="call2", choices=always))
+    session = daemon.new_session([{"parallel": calls}, {"text": "done"}])
+    daemon.send(session, "go")
+    open_session(page, session)
+    ready(page, 3)
+    page.get_by_role("button", name="Allow the other 2").click()
+    expect(page.locator(".approval.is-answered")).to_have_count(2)
+    expect(page.locator(".approval[data-call=call2]")).not_to_have_class(re.compile("is-answered"))

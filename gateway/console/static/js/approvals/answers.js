@@ -42,19 +42,24 @@ function messageOf(call, answer) {
   }
 }
 
+/** The answer to a call, undefined without one. Agents choose the ids of calls, which may be "constructor" too. */
+export const answerTo = (answers, call) => (Object.hasOwn(answers, call.toolCallId) ? answers[call.toolCallId] : undefined);
+
 /** The calls that the server needs an answer to and that have none in `answers` (by call id). */
-export const unanswered = (calls, answers) => calls.filter((call) => !call.optional && !answers[call.toolCallId]);
+export const unanswered = (calls, answers) => calls.filter((call) => !call.optional && !answerTo(answers, call));
 
 /** The messages of the turn that answers all calls. */
 export const messagesOf = (calls, answers) =>
-  calls.filter((call) => answers[call.toolCallId]).map((call) => messageOf(call, answers[call.toolCallId]));
+  calls.filter((call) => answerTo(answers, call)).map((call) => messageOf(call, answerTo(answers, call)));
 
-/** Answers that allow each call once that waits for permission and has no answer yet. Others stay open. */
+/** Whether a call can be allowed this once, and no longer. */
+export const canBeAllowed = (call) => call.wants === "permission" && choiceOf(call, "allow_once") !== undefined;
+
+/** Answers that allow each call once that can be allowed so and has no answer yet. Others stay open. */
 export function allowAll(calls, answers) {
   const all = { ...answers };
   for (const call of calls) {
-    const choice = choiceOf(call, "allow_once") ?? choicesOf(call).find(allows);
-    if (call.wants === "permission" && !all[call.toolCallId] && choice) all[call.toolCallId] = { kind: "choice", choice };
+    if (canBeAllowed(call) && !answerTo(answers, call)) all[call.toolCallId] = { kind: "choice", choice: choiceOf(call, "allow_once") };
   }
   return all;
 }
@@ -62,7 +67,7 @@ export function allowAll(calls, answers) {
 /** Answers that refuse each call without an answer. */
 export function refuseAll(calls, answers, reason = "") {
   const all = { ...answers };
-  for (const call of calls) if (!all[call.toolCallId]) all[call.toolCallId] = refusalOf(call, reason);
+  for (const call of calls) if (!answerTo(answers, call)) all[call.toolCallId] = refusalOf(call, reason);
   return all;
 }
 
@@ -107,15 +112,15 @@ export function questionsOf(input) {
  * An answer of the user's own is beside several choices and instead of a single one. Null while a question has no answer.
  */
 export function answersOf(questions, given) {
-  const answers = {};
+  const answers = [];
   for (const [index, question] of questions.entries()) {
     const { chosen = [], own = "" } = given[index] ?? {};
     const text = own.trim();
     const picked = question.multiple ? [...chosen, ...(text ? [text] : [])] : text ? [text] : chosen.slice(0, 1);
     if (!picked.length) return null;
-    answers[question.text] = question.multiple ? picked : picked[0];
+    answers.push([question.text, question.multiple ? picked : picked[0]]);
   }
-  return answers;
+  return Object.fromEntries(answers);
 }
 
 const isObject = (value) => typeof value === "object" && value !== null;

@@ -1,5 +1,5 @@
 /** One pending call: what it asks for, exactly, and the answers that it can be given. */
-import { html, useEffect, useLayoutEffect, useRef, useState } from "../preact.js";
+import { html, useLayoutEffect, useRef, useState } from "../preact.js";
 import { useObservable } from "../observable.js";
 import { DiffView, changesOfCall } from "../conversation/diff.js";
 import { fieldsInChanges } from "../conversation/file-changes.js";
@@ -7,31 +7,29 @@ import { Markdown } from "../conversation/markdown.js";
 import { titleOfCall } from "../conversation/tool-title.js";
 import { pendingOf } from "../sessions.js";
 import { Button, Icon } from "../ui/index.js";
-import { allows, choicesOf, refusalOf, wordsOf } from "./answers.js";
+import { allows, answerTo, choicesOf, refusalOf, wordsOf } from "./answers.js";
 import { fieldText, inputParts } from "./call-input.js";
 import { ExactText } from "./exact-text.js";
 import { useApprovalKeys } from "./keys.js";
 import { answerCall, stopOf, stops } from "./pending-stops.js";
 import { QuestionForm } from "./question-form.js";
 import { ResultForm } from "./result-form.js";
-
-/** A new card takes no answer for so long: a click or key may have been meant for what was there before. Milliseconds. */
-const SETTLING = 350;
+import { useSettled, useSteady } from "./steadiness.js";
 
 const WANTS = { permission: "asks for permission", answer: "asks you", result: "waits for its result" };
 
 /** @param {{session: object, call: object, level?: number}} props a session's info, one of its `pendingCalls`, and the heading's level */
 export function ApprovalCard({ session, call, level = 2 }) {
   const stop = stopOf(session, useObservable(stops));
-  const answer = stop.answers[call.toolCallId];
-  const ready = useSettled(call.toolCallId);
+  const answer = answerTo(stop.answers, call);
+  const [ready, steady] = [useSettled(call.toolCallId), useSteady()];
   const element = useRef(null);
   const [reason, setReason] = useState(null);
   const open = !answer && !stop.sending;
   const give = (given) => open && ready && answerCall(session, call, given);
   const choices = call.wants === "permission" ? choicesOf(call) : [];
   const first = (kind) => choices.find((choice) => choice.kind === kind);
-  const choose = (choice) => choice && give({ kind: "choice", choice });
+  const choose = (choice) => choice && steady && give({ kind: "choice", choice });
   useApprovalKeys(element, open, {
     y: () => reason === null && choose(first("allow_once")),
     a: () => reason === null && choose(first("allow_always")),
@@ -45,7 +43,7 @@ export function ApprovalCard({ session, call, level = 2 }) {
     tabindex="-1"
     aria-labelledby=${id}
     data-call=${call.toolCallId}
-    data-ready=${String(ready)}
+    data-ready=${String(ready && steady)}
   >
     <header class="approval-header">
       <${Icon} name=${title.icon ?? "tool"} />
@@ -196,13 +194,4 @@ function ExactBlock({ label, text }) {
     <pre tabindex="0" aria-label=${label}><code><${ExactText} text=${text} /></code></pre>
     ${lines > 12 && html`<figcaption>${lines} lines</figcaption>`}
   </figure>`;
-}
-
-function useSettled(callId) {
-  const [settled, setSettled] = useState(null);
-  useEffect(() => {
-    const timer = setTimeout(() => setSettled(callId), SETTLING);
-    return () => clearTimeout(timer);
-  }, [callId]);
-  return settled === callId;
 }

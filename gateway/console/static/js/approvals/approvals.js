@@ -4,16 +4,18 @@ import { useObservable } from "../observable.js";
 import { pendingOf } from "../sessions.js";
 import { Button, Icon } from "../ui/index.js";
 import { ApprovalCard } from "./approval-card.js";
+import { allowAll, canBeAllowed, refuseAll, unanswered } from "./answers.js";
 import { takeFocus } from "./keys.js";
-import { allowAll, refuseAll, unanswered } from "./answers.js";
 import { answerCalls, dismissError, sendAgain, stopOf, stops } from "./pending-stops.js";
+import { useSettled } from "./steadiness.js";
 
 /** @param {{session: object, level?: number}} props a session's info, and the level of the cards' headings; nothing is rendered where nothing waits and no answer was refused */
 export function Approvals({ session, level }) {
   const stop = stopOf(session, useObservable(stops));
   const calls = pendingOf(session);
+  const settled = useSettled(stop.stop);
   const open = unanswered(calls, stop.answers);
-  const permissions = open.filter((call) => call.wants === "permission");
+  const permissions = open.filter(canBeAllowed);
   const first = calls.length ? session["x-portico"].waitingSince : "";
   const section = useRef(null);
   const taken = useRef(null);
@@ -42,14 +44,14 @@ export function Approvals({ session, level }) {
           html`<${Button}
               kind="primary"
               disabled=${stop.sending}
-              onClick=${() => answerCalls(session, allowAll(calls, stop.answers))}
+              onClick=${() => settled && answerCalls(session, allowAll(calls, stop.answers))}
             >
               Allow ${permissions.length === calls.length ? "all" : "the other"} ${permissions.length}
             <//>
             <${Button}
               kind="danger"
               disabled=${stop.sending}
-              onClick=${() => answerCalls(session, refuseAll(calls, stop.answers))}
+              onClick=${() => settled && answerCalls(session, refuseAll(calls, stop.answers))}
             >
               Reject ${open.length === calls.length ? "all" : "the others"}
             <//>`

@@ -2,6 +2,7 @@
 import { observable, useObservable } from "../observable.js";
 import { useEffect, useRef } from "../preact.js";
 import { useShortcuts } from "../shortcuts.js";
+import { cardsMoved } from "./steadiness.js";
 
 /** The open cards. @type {Set<HTMLElement>} */
 const cards = new Set();
@@ -72,7 +73,7 @@ export function useApprovalKeys(element, open, actions) {
     if (open) cards.add(card);
     update();
     return () => {
-      cards.delete(card);
+      if (cards.delete(card)) cardsMoved();
       update();
     };
   }, [open]);

@@ -6,7 +6,7 @@
  */
 import { stored, useObservable } from "../observable.js";
 import { pendingOf, sessions } from "../sessions.js";
-import { unanswered } from "./answers.js";
+import { answerTo, unanswered } from "./answers.js";
 import { answerCalls, stopOf } from "./pending-stops.js";
 
 const MOST_SESSIONS = 100;
@@ -32,7 +32,7 @@ function withMockedAnswers(session, answers) {
   const known = mocksOf(session.sessionId);
   for (const call of pendingOf(session)) {
     const mock = known[call.name];
-    if (call.wants === "result" && mock?.automatic && !all[call.toolCallId])
+    if (call.wants === "result" && mock?.automatic && !answerTo(answers, call))
       all[call.toolCallId] = { kind: "result", content: mock.content };
   }
   return all;
