@@ -207,6 +207,11 @@ def test_a_queued_message_is_taken_back(daemon: ConsoleDaemon, page: Page) -> No
     expect(page.locator(".outgoing")).to_contain_text("Queued")
     page.locator(".outgoing").get_by_role("button", name="Remove").click()
     expect(page.locator(".outgoing")).to_have_count(0)
+    # The server learns it by the end of the connection.
+    for _ in range(200):
+        if daemon.session(session)["x-portico"]["queued"] == 0:
+            break
+        page.wait_for_timeout(25)
     release(daemon, "taken-back")
     expect_text(page, "Done.")
     expect(page.get_by_role("button", name="Send", exact=True)).to_be_visible()
