@@ -5,6 +5,7 @@ import { CopyButton } from "../ui/button.js";
 import { Ansi } from "./ansi.js";
 import { useFold } from "./fold.js";
 import { isShownImage, safeLink } from "./markdown.js";
+import { visibleText } from "./safe-text.js";
 
 const STEP = 100_000;
 const LONG_LINE = 2_000;
@@ -46,7 +47,7 @@ export function Output({ text: given, foldKey, live = false, lines = 12, label =
   const cut = visible.length < part.text.length && visible.includes("more characters on this line");
   const next = part.rest > 0 ? (shown || 0) + STEP : cut ? STEP * 2 : 0;
   return html`<div class="tool-output">
-    <pre class=${`output-text${live ? " live" : ""}`} tabindex="0" role="group" aria-label=${label} dir="ltr">${plain ? visible : html`<${Ansi} text=${visible} />`}</pre>
+    <pre class=${`output-text${live ? " live" : ""}`} tabindex="0" role="group" aria-label=${label} dir="ltr">${plain ? visibleText(visible) : html`<${Ansi} text=${visible} />`}</pre>
     <div class="output-actions">
       ${(part.rest > 0 || cut) && next > 0 &&
       html`<button type="button" class="show-more" onClick=${() => setShown(next)}>

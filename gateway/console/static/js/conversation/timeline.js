@@ -186,7 +186,8 @@ export class Timeline {
 
   _newCall(id, entry, fields) {
     const call = {
-      type: "tool", key: `tool:${id}:${entry.first ?? entry.id}`, id, name: "", input: null, detail: null, state: "running",
+      // Not the number of its first event: a page may begin in the middle of the call.
+      type: "tool", key: this._calls.has(id) ? `tool:${id}:${entry.first ?? entry.id}` : `tool:${id}`, id, name: "", input: null, detail: null, state: "running",
       output: "", result: null, changes: [], exitCode: null, children: [], turn: this._turn, ...fields,
     };
     const parent = fields.parent ? this._calls.get(fields.parent) : null;

@@ -108,7 +108,7 @@ export class VirtualList extends Component {
     this.positions.update(props.items, props.estimate);
     this.start = this.end = 0;
     this.follows = true;
-    this.anchor = null;
+    this.anchors = [];
     this.lastTop = 0;
     this.height = 0;
     this.observer = new ResizeObserver((entries) => this.resized(entries));
@@ -169,12 +169,13 @@ export class VirtualList extends Component {
       this.show(total - this.height);
       return;
     }
-    const offset = this.anchor && this.positions.offsetOf(this.anchor.key);
-    if (offset === null) {
+    // A row may be gone: one whose beginning was in an older page is part of another one now.
+    const anchor = this.anchors.find(({ key }) => this.positions.offsetOf(key) !== null);
+    if (!anchor) {
       this.show(this.scroller.scrollTop - this.headHeight);
       return;
     }
-    const from = offset - this.anchor.distance;
+    const from = this.positions.offsetOf(anchor.key) - anchor.distance;
     if (Math.abs(from + this.headHeight - this.scroller.scrollTop) >= 1) this.scrollTo(from + this.headHeight);
     this.show(from);
   }
@@ -197,8 +198,9 @@ export class VirtualList extends Component {
 
   remember(from) {
     if (!this.positions.count) return;
-    const index = this.positions.at(Math.max(0, from));
-    this.anchor = { key: this.positions.items[index].key, distance: this.positions.offsets[index] - from };
+    const { items, offsets } = this.positions;
+    const [start, end] = this.positions.range(from, from + this.height);
+    this.anchors = items.slice(start, end).map((item, at) => ({ key: item.key, distance: offsets[start + at] - from }));
   }
 
   onScroll = () => {
@@ -235,7 +237,7 @@ export class VirtualList extends Component {
   toKey(key) {
     if (this.positions.offsetOf(key) === null) return;
     this.follow(false);
-    this.anchor = { key, distance: 60 };
+    this.anchors = [{ key, distance: 60 }];
     this.settle();
     // It is rendered by then, and what is above it has its height.
     requestAnimationFrame(() => {
