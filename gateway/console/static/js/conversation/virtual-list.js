@@ -142,6 +142,7 @@ export class VirtualList extends Component {
   }
 
   resized(entries) {
+    this.catchUp();
     let changed = false;
     for (const { target } of entries) {
       const key = target.dataset.key;
@@ -158,8 +159,6 @@ export class VirtualList extends Component {
   /** Brings positions, the rows in the page and the scroll position in line with the items and their heights. */
   settle() {
     if (!this.scroller) return;
-    // The reader has scrolled, and the event of that has not come yet.
-    if (Math.abs(this.scroller.scrollTop - this.lastTop) >= 1) this.noteScroll();
     this.positions.update(this.props.items, this.props.estimate);
     const { offsets, count, total } = this.positions;
     this.top.style.height = `${offsets[Math.min(this.start, count)]}px`;
@@ -210,6 +209,11 @@ export class VirtualList extends Component {
     this.show(this.scroller.scrollTop - this.headHeight);
   };
 
+  /** The reader may have scrolled, and the event of that has not come yet. Before rows change: then the browser moves the list too. */
+  catchUp() {
+    if (this.scroller && Math.abs(this.scroller.scrollTop - this.lastTop) >= 1) this.noteScroll();
+  }
+
   noteScroll() {
     const { scrollTop, scrollHeight, clientHeight } = this.scroller;
     const left = scrollHeight - clientHeight - scrollTop;
@@ -258,6 +262,7 @@ export class VirtualList extends Component {
   }
 
   render({ items, renderItem, contextOf, before, after, label }) {
+    this.catchUp();
     this.shiftRange(items);
     const last = Math.min(this.end, items.length);
     const rows = [];
