@@ -246,9 +246,16 @@ def test_a_hostile_title_is_text(page: Page, daemon: ConsoleDaemon) -> None:
 
 
 def test_older_sessions_are_listed_by_scrolling(windows: Windows, daemon: ConsoleDaemon, tmp_path: Path) -> None:
+    for found in daemon.api.get(SESSIONS, params={"state": "waiting"}).json()["sessions"]:
+        daemon.api.delete(f"{SESSIONS}/{found['sessionId']}")
+    waiting = daemon.new_session(ASK)
+    daemon.send(waiting, "ls")
     for _ in range(230):
         daemon.new_session(agent="echo")
     page = windows.open(viewport=WIDE)
+    # It waits since before all of them.
+    expect(page.get_by_role("link", name=re.compile("^Inbox"))).to_contain_text("1")
+    expect(row(page, waiting)).to_be_visible()
     page.get_by_role("button", name="Group and filter").click()
     page.get_by_role("menuitemradio", name="Time").click()
     rows = page.locator(".session-row")

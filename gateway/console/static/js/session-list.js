@@ -217,7 +217,6 @@ export function SessionList() {
   const wanted = useObservable(filter);
   const status = useObservable(listing);
   const list = useRef(null);
-  const more = useRef(null);
   const shown = useMemo(
     () =>
       sessions.filter((session) => {
@@ -229,12 +228,14 @@ export function SessionList() {
   );
   const groups = groupsOf(shown, by);
 
+  // The end of the list is near, by scrolling or because the list is short.
+  const nearEnd = () => {
+    const { scrollTop, clientHeight, scrollHeight } = list.current ?? {};
+    return clientHeight > 0 && scrollHeight - scrollTop - clientHeight < 400;
+  };
   useEffect(() => {
-    if (!more.current) return undefined;
-    const observer = new IntersectionObserver((entries) => entries.some((entry) => entry.isIntersecting) && listOlder(), { root: list.current, rootMargin: "400px" });
-    observer.observe(more.current);
-    return () => observer.disconnect();
-  }, [status.complete, status.loading]);
+    if (status.loaded && !status.complete && !status.loading && !status.error && nearEnd()) listOlder();
+  }, [status]);
 
   const isOpen = ({ sessionId: id }) => route.sessionId === id || route.also.includes(id);
   const links = () => [...(list.current?.querySelectorAll(".session-row a.row-link") ?? [])];
@@ -284,7 +285,7 @@ export function SessionList() {
   const fold = (key) => (folded.value = closed.includes(key) ? closed.filter((other) => other !== key) : [...closed, key].slice(-200));
 
   if (!sessions.length && status.loaded) return html`<${Empty} icon="terminal" title="No sessions yet">Start one here, from an editor or by the API: it appears at once.</${Empty}>`;
-  return html`<div class="session-list" ref=${list} onKeyDown=${keys}>
+  return html`<div class="session-list" ref=${list} onKeyDown=${keys} onScroll=${() => nearEnd() && listOlder()}>
     ${groups.map((group) => {
       const key = `${by}:${group.key}`;
       const isFolded = group.name !== null && closed.includes(key);
@@ -308,6 +309,6 @@ export function SessionList() {
     ${!shown.length && status.loaded && html`<p class="list-note">No session matches. <button type="button" class="link-button" onClick=${() => (filter.value = { agent: "", state: "" })}>Show all</button></p>`}
     ${status.error && html`<p class="list-note error-text"><${Icon} name="error" size=${14} /> ${status.error}</p>`}
     ${!status.loaded && status.loading && html`<div class="list-note"><${Spinner} label="Loading sessions" /></div>`}
-    ${status.loaded && !status.complete && html`<div class="list-note" ref=${more}><${Button} small=${true} busy=${status.loading} onClick=${listOlder}>Show older sessions</${Button}></div>`}
+    ${status.loaded && !status.complete && html`<div class="list-note"><${Button} small=${true} busy=${status.loading} onClick=${listOlder}>Show older sessions</${Button}></div>`}
   </div>`;
 }

@@ -25,6 +25,8 @@ export const agents = observable(null);
 export const deleting = observable(new Set());
 
 let cursor = null;
+/** How many of the newest sessions are listed without a hole. */
+let depth = 0;
 let close = null;
 let generation = 0;
 
@@ -204,18 +206,36 @@ async function listOnce(current) {
       listed += page.sessions.length;
       oldest = own(page.sessions.at(-1)).updatedAt ?? "";
       after = page.next ?? null;
-    } while (after && before.size && listed < sessions.value.size);
+    } while (after && listed < depth);
     for (const id of before) {
       const updated = own(sessions.value.get(id)).updatedAt ?? "";
       if (!touched.has(id) && (!after || updated > oldest)) drop(id);
     }
     cursor = after;
+    depth = listed;
     listing.value = { complete: !after, loading: false, error: null, loaded: true };
+    if (after) await listWaiting(current, touched);
   } catch (error) {
     if (current === generation) listing.value = { ...listing.value, loading: false, error: error.message };
   } finally {
     listeners.delete(updates);
   }
+}
+
+/** Lists all sessions that wait for the user: they may be older than those of the list. */
+async function listWaiting(current, touched) {
+  const stale = new Set(waitingSessions().map((session) => session.sessionId));
+  let after = null;
+  do {
+    const page = await api.get(order({ state: "waiting", after }));
+    if (current !== generation) return;
+    for (const session of page.sessions) {
+      stale.delete(session.sessionId);
+      if (!touched.has(session.sessionId)) put(session);
+    }
+    after = page.next ?? null;
+  } while (after);
+  await Promise.all([...stale].map((id) => loadSession(id)));
 }
 
 /** Lists the next page of older sessions. */
@@ -228,6 +248,7 @@ export async function listOlder() {
     if (current !== generation) return;
     for (const session of page.sessions) if (!sessions.value.has(session.sessionId)) put(session);
     cursor = page.next ?? null;
+    depth += page.sessions.length;
     listing.value = { complete: !cursor, loading: false, error: null, loaded: true };
   } catch (error) {
     listing.value = { ...listing.value, loading: false, error: error.message };
@@ -284,6 +305,7 @@ export function stop() {
   close?.();
   close = null;
   cursor = null;
+  depth = 0;
   sessions.value = new Map();
   agents.value = null;
   listing.value = { complete: false, loading: true, error: null, loaded: false };
