@@ -85,9 +85,10 @@ class ApplicationTool(Tool):
 
 
 class PermissionExtension(WireModel):
-    """An extension: which of the call's choices the client has made, by its id."""
+    """An extension: which of the call's choices the client has made, by its id, and since when the calls waited that it saw."""
 
-    choice: str = Field(min_length=1, max_length=1024)
+    choice: OmitIfNone[str] = Field(default=None, min_length=1, max_length=1024)
+    waiting_since: OmitIfNone[str] = Field(default=None, alias="waitingSince", max_length=64)
 
 
 class ToolPermissionMessage(WireModel):

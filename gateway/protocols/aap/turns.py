@@ -9,7 +9,7 @@ from drivers.contract.messages import ToolMessage, UserMessage
 from gateway.agents.configured_agents import ConfiguredAgent
 from gateway.errors import BadRequest, Conflict
 from gateway.events.messages import EXTENSIONS
-from gateway.protocols.aap.schema import Tool, ToolPermissionMessage, TurnMessage, TurnRequest
+from gateway.protocols.aap.schema import Tool, ToolPermissionMessage, TurnMessage, TurnRequest, iso_time
 from gateway.protocols.aap.settings_merge import merge_settings
 from gateway.runs.idempotency import IdempotencyKey
 from gateway.runs.pending_calls import ids
@@ -50,8 +50,10 @@ def submission(
 
     def with_answers(config: SessionSettings) -> SessionSettings:
         _require_pending(made)
+        _require_seen(session, request.messages)
         return with_choices(settings(config), [answer for answer in made.values() if answer is not None])
 
+    checked = made or any(_seen(message) for message in request.messages)
     # A wrong option is refused at once, not when the request is the first in the queue.
     settings(session.config)
     check_messages(agent, [m for m in request.messages if isinstance(m, UserMessage | ToolMessage)])
@@ -60,7 +62,7 @@ def submission(
     return Submission(
         message=message,
         replies=replies,
-        settings=with_answers if made else None if overrides is None and tools is None else settings,
+        settings=with_answers if checked else None if overrides is None and tools is None else settings,
         key=key,
         when_busy=request.when_busy,
         disconnected=disconnected,
@@ -85,7 +87,7 @@ def _choices(session: Session, messages: Sequence[TurnMessage]) -> dict[str, Cho
     """
     made: dict[str, ChosenAnswer | None] = {}
     for n, message in enumerate(messages):
-        if not isinstance(message, ToolPermissionMessage) or message.own is None:
+        if not isinstance(message, ToolPermissionMessage) or message.own is None or message.own.choice is None:
             continue
         call_id, choice, where = message.tool_call_id, message.own.choice, f"messages.{n}.{EXTENSIONS}.choice"
         run = session.run
@@ -113,6 +115,17 @@ def _require_pending(made: Mapping[str, ChosenAnswer | None]) -> None:
     """Raise Conflict for a choice about a call that was not pending when the request came: it was not checked."""
     if unknown := [call_id for call_id, answer in made.items() if answer is None]:
         raise Conflict(f"{ids(unknown)} was not pending when this came; GET the session, and send the choice again")
+
+
+def _seen(message: TurnMessage) -> str | None:
+    return message.own.waiting_since if isinstance(message, ToolPermissionMessage) and message.own is not None else None
+
+
+def _require_seen(session: Session, messages: Sequence[TurnMessage]) -> None:
+    """Raise Conflict for answers to calls that waited before: an agent may use the id of a call again."""
+    since = None if session.waiting_since is None else iso_time(session.waiting_since)
+    if any(_seen(message) not in (None, since) for message in messages):
+        raise Conflict("other calls wait by now than those that were answered; nothing was done. GET the session to see them")
 
 
 def _replies(messages: Sequence[TurnMessage], made: Mapping[str, ChosenAnswer | None]) -> list[Reply]:

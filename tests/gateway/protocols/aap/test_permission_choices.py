@@ -124,3 +124,19 @@ async def test_choice_is_in_the_audit_and_shown_to_other_readers(
     second = await portico.client.get(path, params={"after": seen, "until": "turn_stop"})
     name, message = parse_frames(second.text)[0]
     assert (name, message) == ("client_message", permission("git", "rule:0") | {"reason": None})
+
+
+async def test_answer_is_for_the_calls_that_the_client_has_seen(aap: AapClient, write_scenario: WriteScenario) -> None:
+    """An agent may use an id again: who answers late must not allow a call that they have not seen."""
+    session = await start(aap, write_scenario, asks(LASTING), {"text": "end"})
+    since = (await aap.get_session(session))["waitingSince"]
+    await aap.send_turn(session, permission("git", "reject_once", granted=False))
+    assert (await aap.send_turn(session, "again"))["stopReason"] == "tool_use"
+    later = (await aap.get_session(session))["waitingSince"]
+    late = {"role": "tool_permission", "toolCallId": "git", "granted": True}
+    for own in ({"choice": "allow_once", "waitingSince": since}, {"waitingSince": since}):
+        body = {"messages": [{**late, "x-portico": own}]}
+        assert "other calls wait by now" in await expect_error(aap.post(session, body), 409)
+    assert (await aap.get_session(session))["state"] == "waiting"
+    answer = await aap.send_turn(session, {**late, "x-portico": {"waitingSince": later}})
+    assert answer["stopReason"] == "end_turn"

@@ -21,8 +21,8 @@ export const choicesOf = (call) => (call.choices?.length ? call.choices : DEFAUL
 /** The first choice of a kind, such as `allow_once`; undefined if the call has none. */
 const choiceOf = (call, kind) => choicesOf(call).find((choice) => choice.kind === kind);
 
-/** The message that answers a call. */
-function messageOf(call, answer) {
+/** The message that answers a call. `since` is when the calls began to wait: the server refuses it for later ones of the same ids. */
+function messageOf(call, answer, since) {
   const id = call.toolCallId;
   switch (answer.kind) {
     case "result":
@@ -30,14 +30,14 @@ function messageOf(call, answer) {
     case "answers":
       return { role: "tool", toolCallId: id, content: JSON.stringify({ answers: answer.answers }) };
     case "refusal":
-      return { role: "tool_permission", toolCallId: id, granted: false, ...(answer.reason ? { reason: answer.reason } : {}) };
+      return { role: "tool_permission", toolCallId: id, granted: false, ...(answer.reason ? { reason: answer.reason } : {}), "x-portico": { waitingSince: since } };
     default:
       return {
         role: "tool_permission",
         toolCallId: id,
         granted: allows(answer.choice),
         ...(answer.reason ? { reason: answer.reason } : {}),
-        ...(call.choices?.length ? { "x-portico": { choice: answer.choice.id } } : {}),
+        "x-portico": { ...(call.choices?.length ? { choice: answer.choice.id } : {}), waitingSince: since },
       };
   }
 }
@@ -49,8 +49,8 @@ export const answerTo = (answers, call) => (Object.hasOwn(answers, call.toolCall
 export const unanswered = (calls, answers) => calls.filter((call) => !call.optional && !answerTo(answers, call));
 
 /** The messages of the turn that answers all calls. */
-export const messagesOf = (calls, answers) =>
-  calls.filter((call) => answerTo(answers, call)).map((call) => messageOf(call, answerTo(answers, call)));
+export const messagesOf = (calls, answers, since) =>
+  calls.filter((call) => answerTo(answers, call)).map((call) => messageOf(call, answerTo(answers, call), since));
 
 /** Whether a call can be allowed this once, and no longer. */
 export const canBeAllowed = (call) => call.wants === "permission" && choiceOf(call, "allow_once") !== undefined;

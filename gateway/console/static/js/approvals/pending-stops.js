@@ -47,7 +47,8 @@ export async function answerCalls(session, answers, key = idempotencyKey()) {
   update(session.sessionId, { ...state, sending: complete });
   if (!complete) return;
   try {
-    await postTurn(session.sessionId, { messages: messagesOf(calls, answers) }, { key });
+    const messages = messagesOf(calls, answers, session["x-portico"].waitingSince);
+    await postTurn(session.sessionId, { messages }, { key });
     // The calls disappear with the server's update of the session; until then the card shows that they are being sent.
     update(session.sessionId, { ...state, sending: true });
   } catch (error) {
