@@ -109,6 +109,17 @@ def test_streamed_and_complete_look_the_same(page: Page, size: int) -> None:
     assert "<a https://example.com/a?b=1>" in found["whole"]
 
 
+@pytest.mark.parametrize("text", ["Working on it", "**Bold** and done.", "- one\n- two", "`code` 5%"])
+def test_the_last_character_is_there_while_the_agent_pauses(page: Page, text: str) -> None:
+    script = (
+        f"async (text) => {{ const {{ MarkdownStream }} = await import('{MODULE}markdown.js');"
+        " const box = document.createElement('div'); const stream = new MarkdownStream(box); const seen = [];"
+        " stream.write(text); seen.push(box.textContent); stream.write('!'); stream.end(); return [...seen, box.textContent]; }"
+    )
+    before, after = page.evaluate(script, text)
+    assert before[-1] == text[-1] and after == before + "!"
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -167,12 +167,16 @@ const TAGS = {
   [smd.EQUATION_INLINE]: "span",
 };
 
+/** One character that begins nothing in Markdown. */
+const ORDINARY = /^[\p{L}\p{N}.,;:?")'}%/]$/u;
+
 /** Appends the elements of a message as its text arrives. */
 export class MarkdownStream {
   /** @param {HTMLElement} root takes the elements */
   constructor(root) {
     this._stack = [{ node: root }];
     this._broken = null;
+    this._held = null;
     this._parser = smd.parser({
       data: null,
       add_token: (_, type) => this._begin(type),
@@ -184,9 +188,12 @@ export class MarkdownStream {
 
   write(text) {
     const given = visibleText(text);
+    this._held?.remove();
+    this._held = null;
     if (!this._broken) {
       try {
         smd.parser_write(this._parser, given);
+        this._showHeld();
         return;
       } catch {
         // It has room for blocks in 24 others.
@@ -197,7 +204,16 @@ export class MarkdownStream {
   }
 
   end() {
+    this._held?.remove();
     if (!this._broken) smd.parser_end(this._parser);
+  }
+
+  /** The parser keeps the last character until the next one comes: an agent that pauses would look cut off. */
+  _showHeld() {
+    const { pending } = this._parser;
+    if (this._stack.length < 2 || !ORDINARY.test(pending)) return;
+    this._held = document.createTextNode(pending);
+    this._top.node.append(this._held);
   }
 
   get _top() {
