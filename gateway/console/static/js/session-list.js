@@ -127,9 +127,14 @@ const Row = memo(function Row({ session, open, current, unread, showFolder }) {
   const editing = useSelected(renaming, useCallback((value) => value === id, [id]));
   const row = useRef(null);
   const pending = pendingOf(session).length;
+  const edited = useRef(false);
+  useLayoutEffect(() => {
+    // Before the next key, which may be one that deletes.
+    if (edited.current && !editing && (document.activeElement === document.body || document.activeElement === null)) row.current.querySelector("a").focus();
+    edited.current = editing;
+  }, [editing]);
   const finish = () => {
     renaming.value = null;
-    requestAnimationFrame(() => row.current?.querySelector("a")?.focus());
   };
   const title = shownTitle(session);
   const details = html`<span class="row-details">
