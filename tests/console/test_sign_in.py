@@ -68,10 +68,12 @@ def test_a_key_signs_in_and_sign_out_ends_it_in_all_windows(windows: Windows) ->
     app(page)
     second = windows.open(context=page.context)
     app(second)
+    page.evaluate("""localStorage.setItem("portico.draft.new", JSON.stringify({text: "a secret", at: Date.now()}))""")
     page.get_by_role("button", name=re.compile("menu|account|more|settings", re.IGNORECASE)).last.click()
     page.get_by_role("menuitem", name="Sign out").click()
     for window in (page, second):
         expect(window.get_by_role("heading", name="Sign in")).to_be_visible()
+    assert "a secret" not in page.evaluate("JSON.stringify({...localStorage})")
     page.reload()
     expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
 

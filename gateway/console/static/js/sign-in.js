@@ -1,5 +1,6 @@
 /** Who is signed in, and the page where that happens. */
 import { ApiError, api, signInToken, unauthorized } from "./api.js";
+import { forgetDrafts } from "./composer/drafts.js";
 import { observable } from "./observable.js";
 import { html, useEffect, useRef, useState } from "./preact.js";
 import { Button, Icon } from "./ui/index.js";
@@ -70,6 +71,7 @@ export async function signOut() {
     if (error.status !== 401) throw error;
   }
   signInToken.clear();
+  forgetDrafts();
   account.value = null;
 }
 

@@ -27,8 +27,16 @@ export function keepDraft(id, draft) {
   }
 }
 
+/** Forget all drafts, for the next person who signs in. */
+export function forgetDrafts() {
+  images.clear();
+  for (const key of stored()) localStorage.removeItem(key);
+}
+
+const stored = () => Object.keys(localStorage).filter((key) => key.startsWith(PREFIX));
+
 function dropOld() {
-  const keys = Object.keys(localStorage).filter((key) => key.startsWith(PREFIX));
+  const keys = stored();
   if (keys.length <= MOST) return;
   const age = (key) => JSON.parse(localStorage.getItem(key))?.at ?? 0;
   keys.sort((one, other) => age(one) - age(other));
