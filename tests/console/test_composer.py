@@ -256,7 +256,7 @@ def test_a_message_instead_of_an_answer_cancels_the_calls(daemon: ConsoleDaemon,
     session = daemon.new_session([{"tool_call": {"name": "Bash", "ask": True, "input": {"command": "ls"}}}], SAYS)
     daemon.send(session, "go")
     open_session(page, session)
-    expect(box(page)).to_have_attribute("placeholder", "A message cancels the call that waits")
+    expect(box(page)).to_have_attribute("placeholder", "A message cancels the call that waits. Esc: answer by keys")
     expect(box(page)).not_to_be_focused()
     box(page).fill("something else")
     box(page).press("Enter")

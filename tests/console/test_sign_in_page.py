@@ -116,3 +116,29 @@ def test_the_page_fits(windows: Windows, width: int) -> None:
     page.goto("/console/")
     expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
     assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_a_link_does_not_replace_a_sign_in_by_itself(windows: Windows, daemon: ConsoleDaemon) -> None:
+    """Anybody with a key can make one, and what is written then would be in sessions of that key."""
+    key = daemon.api.post("/v1/keys", json={"name": "phone"}).json()["key"]
+    headers = {"Authorization": f"Bearer {key}"}
+    code = httpx.post(f"{daemon.url}/v1/sign-in-codes", headers=headers, trust_env=False).json()["code"]
+    for_administrator = windows.open(f"/console/#code={code}")
+    expect(for_administrator.get_by_role("navigation", name="Sessions and pages")).to_be_visible()
+    # The code was not used.
+    assert httpx.post(f"{daemon.url}/v1/sign-ins", json={"code": code}, trust_env=False).json()["name"] == "phone"
+
+    page = windows.context(key=key).new_page()
+    windows.expect("401")
+    for button, name in (("Stay with phone", "phone"), ("Use the link", None)):
+        page.goto("about:blank")
+        page.goto(f"/console/#code={code_of(daemon)}")
+        expect(page.get_by_role("heading", name="Another sign-in")).to_be_visible()
+        page.get_by_role("button", name=button).click()
+        expect(page.get_by_role("navigation", name="Sessions and pages")).to_be_visible()
+        who = page.evaluate(
+            "async () => (await (await fetch('/v1/sign-ins/current', "
+            "{ headers: { 'X-Portico-Sign-In': localStorage.getItem('portico.signIn') } })).json()).name"
+        )
+        assert who == name
+    daemon.api.delete("/v1/keys/phone")

@@ -1,7 +1,7 @@
 /** Who is signed in, and the page where that happens. */
 import { ApiError, api, signInToken, unauthorized } from "./api.js";
 import { forgetDrafts } from "./composer/drafts.js";
-import { observable } from "./observable.js";
+import { observable, useObservable } from "./observable.js";
 import { html, useEffect, useRef, useState } from "./preact.js";
 import { Button, Icon } from "./ui/index.js";
 
@@ -28,8 +28,27 @@ async function current() {
   account.value = await api.get("/v1/sign-ins/current");
 }
 
-/** Finds out who is signed in: by the code of the link that opened the page, or by an earlier sign-in of this browser. */
+/** The name of the key that this browser is signed in with while a link offers another sign-in, or null. */
+const offered = observable(null);
+
+/**
+ * Finds out who is signed in: by the code of the link that opened the page, or by an earlier sign-in of this browser.
+ *
+ * Anybody with a key can make a link. So it does not replace a sign-in with a default key, and another one only if the user says so.
+ */
 export async function begin() {
+  if (code && signInToken.get()) {
+    const before = await api.get("/v1/sign-ins/current").catch(() => null);
+    if (before) {
+      offered.value = before.name;
+      account.value = before.name === null ? before : null;
+      return;
+    }
+  }
+  await signInOrGoOn(code);
+}
+
+async function signInOrGoOn(code) {
   if (code) {
     try {
       return await exchange({ code: decodeURIComponent(code) });
@@ -45,7 +64,7 @@ export async function begin() {
     else {
       problem.value = error.message;
       account.value = undefined;
-      setTimeout(begin, 1500);
+      setTimeout(signInOrGoOn, 1500);
     }
   }
 }
@@ -60,7 +79,7 @@ unauthorized.subscribe(() => {
 // Another window signed in or out.
 addEventListener("storage", (event) => {
   if (event.key !== "portico.signIn") return;
-  if (event.newValue) begin();
+  if (event.newValue) signInOrGoOn();
   else account.value = null;
 });
 
@@ -76,6 +95,28 @@ export async function signOut() {
 }
 
 export function SignIn() {
+  const name = useObservable(offered);
+  return name === null ? html`<${KeyForm} />` : html`<${Offer} name=${name} />`;
+}
+
+function Offer({ name }) {
+  const answer = (given) => {
+    offered.value = null;
+    account.value = undefined;
+    signInOrGoOn(given);
+  };
+  return html`<main class="sign-in">
+    <div class="sign-in-card">
+      <div class="brand large"><${Logo} size=${28} /><span>Portico</span></div>
+      <h1>Another sign-in</h1>
+      <p>This browser is signed in with the key <strong><bdi>${name}</bdi></strong>. The link that you opened signs it in anew, maybe with another key.</p>
+      <${Button} kind="primary" onClick=${() => answer(null)}>Stay with ${name}<//>
+      <${Button} onClick=${() => answer(code)}>Use the link<//>
+    </div>
+  </main>`;
+}
+
+function KeyForm() {
   const [key, setKey] = useState("");
   const [busy, setBusy] = useState(false);
   const [error, setError] = useState(problem.value);

@@ -1,11 +1,10 @@
 /** What waits for the user at the end of a conversation: a card for each call of the stop, and answers to all of them together. */
-import { html, useEffect, useRef } from "../preact.js";
+import { html } from "../preact.js";
 import { useObservable } from "../observable.js";
 import { pendingOf } from "../sessions.js";
 import { Button, Icon } from "../ui/index.js";
 import { ApprovalCard } from "./approval-card.js";
 import { allowAll, canBeAllowed, refuseAll, unanswered } from "./answers.js";
-import { takeFocus } from "./keys.js";
 import { answerCalls, dismissError, sendAgain, stopOf, stops } from "./pending-stops.js";
 import { useSettled } from "./steadiness.js";
 
@@ -17,19 +16,8 @@ export function Approvals({ session, level }) {
   const open = unanswered(calls, stop.answers);
   const permissions = open.filter(canBeAllowed);
   const first = calls.length ? session["x-portico"].waitingSince : "";
-  const section = useRef(null);
-  const taken = useRef(null);
-  useEffect(() => {
-    const card = section.current?.querySelector(".approval");
-    if (card) taken.current = takeFocus(card) ?? taken.current;
-    else {
-      // The card that had the focus is gone: writing goes on where it was.
-      if (document.activeElement === document.body) taken.current?.focus();
-      taken.current = null;
-    }
-  }, [first]);
   if (!calls.length && !stop.error) return null;
-  return html`<section class="approvals" role="group" aria-label="Waiting for you" ref=${section}>
+  return html`<section class="approvals" role="group" aria-label="Waiting for you">
     ${stop.error && html`<${Refusal} session=${session} stop=${stop} />`}
     ${calls.map((call) => html`<${ApprovalCard} key=${`${first} ${call.toolCallId}`} session=${session} call=${call} level=${level} />`)}
     ${

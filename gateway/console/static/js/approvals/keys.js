@@ -26,23 +26,6 @@ const update = () => (current.value = find());
 
 document.addEventListener("focusin", update);
 
-/** A field in which nothing was written for so long is left for a card that appears. Milliseconds. */
-const PAUSE = 1000;
-let lastKey = 0;
-document.addEventListener("keydown", () => (lastKey = Date.now()), true);
-
-/**
- * Give the focus to a card that has appeared, if it is in the empty message beside it, where the user writes nothing.
- * @returns {HTMLElement|null} what had it
- */
-export function takeFocus(card) {
-  const field = document.activeElement;
-  const idle = field?.matches(".composer textarea") && !field.value && Date.now() - lastKey > PAUSE;
-  if (!idle || field.closest(".pane") !== card.closest(".pane")) return null;
-  card.focus({ preventScroll: true });
-  return field;
-}
-
 /**
  * Answer a card by keys while it is open, and mark the current one with the class `is-current`.
  * @param element a ref of the card

@@ -104,7 +104,7 @@ function SessionComposer({ session }) {
     card?.scrollIntoView({ block: "nearest" });
   };
   const placeholder = waiting
-    ? `A message cancels the ${waiting === 1 ? "call that waits" : `${waiting} calls that wait`}`
+    ? `A message cancels the ${waiting === 1 ? "call that waits" : `${waiting} calls that wait`}. Esc: answer by keys`
     : {
         send: `Message ${agent?.title ?? session.agent.name}`,
         queue: "Queue a message for after this run",
