@@ -195,6 +195,7 @@ def test_calls_of_one_stop_are_answered_together(daemon: ConsoleDaemon, page: Pa
     ready(page, 3)
     page.locator(".approval[data-call=call0]").get_by_role("button", name="Change").click()
     page.locator(".approval[data-call=call0]").get_by_role("button", name="Reject", exact=True).click()
+    ready(page, 3)
     page.locator(".approval[data-call=call2]").get_by_role("button", name="Allow", exact=False).first.click()
     expect_result(daemon, page, session, "Tool call denied, Tool call denied: not this, ran 2")
 
@@ -306,15 +307,17 @@ def test_a_second_press_of_a_key_does_not_answer_the_next_card(daemon: ConsoleDa
     first = waiting(daemon, call("Bash", {"command": "one"}, id="one", result="ran"))
     second = waiting(daemon, call("Bash", {"command": "two"}, id="two", result="ran"))
     page = windows.open("/console/inbox")
-    expect(page.locator(".approval[data-call=two][data-ready=true]")).to_be_visible()
-    page.locator(".approval[data-call=one]").focus()
+    # Other tests have left sessions that wait.
+    one, two = (page.locator(f".inbox-session:has(a[href$='{session}']) .approval") for session in (first, second))
+    expect(two.and_(page.locator("[data-ready=true]"))).to_be_visible()
+    one.focus()
     page.keyboard.press("y")
     page.keyboard.press("y")
-    expect(page.locator(f".inbox-session:has(a[href$='{first}'])")).to_have_count(0)
-    expect(page.locator(".approval[data-call=two][data-ready=true]")).to_be_visible()
-    expect(page.locator(".approval[data-call=two].is-answered")).to_have_count(0)
+    expect(one).to_have_count(0)
+    expect(two.and_(page.locator("[data-ready=true]"))).to_be_visible()
+    expect(two.and_(page.locator(".is-answered"))).to_have_count(0)
     assert daemon.session(second)["x-portico"]["state"] == "waiting"
-    page.locator(".approval[data-call=two]").focus()
+    two.focus()
     page.keyboard.press("y")
     expect_idle(daemon, page, second)
 
