@@ -17,16 +17,23 @@ SECURITY_REQUIREMENT: Mapping[str, Any] = {"security": [{"key": []}]}
 class EventStreamMetadata:
     """A response of server-sent events: its description, an example, and the JSON schemas of the events' data.
 
-    `events` maps event names to schemas. The name "" is for events without a name.
+    `events` maps event names to schemas. The name "" is for events without a name. `last` is the data of an event that ends the
+    stream and is no JSON.
     """
 
     description: str
     example: str
     events: Mapping[str, Mapping[str, Any]]
+    last: str | None = None
 
     def content(self) -> dict[str, Any]:
         """Return the media type object. OpenAPI 3.1 cannot describe a stream: by convention, the schema is that of each event."""
-        return {"schema": {"title": "Event", "oneOf": [_event(*event) for event in self.events.items()]}, "example": self.example}
+        events = [_event(*event) for event in self.events.items()]
+        if self.last is not None:
+            last = {"type": "object", "properties": {"data": {"const": self.last}}, "required": ["data"]}
+            # An event without a name is described by its data alone, and would match too.
+            events = [{**event, "not": last} for event in events] + [last]
+        return {"schema": {"title": "Event", "oneOf": events}, "example": self.example}
 
 
 def openapi_extra(

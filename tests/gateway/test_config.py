@@ -16,7 +16,7 @@ from gateway.errors import ConfigError
 BAD: list[tuple[str, list[str]]] = [
     ("[server]\nprot = 1", ["server.prot", "unknown key", "did you mean 'port'?"]),
     ("[servre]\nport = 1", ["servre", "unknown key", "did you mean 'server'?"]),
-    ("[server]\nxyzzy = 1", ["server.xyzzy", "known keys are data_dir, ", "host, hosts, keep_alive"]),
+    ("[server]\nxyzzy = 1", ["server.xyzzy", "known keys are console, data_dir, ", "host, hosts, keep_alive"]),
     ("[agents.x]\ndriver = 'echo'\ndrvier = 'echo'", ["agents.x.drvier", "did you mean 'driver'?"]),
     ("[agents.x]\ndrvier = 'echo'", ["agents.x.drvier", "did you mean 'driver'?", "agents.x.driver", "required"]),
     ("[agents.x]\ndriver = 'echo'\n[agents.x.limits]\nidle = 1", ["agents.x.limits", "unknown key"]),

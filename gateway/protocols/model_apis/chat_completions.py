@@ -63,6 +63,7 @@ data: [DONE]
 
 """,
         {"": {"type": "object"}},
+        "[DONE]",
     ),
 )
 

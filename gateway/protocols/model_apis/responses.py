@@ -85,6 +85,7 @@ data: [DONE]
 
 """,
     {name: {"type": "object", "properties": {"type": {"const": name}}, "required": ["type"]} for name in EVENTS},
+    "[DONE]",
 )
 RESPONSE_EXAMPLE = {
     "id": "resp_1",
