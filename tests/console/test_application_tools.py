@@ -8,7 +8,7 @@ from playwright.sync_api import Page, expect
 
 from tests.console.checked_pages import Windows
 from tests.console.console_daemon import ConsoleDaemon
-from tests.console.waiting_sessions import cards, expect_result, open_session, ready, waiting
+from tests.console.waiting_sessions import cards, expect_result, open_session, ready, until, waiting
 
 WEATHER = {"name": "get_weather", "description": "The weather.", "parameters": {"type": "object", "properties": {}}}
 CALL = {"app_tool": {"name": "get_weather", "input": {"place": "Tokyo"}}}
@@ -69,7 +69,7 @@ def test_a_mocked_answer_is_sent_by_itself_once_by_two_windows(daemon: ConsoleDa
     expect_result(daemon, page, session, "sunny")
     # Of another client's message too.
     daemon.send(session, "again", wait=False)
-    page.wait_for_function("document.querySelector('main').innerText.split('sunny').length > 2")
+    until(page, "() => document.querySelector('main').innerText.split('sunny').length > 2")
     expect_result(daemon, page, session, "sunny")
     for window in (page, other):
         expect(window.locator("[role=alert]")).to_have_count(0)
@@ -86,7 +86,7 @@ def test_a_given_result_is_kept_for_later_calls(daemon: ConsoleDaemon, page: Pag
     card.get_by_role("button", name="Send result").click()
     expect_result(daemon, page, session, "rain")
     daemon.send(session, "again", wait=False)
-    page.wait_for_function("document.querySelector('main').innerText.split('rain').length > 2")
+    until(page, "() => document.querySelector('main').innerText.split('rain').length > 2")
     expect(cards(page)).to_have_count(0)
 
 

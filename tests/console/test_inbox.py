@@ -8,7 +8,7 @@ from playwright.sync_api import Locator, Page, expect
 
 from tests.console.checked_pages import Windows
 from tests.console.console_daemon import ConsoleDaemon
-from tests.console.waiting_sessions import PHONE, call, expect_result, messages, ready, waiting
+from tests.console.waiting_sessions import PHONE, call, expect_result, messages, ready, until, waiting
 
 NOTIFICATIONS = """
 window.notified = []
@@ -85,7 +85,7 @@ def test_notifications_are_opt_in(windows: Windows, daemon: ConsoleDaemon) -> No
     page.evaluate("Notification.permission = 'granted'")
     expect(page).to_have_title(re.compile(r"^\(1\) "))
     other = waiting(daemon, call("Bash", {"command": "second"}), prompt="Run the second")
-    page.wait_for_function("window.notified.length === 1")
+    until(page, "() => window.notified.length === 1")
     assert page.evaluate("[window.notified[0].title, window.notified[0].body]") == [
         "Run the second: asks for permission",
         "Bash second",

@@ -10,7 +10,7 @@ from playwright.sync_api import Page, expect
 
 from tests.console.checked_pages import Windows
 from tests.console.console_daemon import ConsoleDaemon
-from tests.console.test_shell import violations
+from tests.console.test_accessibility import AXE, violations
 
 RULES = [{"tool": "shell", "when": {"command": "rm *"}, "decide": "deny", "reason": "No."}, {"tool": "lookup", "decide": "allow"}]
 LONG = "a_long_name_without_any_space_" * 8
@@ -19,6 +19,8 @@ LONG = "a_long_name_without_any_space_" * 8
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConsoleDaemon]:
     """A daemon with rules, and with an agent that cannot be used."""
+    if not AXE.exists():
+        pytest.skip("axe-core is not installed: make .clis/console/.installed")
     agents = {"guarded": {"driver": "script", "policy": RULES}, "broken": {"driver": "claude", "program": f"/opt/{LONG}"}}
     found = ConsoleDaemon(tmp_path_factory.mktemp("daemon"), agents=agents).start()
     yield found

@@ -245,6 +245,18 @@ def test_a_hostile_title_is_text(page: Page, daemon: ConsoleDaemon) -> None:
     assert not page.locator(".session-row img").count()
 
 
+def test_what_is_typed_behind_a_shortcut_is_for_its_field(page: Page, daemon: ConsoleDaemon) -> None:
+    session = daemon.new_session([{"text": "ok"}])
+    daemon.send(session, "hi")
+    row(page, session).get_by_role("link").focus()
+    page.context.new_cdp_session(page).send("Emulation.setCPUThrottlingRate", {"rate": 20})
+    page.keyboard.type("rfork you")
+    page.keyboard.press("Enter")
+    expect(row(page, session).locator(".row-text")).to_have_text("fork you")
+    page.keyboard.type("/jump")
+    expect(page.get_by_role("combobox", name="Search sessions and messages")).to_have_value("jump")
+
+
 def test_older_sessions_are_listed_by_scrolling(windows: Windows, daemon: ConsoleDaemon, tmp_path: Path) -> None:
     for found in daemon.api.get(SESSIONS, params={"state": "waiting"}).json()["sessions"]:
         daemon.api.delete(f"{SESSIONS}/{found['sessionId']}")
@@ -268,15 +280,3 @@ def test_older_sessions_are_listed_by_scrolling(windows: Windows, daemon: Consol
         rows.last.scroll_into_view_if_needed()
         page.wait_for_timeout(200)
     assert rows.count() >= 230
-
-
-def test_what_is_typed_behind_a_shortcut_is_for_its_field(page: Page, daemon: ConsoleDaemon) -> None:
-    session = daemon.new_session([{"text": "ok"}])
-    daemon.send(session, "hi")
-    row(page, session).get_by_role("link").focus()
-    page.context.new_cdp_session(page).send("Emulation.setCPUThrottlingRate", {"rate": 20})
-    page.keyboard.type("rfork you")
-    page.keyboard.press("Enter")
-    expect(row(page, session).locator(".row-text")).to_have_text("fork you")
-    page.keyboard.type("/jump")
-    expect(page.get_by_role("combobox", name="Search sessions and messages")).to_have_value("jump")

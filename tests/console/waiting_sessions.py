@@ -61,3 +61,15 @@ def expect_result(daemon: ConsoleDaemon, page: Page, session: str, text: str) ->
         page.wait_for_timeout(25)
     found = result_of(daemon, session)
     assert found == text, found
+
+
+def until(page: Page, condition: str) -> None:
+    """Wait until a function of the page returns true.
+
+    `Page.wait_for_function` needs `eval`, which the console's policy forbids.
+    """
+    for _ in range(600):
+        if page.evaluate(condition):
+            return
+        page.wait_for_timeout(25)
+    raise AssertionError(f"not within 15 seconds: {condition}")

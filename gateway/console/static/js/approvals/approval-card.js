@@ -29,7 +29,7 @@ export function ApprovalCard({ session, call, level = 2 }) {
   const give = (given) => open && ready && answerCall(session, call, given);
   const choices = call.wants === "permission" ? choicesOf(call) : [];
   const first = (kind) => choices.find((choice) => choice.kind === kind);
-  const choose = (choice) => choice && steady && give({ kind: "choice", choice });
+  const choose = (choice) => choice && (steady || choice.kind.startsWith("reject")) && give({ kind: "choice", choice });
   useApprovalKeys(element, open, {
     y: () => reason === null && choose(first("allow_once")),
     a: () => reason === null && choose(first("allow_always")),
