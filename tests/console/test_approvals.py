@@ -195,6 +195,8 @@ def test_calls_of_one_stop_are_answered_together(daemon: ConsoleDaemon, page: Pa
     ready(page, 3)
     page.locator(".approval[data-call=call0]").get_by_role("button", name="Change").click()
     page.locator(".approval[data-call=call0]").get_by_role("button", name="Reject", exact=True).click()
+    # For 0.35 s after an answer nothing is allowed.
+    page.wait_for_timeout(500)
     ready(page, 3)
     page.locator(".approval[data-call=call2]").get_by_role("button", name="Allow", exact=False).first.click()
     expect_result(daemon, page, session, "Tool call denied, Tool call denied: not this, ran 2")

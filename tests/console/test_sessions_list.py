@@ -248,8 +248,11 @@ def test_a_hostile_title_is_text(page: Page, daemon: ConsoleDaemon) -> None:
 def test_what_is_typed_behind_a_shortcut_is_for_its_field(page: Page, daemon: ConsoleDaemon) -> None:
     session = daemon.new_session([{"text": "ok"}])
     daemon.send(session, "hi")
+    expect(row(page, session).locator(".row-text")).to_have_text("hi")
+    expect(row(page, session)).to_contain_text("Idle")
+    page.wait_for_timeout(500)
     row(page, session).get_by_role("link").focus()
-    page.context.new_cdp_session(page).send("Emulation.setCPUThrottlingRate", {"rate": 20})
+    page.context.new_cdp_session(page).send("Emulation.setCPUThrottlingRate", {"rate": 5})
     page.keyboard.type("rfork you")
     page.keyboard.press("Enter")
     expect(row(page, session).locator(".row-text")).to_have_text("fork you")

@@ -59,6 +59,8 @@ def test_a_session_that_does_not_exist_is_named_so(page: Page, windows: Windows)
 
 def test_every_page_is_reached_by_keys(page: Page, sessions: dict[str, str]) -> None:
     row(page, sessions["idle"]).wait_for()
+    # The form takes the focus when it has been loaded.
+    expect(page.get_by_label("First message")).to_be_focused()
     for keys, path in [("gi", "inbox"), ("ga", "agents"), ("gp", "policy"), ("gu", "audit"), ("gm", "metrics"), ("gk", "keys")]:
         page.evaluate("document.activeElement.blur()")
         for key in keys:
@@ -66,6 +68,7 @@ def test_every_page_is_reached_by_keys(page: Page, sessions: dict[str, str]) -> 
         expect(page).to_have_url(re.compile(f"/console/{path}$"))
     page.keyboard.press("n")
     expect(page).to_have_url(re.compile("/console/$"))
+    expect(page.get_by_label("First message")).to_be_focused()
     page.keyboard.press("g")
     page.keyboard.press("a")
     assert page.url.endswith("/console/"), "keys that are typed into the message are no shortcuts"

@@ -18,6 +18,8 @@ function find() {
 /** Whether a card's answers can be seen: they are in the window, and nothing is over them. */
 function isInView(card) {
   const button = (card.querySelector(".approval-actions") ?? card).querySelector("button");
+  // A card that was answered has none.
+  if (!button) return false;
   const { left, top, width, height } = button.getBoundingClientRect();
   return button.contains(document.elementFromPoint(left + width / 2, top + height / 2));
 }
