@@ -166,6 +166,8 @@ def test_a_card_that_appears_does_not_take_the_focus_of_the_message(daemon: Cons
     box.fill("go")
     box.press("Enter")
     expect(page.get_by_role("button", name="Stop").last).to_be_visible()
+    # So long that the field seems to be left.
+    page.wait_for_timeout(1200)
     (daemon.scenes / "ask").touch()
     ready(page)
     expect(box).to_be_focused()

@@ -28,11 +28,10 @@ from drivers.contract.messages import Message, ToolMessage
 from gateway.errors import BadRequest
 from gateway.events.event_log import Entry
 from gateway.events.log_entries import Steered, TurnStart
+from gateway.events.log_pages import LOST
 from gateway.events.messages import EXTENSIONS, MAX_TEXT, NO_REASON, Fold, content_of, failure_message
 from gateway.protocols.aap.schema import AgentResponse, PermissionExtension, ToolPermissionMessage, TurnExtension
 from gateway.protocols.aap.stop_reasons import stop_reason
-
-LOST = "the gateway was killed; what had these numbers, if anything, was not stored yet and cannot be replayed"
 
 
 def frame(name: str, data: Any, number: str) -> bytes:
