@@ -20,10 +20,10 @@ class DeferredRoutes(BaseRoute):
         self._built = False
 
     def expand(self) -> None:
-        """Build the routes. Idempotent."""
+        """Build the routes. Idempotent; after an error the next request tries again."""
         if not self._built:
-            self._built = True
             self._app.router.routes.extend(self._build())
+            self._built = True
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         if scope["type"] == "http":
