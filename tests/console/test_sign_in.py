@@ -64,11 +64,15 @@ def test_a_key_signs_in_and_sign_out_ends_it_in_all_windows(windows: Windows) ->
     page.keyboard.press("Enter")
     app(page)
     assert KEY not in page.evaluate("JSON.stringify([{...localStorage}, {...sessionStorage}, location.href])")
+    page.evaluate("""() => {
+      localStorage.setItem("portico.draft.new", JSON.stringify({text: "a secret", at: Date.now()}));
+      localStorage.setItem("portico.mockedAnswers", JSON.stringify({sess_1: {lookup: {content: "a secret", automatic: true}}}));
+      localStorage.setItem("portico.newSession", JSON.stringify({agent: "script", byAgent: {script: {cwd: "/a secret"}}}));
+    }""")
     page.reload()
     app(page)
     second = windows.open(context=page.context)
     app(second)
-    page.evaluate("""localStorage.setItem("portico.draft.new", JSON.stringify({text: "a secret", at: Date.now()}))""")
     page.get_by_role("button", name=re.compile("menu|account|more|settings", re.IGNORECASE)).last.click()
     page.get_by_role("menuitem", name="Sign out").click()
     for window in (page, second):

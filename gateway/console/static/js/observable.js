@@ -58,8 +58,18 @@ export function useSelected(source, select, always = false) {
   return selected;
 }
 
-/** An observable whose value is kept in localStorage under `key`, in step between the windows of this browser. */
-export function stored(key, initial) {
+const personal = [];
+
+/** Forget what `stored` keeps of the person who signs out. */
+export function forgetStored() {
+  for (const forget of personal) forget();
+}
+
+/**
+ * An observable whose value is kept in localStorage under `key`, in step between the windows of this browser. What is of the
+ * person who is signed in, and not of the browser, is `ofPerson`: it is forgotten when they sign out.
+ */
+export function stored(key, initial, { ofPerson = false } = {}) {
   const read = () => {
     try {
       const text = localStorage.getItem(key);
@@ -84,5 +94,11 @@ export function stored(key, initial) {
     source.value = read();
     foreign = false;
   });
+  if (ofPerson) {
+    personal.push(() => {
+      source.value = initial;
+      localStorage.removeItem(key);
+    });
+  }
   return source;
 }

@@ -34,7 +34,7 @@ const STATES = {
 /** "folder", "agent" or "none". */
 export const grouping = stored("portico.grouping", "folder");
 /** Names of groups that are folded. */
-const folded = stored("portico.foldedGroups", []);
+const folded = stored("portico.foldedGroups", [], { ofPerson: true });
 /** {agent, state}: which sessions are listed; "" for all. */
 export const filter = observable({ agent: "", state: "" });
 /** The id of the session whose title is being edited. */

@@ -1,7 +1,7 @@
 /** Who is signed in, and the page where that happens. */
 import { ApiError, api, signInToken, unauthorized } from "./api.js";
 import { forgetDrafts } from "./composer/drafts.js";
-import { observable, useObservable } from "./observable.js";
+import { forgetStored, observable, useObservable } from "./observable.js";
 import { html, useEffect, useRef, useState } from "./preact.js";
 import { Button, Icon } from "./ui/index.js";
 
@@ -91,6 +91,7 @@ export async function signOut() {
   }
   signInToken.clear();
   forgetDrafts();
+  forgetStored();
   account.value = null;
 }
 

@@ -11,7 +11,7 @@ import { answerCalls, stopOf } from "./pending-stops.js";
 
 const MOST_SESSIONS = 100;
 
-const mocks = stored("portico.mockedAnswers", {});
+const mocks = stored("portico.mockedAnswers", {}, { ofPerson: true });
 
 export const useMocks = () => useObservable(mocks);
 

@@ -22,7 +22,7 @@ const DRAFT = "new";
 const FOLDERS = 8;
 
 /** The last agent, and its settings by its name, but for secrets: {agent, byAgent: {NAME: {options, tools}}}. */
-const remembered = stored("portico.newSession", { agent: "", byAgent: {} });
+const remembered = stored("portico.newSession", { agent: "", byAgent: {} }, { ofPerson: true });
 /** Settings that are not remembered: secrets and the application's tools, by agent. */
 const unremembered = observable({});
 
