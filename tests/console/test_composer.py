@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from playwright.sync_api import Locator, Page, expect
+import re
+
+from playwright.sync_api import Locator, Page, Route, expect
 
 from tests.console.checked_pages import Windows
 from tests.console.console_daemon import SESSIONS, ConsoleDaemon
+from tests.console.session_rows import row, until
 from tests.console.waiting_sessions import messages, open_session
 
 SAYS = [{"text": "You said: {prompt}"}]
@@ -83,6 +86,49 @@ def test_drafts_are_kept_by_session(daemon: ConsoleDaemon, page: Page) -> None:
     expect(box(page)).to_have_value("")
     open_session(page, other)
     expect(box(page)).to_have_value("for the other")
+
+
+def test_a_draft_is_stored_before_the_page_can_be_left(daemon: ConsoleDaemon, page: Page) -> None:
+    """What an effect stored after the next frame would be lost, or would come back after it was sent."""
+    session = daemon.new_session(SAYS)
+    open_session(page, session)
+    field = box(page)
+    write = """(field) => {
+      Object.getOwnPropertyDescriptor(HTMLTextAreaElement.prototype, "value").set.call(field, "not lost");
+      field.dispatchEvent(new Event("input", { bubbles: true }));
+      location.reload();
+    }"""
+    field.evaluate(write)
+    expect(page.locator("body")).to_be_visible()
+    expect(box(page)).to_have_value("not lost")
+    stored = box(page).evaluate(
+        """(field) => {
+          field.dispatchEvent(new KeyboardEvent("keydown", { key: "Enter", bubbles: true, cancelable: true }));
+          return JSON.stringify({ ...localStorage });
+        }"""
+    )
+    assert "not lost" not in stored
+    expect_text(page, "You said: not lost")
+
+
+def test_a_refused_message_is_a_draft_where_its_session_was_left(daemon: ConsoleDaemon, windows: Windows) -> None:
+    windows.expect("409 \\(Conflict\\)")
+    session, other = daemon.new_session(SAYS), daemon.new_session(SAYS)
+    page = windows.open(f"/console/sessions/{session}")
+    refused: list[Route] = []
+    page.route(f"**{SESSIONS}/{session}/turns", lambda route: refused.append(route), times=1)
+    box(page).fill("wait for me")
+    box(page).press("Enter")
+    expect(box(page)).to_have_value("")
+    row(page, other).get_by_role("link").click()
+    expect(page).to_have_url(re.compile(f"{other}$"))
+    expect(box(page)).to_have_value("")
+    until(page, lambda: bool(refused))
+    with page.expect_response(f"**{SESSIONS}/{session}/turns"):
+        refused[0].fulfill(status=409, json={"error": {"message": "at work", "type": "conflict"}})
+    row(page, session).get_by_role("link").click()
+    expect(page).to_have_url(re.compile(f"{session}$"))
+    expect(box(page)).to_have_value("wait for me")
 
 
 def test_arrow_up_brings_back_what_was_sent(daemon: ConsoleDaemon, page: Page) -> None:
@@ -208,10 +254,7 @@ def test_a_queued_message_is_taken_back(daemon: ConsoleDaemon, page: Page) -> No
     page.locator(".outgoing").get_by_role("button", name="Remove").click()
     expect(page.locator(".outgoing")).to_have_count(0)
     # The server learns it by the end of the connection.
-    for _ in range(200):
-        if daemon.session(session)["x-portico"]["queued"] == 0:
-            break
-        page.wait_for_timeout(25)
+    until(page, lambda: daemon.session(session)["x-portico"]["queued"] == 0)
     release(daemon, "taken-back")
     expect_text(page, "Done.")
     expect(page.get_by_role("button", name="Send", exact=True)).to_be_visible()

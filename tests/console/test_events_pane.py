@@ -128,6 +128,25 @@ def test_the_keyboard_moves_through_the_list(windows: Windows, session: str) -> 
     expect(page.locator('[data-row="1"]')).to_be_focused()
 
 
+def test_the_keyboard_goes_on_from_a_row_that_has_left_the_page(windows: Windows, daemon: ConsoleDaemon) -> None:
+    session = daemon.new_session([{"events": {"count": 300, "text": "token {n} "}}])
+    daemon.send(session, "go")
+    page = open_events(windows, session)
+    # The list follows its end, to which events are added that push the row out of the page.
+    page.locator('[data-row="302"]').focus()
+    page.keyboard.press("ArrowDown")
+    expect(page.locator('[data-row="303"]')).to_be_focused()
+    daemon.send(session, "more")
+    expect(page.locator(".events-status", has_text=f"{len(events_of(daemon, session))} events")).to_be_visible()
+    expect(page.locator('[data-row="303"]')).to_have_count(0)
+    page.keyboard.press("ArrowDown")
+    expect(page.locator('[data-row="304"]')).to_be_focused()
+    # A filter takes the row away.
+    page.get_by_role("searchbox").fill("token 297")
+    expect(page.locator(".row-list-scroll [role=row]")).to_have_count(2)
+    expect(page.locator('[data-row][tabindex="0"]')).to_have_count(1)
+
+
 def test_a_hostile_agent_shows_text_only(windows: Windows, daemon: ConsoleDaemon) -> None:
     text = '<img src=x onerror="window.ran=1"><svg onload="window.ran=1"> \x1b[31mred \u202egnp.exe'
     session = daemon.new_session([{"text": {"text": text, "chunk": 500}}, {"big_line": 1_000_000}])
@@ -339,6 +358,8 @@ def test_100_000_events_scroll_and_filter(windows: Windows, daemon: ConsoleDaemo
     page.get_by_role("searchbox").fill("token 77777 ")
     expect(page.locator(".row-list-scroll [role=row]")).to_have_count(1)
     page.get_by_role("searchbox").fill("")
+    # The rows are filtered after the next frame: until then the key would go to the row that was found.
+    expect(page.locator(".events-status", has_text=re.compile("^100,003 events"))).to_be_visible()
     page.locator("[data-row]").first.focus()
     page.keyboard.press("Home")
     expect(row(page, 1)).to_contain_text("user: flood")

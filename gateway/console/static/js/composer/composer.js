@@ -6,7 +6,7 @@ import { stored, useObservable } from "../observable.js";
 import { pendingOf, useAgents } from "../sessions.js";
 import { Button, Icon, IconButton, Menu, toast } from "../ui/index.js";
 import { toolsInWords } from "./agent-tools.js";
-import { draftOf, keepDraft } from "./drafts.js";
+import { useDraft } from "./drafts.js";
 import { contentOf } from "./images.js";
 import { MessageBox, sendKeys } from "./message-box.js";
 import { ProminentOptions, valuesOf } from "./options.js";
@@ -28,7 +28,7 @@ function SessionComposer({ session }) {
   const agent = agents?.find((one) => one.name === session.agent.name);
   const change = changesOf(id, useObservable(changes));
   const preferred = useObservable(whileRunning);
-  const [draft, setDraft] = useState(() => draftOf(id));
+  const [draft, setDraft] = useDraft(id);
   const [problem, setProblem] = useState("");
   const [settings, setSettings] = useState(null);
   const [stopping, setStopping] = useState(false);
@@ -42,7 +42,6 @@ function SessionComposer({ session }) {
   const values = valuesOf(agent, session.agent.options, change.options);
   const log = useLog(session);
 
-  useEffect(() => keepDraft(id, draft), [draft]);
   useEffect(() => setStopping(false), [state]);
   useUnsentWarning(id);
 

@@ -2,13 +2,13 @@
 import { AAP, api } from "../api.js";
 import { sendTurn } from "../conversation/outgoing.js";
 import { setMocks } from "../approvals/mocked-answers.js";
-import { html, useEffect, useState } from "../preact.js";
+import { html, useState } from "../preact.js";
 import { observable, stored, useObservable } from "../observable.js";
 import { navigate, sessionPath } from "../router.js";
 import { folderOf, loadAgents, loadSession, useAgents, useSessions } from "../sessions.js";
 import { Button, Empty, Icon, IconButton, Spinner } from "../ui/index.js";
 import { allTools, toolsInWords } from "./agent-tools.js";
-import { draftOf, keepDraft } from "./drafts.js";
+import { useDraft } from "./drafts.js";
 import { FolderField } from "./folder-field.js";
 import { contentOf } from "./images.js";
 import { MessageBox } from "./message-box.js";
@@ -81,7 +81,7 @@ const startOptions = (agent) =>
 function NewSessionForm({ agents, agent }) {
   const settings = useSettings(agent);
   const sessions = useSessions();
-  const [draft, setDraft] = useState(() => draftOf(DRAFT));
+  const [draft, setDraft] = useDraft(DRAFT);
   const [system, setSystem] = useState("");
   const [showSystem, setShowSystem] = useState(false);
   const [problem, setProblem] = useState("");
@@ -91,7 +91,6 @@ function NewSessionForm({ agents, agent }) {
   const folder = settings.values.cwd ?? "";
   const recent = [...new Set(sessions.map(folderOf).filter(Boolean))].slice(0, FOLDERS);
   const empty = !draft.text.trim() && !draft.images.length;
-  useEffect(() => keepDraft(DRAFT, draft), [draft]);
 
   const start = async () => {
     if (busy) return;
@@ -103,7 +102,6 @@ function NewSessionForm({ agents, agent }) {
       const sent = draft;
       if (!empty) {
         setDraft({ text: "", images: [] });
-        keepDraft(DRAFT, { text: "", images: [] });
         sendTurn(id, { messages: [{ role: "user", content: contentOf(sent.text, sent.images) }] }).catch(() => {});
       }
       await loadSession(id);

@@ -63,6 +63,9 @@ export function RowList({ items, keyOf, renderRow, renderDetail, rowClass, colum
   const [view, setView] = useState({ top: 0, height: 600 });
   const [expanded, setExpanded] = useState(new Map());
   const [current, setCurrent] = useState(null);
+  /** Whether the list has the focus because the row that had it is not in the page any more. */
+  const rowLeft = useRef(false);
+  const hadFocus = scroller.current?.contains(document.activeElement);
 
   const extras = [...expanded]
     .map(([key, height]) => [indexOfKey(items, keyOf, key), height])
@@ -71,6 +74,8 @@ export function RowList({ items, keyOf, renderRow, renderDetail, rowClass, colum
   const places = geometry(items.length, rowHeight, extras);
   const first = Math.max(0, places.rowAt(view.top) - OVERSCAN);
   const last = Math.min(items.length, places.rowAt(view.top + view.height) + OVERSCAN + 1);
+  const currentAt = current === null ? -1 : indexOfKey(items, keyOf, current);
+  const inView = items.length ? keyOf(items[Math.min(first + OVERSCAN, items.length - 1)]) : null;
 
   const onScroll = useCallback(
     (event) => {
@@ -107,6 +112,11 @@ export function RowList({ items, keyOf, renderRow, renderDetail, rowClass, colum
   });
 
   useLayoutEffect(() => {
+    // A focused row that leaves the page takes the focus with it: the list keeps it, so that the keys go on from that row.
+    if (hadFocus && !scroller.current.contains(document.activeElement)) {
+      scroller.current.focus({ preventScroll: true });
+      rowLeft.current = true;
+    }
     if (focused.current === null) return;
     const button = scroller.current.querySelector(`[data-row="${focused.current}"]`);
     if (button) {
@@ -137,8 +147,8 @@ export function RowList({ items, keyOf, renderRow, renderDetail, rowClass, colum
     setView({ top: element.scrollTop, height: element.clientHeight });
   };
   const onKeyDown = (event) => {
-    const key = event.target.dataset?.row;
-    if (key === undefined || event.altKey || event.ctrlKey || event.metaKey) return;
+    const key = rowLeft.current ? (currentAt >= 0 ? current : inView) : event.target.dataset?.row;
+    if (key === undefined || key === null || event.altKey || event.ctrlKey || event.metaKey) return;
     const index = indexOfKey(items, keyOf, Number(key));
     const page = Math.max(1, Math.floor(view.height / rowHeight) - 1);
     const to = { ArrowDown: index + 1, ArrowUp: index - 1, PageDown: index + page, PageUp: index - page, Home: 0, End: items.length - 1 }[
@@ -150,17 +160,14 @@ export function RowList({ items, keyOf, renderRow, renderDetail, rowClass, colum
     goTo(to);
   };
 
-  const tabStop =
-    current !== null && indexOfKey(items, keyOf, current) >= 0
-      ? current
-      : items.length
-        ? keyOf(items[Math.min(first + OVERSCAN, items.length - 1)])
-        : null;
+  // A row that is not in the page cannot be reached by Tab.
+  const tabStop = currentAt >= first && currentAt < last ? current : inView;
   return html`<div class="row-list" role="table" aria-label=${label} aria-rowcount=${items.length + 1} aria-colcount=${columns.length}>
     <div role="rowgroup" class="row-list-head">
       <div role="row" class="row-list-row" aria-rowindex="1">${columns.map((name) => html`<span role="columnheader">${name}</span>`)}</div>
     </div>
-    <div class="row-list-scroll" role="rowgroup" tabindex="-1" ref=${scroller} onScroll=${onScroll} onKeyDown=${onKeyDown}>
+    <div class="row-list-scroll" role="rowgroup" tabindex="-1" ref=${scroller} onScroll=${onScroll} onKeyDown=${onKeyDown}
+      onFocusOut=${(event) => event.target === event.currentTarget && (rowLeft.current = false)}>
       <div class="row-list-space" role="presentation" style=${{ height: `${places.height}px` }}>
         <div class="row-list-rows" role="presentation" style=${{ transform: `translateY(${places.offsetOf(first)}px)` }}>
           ${items.slice(first, last).map((item, offset) => {
