@@ -8,6 +8,7 @@ from playwright.sync_api import Locator, Page, Route, expect
 
 from tests.console.checked_pages import Windows
 from tests.console.console_daemon import SESSIONS, ConsoleDaemon
+from tests.console.conversations import at_the_end
 from tests.console.session_rows import row, until
 from tests.console.waiting_sessions import messages, open_session
 
@@ -151,6 +152,22 @@ def test_arrow_up_brings_back_what_was_sent(daemon: ConsoleDaemon, page: Page) -
     box(page).fill("mine")
     box(page).press("ArrowUp")
     expect(box(page)).to_have_value("mine")
+
+
+def test_writing_several_lines_leaves_the_conversation_at_its_end(daemon: ConsoleDaemon, page: Page) -> None:
+    session = daemon.new_session([{"text": "One more line.\n\n" * 60 + "The end."}])
+    daemon.send(session, "go")
+    open_session(page, session)
+    expect(page.locator(".talk-answer")).to_contain_text("The end.")
+    box(page).focus()
+    for _ in range(4):
+        page.keyboard.type("some words")
+        page.keyboard.press("Shift+Enter")
+        # The list has its new height after a frame, and an event of its scrolling after another one.
+        for _ in range(3):
+            page.evaluate("() => new Promise(requestAnimationFrame)")
+    until(page, lambda: at_the_end(page))
+    expect(page.get_by_role("button", name="To the end")).to_have_count(0)
 
 
 def test_a_refused_message_stays_with_the_servers_words(daemon: ConsoleDaemon, windows: Windows) -> None:

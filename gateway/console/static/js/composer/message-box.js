@@ -54,8 +54,12 @@ export function MessageBox({
 
   useLayoutEffect(() => {
     const area = field.current;
+    const around = area.parentElement;
+    // The field is measured at its smallest height. Without this the list above would grow for that moment, and the browser would scroll it.
+    around.style.minHeight = `${around.offsetHeight}px`;
     area.style.height = "auto";
     area.style.height = `${area.scrollHeight + 2}px`;
+    around.style.minHeight = "";
   }, [draft.text]);
   useEffect(() => {
     if (autoFocus && !touch.matches) field.current.focus();
