@@ -40,7 +40,7 @@ class Windows:
         if key is not None:
             options["storage_state"] = self._signed_in(key)
         context = self._browser.new_context(base_url=self.url, **options)
-        context.set_default_timeout(15_000)
+        context.set_default_timeout(30_000)
         context.add_init_script(REPORT_VIOLATIONS)
         context.on("page", self._watch)
         context.on("request", self._check_host)

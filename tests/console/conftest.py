@@ -17,7 +17,7 @@ FLAGS = (
 )  # fmt: skip
 
 # Chromium and a daemon for each of two processes take their time on two cores.
-expect.set_options(timeout=20_000)
+expect.set_options(timeout=30_000)
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,6 @@ from playwright.sync_api import Browser, Locator, Page, expect
 from tests.console.checked_pages import Windows
 
 WIDE = {"width": 1440, "height": 900}
-expect.set_options(timeout=15_000)
 MODULE = "/console/assets/js/conversation/"
 
 

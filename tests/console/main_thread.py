@@ -1,13 +1,13 @@
 """How long the main thread of a page is at work, and what that means on a machine of any speed.
 
-A limit in milliseconds would hold for one machine only. The limits of the tests are multiples of the time that the same machine takes for a
-fixed piece of work in the same page: with one of these units the page of a usual machine of two cores is at work for some 50 ms.
+A limit in milliseconds would hold for one machine only. The limits of the tests are multiples of the time that the same machine takes for
+a fixed piece of work in the same page. This unit is some 50 ms on a usual machine of two cores.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from playwright.sync_api import Browser, Page
@@ -20,7 +20,9 @@ WORK = """() => {
   for (let part = 0; part < 10; part += 1) {
     for (let line = 0; line < 100; line += 1) {
       const text = root.appendChild(document.createElement("p"));
-      for (const word of ["some", "words", "of", "a", "line"]) text.appendChild(document.createElement("span")).append(`${word} ${line} `);
+      for (const word of ["some", "words", "of", "a", "line"]) {
+        text.appendChild(document.createElement("span")).append(`${word} ${line} `);
+      }
     }
     root.getBoundingClientRect();
     root.scrollTop = root.scrollHeight;
@@ -74,13 +76,3 @@ def slowness(page: Page) -> float:
     """How many times longer this machine takes now than a usual one, with all that runs beside; at least 1."""
     page.evaluate(WORK)
     return max(1.0, sorted(page.evaluate(WORK) for _ in range(5))[2] / USUAL)
-
-
-def best_of(tries: int, measure: Callable[[], float], limit: float) -> float:
-    """The smallest of some measurements: the page's own time if others use the machine. One within the limit is enough."""
-    found = measure()
-    for _ in range(tries - 1):
-        if found < limit:
-            break
-        found = min(found, measure())
-    return found

@@ -15,6 +15,7 @@ from playwright.sync_api import Browser, BrowserContext, Page, ViewportSize, syn
 from tests.console.checked_pages import Windows
 from tests.console.conftest import FLAGS
 from tests.console.demo_sessions import demo_daemon, demo_sessions
+from tests.console.quiet import settle
 from tests.real.browser import find_browser
 
 FOLDER = Path(__file__).parents[2] / "docs" / "console"
@@ -70,13 +71,6 @@ TO_WEBP = """async (png) => {
 }"""
 
 
-def settle(page: Page) -> None:
-    """Wait until nothing is being loaded or moved."""
-    page.wait_for_load_state("load")
-    page.locator(".page-loading").first.wait_for(state="detached", timeout=60_000)
-    page.wait_for_timeout(900)
-
-
 def take(browser: Browser, folder: Path, everything: bool) -> None:
     """Take the screenshots of the documentation, or all."""
     with tempfile.TemporaryDirectory(prefix="portico-") as temporary:
@@ -94,7 +88,7 @@ def take(browser: Browser, folder: Path, everything: bool) -> None:
                     page.goto("/console" + path.format(**sessions))
                     settle(page)
                     prepare(page)
-                    page.wait_for_timeout(300)
+                    settle(page)
                     png = page.screenshot()
                     if everything:
                         (folder / f"{name}-{size}-{theme}.png").write_bytes(png)

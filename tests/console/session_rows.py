@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 from playwright.sync_api import Locator, Page
@@ -20,10 +21,9 @@ def choose(page: Page, session: str, action: str) -> None:
     page.get_by_role("menuitem", name=action).click()
 
 
-def until(page: Page, done: Callable[[], bool], seconds: float = 20) -> None:
-    """Wait until something is so outside of the page, such as in the daemon."""
-    for _ in range(int(seconds * 20)):
-        if done():
-            return
+def until(page: Page, done: Callable[[], bool], seconds: float = 30) -> None:
+    """Wait until something is so that Playwright's assertions do not look at, such as in the daemon."""
+    deadline = time.monotonic() + seconds
+    while not done():
+        assert time.monotonic() < deadline, f"it did not become so in {seconds} seconds"
         page.wait_for_timeout(50)
-    raise AssertionError("it did not become so")

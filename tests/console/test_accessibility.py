@@ -13,7 +13,7 @@ from playwright.sync_api import Page
 from tests.console.checked_pages import Windows
 from tests.console.console_daemon import ConsoleDaemon
 from tests.console.demo_sessions import demo_daemon, demo_sessions
-from tests.console.screenshots import settle
+from tests.console.quiet import settle
 
 AXE = Path(__file__).parents[2] / ".clis" / "console" / "node_modules" / "axe-core" / "axe.min.js"
 RUN = """async () => {
@@ -81,7 +81,7 @@ def test_pages_have_no_violation(windows: Windows, sessions: dict[str, str], pat
     check(page, f"{path}, {theme}")
     if theme == "light":
         page.set_viewport_size({"width": 390, "height": 844})
-        page.wait_for_timeout(300)
+        settle(page)
         check(page, f"{path}, {theme}, phone")
 
 
@@ -92,7 +92,7 @@ def test_what_is_opened_has_no_violation(windows: Windows, sessions: dict[str, s
         page.goto("/console" + path.format(**sessions))
         settle(page)
         show(page)
-        page.wait_for_timeout(300)
+        settle(page)
         check(page, f"{name}, {theme}")
 
 

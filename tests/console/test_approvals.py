@@ -315,8 +315,8 @@ def test_a_second_press_of_a_key_does_not_answer_the_next_card(daemon: ConsoleDa
     one, two = (page.locator(f".inbox-session:has(a[href$='{session}']) .approval") for session in (first, second))
     expect(two.and_(page.locator("[data-ready=true]"))).to_be_visible()
     one.focus()
-    page.keyboard.press("y")
-    page.keyboard.press("y")
+    # In one call: the second press is to come right after the first.
+    page.keyboard.type("yy")
     expect(one).to_have_count(0)
     expect(two.and_(page.locator("[data-ready=true]"))).to_be_visible()
     expect(two.and_(page.locator(".is-answered"))).to_have_count(0)

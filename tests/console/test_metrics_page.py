@@ -91,7 +91,7 @@ def test_a_restart_of_the_daemon_is_marked(windows: Windows, metrics: Page, daem
     daemon.kill()
     expect(metrics.get_by_text("The metrics cannot be loaded")).to_be_visible()
     daemon.start()
-    expect(metrics.get_by_text("The metrics cannot be loaded")).to_be_hidden(timeout=30_000)
+    expect(metrics.get_by_text("The metrics cannot be loaded")).to_be_hidden(timeout=60_000)
     expect(metrics.locator(".chart-mark").first).to_be_attached()
 
 

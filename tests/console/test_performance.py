@@ -150,8 +150,11 @@ def test_a_reader_who_scrolled_up_stays_there(windows: Windows, daemon: ConsoleD
     page.locator(".talk-list").hover()
     page.mouse.wheel(0, -900)
     expect(page.get_by_role("button", name="New output")).to_be_visible()
-    frames(page, 5)
-    before = page.locator(".talk-list").evaluate("(list) => list.scrollTop")
+    place = page.locator(".talk-list")
+    # The browser scrolls smoothly, for as long as it takes.
+    moved = [-1.0, 0.0]
+    until(page, lambda: (moved.append(place.evaluate("(list) => list.scrollTop")), moved[-1] == moved[-2])[1])
+    before = moved[-1]
     frames(page, 30)
     assert page.locator(".talk-list").evaluate("(list) => list.scrollTop") == before
     page.get_by_role("button", name="New output").click()

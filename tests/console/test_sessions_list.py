@@ -277,9 +277,5 @@ def test_older_sessions_are_listed_by_scrolling(windows: Windows, daemon: Consol
     expect(rows.first).to_be_visible()
     assert rows.count() <= 200
     total = len(daemon.api.get(SESSIONS, params={"limit": 1000}).json()["sessions"])
-    for _ in range(20):
-        if rows.count() >= min(total, 230):
-            break
-        rows.last.scroll_into_view_if_needed()
-        page.wait_for_timeout(200)
+    until(page, lambda: (rows.last.scroll_into_view_if_needed(), rows.count() >= min(total, 230))[1])
     assert rows.count() >= 230

@@ -6,8 +6,10 @@ from playwright.sync_api import Page, expect
 
 from tests.console.checked_pages import Windows
 from tests.console.console_daemon import ConsoleDaemon
+from tests.console.main_thread import slowness
 
 FIRST_PAINT_MS = 300
+"""On a usual machine."""
 TRIES = 8
 """The machine of the tests may be busy with others: the best of so many is the page's own time."""
 PAINT = """() => new Promise((done) => {
@@ -39,9 +41,10 @@ def paint_times(windows: Windows, cached: bool) -> list[float]:
 def test_the_first_paint_is_quick(windows: Windows, daemon: ConsoleDaemon) -> None:
     for _ in range(30):
         daemon.new_session(agent="echo")
+    slower = slowness(windows.open())
     for cached in (False, True):
         times = paint_times(windows, cached)
-        assert times[0] < FIRST_PAINT_MS, times
+        assert times[0] < FIRST_PAINT_MS * slower, (times, slower)
 
 
 def test_the_page_loads_little_for_its_first_paint_and_each_file_once(page: Page) -> None:

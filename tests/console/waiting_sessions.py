@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from playwright.sync_api import Locator, Page, expect
 
 from tests.console.console_daemon import ConsoleDaemon
 
+SECONDS = 30
+"""What is waited for at most."""
 PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True, "device_scale_factor": 1}
 
 
@@ -55,9 +58,8 @@ def result_of(daemon: ConsoleDaemon, session: str) -> str:
 def expect_result(daemon: ConsoleDaemon, page: Page, session: str, text: str) -> None:
     """Wait until the session is idle and its agent has said this text."""
     expect(page.locator(".approval")).to_have_count(0)
-    for _ in range(200):
-        if daemon.session(session)["x-portico"]["state"] == "idle":
-            break
+    deadline = time.monotonic() + SECONDS
+    while daemon.session(session)["x-portico"]["state"] != "idle" and time.monotonic() < deadline:
         page.wait_for_timeout(25)
     found = result_of(daemon, session)
     assert found == text, found
@@ -68,8 +70,7 @@ def until(page: Page, condition: str) -> None:
 
     `Page.wait_for_function` needs `eval`, which the console's policy forbids.
     """
-    for _ in range(600):
-        if page.evaluate(condition):
-            return
+    deadline = time.monotonic() + SECONDS
+    while not page.evaluate(condition):
+        assert time.monotonic() < deadline, f"not within {SECONDS} seconds: {condition}"
         page.wait_for_timeout(25)
-    raise AssertionError(f"not within 15 seconds: {condition}")
