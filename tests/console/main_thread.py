@@ -1,7 +1,7 @@
 """How long the main thread of a page is at work, and what that means on a machine of any speed.
 
-A limit in milliseconds would hold for one machine only. The limits of the tests are multiples of the time that the same machine takes for
-a fixed piece of work in the same page. This unit is some 50 ms on a usual machine of two cores.
+A limit in milliseconds would hold for one machine only. The limits of the tests are multiples of the time that the same machine
+takes for a fixed piece of work in the same page. This unit is some 50 ms on a usual machine of two cores.
 """
 
 from __future__ import annotations
