@@ -76,11 +76,19 @@ def test_a_window_takes_over_from_one_that_is_suspended(windows: Windows, daemon
     opened = count_streams(second)
     second.locator(".session-list, .empty").first.wait_for()
     # As a phone does with a window in the background: no script of it runs any more.
-    first.evaluate("setTimeout(() => { const end = Date.now() + 25_000; while (Date.now() < end); })")
-    session = daemon.new_session([{"text": "ok"}])
-    daemon.send(session, "hi")
-    until(second, lambda: bool(opened), 30)
-    expect(row(second, session)).to_be_visible()
+    debugger = context.new_cdp_session(first)
+    debugger.send("Debugger.enable")
+    stopped: list[object] = []
+    debugger.on("Debugger.paused", lambda event: stopped.append(event))
+    debugger.send("Debugger.pause")
+    until(second, lambda: bool(stopped))
+    try:
+        session = daemon.new_session([{"text": "ok"}])
+        daemon.send(session, "hi")
+        until(second, lambda: bool(opened), 60)
+        expect(row(second, session)).to_be_visible()
+    finally:
+        debugger.send("Debugger.resume")
 
 
 def test_the_theme_is_that_of_all_windows(windows: Windows) -> None:
