@@ -59,6 +59,29 @@ def test_commands_of_the_agent(daemon: ConsoleDaemon, page: Page) -> None:
     expect(box(page)).to_have_value("/zz")
 
 
+def test_what_is_typed_right_after_a_completion_is_behind_it(daemon: ConsoleDaemon, page: Page) -> None:
+    session = daemon.new_session([{"commands": [{"name": "review", "description": "Reviews"}]}, *SAYS])
+    daemon.send(session, "hello")
+    open_session(page, session)
+    box(page).press_sequentially("/")
+    expect(page.get_by_role("listbox", name="Commands").get_by_role("option")).to_have_count(1)
+    # Within one frame of the page.
+    value = page.evaluate(
+        """() => new Promise((done) => {
+            const field = document.querySelector(".message-box textarea")
+            field.dispatchEvent(new KeyboardEvent("keydown", {key: "Enter", bubbles: true, cancelable: true}))
+            setTimeout(() => {
+                document.execCommand("insertText", false, "a")
+                requestAnimationFrame(() => setTimeout(() => {
+                    document.execCommand("insertText", false, "b")
+                    done(field.value)
+                }))
+            })
+        })"""
+    )
+    assert value == "/review ab"
+
+
 def test_files_of_the_working_folder(daemon: ConsoleDaemon, page: Page) -> None:
     folder = daemon.scenes / "project"
     (folder / "source").mkdir(parents=True)

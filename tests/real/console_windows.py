@@ -47,14 +47,20 @@ def begin(windows: Windows, agent: str, prompt: str, **options: str) -> Page:
     choose(page, "Agent", agent)
     for option, value in options.items():
         choose(page, option, value)
-    page.get_by_label("First message").fill(prompt)
-    page.keyboard.press("Enter")
-    page.wait_for_url(re.compile("/console/sessions/"))
+    begin_in(page, prompt)
     return page
 
 
+def begin_in(page: Page, prompt: str) -> str:
+    """Send the first message of the form for a new session. Return the session's id."""
+    page.get_by_label("First message").fill(prompt)
+    page.keyboard.press("Enter")
+    page.wait_for_url(re.compile("/console/sessions/"))
+    return page.url.rpartition("/")[2]
+
+
 def choose(page: Page, list_name: str, value: str) -> None:
-    """Choose a value in a list of the form for a new session."""
+    """Choose a value in a list of the form for a new session, or of a session."""
     page.get_by_role("button", name=re.compile(f"^{list_name}: ")).click()
     page.get_by_role("option", name=re.compile(f"^{re.escape(value)}")).first.click()
 
@@ -72,8 +78,21 @@ def waiting_call(page: Page) -> Locator:
     return card
 
 
+def allow(page: Page) -> None:
+    """Allow the only call that waits, once it takes an answer."""
+    waiting_call(page).locator("[data-kind=allow_once]").click()
+
+
 def expect_end(page: Page, text: str) -> None:
     """Wait until the run has ended with this text."""
     expect(page.get_by_role("main")).to_contain_text(text, timeout=ANSWER_MS)
+    expect(page.locator(".conversation-header")).to_contain_text("Idle", timeout=ANSWER_MS)
+    expect(page.locator(".approval")).to_have_count(0)
+
+
+def expect_answer(page: Page, text: str) -> None:
+    """Wait until an answer of the agent has this text and is the end of its run."""
+    row = page.locator(".talk-row", has=page.locator(".talk-answer", has_text=text)).last
+    expect(row.locator("xpath=following-sibling::*[1]").locator(".run-end")).to_be_visible(timeout=ANSWER_MS)
     expect(page.locator(".conversation-header")).to_contain_text("Idle", timeout=ANSWER_MS)
     expect(page.locator(".approval")).to_have_count(0)

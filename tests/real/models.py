@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,7 +11,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tests.model_server.anthropic import AnthropicDialect
 from tests.model_server.anthropic_scenarios import SCENARIOS
-from tests.model_server.scenarios import Engine
+from tests.model_server.scenarios import Engine, Scenario
 from tests.model_server.serving import ModelServer, Recorder, serving
 
 
@@ -31,10 +31,10 @@ class Model(ModelServer):
 
 
 @asynccontextmanager
-async def model_on_loopback() -> AsyncIterator[Model]:
-    """Run a server for the length of the block."""
+async def model_on_loopback(scenarios: Mapping[str, Scenario] | None = None) -> AsyncIterator[Model]:
+    """Run a server for the length of the block; `scenarios` add to or replace the stock ones."""
     recorder, keys = Recorder(), list[str]()
-    app = _record_keys(AnthropicDialect(Engine(SCENARIOS), recorder).app(), keys)
+    app = _record_keys(AnthropicDialect(Engine({**SCENARIOS, **(scenarios or {})}), recorder).app(), keys)
     async with serving(app) as url:
         yield Model(url, recorder.requests, keys)
 

@@ -52,7 +52,7 @@ async def test_meta_lists_the_tools_capabilities_and_options(portico: RunningGat
         "settings": "select",
         "slash_commands": "select",
         "mode": "select",
-        "effort": "text",
+        "effort": "select",
         "fast": "select",
         "cwd": "text",
     }

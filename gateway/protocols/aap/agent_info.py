@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from drivers.contract.driver_info import Option
+from drivers.contract.driver_info import EFFORT_OPTION, Option
 from gateway.agents.configured_agents import ConfiguredAgent
 from gateway.agents.discovery import DiscoveredAgent
 from gateway.gateway import Gateway
@@ -53,9 +53,10 @@ def _agent_info(found: DiscoveredAgent, tool: type[Tool]) -> dict[str, Any]:
 def displayed_options(agent: ConfiguredAgent) -> list[Option]:
     """Return the options that a session may set, with the values that clients display.
 
-    The option `model` has the models that the CLI lists as choices. Other values are not rejected: CLIs accept more names.
+    The options `model` and `effort` have as choices what the CLI lists. Other values are not rejected: CLIs accept more names.
     """
-    return [_displayed(option, agent.models) for option in agent.settable_options]
+    listed = _listed(agent)
+    return [_displayed(option, listed) for option in agent.settable_options]
 
 
 def displayed_values(agent: ConfiguredAgent, options: Mapping[str, str]) -> dict[str, str]:
@@ -72,18 +73,25 @@ def given_values(agent: ConfiguredAgent, options: Mapping[str, str]) -> dict[str
 
 def _names_of_empty(agent: ConfiguredAgent) -> dict[str, str]:
     """Return the name of the empty value of each option whose choices include it."""
-    choices = {option.name: _choices(option, agent.models) for option in agent.settable_options}
+    listed = _listed(agent)
+    choices = {option.name: _choices(option, listed) for option in agent.settable_options}
     return {name: _name_of_empty(values) for name, values in choices.items() if "" in values}
 
 
-def _choices(option: Option, models: tuple[str, ...]) -> tuple[str, ...]:
-    if option.name != "model" or option.choices or not models:
+def _listed(agent: ConfiguredAgent) -> dict[str, tuple[str, ...]]:
+    """Return the values that the CLI lists, by the options that they are for."""
+    return {"model": agent.models, EFFORT_OPTION: agent.efforts}
+
+
+def _choices(option: Option, listed: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
+    found = listed.get(option.name, ())
+    if option.choices or not found:
         return option.choices
-    return tuple(dict.fromkeys((option.default, *models)))
+    return tuple(dict.fromkeys((option.default, *found)))
 
 
-def _displayed(option: Option, models: tuple[str, ...]) -> Option:
-    choices = _choices(option, models)
+def _displayed(option: Option, listed: Mapping[str, tuple[str, ...]]) -> Option:
+    choices = _choices(option, listed)
     if "" not in choices:
         return replace(option, choices=choices)
     name = _name_of_empty(choices)

@@ -96,22 +96,27 @@ async def model() -> AsyncIterator[OpenAIServer]:
         yield server
 
 
-@pytest.fixture
-async def home(tmp_path: Path, codex_program: Path, model: OpenAIServer) -> AsyncIterator[Home]:
-    """A home folder for the CLI. No process may use it after the test, when its gateways are stopped."""
-    path, work = tmp_path / "home", tmp_path / "work"
+def make_home(base: Path, program: Path, model: str) -> Home:
+    """Create an empty home folder below `base` for this CLI, with the model server at the URL `model`."""
+    path, work = base / "home", base / "work"
     (path / ".codex").mkdir(parents=True)
     work.mkdir()
-    (path / ".codex" / "config.toml").write_text(CONFIG.format(url=model.url))
+    (path / ".codex" / "config.toml").write_text(CONFIG.format(url=model))
     env = {
         "HOME": str(path),
         "CODEX_HOME": str(path / ".codex"),
-        "PATH": f"{codex_program.parent}:/usr/local/bin:/usr/bin:/bin",
+        "PATH": f"{program.parent}:/usr/local/bin:/usr/bin:/bin",
         "SCRIPTED_KEY": DUMMY_KEY,
     }
     # Its own modes, which are the default for editors, are tested in test_codex_modes.py.
     agent = {"driver": "codex", "cwd": str(work), "env": env, "options": {"mode": "ask"}}
-    home = Home(path, work, tmp_path, agent)
+    return Home(path, work, base, agent)
+
+
+@pytest.fixture
+async def home(tmp_path: Path, codex_program: Path, model: OpenAIServer) -> AsyncIterator[Home]:
+    """A home folder for the CLI. No process may use it after the test, when its gateways are stopped."""
+    home = make_home(tmp_path, codex_program, model.url)
     yield home
     await tear_down(home.path, home.daemons)
 

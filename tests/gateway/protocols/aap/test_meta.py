@@ -152,17 +152,22 @@ async def test_unknown_agent_is_an_error_that_names_those_of_meta(tmp_path: Path
 @pytest.mark.parametrize(("models", "name"), [(("sonnet", "opus"), "default"), (("default", "opus"), "CLI default")])
 async def test_empty_value_of_a_select_has_a_name(portico: RunningGateway, models: tuple[str, ...], name: str) -> None:
     await _agents(portico)
-    options = Option("model", "Model", "A model."), Option("mode", "Mode", "A mode.", choices=("", "plan"))
-    portico.gateway.agents.get("script").apply_probe(Probe(options=options, models=models))
+    options = (
+        Option("model", "Model", "A model."),
+        Option("effort", "Effort", "An effort."),
+        Option("mode", "Mode", "A mode.", choices=("", "plan")),
+    )
+    portico.gateway.agents.get("script").apply_probe(Probe(options=options, models=models, efforts=("low", "high")))
     found = {option["name"]: option for option in (await _agents(portico))["script"]["options"]}
     assert (found["model"]["options"], found["model"]["default"]) == ([name, *models], name)
+    assert (found["effort"]["options"], found["effort"]["default"]) == (["default", "low", "high"], "default")
     assert (found["mode"]["options"], found["mode"]["default"]) == (["default", "plan"], "default")
     # As UIs do that have a form with all options.
     defaults = {option["name"]: option["default"] for option in found.values()}
     created = await portico.client.post("/aap/v3/sessions", json={"agent": {"name": "script", "options": defaults}})
     assert created.status_code == 201, created.text
     session = await portico.gateway.sessions.get(ADMINISTRATOR, created.json()["sessionId"])
-    assert (session.config.options["model"], session.config.options["mode"]) == ("", "")
+    assert [session.config.options[name] for name in ("model", "effort", "mode")] == ["", "", ""]
     shown = (await portico.client.get(f"/aap/v3/sessions/{session.id}")).json()["agent"]["options"]
     assert shown == defaults
 

@@ -69,8 +69,9 @@ export function MessageBox({
     onDraft({ ...draft, text });
     if (at === undefined) return;
     setCaret(at);
-    // The caret is set when the field has the new text.
-    requestAnimationFrame(() => field.current?.setSelectionRange(at, at));
+    // At once, not when the text is rendered: a key that is pressed before would be written elsewhere.
+    field.current.value = text;
+    field.current.setSelectionRange(at, at);
   };
   const choose = (item) => {
     const { value, caret: at } = complete(draft.text, trigger, item.inserted);

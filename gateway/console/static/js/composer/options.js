@@ -19,8 +19,8 @@ export function valuesOf(agent, given = {}, changes = {}) {
 
 const choicesOf = (option) => option.options.map((value) => ({ value, label: value || "default" }));
 
-/** Whether an option accepts values that it does not list: the CLIs know more names of models. */
-const acceptsOthers = (option) => option.name === "model";
+/** Whether an option accepts values that it does not list: the CLIs know more names of models, and levels of effort. */
+const acceptsOthers = (option) => option.name === "model" || option.name === "effort";
 
 /** @param {{agent: object, values: object, changes: object, onChange: (name: string, value: string) => void}} props */
 export function ProminentOptions({ agent, values, changes, onChange }) {
