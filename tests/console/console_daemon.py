@@ -27,6 +27,8 @@ class ConsoleDaemon:
 
     url: str
     api: httpx.Client
+    config: Path
+    """The file of the configuration."""
 
     def __init__(self, folder: Path, **tables: Any) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -38,11 +40,11 @@ class ConsoleDaemon:
 
     def start(self) -> ConsoleDaemon:
         """Start it, and wait until it listens."""
-        config = write_config(self.folder, self._config)
+        self.config = write_config(self.folder, self._config)
         environment = {"PATH": os.environ["PATH"], "HOME": str(self.folder), "LANG": "C.UTF-8"}
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "gateway", "serve", "--config", str(config)],
+                [sys.executable, "-m", "gateway", "serve", "--config", str(self.config)],
                 stdout=subprocess.PIPE, stderr=log, env=environment, text=True,
             )  # fmt: skip
         assert self._process.stdout is not None

@@ -56,9 +56,15 @@ class Editor:
 @asynccontextmanager
 async def editor_of(agent: str, base: Path, home: Path, config: dict[str, Any]) -> AsyncIterator[tuple[Editor, Any, Any]]:
     """Start `portico acp AGENT`; yield an editor, its connection and the process."""
+    async with editor_with(agent, write_config(base, config), home) as found:
+        yield found
+
+
+@asynccontextmanager
+async def editor_with(agent: str, config: Path, home: Path) -> AsyncIterator[tuple[Editor, Any, Any]]:
+    """Start `portico acp AGENT` with this file of a configuration, which a running daemon may have; yield the same."""
     editor = Editor()
-    path = write_config(base, config)
-    command = (sys.executable, "-m", "gateway", "acp", "--config", str(path), agent)
+    command = (sys.executable, "-m", "gateway", "acp", "--config", str(config), agent)
     env = {"PATH": os.environ["PATH"], "HOME": str(home), "LANG": "C.UTF-8"}
     limits = {"limit": 64 * 1024 * 1024}
     async with spawn_agent_process(editor, *command, env=env, cwd=Path.cwd(), transport_kwargs=limits) as (connection, process):

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
-from anyio.from_thread import start_blocking_portal
+from anyio.from_thread import BlockingPortal, start_blocking_portal
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from tests.console.checked_pages import Windows
@@ -15,13 +15,14 @@ from tests.console.conftest import FLAGS
 from tests.console.console_daemon import ConsoleDaemon
 from tests.model_server import openai
 from tests.model_server.openai import OpenAIServer
-from tests.model_server.scenarios import Dialogue, Scenario, Step, ToolUse, text_step
+from tests.model_server.scenarios import Dialogue, Failure, Scenario, Step, ToolUse, text_step
 from tests.real import conftest as claude_fixtures
 from tests.real.browser import find_browser
 from tests.real.clis import BIN, require
 from tests.real.codex import conftest as codex_fixtures
 from tests.real.console_windows import WIDE
 from tests.real.models import Model, model_on_loopback
+from tests.real.processes import tear_down
 
 
 def _read_mentioned(dialogue: Dialogue) -> Step:
@@ -31,7 +32,18 @@ def _read_mentioned(dialogue: Dialogue) -> Step:
     return Step((ToolUse("Read", {"file_path": mention[1]}),), chunk=5000)
 
 
-CALLS = {"readmentioned": Scenario((_read_mentioned, text_step("I have read it.")))}
+def _overloaded(dialogue: Dialogue) -> Step:
+    """Fail, unless it is a message that was sent before."""
+    sent = sum("[[overloaded]]" in text for turn in dialogue for text in turn.texts)
+    if sent > 1:
+        return text_step("Now it works.")
+    return Step(failure=Failure(429, "overloaded_error", "The servers are overloaded."))
+
+
+OVERLOADED = {"overloaded": Scenario((_overloaded,))}
+CALLS = {**OVERLOADED, "readmentioned": Scenario((_read_mentioned, text_step("I have read it.")))}
+
+RULES = [{"tool": "Bash", "when": {"command": "rm *"}, "decide": "deny", "reason": "Move it to the trash."}]
 
 
 @dataclass
@@ -46,21 +58,31 @@ class Real:
 
 
 @pytest.fixture(scope="module")
-def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Real]:
-    """A daemon with the agents `claude` and `codex`, which has probed both."""
+def portal() -> Iterator[BlockingPortal]:
+    """An event loop in a thread of its own: that of the tests has none while Playwright runs in it."""
+    with start_blocking_portal() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory: pytest.TempPathFactory, portal: BlockingPortal) -> Iterator[Real]:
+    """A daemon with the agents `claude`, `codex` and `guarded`, which is claude with rules. It has probed them."""
     folder = tmp_path_factory.mktemp("real")
     for name in ("claude", "codex"):
         (folder / name).mkdir()
     with (
-        start_blocking_portal() as portal,
         portal.wrap_async_context_manager(model_on_loopback(CALLS)) as claude_model,
-        portal.wrap_async_context_manager(openai.model_server()) as codex_model,
+        portal.wrap_async_context_manager(openai.model_server(OVERLOADED)) as codex_model,
     ):
         claude_home = claude_fixtures.make_home(folder / "claude", require(BIN / "claude"), claude_model.url)
         # The CLI repeats a request that fails ten times, for minutes.
         claude_home.env["CLAUDE_CODE_MAX_RETRIES"] = "0"
         codex_home = codex_fixtures.make_home(folder / "codex", require(BIN / "codex"), codex_model.url)
-        agents = {"claude": claude_home.agent, "codex": codex_home.agent}
+        # The CLI runs a command that was allowed in its own sandbox first, which an installed bwrap 0.8 cannot make below /tmp. It repeats
+        # it without, if the failure comes within some milliseconds.
+        codex_home.agent["options"]["sandbox"] = "danger-full-access"
+        guarded = {**claude_home.agent, "policy": RULES}
+        agents = {"claude": claude_home.agent, "codex": codex_home.agent, "guarded": guarded}
         daemon = ConsoleDaemon(folder / "daemon", agents=agents).start()
         try:
             daemon.api.timeout = 120
@@ -68,6 +90,9 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Real]:
             yield Real(daemon, claude_model, codex_model, claude_home, codex_home)
         finally:
             daemon.stop()
+            # No process of a CLI remains.
+            for home in (claude_home.path, codex_home.path):
+                portal.call(tear_down, home, [])
 
 
 @pytest.fixture(scope="module")
