@@ -17,7 +17,7 @@ from sqlalchemy import create_engine
 from sqlalchemy.engine import Dialect
 
 from gateway.private_files import private_data_directory, private_file
-from gateway.store import Store, database
+from gateway.store import Store, postgresql, sqlite
 from gateway.store.sqlite import sqlite_url
 
 _template: dict[str, bytes] = {}
@@ -44,7 +44,8 @@ def _shared(key: tuple[Any, ...]) -> tuple[Any, ...]:
 
 def share_compiled_statements() -> None:
     """Let the engines that are created from now on share their compiled statements."""
-    database.create_engine = partial(create_engine, execution_options={"compiled_cache": _CompiledStatements()})  # type: ignore[attr-defined]
+    for module in (sqlite, postgresql):
+        module.create_engine = partial(create_engine, execution_options={"compiled_cache": _CompiledStatements()})  # type: ignore[attr-defined]
 
 
 async def create_database(data_dir: Path) -> None:

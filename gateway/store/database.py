@@ -12,26 +12,13 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-from sqlalchemy import Connection, Engine, create_engine, insert, inspect, make_url, select, update
-from sqlalchemy.exc import OperationalError, SQLAlchemyError
-from sqlalchemy.pool import StaticPool
+from sqlalchemy import Connection, insert, inspect, select, update
+from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 
 from gateway.errors import ConfigError, StoreAbandoned, StoreUnavailable
 from gateway.store import schema
+from gateway.store.backend import Backend, backend_of
 from gateway.store.migrations import migrate
-from gateway.store.sqlite import (
-    begin_immediately,
-    checkpoint,
-    commit_counter,
-    configure_sqlite,
-    explain_sqlite_error,
-    is_damage,
-    is_full,
-    is_locked,
-    make_private,
-    release_pages,
-    surplus_pages,
-)
 
 log = logging.getLogger(__name__)
 
@@ -42,8 +29,9 @@ GROUP_WRITES = 64
 ABANDONED = "the gateway is shutting down, and its store does not answer"
 READERS = 3
 """Threads for reads, each with a connection of its own (about 0.2 MB with SQLite). They start when they are needed."""
-SYNCHRONOUS_DRIVERS = {"sqlite+aiosqlite": "sqlite"}
-"""Drivers that configurations name and that only work with asyncio, and what is used instead."""
+READ_TIMEOUT = 5.0
+"""Seconds for which a read is repeated whose connection is lost: the restart of a server takes one or two."""
+READ_PAUSE = 0.2
 
 
 class _Write:
@@ -69,15 +57,14 @@ class Database:
     problem: str | None = None
     """What is wrong with the data since the last start; None if nothing is known."""
 
-    def __init__(self, engine: Engine, *, read_only: bool = False) -> None:
-        self._engine = engine
-        self._commits = None if read_only else commit_counter(engine)
+    def __init__(self, backend: Backend) -> None:
+        self._backend, self._engine = backend, backend.engine
         self._explains = False
         # One writer: SQLite has one write lock, and a queue in front of it is fair, which its busy handler is not.
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="store-writer")
-        # A database in memory has a single connection.
-        in_memory = isinstance(engine.pool, StaticPool)
-        self._readers = self._writer if in_memory else ThreadPoolExecutor(READERS, thread_name_prefix="store-reader")
+        self._readers = (
+            self._writer if backend.single_connection else ThreadPoolExecutor(READERS, thread_name_prefix="store-reader")
+        )
         self._write_connection: Connection | None = None
         self._queue: deque[_Write] = deque()
         self._queue_lock = threading.Lock()
@@ -93,7 +80,7 @@ class Database:
         Raises ConfigError if a newer version has written the database, if it cannot be used, or if it is empty although it was
         used before: `in_use` are files and folders that are there only if it was.
         """
-        database = cls(_engine(url))
+        database = cls(backend_of(url))
         async with database._opening():
             await asyncio.get_running_loop().run_in_executor(database._writer, database._prepare, in_use)
         return database
@@ -101,7 +88,7 @@ class Database:
     @classmethod
     async def open_unchanged(cls, url: str) -> Self:
         """Connects, and migrates nothing. Raises ConfigError if the database is not of this version, or cannot be used."""
-        database = cls(_engine(url), read_only=True)
+        database = cls(backend_of(url))
         async with database._opening():
             await database.read(_check_version)
         return database
@@ -123,10 +110,9 @@ class Database:
             yield
         except (SQLAlchemyError, StoreUnavailable) as failure:
             error = failure.__cause__ or failure if isinstance(failure, StoreUnavailable) else failure
-            name = self._engine.url.render_as_string(hide_password=True)
-            file = self._engine.url.database or name
-            explained = explain_sqlite_error(error.__cause__, file)
+            explained = self._backend.explain(error.__cause__)
             first_line = str(error).split("\n", 1)[0]
+            name = self._engine.url.render_as_string(hide_password=True)
             raise ConfigError(explained or f"the database {name} cannot be used: {first_line}") from error
         except OSError as error:
             if error.filename is None:
@@ -136,23 +122,29 @@ class Database:
             self._explains = False
 
     def _prepare(self, in_use: Sequence[Path]) -> None:
-        make_private(self._engine)
+        backend = self._backend
+        backend.before_connecting()
         with self._engine.connect() as connection:
             found = _version(connection)
-            recorded = self._commits.recorded if self._commits else None
-            if found is None and (used := [*in_use, *([recorded] if recorded else [])]):
+            if found is None and (used := [*in_use, *backend.used_before()]):
                 named = ", ".join(map(str, used))
                 raise ConfigError(
                     f"the database {self._engine.url.database} is empty, but was used before ({named}): restore a backup of the "
                     f"database, or start with an empty store: move {named} away"
                 )
-            if self._commits:
-                self.problem = self._commits.start(connection)
+            self.problem = backend.start(connection)
         if found != schema.VERSION:
-            self._write(_migrate)
-            with self._engine.connect() as connection:
-                # So that a database whose log is removed has its tables.
-                checkpoint(connection)
+            self._migrate()
+
+    def _migrate(self) -> None:
+        def migrate_database(connection: Connection) -> None:
+            self._backend.begin_migration(connection)
+            _migrate(connection)
+
+        self._transaction(migrate_database)
+        with self._engine.connect() as connection:
+            # So that a database whose log is removed has its tables.
+            self._backend.checkpoint(connection)
 
     async def close(self) -> None:
         """Waits for the queued writes and closes all connections.
@@ -177,9 +169,8 @@ class Database:
         self._writer.shutdown()
         self._readers.shutdown()
         self._release_write_connection()
+        self._backend.close()
         self._engine.dispose()
-        if self._commits:
-            self._commits.close()
 
     async def write(self, transaction: Callable[[Connection], Result]) -> Result:
         """Runs a function in a transaction, after all writes that were queued before; committed when this returns.
@@ -192,8 +183,10 @@ class Database:
         try:
             result: Result = await self._queued(transaction)
             return result
-        except OperationalError as error:
-            raise StoreUnavailable(f"the store cannot be written: {error.orig}") from error
+        except DBAPIError as error:
+            if isinstance(error, OperationalError) or self._backend.is_lost(error):
+                raise StoreUnavailable(f"the store cannot be written: {error.orig}") from error
+            raise
 
     def abandon(self) -> None:
         """Fails the writes that are waited for, and all later ones, with StoreAbandoned: the process is to exit soon.
@@ -257,7 +250,8 @@ class Database:
             except BaseException as error:
                 # Each of them would wait for the lock again. A commit that failed may be stored all the same, but not if the disk
                 # is full: the frame of the write-ahead log that makes it one is written last. A smaller write may have space.
-                if _is(is_locked, error) or (committing and not _is(is_full, error)):
+                locked, full = (_is(kind, error) for kind in (self._backend.is_locked, self._backend.is_full))
+                if locked or self._backend.is_lost(error) or (committing and not full):
                     return [(None, error)] * len(group)
         return [self._outcome(write) for write in group]
 
@@ -270,26 +264,55 @@ class Database:
             return None, error
 
     async def read(self, query: Callable[[Connection], Result]) -> Result:
-        """Runs a function that only reads. It sees every write that has returned. All rows must be fetched within it."""
-        return await asyncio.get_running_loop().run_in_executor(self._readers, self._read, query)
+        """Runs a function that only reads. It sees every write that has returned. All rows must be fetched within it.
+
+        Raises StoreUnavailable if the server of the database cannot be reached for READ_TIMEOUT.
+        """
+        loop, deadline = asyncio.get_running_loop(), 0.0
+        while True:
+            try:
+                return await loop.run_in_executor(self._readers, self._read, query)
+            except DBAPIError as error:
+                if not self._backend.is_lost(error):
+                    raise
+                deadline = deadline or loop.time() + READ_TIMEOUT
+                if self._explains or self.abandoned or loop.time() > deadline:
+                    raise StoreUnavailable(f"the store cannot be read: {error.orig}") from error
+            await asyncio.sleep(READ_PAUSE)
 
     def _write(self, transaction: Callable[[Connection], Result]) -> Result:
+        """Execute a transaction that writes, once more if the connection was lost and the transaction is not stored."""
+        executed: list[Result] = []
+
+        def recorded(connection: Connection) -> None:
+            self._backend.begin(connection)
+            executed.append(transaction(connection))
+
         with self._noticed_damage():
-            connection = self._write_connection
-            if connection is None:
-                # It is kept: the pool needs 100 us of a turn's first transaction.
-                connection = self._write_connection = self._engine.connect()
             try:
-                with connection.begin():
-                    result = transaction(connection)
-                    count = self._commits.count(connection) if self._commits else None
-            except BaseException:
-                # A rollback that failed has left what the next commit would store.
-                self._release_write_connection()
-                raise
-        if self._commits:
-            self._commits.record(count)
-        return result
+                self._transaction(recorded)
+            except SQLAlchemyError as error:
+                if not self._backend.is_lost(error) or self.abandoned:
+                    raise
+                if not (executed and self._backend.was_committed()):
+                    executed.clear()
+                    self._transaction(recorded)
+        return executed[0]
+
+    def _transaction(self, transaction: Callable[[Connection], None]) -> None:
+        connection = self._write_connection
+        if connection is None:
+            # It is kept: the pool needs 100 us of a turn's first transaction.
+            connection = self._write_connection = self._engine.connect()
+        try:
+            with connection.begin():
+                transaction(connection)
+                counted = self._backend.before_commit(connection)
+        except BaseException:
+            # A rollback that failed has left what the next commit would store.
+            self._release_write_connection()
+            raise
+        self._backend.committed(counted)
 
     def _release_write_connection(self) -> None:
         """Gives the connection of the writes back to the pool, which resets it, or replaces it if it is lost."""
@@ -307,23 +330,23 @@ class Database:
         try:
             yield
         except SQLAlchemyError as error:
-            if self.problem is None and is_damage(error.__cause__):
+            if self.problem is None and self._backend.is_damage(error.__cause__):
                 self.problem = "the database is damaged: stop the gateway and restore a backup; the log has details"
                 if not self._explains:
-                    log.error("%s", explain_sqlite_error(error.__cause__, str(self._engine.url.database)))
+                    log.error("%s", self._backend.explain(error.__cause__))
             raise
 
     @property
     def folder(self) -> Path | None:
         """The folder of the database file; None if the database is not a file."""
-        return self._commits.folder if self._commits else None
+        return self._backend.folder
 
     async def release_space(self) -> None:
         """Returns free space of an SQLite file to the file system, but for a tenth of the file, in small transactions."""
-        if await self.read(surplus_pages):
-            while await self.write(lambda connection: release_pages(connection)):
+        if await self.read(self._backend.has_free_space):
+            while await self.write(self._backend.release_space):
                 pass
-            await self.read(checkpoint)
+            await self.read(self._backend.checkpoint)
 
     async def touch(self) -> None:
         """Writes a value that is there already. Raises what any other write would raise."""
@@ -349,26 +372,7 @@ def _is(kind: Callable[[BaseException | None], bool], error: BaseException) -> b
     return isinstance(error, SQLAlchemyError) and kind(error.__cause__)
 
 
-def _engine(url: str) -> Engine:
-    parsed = make_url(url)
-    parsed = parsed.set(drivername=SYNCHRONOUS_DRIVERS.get(parsed.drivername, parsed.drivername))
-    # Messages do not belong in a log, which is where the values of a failing statement would be written.
-    if parsed.get_backend_name() != "sqlite":
-        return create_engine(parsed, hide_parameters=True)
-    in_memory = parsed.database in (None, "", ":memory:")
-    engine = create_engine(
-        parsed,
-        hide_parameters=True,
-        # Connections are used by one thread at a time, not always by the same one.
-        connect_args={"check_same_thread": False},
-        **({"poolclass": StaticPool} if in_memory else {}),
-    )
-    configure_sqlite(engine)
-    return engine
-
-
 def _migrate(connection: Connection) -> None:
-    begin_immediately(connection)
     # Another process may have migrated it before this one got the lock.
     found = _version(connection)
     _check_not_newer(found)

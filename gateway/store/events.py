@@ -9,6 +9,7 @@ from sqlalchemy import Connection, Select, func, select
 from gateway.store import schema
 from gateway.store.database import Database
 from gateway.store.messages import insert_messages
+from gateway.store.partial_reads import rows_up_to
 from gateway.store.prepared import prepared_insert
 from gateway.store.rows import EventRow, MessageRow
 
@@ -17,8 +18,6 @@ _INSERT = prepared_insert(schema.events, "log_id", "first", "last", "body")
 READ_BYTES = 2 * 1024 * 1024
 """About how many bytes of events are read at once; a larger row is read whole."""
 READ_ROWS = 512
-_LAZY = {"yield_per": 4}
-"""Rows that are fetched at once: a row may have many megabytes."""
 
 
 class EventRepository:
@@ -45,15 +44,15 @@ class EventRepository:
         # The rows of a log follow each other: one search in the primary key finds the first, whatever is before it.
         holds_next = select(func.max(table.c.first)).where(table.c.log_id == log_id, table.c.first <= after + 1).scalar_subquery()
         query = select(table.c.first, table.c.body).where(table.c.log_id == log_id, table.c.last > after)
-        query = query.where(table.c.first >= func.coalesce(holds_next, 0)).order_by(table.c.first).limit(rows)
+        query = query.where(table.c.first >= func.coalesce(holds_next, 0)).limit(rows)
         return await self._database.read(lambda connection: _bounded(connection, query))
 
     async def read_before(self, log_id: str, before: int, rows: int = READ_ROWS) -> list[tuple[int, bytes]]:
         """Returns up to `rows` rows that hold events before a number, as `read`, the last row first."""
         table = schema.events
         query = select(table.c.first, table.c.body).where(table.c.log_id == log_id, table.c.first < before)
-        query = query.order_by(table.c.first.desc()).limit(rows)
-        return await self._database.read(lambda connection: _bounded(connection, query))
+        query = query.limit(rows)
+        return await self._database.read(lambda connection: _bounded(connection, query, descending=True))
 
     async def last_seq(self, log_id: str) -> int:
         """Returns the number of a log's last stored event, 0 if it has none."""
@@ -63,10 +62,10 @@ class EventRepository:
         return await self._database.read(lambda connection: int(connection.execute(query).scalar() or 0))
 
 
-def _bounded(connection: Connection, query: Select[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
+def _bounded(connection: Connection, query: Select[tuple[int, bytes]], *, descending: bool = False) -> list[tuple[int, bytes]]:
     """The first rows of a query, up to READ_BYTES, at least one if there is one."""
-    found, left = list[tuple[int, bytes]](), READ_BYTES
-    for row in connection.execute(query, execution_options=_LAZY):
+    found, left, table = list[tuple[int, bytes]](), READ_BYTES, schema.events
+    for row in rows_up_to(connection, query, table.c.first, table.c.body, READ_BYTES, descending=descending):
         found.append((row.first, row.body))
         left -= len(row.body)
         if left <= 0:

@@ -8,6 +8,7 @@ from sqlalchemy import Connection, bindparam, func, insert, literal, select, upd
 
 from gateway.store import schema
 from gateway.store.database import Database
+from gateway.store.partial_reads import FETCHED_ROWS, rows_up_to
 from gateway.store.prepared import PreparedStatement
 from gateway.store.rows import UNNUMBERED, MessageRow
 
@@ -25,9 +26,6 @@ _INSERT = PreparedStatement(
 
 PAGE_CHARACTERS = 1024 * 1024
 """About how much JSON one page of messages holds; a larger single message is a page of its own."""
-FETCHED_ROWS = 4
-"""Rows that are fetched at once: a row may have many megabytes."""
-_LAZY = {"yield_per": FETCHED_ROWS}
 
 
 class MessageRepository:
@@ -66,11 +64,12 @@ class MessageRepository:
     async def page(self, session_id: str, first: int, end: int) -> list[str]:
         """Returns messages as JSON texts, from the position `first` to before `end`: PAGE_CHARACTERS of them, at least one."""
         table = schema.messages
-        query = select(table.c.body).where(table.c.session_id == session_id, table.c.position >= first, table.c.position < end)
+        query = select(table.c.position, table.c.body).where(table.c.session_id == session_id)
+        query = query.where(table.c.position >= first, table.c.position < end)
 
         def read(connection: Connection) -> list[str]:
             found, size = [], 0
-            for body in connection.execute(query.order_by(table.c.position), execution_options=_LAZY).scalars():
+            for _, body in rows_up_to(connection, query, table.c.position, table.c.body, PAGE_CHARACTERS):
                 found.append(body)
                 size += len(body)
                 if size >= PAGE_CHARACTERS:
@@ -83,11 +82,11 @@ class MessageRepository:
         """Returns up to `limit` messages with their positions, from `first` on: PAGE_CHARACTERS of them, at least one."""
         table = schema.messages
         query = select(table.c.position, table.c.body, table.c.seq).where(table.c.session_id == session_id)
-        query = query.where(table.c.position >= first).order_by(table.c.position).limit(limit)
+        query = query.where(table.c.position >= first).limit(limit)
 
         def read(connection: Connection) -> list[tuple[int, MessageRow]]:
             found, size = list[tuple[int, MessageRow]](), 0
-            for position, body, seq in connection.execute(query, execution_options=_LAZY):
+            for position, body, seq in rows_up_to(connection, query, table.c.position, table.c.body, PAGE_CHARACTERS):
                 found.append((position, MessageRow(body, None if seq == UNNUMBERED else seq)))
                 size += len(body)
                 if size >= PAGE_CHARACTERS:
@@ -103,11 +102,11 @@ class MessageRepository:
         """
         table = schema.messages
         query = select(table.c.position, func.length(table.c.body)).where(table.c.session_id == session_id)
-        query = query.where(table.c.position >= first, table.c.position < end).order_by(table.c.position.desc())
+        query = query.where(table.c.position >= first, table.c.position < end)
 
         def read(connection: Connection) -> int:
             found, left = end, size
-            for position, length in connection.execute(query, execution_options=_LAZY):
+            for position, length in rows_up_to(connection, query, table.c.position, table.c.body, size + 1, descending=True):
                 left -= length
                 if left < 0 and found < end:
                     break

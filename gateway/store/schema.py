@@ -1,11 +1,27 @@
-"""The tables, in SQLAlchemy Core's portable types; nothing here is SQLite's own."""
+"""The tables, in SQLAlchemy Core's portable types; nothing here is SQLite's own.
+
+PostgreSQL compares texts by their bytes, as SQLite does, and enforces the lengths of columns, which SQLite does not: there they
+have none.
+"""
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Boolean, Column, Float, ForeignKey, Index, Integer, LargeBinary, MetaData, String, Table, Text
+import sqlalchemy
+from sqlalchemy import BigInteger, Boolean, Column, Float, ForeignKey, Index, Integer, LargeBinary, MetaData, Table
+from sqlalchemy.types import TypeEngine
 
 VERSION = 9
 metadata = MetaData()
+
+
+def String(length: int) -> TypeEngine[str]:
+    """Returns the type of a short text."""
+    return sqlalchemy.String(length).with_variant(sqlalchemy.String(collation="C"), "postgresql")
+
+
+Text = sqlalchemy.Text().with_variant(sqlalchemy.Text(collation="C"), "postgresql")
+Number = Integer().with_variant(BigInteger(), "postgresql")
+"""A number that the database gives to a row."""
 
 schema_version = Table("schema_version", metadata, Column("version", Integer, nullable=False))
 
@@ -61,7 +77,7 @@ session_metadata = Table(
 search_sessions = Table(
     "search_sessions",
     metadata,
-    Column("number", Integer, primary_key=True),
+    Column("number", Number, primary_key=True),
     Column("session", String(64), nullable=False, unique=True),
     Column("next_position", Integer, nullable=False),
     Column("title", Text),
@@ -156,7 +172,7 @@ idempotency_keys = Table(
 audit = Table(
     "audit",
     metadata,
-    Column("id", Integer, primary_key=True),
+    Column("id", Number, primary_key=True),
     Column("at", Float, nullable=False, index=True),
     Column("session_id", String(64), nullable=False, index=True),
     Column("run_id", String(64), nullable=False),

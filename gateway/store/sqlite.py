@@ -7,12 +7,15 @@ from __future__ import annotations
 import logging
 import os
 import sqlite3
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import psutil
-from sqlalchemy import Connection, Engine, event
+from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy.engine import URL
+from sqlalchemy.pool import StaticPool
 
 from gateway.private_files import correct_file, private_file
 
@@ -60,8 +63,7 @@ def begin_immediately(connection: Connection) -> None:
 
     Python's sqlite3 begins a transaction before INSERT, UPDATE and DELETE only: it would commit each CREATE and ALTER by itself.
     """
-    if connection.dialect.name == "sqlite":
-        connection.exec_driver_sql("BEGIN IMMEDIATE")
+    connection.exec_driver_sql("BEGIN IMMEDIATE")
 
 
 def _on_connect(connection: Any, _: object) -> None:
@@ -76,8 +78,7 @@ def _on_connect(connection: Any, _: object) -> None:
 
 def checkpoint(connection: Connection) -> None:
     """Moves what is in the write-ahead log to the database file. Call it outside of a transaction."""
-    if connection.dialect.name == "sqlite":
-        connection.exec_driver_sql("PRAGMA wal_checkpoint(PASSIVE)").close()
+    connection.exec_driver_sql("PRAGMA wal_checkpoint(PASSIVE)").close()
 
 
 def surplus_pages(connection: Connection) -> int:
@@ -86,7 +87,7 @@ def surplus_pages(connection: Connection) -> int:
     Databases have it that were created with `auto_vacuum=INCREMENTAL`.
     """
     driver = connection.connection.driver_connection
-    if connection.dialect.name != "sqlite" or driver is None:
+    if driver is None:
         return 0
     names = ("auto_vacuum", "freelist_count", "page_count")
     mode, free, pages = (driver.execute(f"PRAGMA {name}").fetchone()[0] for name in names)
@@ -233,16 +234,84 @@ _MODULUS = 2**31
 """`user_version` has 32 bits and a sign."""
 
 
-def commit_counter(engine: Engine) -> CommitCounter | None:
-    """Returns the counter for the database of an engine; None if it is not an SQLite file."""
-    file = database_file(engine)
-    return None if file is None else CommitCounter(file)
+class SqliteBackend:
+    """A database file, or a database in memory. With `counts`, its commits are counted."""
+
+    def __init__(self, url: URL) -> None:
+        self.name = url.database or url.render_as_string()
+        self.single_connection = url.database in (None, "", ":memory:")
+        # Messages do not belong in a log, which is where the values of a failing statement would be written.
+        self.engine = create_engine(
+            url,
+            hide_parameters=True,
+            # Connections are used by one thread at a time, not always by the same one.
+            connect_args={"check_same_thread": False},
+            **({"poolclass": StaticPool} if self.single_connection else {}),
+        )
+        configure_sqlite(self.engine)
+        file = database_file(self.engine)
+        self._commits = CommitCounter(file) if file is not None else None
+        self.folder = file.parent if file is not None else None
+
+    def before_connecting(self) -> None:
+        make_private(self.engine)
+
+    def used_before(self) -> Sequence[Path]:
+        recorded = self._commits.recorded if self._commits else None
+        return [recorded] if recorded else []
+
+    def start(self, connection: Connection) -> str | None:
+        return self._commits.start(connection) if self._commits else None
+
+    def begin_migration(self, connection: Connection) -> None:
+        begin_immediately(connection)
+
+    def checkpoint(self, connection: Connection) -> None:
+        checkpoint(connection)
+
+    def begin(self, connection: Connection) -> None:
+        pass
+
+    def before_commit(self, connection: Connection) -> int | None:
+        return self._commits.count(connection) if self._commits else None
+
+    def committed(self, counted: int | None) -> None:
+        if self._commits:
+            self._commits.record(counted)
+
+    def was_committed(self) -> bool:
+        raise NotImplementedError("no connection of SQLite is lost")
+
+    def has_free_space(self, connection: Connection) -> bool:
+        return surplus_pages(connection) > 0
+
+    def release_space(self, connection: Connection) -> bool:
+        return release_pages(connection)
+
+    def explain(self, error: BaseException | None) -> str | None:
+        return explain_sqlite_error(error, self.name)
+
+    def is_damage(self, error: BaseException | None) -> bool:
+        return is_damage(error)
+
+    def is_locked(self, error: BaseException | None) -> bool:
+        return is_locked(error)
+
+    def is_full(self, error: BaseException | None) -> bool:
+        return is_full(error)
+
+    def is_lost(self, error: BaseException) -> bool:
+        return False
+
+    def close(self) -> None:
+        if self._commits:
+            self._commits.close()
 
 
 def database_file(engine: Engine) -> Path | None:
     """Returns the file of an SQLite database; None if the database is not a file."""
     file = engine.url.database
-    if engine.dialect.name != "sqlite" or file in (None, "", ":memory:") or file.startswith("file:"):
+    if file in (None, "", ":memory:") or file.startswith("file:"):
         return None
     return Path(file)
 

@@ -1,0 +1,110 @@
+"""What differs between kinds of databases: how one is opened, what its errors mean, and how a transaction begins and ends."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from sqlalchemy import Connection, Engine, make_url
+from sqlalchemy.engine import URL
+
+from gateway.errors import ConfigError
+
+
+class Backend(Protocol):
+    """One kind of database, behind the engine that it has made. Database calls these methods in its threads."""
+
+    engine: Engine
+    name: str
+    """The database in messages for people, without a password."""
+    folder: Path | None
+    """The folder of the database file; None if the database is not a file."""
+    single_connection: bool
+    """Whether all reads and writes share one connection."""
+
+    def before_connecting(self) -> None:
+        """Prepares what a first connection needs."""
+
+    def used_before(self) -> Sequence[Path]:
+        """Returns files that show that the database was used before, also if it is empty now."""
+
+    def start(self, connection: Connection) -> str | None:
+        """Begins to use a database. Returns what is wrong with its data, None if nothing is known."""
+
+    def begin_migration(self, connection: Connection) -> None:
+        """Makes the whole migration one transaction, which waits for one of another process."""
+
+    def checkpoint(self, connection: Connection) -> None:
+        """Moves what was committed to where it stays. Called outside of a transaction."""
+
+    def begin(self, connection: Connection) -> None:
+        """Called at the beginning of a transaction that writes."""
+
+    def before_commit(self, connection: Connection) -> Any:
+        """Called at the end of a transaction that writes. What it returns is given to `committed`."""
+
+    def committed(self, counted: Any) -> None:
+        """Called after the commit."""
+
+    def was_committed(self) -> bool:
+        """Whether the last transaction, whose commit got no answer, is stored. Raises the database's error if that is unknown."""
+
+    def release_space(self, connection: Connection) -> bool:
+        """Returns a part of the free space to the file system, in a transaction. Returns whether there may be more."""
+
+    def has_free_space(self, connection: Connection) -> bool:
+        """Whether `release_space` is worth a transaction."""
+
+    def explain(self, error: BaseException | None) -> str | None:
+        """Returns what an error of the driver means and what to do, in one line; None for an error that has other causes."""
+
+    def is_damage(self, error: BaseException | None) -> bool:
+        """Whether an error of the driver shows that the data is damaged."""
+
+    def is_locked(self, error: BaseException | None) -> bool:
+        """Whether an error of the driver is that of a lock of another process, for which it has waited."""
+
+    def is_full(self, error: BaseException | None) -> bool:
+        """Whether an error of the driver is that of a disk without space for what is written."""
+
+    def is_lost(self, error: BaseException) -> bool:
+        """Whether an error of SQLAlchemy is that of a lost connection, or of a server that cannot be reached."""
+
+    def close(self) -> None:
+        """Called after the last transaction."""
+
+
+SYNCHRONOUS_DRIVERS = {
+    "sqlite+aiosqlite": "sqlite",
+    "postgres": "postgresql+psycopg",
+    "postgresql": "postgresql+psycopg",
+    "postgresql+asyncpg": "postgresql+psycopg",
+}
+"""Drivers that configurations name, and what is used instead: some work with asyncio only."""
+
+
+def backend_of(url: str) -> Backend:
+    """Returns the backend of an SQLAlchemy URL, without a connection. Raises ConfigError if there is none for it."""
+    parsed = database_url(url)
+    if parsed.get_backend_name() == "sqlite":
+        from gateway.store.sqlite import SqliteBackend
+
+        return SqliteBackend(parsed)
+    if parsed.drivername == "postgresql+psycopg":
+        from gateway.store.postgresql import PostgresqlBackend
+
+        return PostgresqlBackend(parsed)
+    raise ConfigError(
+        f"store.url: there is no store for {parsed.drivername}: use sqlite:///FILE or postgresql://USER@HOST/DATABASE"
+    )
+
+
+def database_url(url: str) -> URL:
+    """Parses a URL of the configuration, and replaces its driver by the one that is used. Raises ConfigError."""
+    try:
+        parsed = make_url(url)
+    except Exception:
+        # The error of SQLAlchemy has the URL, which may have a password.
+        raise ConfigError("store.url is no URL of a database: use sqlite:///FILE or postgresql://USER@HOST/DATABASE") from None
+    return parsed.set(drivername=SYNCHRONOUS_DRIVERS.get(parsed.drivername, parsed.drivername))

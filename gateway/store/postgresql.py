@@ -1,0 +1,209 @@
+"""What is specific to PostgreSQL: the settings of a connection, the record of the last commit, what its errors mean, and texts
+with characters that it does not store.
+
+psycopg is imported here only, when the store is one of PostgreSQL.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy.engine import URL
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+
+from gateway.errors import ConfigError
+
+if TYPE_CHECKING:
+    import psycopg
+
+CONNECT_ARGUMENTS = {
+    "connect_timeout": 10,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 20_000,
+    "application_name": "portico",
+}
+"""Parameters of libpq, which the URL may replace. A server that is gone without a word is noticed after 20 to 25 seconds."""
+SETTINGS = "SET lock_timeout = '10s'; SET idle_in_transaction_session_timeout = '60s'"
+"""Of each connection. The first is what SQLite has as busy timeout. With the second, a daemon that is stopped in a transaction
+does not keep its locks: the transaction is rolled back, and repeated when the daemon goes on.
+"""
+RESOLVE_TIMEOUT = 10.0
+"""Seconds in which the outcome of a commit without an answer is asked for: as long as SQLite waits for a lock."""
+RESOLVE_PAUSE = 0.1
+_MIGRATION_LOCK = 0x706F727469636F
+"""The key of the advisory lock that a migration takes: `portico` in ASCII."""
+_CREATE_WRITERS = """
+CREATE TABLE IF NOT EXISTS store_writers (
+    id varchar(32) PRIMARY KEY, last_commit bigint NOT NULL, at timestamptz NOT NULL
+) WITH (fillfactor = 10)
+"""
+_FORGET_WRITERS = "DELETE FROM store_writers WHERE at < now() - interval '30 days'"
+_BEGIN = (
+    "BEGIN; INSERT INTO store_writers AS w VALUES ('{writer}', {number}, now()) "
+    "ON CONFLICT (id) DO UPDATE SET last_commit = excluded.last_commit, at = excluded.at"
+)
+
+
+class PostgresqlBackend:
+    """A database of a PostgreSQL server. Connections are in autocommit mode, so that a read is one round trip to the server.
+
+    A transaction that writes begins by `begin`, which stores its number in the row of this writer in `store_writers`: the row is
+    what is known about a commit whose answer was lost. Whoever locks it waits until the lost transaction has ended.
+    """
+
+    folder: Path | None = None
+    single_connection = False
+
+    def __init__(self, url: URL) -> None:
+        driver()
+        self.name = url.render_as_string(hide_password=True)
+        given = {name: value for name, value in CONNECT_ARGUMENTS.items() if name not in url.query}
+        # Messages do not belong in a log, which is where the values of a failing statement would be written.
+        self.engine: Engine = create_engine(
+            url, hide_parameters=True, isolation_level="AUTOCOMMIT", use_native_hstore=False, connect_args=given
+        )
+        event.listen(self.engine, "connect", _on_connect)
+        self._writer = uuid4().hex
+        self._number = 0
+
+    def before_connecting(self) -> None:
+        pass
+
+    def used_before(self) -> Sequence[Path]:
+        return ()
+
+    def start(self, connection: Connection) -> str | None:
+        return None
+
+    def begin_migration(self, connection: Connection) -> None:
+        connection.exec_driver_sql("BEGIN").close()
+        connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_MIGRATION_LOCK})").close()
+        connection.exec_driver_sql(_CREATE_WRITERS).close()
+
+    def checkpoint(self, connection: Connection) -> None:
+        pass
+
+    def begin(self, connection: Connection) -> None:
+        self._number += 1
+        # Both statements are one message to the server.
+        connection.exec_driver_sql(_BEGIN.format(writer=self._writer, number=self._number)).close()
+
+    def before_commit(self, connection: Connection) -> Any:
+        return None
+
+    def committed(self, counted: Any) -> None:
+        pass
+
+    def was_committed(self) -> bool:
+        deadline = time.monotonic() + RESOLVE_TIMEOUT
+        while True:
+            try:
+                return self._last_commit() >= self._number
+            except SQLAlchemyError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(RESOLVE_PAUSE)
+
+    def _last_commit(self) -> int:
+        # FOR UPDATE waits for the transaction of the lost connection, if the server has not ended that yet.
+        query = f"SELECT last_commit FROM store_writers WHERE id = '{self._writer}' FOR UPDATE"
+        with self.engine.connect() as connection:
+            return int(connection.exec_driver_sql(query).scalar() or 0)
+
+    def release_space(self, connection: Connection) -> bool:
+        return False
+
+    def has_free_space(self, connection: Connection) -> bool:
+        # Autovacuum makes it free for later rows.
+        return False
+
+    def explain(self, error: BaseException | None) -> str | None:
+        if not isinstance(error, driver().Error):
+            return None
+        cause = _first_line(error)
+        for kind, advice in _ADVICE.items():
+            if (error.sqlstate or "").startswith(kind) or (error.sqlstate is None and kind in cause):
+                return f"the database {self.name} cannot be used ({cause}): {advice}"
+        if error.sqlstate is None and isinstance(error, driver().OperationalError):
+            return f"the database {self.name} cannot be used ({cause}): check that the server runs, its address and its port"
+        return None
+
+    def is_damage(self, error: BaseException | None) -> bool:
+        return _sqlstate(error) in ("XX001", "XX002")
+
+    def is_locked(self, error: BaseException | None) -> bool:
+        return _sqlstate(error) == "55P03"
+
+    def is_full(self, error: BaseException | None) -> bool:
+        return _sqlstate(error) == "53100"
+
+    def is_lost(self, error: BaseException) -> bool:
+        if not isinstance(error, DBAPIError):
+            return False
+        state, kinds = _sqlstate(error.orig), (driver().OperationalError, driver().InterfaceError)
+        # A server that becomes read-only has been replaced by another one.
+        return error.connection_invalidated or (isinstance(error.orig, kinds) and state == "") or state.startswith(_LOST)
+
+    def close(self) -> None:
+        # Nobody asks for its commits any more. If the server cannot be reached, a later start deletes the row.
+        try:
+            with self.engine.connect() as connection:
+                connection.exec_driver_sql(f"DELETE FROM store_writers WHERE id = '{self._writer}'").close()
+        except SQLAlchemyError:
+            pass
+
+
+_LOST = ("08", "57P01", "57P02", "57P03", "57P05", "25006", "25P03", "53300")
+"""SQLSTATEs of lost connections, and of a server that accepts none at the moment or is read-only."""
+_ADVICE = {
+    "28": "check the user and the password: in the URL, or by PGPASSWORD or a password file, and the server's pg_hba.conf",
+    "no password supplied": "give a password: in the URL, or by PGPASSWORD or a password file",
+    "password authentication failed": "check the user and the password: in the URL, or by PGPASSWORD or a password file",
+    "3D000": "create the database: createdb NAME",
+    "42501": "give the user the rights to create tables in the database: GRANT CREATE ON SCHEMA public TO USER",
+    "53100": "free space on the server's disk",
+    "53300": "raise max_connections of the server, or end other programs that use it",
+    "57P03": "wait until the server has started",
+    "55P03": "end the program that has locked its tables",
+}
+"""By the beginning of an SQLSTATE, or by a part of the text of libpq, whose errors at a connection have no SQLSTATE."""
+
+
+def driver() -> Any:
+    """Returns the module psycopg. Raises ConfigError if it is not installed."""
+    try:
+        import psycopg
+    except ImportError as error:
+        raise ConfigError(
+            f'a store on PostgreSQL needs psycopg ({error}): install it with `pip install "portico[postgresql]"`'
+        ) from None
+    return psycopg
+
+
+def _sqlstate(error: BaseException | None) -> str:
+    return (getattr(error, "sqlstate", None) or "") if isinstance(error, driver().Error) else ""
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().split("\n", 1)[0]
+
+
+def _on_connect(connection: psycopg.Connection[Any], _: object) -> None:
+    connection.execute(SETTINGS)
+    _adapt_texts(connection)
+
+
+def _adapt_texts(connection: psycopg.Connection[Any]) -> None:
+    """Lets a connection store texts with NUL characters, which PostgreSQL refuses."""
+    from gateway.store.postgresql_texts import TextDumper, TextLoader
+
+    connection.adapters.register_dumper(str, TextDumper)
+    for name in ("text", "varchar"):
+        connection.adapters.register_loader(name, TextLoader)
