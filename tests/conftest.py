@@ -6,13 +6,13 @@ import gc
 import json
 import signal
 import tomllib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests import fork_server, store_template
+from tests import fork_server, postgresql, store_template, stores
 from tests.daemon import Daemon, RunningGateway, gateway_config, run_gateway
 
 pytest_plugins = ["tests.time_limit"]
@@ -41,6 +41,20 @@ def pytest_collection_finish() -> None:
 def pytest_sessionfinish() -> None:
     """End the fork server. A worker of pytest-xdist does not run what is registered with `atexit`."""
     fork_server.stop()
+    postgresql.stop()
+
+
+@pytest.fixture
+def store_kind(request: pytest.FixtureRequest) -> Iterator[stores.Kind]:
+    """The kind of database of the stores of a test: its parameter, or that of the environment."""
+    with stores.use(getattr(request, "param", stores.kind())):
+        yield stores.kind()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Remove the databases of PostgreSQL that a test has used."""
+    stores.clear()
 
 
 @pytest.fixture

@@ -24,6 +24,7 @@ from gateway.server.daemon import uvicorn_config
 from tests.app_pool import app_of
 from tests.fork_server import forked_command
 from tests.store_template import create_database
+from tests.stores import configured_store
 
 KEY = "test-key-0123456789"
 SCENARIOS = Path(__file__).parent / "scenarios"
@@ -36,7 +37,9 @@ def gateway_config(data_dir: Path, **tables: Any) -> dict[str, Any]:
     agents = {"script": {"driver": "script", "cwd": str(scenes)}, **tables.pop("agents", {})}
     server = {"data_dir": str(data_dir / "data"), "port": 0, "linger": 0.0, **tables.pop("server", {})}
     limits = {"grace": 1.0, **tables.pop("limits", {})}
-    return {"server": server, "auth": {"keys": [KEY]}, "limits": limits, "agents": agents, **tables}
+    store = {**configured_store(Path(server["data_dir"])), **tables.pop("store", {})}
+    found = {"server": server, "auth": {"keys": [KEY]}, "limits": limits, "agents": agents, **tables}
+    return {**found, "store": store} if store else found
 
 
 @dataclass

@@ -71,7 +71,7 @@ class PostgresqlBackend:
         )
         event.listen(self.engine, "connect", _on_connect)
         self._writer = uuid4().hex
-        self._number = 0
+        self._number = self._last_number = 0
 
     def before_connecting(self) -> None:
         pass
@@ -91,7 +91,7 @@ class PostgresqlBackend:
         pass
 
     def begin(self, connection: Connection) -> None:
-        self._number += 1
+        self._number = self._last_number + 1
         # Both statements are one message to the server.
         connection.exec_driver_sql(_BEGIN.format(writer=self._writer, number=self._number)).close()
 
@@ -99,13 +99,14 @@ class PostgresqlBackend:
         return None
 
     def committed(self, counted: Any) -> None:
-        pass
+        self._last_number = self._number
 
     def was_committed(self) -> bool:
         deadline = time.monotonic() + RESOLVE_TIMEOUT
+        number, self._last_number = self._number, self._number
         while True:
             try:
-                return self._last_commit() >= self._number
+                return self._last_commit() >= number
             except SQLAlchemyError:
                 if time.monotonic() > deadline:
                     raise

@@ -25,6 +25,7 @@ from tests.gateway.portico_command import PorticoCommand
 from tests.gateway.requests import create_session
 from tests.gateway.stored_messages import message_bodies
 
+pytestmark = pytest.mark.sqlite_only
 MESSAGES = 20
 
 

@@ -20,6 +20,7 @@ from tests.faulty_store import run_faulty_gateway
 from tests.gateway.requests import create_session, execute, session_body, user_message, wait_until, wait_until_idle
 
 WriteScenario = Callable[..., str]
+pytestmark = pytest.mark.sqlite_only
 
 
 def stored(folder: Path, log_id: str) -> int:

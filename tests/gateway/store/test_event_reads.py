@@ -13,7 +13,7 @@ from sqlalchemy import Engine, event
 
 from gateway.store import EventRow, Store
 from gateway.store.events import READ_BYTES
-from gateway.store.sqlite import sqlite_url
+from tests.stores import store_url
 
 ROWS = 3000
 
@@ -39,7 +39,7 @@ def counted_steps() -> Iterator[list[int]]:
 
 @pytest.fixture
 async def store(tmp_path: Path) -> AsyncIterator[Store]:
-    found = await Store.open(sqlite_url(tmp_path))
+    found = await Store.open(store_url(tmp_path))
     yield found
     await found.close()
 
@@ -69,14 +69,15 @@ async def test_a_read_is_bounded_in_bytes(store: Store) -> None:
     assert [first for first, _ in await store.events.read("log", 4)] == [5]
 
 
+@pytest.mark.sqlite_only
 async def test_reads_at_the_end_do_not_scan_the_log(tmp_path: Path) -> None:
-    await (await Store.open(sqlite_url(tmp_path))).close()
+    await (await Store.open(store_url(tmp_path))).close()
     with sqlite3.connect(tmp_path / "portico.db") as connection:
         rows = [("log", number, number, b"{}") for number in range(1, ROWS + 1)]
         connection.executemany("INSERT INTO events (log_id, first, last, body) VALUES (?, ?, ?, ?)", rows)
     connection.close()
     with counted_steps() as steps:
-        store = await Store.open(sqlite_url(tmp_path))
+        store = await Store.open(store_url(tmp_path))
         before = steps[0]
         assert await store.events.last_seq("log") == ROWS
         assert await store.events.read("log", ROWS - 1) == [(ROWS, b"{}")]

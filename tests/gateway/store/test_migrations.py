@@ -20,6 +20,7 @@ from gateway.store import RunRecord, SessionRecord, Store, schema
 from gateway.store.sqlite import sqlite_url
 from tests.gateway.stored_messages import message_bodies
 
+pytestmark = pytest.mark.sqlite_only
 OLD = Path(__file__).parent / "old_databases"
 VERSIONS = range(1, schema.VERSION)
 Statement = tuple[str, Any]

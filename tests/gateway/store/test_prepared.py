@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import Connection, bindparam, create_engine, func, insert, select, update
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy.exc import IntegrityError, ProgrammingError
 
 from gateway.store import schema
 from gateway.store.database import Database
 from gateway.store.prepared import PreparedStatement, prepared_insert
-from gateway.store.sqlite import sqlite_url
+from tests.stores import store_url
 
 PROCESSES = schema.processes
 INSERT = prepared_insert(PROCESSES, "marker", "pid", "started_at")
@@ -26,7 +26,7 @@ RUN = prepared_insert(schema.runs, "id", "log_id", "state", "stop_reason", "firs
 
 @pytest.fixture
 async def database(tmp_path: Path) -> AsyncIterator[Database]:
-    found = await Database.open(sqlite_url(tmp_path))
+    found = await Database.open(store_url(tmp_path))
     yield found
     await found.close()
 
@@ -51,7 +51,7 @@ async def test_none_is_null(database: Database) -> None:
 
 
 async def test_a_value_that_is_missing_is_an_error(database: Database) -> None:
-    with pytest.raises(KeyError, match="pid"):
+    with pytest.raises((KeyError, ProgrammingError), match="pid"):
         await database.write(lambda connection: INSERT.execute(connection, {"marker": "m", "started_at": 0.0}))
 
 
@@ -64,6 +64,7 @@ async def test_errors_are_those_of_the_engine_and_the_next_transaction_works(dat
     assert await database.read(lambda connection: len(connection.execute(select(PROCESSES)).all())) == 2
 
 
+@pytest.mark.sqlite_only
 def test_inserts_return_nothing() -> None:
     position = select(func.count()).select_from(schema.messages).scalar_subquery()
     statement = PreparedStatement(insert(schema.messages).values(session_id=bindparam("a"), position=position))

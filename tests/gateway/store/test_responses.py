@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from gateway.store import ConversationRecord, ResponseRecord, SessionRecord, Store
-from gateway.store.sqlite import sqlite_url
+from tests.stores import store_url
 
 FIRST = ResponseRecord("resp_1", "s", 1, 10.0, {"model": "echo"}, conversation_id="conv_1")
 
 
 @pytest.fixture
 async def store(tmp_path: Path) -> AsyncIterator[Store]:
-    found = await Store.open(sqlite_url(tmp_path))
+    found = await Store.open(store_url(tmp_path))
     await found.sessions.create(SessionRecord("s", "echo"), [])
     yield found
     await found.close()

@@ -3,55 +3,50 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 import time
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from sqlalchemy.exc import DBAPIError
 
 from gateway.errors import ConfigError
 from gateway.store import EventRow, KeyRecord, MessageRow, RunRecord, SessionRecord, Store
-from gateway.store.sqlite import sqlite_url
 from tests.daemon import Daemon
 from tests.gateway.stored_messages import message_bodies
+from tests.stores import sql, store_url
 
 
 @pytest.fixture
 async def store(tmp_path: Path) -> AsyncIterator[Store]:
-    found = await Store.open(sqlite_url(tmp_path))
+    found = await Store.open(store_url(tmp_path))
     yield found
     await found.close()
 
 
 async def test_database_of_a_newer_version_is_rejected(tmp_path: Path) -> None:
-    await (await Store.open(sqlite_url(tmp_path))).close()
-    with sqlite3.connect(tmp_path / "portico.db") as connection:
-        connection.execute("UPDATE schema_version SET version = 99")
-        # The newer version has removed a table.
-        connection.execute("DROP TABLE audit")
-    connection.close()
+    await (await Store.open(store_url(tmp_path))).close()
+    sql(tmp_path, "UPDATE schema_version SET version = 99")
+    # The newer version has removed a table.
+    sql(tmp_path, "DROP TABLE audit")
     with pytest.raises(ConfigError, match=r"version 99.*install the portico that wrote it"):
-        await Store.open(sqlite_url(tmp_path))
-    with sqlite3.connect(tmp_path / "portico.db") as connection:
-        assert connection.execute("SELECT name FROM sqlite_master WHERE tbl_name = 'audit'").fetchall() == []
-    connection.close()
+        await Store.open(store_url(tmp_path))
+    with pytest.raises(DBAPIError, match="audit"):
+        sql(tmp_path, "SELECT * FROM audit")
 
 
 async def test_database_of_version_1_is_migrated(tmp_path: Path) -> None:
-    store = await Store.open(sqlite_url(tmp_path))
+    store = await Store.open(store_url(tmp_path))
     await store.sessions.create(SessionRecord("s", "echo", {"options": {}}), ["1"])
     await store.close()
-    with sqlite3.connect(tmp_path / "portico.db") as connection:
-        connection.execute("UPDATE schema_version SET version = 1")
-        connection.execute("ALTER TABLE sessions DROP COLUMN owner")
-        connection.execute("ALTER TABLE runs DROP COLUMN waiting_since")
-        connection.execute("ALTER TABLE messages DROP COLUMN seq")
-        connection.execute("CREATE TABLE executions (id VARCHAR(64) PRIMARY KEY)")
-    connection.close()
+    sql(tmp_path, "UPDATE schema_version SET version = 1")
+    sql(tmp_path, "ALTER TABLE sessions DROP COLUMN owner")
+    sql(tmp_path, "ALTER TABLE runs DROP COLUMN waiting_since")
+    sql(tmp_path, "ALTER TABLE messages DROP COLUMN seq")
+    sql(tmp_path, "CREATE TABLE executions (id VARCHAR(64) PRIMARY KEY)")
     for _ in range(2):
-        store = await Store.open(sqlite_url(tmp_path))
+        store = await Store.open(store_url(tmp_path))
         found = await store.sessions.get("s")
         assert found == SessionRecord("s", "echo", {"options": {}}, owner=None)
         assert await message_bodies(store, "s") == ["1"]
@@ -60,17 +55,15 @@ async def test_database_of_version_1_is_migrated(tmp_path: Path) -> None:
 
 
 async def test_migration_sets_waiting_since_of_waiting_runs(tmp_path: Path) -> None:
-    store = await Store.open(sqlite_url(tmp_path))
+    store = await Store.open(store_url(tmp_path))
     for state in ("waiting", "running", "ended"):
         await store.sessions.create(SessionRecord(state, "echo"), [], RunRecord(f"run {state}", state, state, None, 1))
     await store.close()
-    with sqlite3.connect(tmp_path / "portico.db") as connection:
-        connection.execute("UPDATE schema_version SET version = 2")
-        connection.execute("ALTER TABLE runs DROP COLUMN waiting_since")
-        connection.execute("ALTER TABLE messages DROP COLUMN seq")
-    connection.close()
+    sql(tmp_path, "UPDATE schema_version SET version = 2")
+    sql(tmp_path, "ALTER TABLE runs DROP COLUMN waiting_since")
+    sql(tmp_path, "ALTER TABLE messages DROP COLUMN seq")
     began = time.time()
-    store = await Store.open(sqlite_url(tmp_path))
+    store = await Store.open(store_url(tmp_path))
     since = {state: run.waiting_since for state, run in (await store.runs.last_of_each(["waiting", "running", "ended"])).items()}
     await store.close()
     assert since == {"waiting": since["waiting"], "running": None, "ended": None}
@@ -79,10 +72,8 @@ async def test_migration_sets_waiting_since_of_waiting_runs(tmp_path: Path) -> N
 
 async def test_daemon_does_not_start_with_a_database_of_another_version(daemon: Daemon, tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
-    await (await Store.open(sqlite_url(tmp_path / "data"))).close()
-    with sqlite3.connect(tmp_path / "data" / "portico.db") as connection:
-        connection.execute("UPDATE schema_version SET version = 99")
-    connection.close()
+    await (await Store.open(store_url(tmp_path / "data"))).close()
+    sql(tmp_path / "data", "UPDATE schema_version SET version = 99")
     with pytest.raises(RuntimeError, match="version 99"):
         await daemon.start()
     assert await daemon.stop() != 0
@@ -111,7 +102,7 @@ async def test_run_and_its_messages_are_stored_in_one_transaction(store: Store) 
     await store.sessions.create(SessionRecord("s", "echo"), ["1"])
     run = RunRecord("r", "s", "running", None, 1)
     await store.runs.start(run, [MessageRow("2", 1)])
-    with pytest.raises(Exception, match="UNIQUE"):
+    with pytest.raises(Exception, match=r"(?i)unique"):
         await store.runs.start(run, [MessageRow("3", 1)])
     assert await message_bodies(store, "s") == ["1", "2"]
     assert await store.runs.unfinished() == [run]
@@ -125,10 +116,8 @@ async def test_deleted_session_leaves_no_rows(store: Store, tmp_path: Path) -> N
         await store.runs.start(RunRecord(f"run of {session}", session, "ended", "end_turn", 1))
         await store.events.append(EventRow(session, 1, 1, b"{}"))
     await store.sessions.delete("gone")
-    with sqlite3.connect(tmp_path / "portico.db") as connection:
-        for table, column in (("sessions", "id"), ("messages", "session_id"), ("runs", "log_id"), ("events", "log_id")):
-            assert connection.execute(f"SELECT {column} FROM {table}").fetchall() == [("kept",)]
-    connection.close()
+    for table, column in (("sessions", "id"), ("messages", "session_id"), ("runs", "log_id"), ("events", "log_id")):
+        assert sql(tmp_path, f"SELECT {column} FROM {table}") == [("kept",)]
 
 
 async def test_last_run_of_each_log(store: Store) -> None:
@@ -176,6 +165,6 @@ async def test_old_keys_of_sessions_are_deleted_and_their_runs_kept(store: Store
 
 
 async def test_error_of_a_failed_statement_does_not_contain_its_values(store: Store) -> None:
-    with pytest.raises(Exception, match="FOREIGN KEY") as failure:
+    with pytest.raises(Exception, match=r"(?i)foreign key") as failure:
         await store.messages.append("none", [MessageRow("text of the user")])
     assert "text of the user" not in str(failure.value)

@@ -1,0 +1,87 @@
+"""Which database the stores of tests are in: SQLite files, or databases of a PostgreSQL server that this process starts.
+
+PORTICO_TEST_STORE=postgresql runs a test on PostgreSQL that does not choose. The fixture `store_kind` chooses for a test.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+from sqlalchemy import text
+
+from gateway.store.backend import backend_of
+from gateway.store.sqlite import sqlite_url
+from tests import postgresql
+
+Kind = Literal["sqlite", "postgresql"]
+KINDS: tuple[Kind, ...] = ("sqlite", "postgresql")
+
+_kind: Kind = "postgresql" if os.environ.get("PORTICO_TEST_STORE") == "postgresql" else "sqlite"
+_databases: dict[Path, str] = {}
+
+
+@contextmanager
+def use(kind: Kind) -> Iterator[None]:
+    """Use this kind of database inside."""
+    global _kind
+    before, _kind = _kind, kind
+    try:
+        yield
+    finally:
+        _kind = before
+
+
+def kind() -> Kind:
+    """Return the kind of database that is used now."""
+    return _kind
+
+
+def store_url(data_dir: Path, *, empty: bool = False) -> str:
+    """Return the URL of the store of a data directory: always the same for a test, that of an SQLite file in the folder, or of a
+    database with the tables of a store.
+
+    With `empty` a database of PostgreSQL has no tables at first, as an SQLite file.
+    """
+    if _kind == "sqlite":
+        return sqlite_url(data_dir)
+    server = postgresql.server()
+    if data_dir not in _databases:
+        _databases[data_dir] = server.create_empty_database() if empty else server.create_database()
+    return server.url(_databases[data_dir])
+
+
+def configured_store(data_dir: Path) -> dict[str, str]:
+    """Return the settings of [store] for a gateway: none for the default, an SQLite file in the data directory."""
+    return {} if _kind == "sqlite" else {"url": store_url(data_dir)}
+
+
+def database_name(data_dir: Path) -> str:
+    """Return the name of the database of PostgreSQL that a data directory has."""
+    return _databases[data_dir]
+
+
+def clear() -> None:
+    """Remove the databases of the test that has ended."""
+    _databases.clear()
+    postgresql.drop_databases()
+
+
+def sql(data_dir: Path, statement: str, parameters: Sequence[Mapping[str, Any]] | None = None) -> list[tuple[Any, ...]]:
+    """Execute a statement with named parameters in the store of a data directory, once for each mapping, and return its rows."""
+    engine = backend_of(store_url(data_dir)).engine
+    try:
+        with engine.begin() as connection:
+            found = connection.execute(text(statement), parameters)
+            return [tuple(row) for row in found] if found.returns_rows else []
+    finally:
+        engine.dispose()
+
+
+def commits(data_dir: Path) -> int:
+    """Return how many transactions of its last writer the store of a data directory has, by its own count."""
+    [(found,)] = sql(data_dir, "PRAGMA user_version" if _kind == "sqlite" else "SELECT max(last_commit) FROM store_writers")
+    return int(found or 0)
