@@ -63,7 +63,7 @@ class PostgresqlBackend:
 
     def __init__(self, url: URL) -> None:
         driver()
-        self.name = url.render_as_string(hide_password=True)
+        self.name = url.set(drivername="postgresql").render_as_string(hide_password=True)
         given = {name: value for name, value in CONNECT_ARGUMENTS.items() if name not in url.query}
         # Messages do not belong in a log, which is where the values of a failing statement would be written.
         self.engine: Engine = create_engine(
@@ -167,6 +167,7 @@ _ADVICE = {
     "28": "check the user and the password: in the URL, or by PGPASSWORD or a password file, and the server's pg_hba.conf",
     "no password supplied": "give a password: in the URL, or by PGPASSWORD or a password file",
     "password authentication failed": "check the user and the password: in the URL, or by PGPASSWORD or a password file",
+    "does not exist": "create it on the server, with createdb or createuser",
     "3D000": "create the database: createdb NAME",
     "42501": "give the user the rights to create tables in the database: GRANT CREATE ON SCHEMA public TO USER",
     "53100": "free space on the server's disk",

@@ -1,4 +1,4 @@
-"""Every test of the store runs on each kind of database, unless it is marked `sqlite_only`: it is about a file then."""
+"""Every test of the store runs on each kind of database, unless it is marked `sqlite_only` or `one_store`."""
 
 from __future__ import annotations
 
@@ -14,5 +14,5 @@ def on_each_store(store_kind: str) -> None:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Give each test the kinds of databases that it is for."""
-    if metafunc.definition.get_closest_marker("sqlite_only") is None:
+    if not any(metafunc.definition.get_closest_marker(name) for name in ("sqlite_only", "one_store")):
         metafunc.parametrize("store_kind", KINDS, indirect=True)

@@ -1,0 +1,296 @@
+"""A PostgreSQL server that is restarted, cut off, absent or wrong: no write is lost that has returned, and none is stored
+twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import signal
+import socket
+import sys
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Connection, insert, select, text
+
+from gateway.errors import ConfigError, StoreUnavailable
+from gateway.store import EventRow, MessageRow, SessionRecord, Store, postgresql, schema
+from gateway.store import database as database_module
+from gateway.store.database import Database
+from tests.daemon import gateway_config, run_gateway
+from tests.gateway.requests import create_session, session_body, wait_until
+from tests.gateway.stored_messages import message_bodies
+from tests.postgresql import PASSWORD, PostgresqlServer, server
+
+pytestmark = pytest.mark.one_store
+
+
+class Proxy:
+    """Forwards connections to the server. With `lose` set, the next commit is handled so, and its connection is cut:
+    `request` is not forwarded, of `answer` the answer is not."""
+
+    def __init__(self, port: int) -> None:
+        self._target = port
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self.lose: str | None = None
+        self.lost = 0
+        self._sockets: list[socket.socket] = [self._listener]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                upstream = socket.create_connection(("127.0.0.1", self._target))
+                self._sockets += [client, upstream]
+                for arguments in ((client, upstream), (upstream, client)):
+                    threading.Thread(target=self._forward, args=arguments, daemon=True).start()
+
+    def _forward(self, source: socket.socket, target: socket.socket) -> None:
+        with suppress(OSError):
+            while data := source.recv(65536):
+                if self.lose and b"COMMIT" in data and source.getpeername()[1] != self._target:
+                    lose, self.lose = self.lose, None
+                    self.lost += 1
+                    if lose == "answer":
+                        source.shutdown(socket.SHUT_WR)
+                        target.sendall(data)
+                        # The server answers before this connection is cut.
+                        source.close()
+                        return
+                    break
+                target.sendall(data)
+        for end in (source, target):
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        for one in self._sockets:
+            one.close()
+
+
+@pytest.fixture
+def proxy() -> Iterator[Proxy]:
+    found = Proxy(server().port)
+    yield found
+    found.close()
+
+
+@pytest.fixture
+async def proxied(proxy: Proxy) -> AsyncIterator[Database]:
+    found = await Database.open(server().tcp_url(server().create_database(), port=proxy.port))
+    yield found
+    await found.close()
+
+
+@pytest.fixture(scope="module")
+def own_server() -> Iterator[PostgresqlServer]:
+    """A server that tests may stop."""
+    found = PostgresqlServer()
+    yield found
+    found.close()
+
+
+@pytest.fixture(scope="module")
+def role() -> None:
+    """The user `portico` with a password."""
+    server().execute(f"CREATE ROLE portico LOGIN PASSWORD '{PASSWORD}'")
+
+
+def insert_process(connection: Connection, marker: str) -> str:
+    connection.execute(insert(schema.processes).values(marker=marker, pid=1, started_at=0.0))
+    return marker
+
+
+def markers(connection: Connection) -> list[str]:
+    return sorted(connection.execute(select(schema.processes.c.marker)).scalars())
+
+
+@pytest.mark.parametrize("lost", ["request", "answer"])
+async def test_a_commit_without_an_answer_is_stored_once(proxied: Database, proxy: Proxy, lost: str) -> None:
+    assert await proxied.write(lambda connection: insert_process(connection, "before")) == "before"
+    executed = 0
+
+    def write(connection: Connection) -> int:
+        nonlocal executed
+        executed += 1
+        # Not a key: a second execution would be stored.
+        connection.execute(
+            text("INSERT INTO audit SELECT 9 + count(*), 1, 's', 'r', 'a', 't', 'c', 'o', 'b', 'r', '{}' FROM audit")
+        )
+        return executed
+
+    proxy.lose = lost
+    result = await proxied.write(write)
+    assert proxy.lost == 1
+    assert executed == result == (2 if lost == "request" else 1)
+    assert await proxied.read(lambda connection: connection.execute(text("SELECT count(*) FROM audit")).scalar()) == 1
+    assert await proxied.write(lambda connection: insert_process(connection, "z")) == "z"
+
+
+async def test_a_group_of_writes_whose_answer_was_lost_is_stored_once(proxied: Database, proxy: Proxy) -> None:
+    await proxied.write(lambda connection: insert_process(connection, "0"))
+    proxy.lose = "answer"
+    writes = [proxied.write(lambda connection, n=n: insert_process(connection, f"m{n}")) for n in range(30)]  # type: ignore[misc]
+    assert await asyncio.gather(*writes) == [f"m{n}" for n in range(30)]
+    assert proxy.lost == 1
+    assert len(await proxied.read(markers)) == 31
+
+
+async def test_reads_and_writes_go_on_after_the_connections_were_cut() -> None:
+    name = server().create_database()
+    database = await Database.open(server().url(name))
+    try:
+        await database.write(lambda connection: insert_process(connection, "a"))
+        assert await database.read(markers) == ["a"]
+        for marker in ("b", "c"):
+            assert server().cut_connections(name) >= 1
+            assert await database.write(lambda connection, marker=marker: insert_process(connection, marker)) == marker  # type: ignore[misc]
+            assert server().cut_connections(name) >= 1
+            assert marker in await database.read(markers)
+    finally:
+        await database.close()
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGQUIT, signal.SIGKILL], ids=lambda how: how.name)
+async def test_writes_during_a_restart_of_the_server_are_stored_once(own_server: PostgresqlServer, how: signal.Signals) -> None:
+    store = await Store.open(own_server.url(own_server.create_empty_database()))
+    stop, stored, failed = asyncio.Event(), list[str](), list[str]()
+    try:
+        await store.sessions.create(SessionRecord("s", "echo"), [])
+
+        async def write(writer: int) -> None:
+            number = 0
+            while not stop.is_set():
+                number += 1
+                body = f'"{writer}.{number}"'
+                try:
+                    await store.messages.append("s", [MessageRow(body)])
+                    stored.append(body)
+                except StoreUnavailable:
+                    failed.append(body)
+                    await asyncio.sleep(0.02)
+
+        writers = [asyncio.create_task(write(writer)) for writer in range(4)]
+        await wait_until(lambda: len(stored) > 40)
+        await asyncio.to_thread(own_server.restart, how)
+        before = len(stored)
+        await wait_until(lambda: len(stored) > before + 40)
+        stop.set()
+        await asyncio.gather(*writers)
+        found = await message_bodies(store, "s")
+    finally:
+        await store.close()
+    assert len(found) == len(set(found)), "no message is stored twice"
+    assert set(stored) <= set(found) <= {*stored, *failed}
+
+
+async def test_a_server_that_is_away_makes_the_store_unavailable_until_it_is_back(
+    own_server: PostgresqlServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database_module, "READ_TIMEOUT", 0.1)
+    monkeypatch.setattr(postgresql, "RESOLVE_TIMEOUT", 0.1)
+    database = await Database.open(own_server.url(own_server.create_empty_database()))
+    try:
+        await database.write(lambda connection: insert_process(connection, "before"))
+        await database.read(markers)
+        await asyncio.to_thread(own_server.stop)
+        with pytest.raises(StoreUnavailable, match="the store cannot be written"):
+            await database.write(lambda connection: insert_process(connection, "away"))
+        with pytest.raises(StoreUnavailable, match="the store cannot be read"):
+            await database.read(markers)
+        await asyncio.to_thread(own_server.start)
+        await database.write(lambda connection: insert_process(connection, "after"))
+        assert await database.read(markers) == ["after", "before"]
+    finally:
+        await database.close()
+
+
+async def test_a_run_survives_a_restart_of_the_server(own_server: PostgresqlServer, tmp_path: Path) -> None:
+    url = own_server.url(own_server.create_empty_database())
+    config = gateway_config(tmp_path, store={"url": url})
+    turn = [{"text": "one"}, {"wait_for_file": "go"}, *[{"text": f" {n}"} for n in range(50)]]
+    (tmp_path / "scenes" / "long.json").write_text(json.dumps({"turns": [{"steps": turn}]}))
+    async with run_gateway(config) as portico:
+        body = session_body("script", "go", options={"scenario": "long.json"}, stream="delta")
+        async with portico.client.stream("PUT", "/session", json=body) as answer:
+            received = ""
+            async for chunk in answer.aiter_text():
+                received += chunk
+                if '"one"' in received and not (tmp_path / "scenes" / "go").exists():
+                    await asyncio.to_thread(own_server.restart, signal.SIGKILL)
+                    (tmp_path / "scenes" / "go").touch()
+        assert '"stopReason":"end_turn"' in received
+        session = received.split('"sessionId":"', 1)[1].split('"', 1)[0]
+        rows = await portico.gateway.store.events.read(session, 0)
+        numbers = [number for first, data in rows for number, _ in enumerate(data.split(b"\n"), first)]
+        assert numbers == list(range(1, numbers[-1] + 1))
+        history = await message_bodies(portico.gateway.store, session)
+        assert "one 0 1 2" in history[-1] and len(history) == 2
+        assert (await create_session(portico.client, "echo", "next"))["stopReason"] == "end_turn"
+
+
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        (lambda found: found.tcp_url("none"), r"none.*createdb"),
+        (lambda found: found.tcp_url("postgres", port=1), r"check that the server runs, its address and its port"),
+        (lambda found: found.tcp_url("postgres", user="portico", password="wrong-secret"), r"password.*PGPASSWORD"),
+        (lambda found: found.tcp_url("postgres", user="portico"), r"password.*PGPASSWORD"),
+        (lambda found: "postgresql://portico:wrong-secret@host:port/db", r"no URL of a database"),
+        (lambda found: "mysql://portico:wrong-secret@localhost/db", r"no store for mysql.*postgresql://"),
+    ],
+    ids=["unknown database", "no server", "wrong password", "no password", "no url", "another database"],
+)
+async def test_a_database_that_cannot_be_opened_is_explained_without_the_password(
+    role: None, url: object, told: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    server().execute(
+        "DO $$ BEGIN CREATE ROLE portico LOGIN PASSWORD 'test-password-0123'; EXCEPTION WHEN OTHERS THEN NULL; END $$"
+    )
+    caplog.set_level(logging.DEBUG)
+    with pytest.raises(ConfigError, match=told) as failure:
+        await Store.open(url(server()))  # type: ignore[operator]
+    assert "wrong-secret" not in f"{failure.value} {caplog.text}"
+    assert "\n" not in str(failure.value)
+
+
+async def test_the_password_comes_from_the_url_or_the_environment(role: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = server().create_database()
+    server().execute(
+        "DO $$ BEGIN CREATE ROLE portico LOGIN PASSWORD 'test-password-0123'; EXCEPTION WHEN OTHERS THEN NULL; END $$"
+    )
+    server().execute("GRANT ALL ON SCHEMA public TO portico", name)
+    server().execute("GRANT ALL ON ALL TABLES IN SCHEMA public TO portico", name)
+    await (await Store.open(server().tcp_url(name, user="portico", password=PASSWORD))).close()
+    monkeypatch.setenv("PGPASSWORD", PASSWORD)
+    await (await Store.open(server().tcp_url(name, user="portico"))).close()
+
+
+async def test_rights_that_are_missing_are_explained(role: None) -> None:
+    name = server().create_empty_database()
+    server().execute(
+        "DO $$ BEGIN CREATE ROLE portico LOGIN PASSWORD 'test-password-0123'; EXCEPTION WHEN OTHERS THEN NULL; END $$"
+    )
+    with pytest.raises(ConfigError, match=r"GRANT CREATE ON SCHEMA public"):
+        await Store.open(server().tcp_url(name, user="portico", password=PASSWORD))
+
+
+async def test_gateways_that_start_together_create_the_tables_once() -> None:
+    url = server().url(server().create_empty_database())
+    stores = await asyncio.gather(*(Store.open(url) for _ in range(4)))
+    for store in stores:
+        await store.events.append(EventRow(f"log {id(store)}", 1, 1, b"{}"))
+        await store.close()
+
+
+async def test_a_missing_driver_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(ConfigError, match=r'pip install "portico\[postgresql\]"'):
+        await Store.open("postgresql://localhost/portico")
