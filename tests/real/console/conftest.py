@@ -78,8 +78,8 @@ def real(tmp_path_factory: pytest.TempPathFactory, portal: BlockingPortal) -> It
         # The CLI repeats a request that fails ten times, for minutes.
         claude_home.env["CLAUDE_CODE_MAX_RETRIES"] = "0"
         codex_home = codex_fixtures.make_home(folder / "codex", require(BIN / "codex"), codex_model.url)
-        # The CLI runs a command that was allowed in its own sandbox first, which an installed bwrap 0.8 cannot make below /tmp. It repeats
-        # it without, if the failure comes within some milliseconds.
+        # The CLI first runs an allowed command in its own sandbox, which an installed bwrap 0.8 cannot make below /tmp. It
+        # repeats the command without a sandbox only if the failure comes within some milliseconds.
         codex_home.agent["options"]["sandbox"] = "danger-full-access"
         guarded = {**claude_home.agent, "policy": RULES}
         agents = {"claude": claude_home.agent, "codex": codex_home.agent, "guarded": guarded}

@@ -1,4 +1,4 @@
-"""Runs of the real claude and codex in the console: steered, queued, edited, generated again, failed and retried, and what they use."""
+"""Runs of the real claude and codex in the console: steered, queued, edited, generated again, retried, and what they use."""
 
 from __future__ import annotations
 
