@@ -41,6 +41,8 @@ async def test_a_patch_is_a_diff_with_line_numbers(home: Home) -> None:
 
 
 async def test_output_is_seen_while_the_command_runs(home: Home) -> None:
+    # The CLI first runs an allowed command in its own sandbox, which an installed bwrap 0.8 cannot make below /tmp.
+    home.agent["options"]["sandbox"] = "danger-full-access"
     done = home.work / "done"
     # The CLI does not report what a command puts out in its first milliseconds.
     line = f"sleep 0.5; echo one; until test -e {done}; do sleep 0.05; done; echo two"
