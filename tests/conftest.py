@@ -51,6 +51,12 @@ def store_kind(request: pytest.FixtureRequest) -> Iterator[stores.Kind]:
         yield stores.kind()
 
 
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip the tests of SQLite's files where PORTICO_TEST_STORE chooses another database."""
+    if stores.kind() != "sqlite" and item.get_closest_marker("sqlite_only"):
+        pytest.skip("is about an SQLite file")
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
     """Remove the databases of PostgreSQL that a test has used."""

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from sqlalchemy import text
 
+from gateway.store import schema
 from gateway.store.backend import backend_of
 from gateway.store.sqlite import sqlite_url
 from tests import postgresql
@@ -85,3 +86,14 @@ def commits(data_dir: Path) -> int:
     """Return how many transactions of its last writer the store of a data directory has, by its own count."""
     [(found,)] = sql(data_dir, "PRAGMA user_version" if _kind == "sqlite" else "SELECT max(last_commit) FROM store_writers")
     return int(found or 0)
+
+
+def content(data_dir: Path) -> bytes:
+    """Return everything that the store of a data directory has, as bytes: its files, or the values of all tables."""
+    if _kind == "sqlite":
+        return b"".join(file.read_bytes() for file in data_dir.glob("portico.db*"))
+    found: list[bytes] = []
+    for table in schema.metadata.sorted_tables:
+        for row in sql(data_dir, f"SELECT * FROM {table.name}"):
+            found += [value if isinstance(value, bytes) else str(value).encode() for value in row]
+    return b"\n".join(found)

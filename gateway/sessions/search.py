@@ -117,8 +117,8 @@ class SessionSearch:
             raise BadRequest(_NOT_A_CURSOR)
         await self._prepared.wait()
         await self._update()
-        expression = " ".join(_phrase(term) for term in terms)
-        rows = await self._store.search.find(expression, owner, everybody=everybody, agent=agent, limit=limit + 1, before=after)
+        phrases = [(_divided(term.text), term.whole) for term in terms]
+        rows = await self._store.search.find(phrases, owner, everybody=everybody, agent=agent, limit=limit + 1, before=after)
         following = rows[limit - 1].cursor if len(rows) > limit else None
         return Results(await self._found(rows[:limit], terms), following, self._complete)
 
@@ -239,11 +239,6 @@ class _Term:
 def _terms(query: str) -> list[_Term]:
     found = [_Term(phrase or word, not word) for phrase, word in _TERM.findall(_CONTROLS.sub(" ", query))]
     return [term for term in found if any(character.isalnum() for character in term.text)][:MAX_WORDS]
-
-
-def _phrase(term: _Term) -> str:
-    """A term in the language of FTS5, in which everything between quotation marks is text."""
-    return f'"{_divided(term.text)}"{"" if term.whole else "*"}'
 
 
 def _divided(text: str) -> str:

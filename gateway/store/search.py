@@ -1,4 +1,5 @@
-"""The search in titles and messages: an index of SQLite (FTS5), which is filled in the background, or a scan in other databases.
+"""The search in titles and messages: an index of SQLite (FTS5) or PostgreSQL (postgresql_search.py), which is filled in the
+background, or a scan where there is none.
 
 A session has a number in the index, and a row of the index has the number and the position of its message (`_row_id`). What a
 session has in the index stays until `remove` deletes it, in parts: deleting a session must not take long.
@@ -6,13 +7,15 @@ session has in the index stays until `remove` deletes it, in parts: deleting a s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any, Literal
 
 from sqlalchemy import (
     BigInteger,
     Connection,
+    Row,
     Select,
     and_,
     cast,
@@ -51,6 +54,7 @@ WHERE {_TABLE} MATCH :expression AND t.rowid < :before
 ORDER BY t.rowid DESC LIMIT :limit
 """
 
+Phrase = tuple[str, bool]
 SearchKind = Literal["index", "scan", "none"]
 Position = tuple[float, str, int]
 """Where a page of a scan ended: `created_at` and id of a session, and the position of a message, -1 for the title."""
@@ -134,18 +138,25 @@ class SearchRepository:
             pass
 
     async def find(
-        self, expression: str, owner: str | None, *, everybody: bool, agent: str | None, limit: int, before: int | None
+        self, phrases: Sequence[Phrase], owner: str | None, *, everybody: bool, agent: str | None, limit: int, before: int | None
     ) -> list[SearchRow]:
-        """Returns what matches an expression of FTS5, the newest session first and its last message first.
+        """Returns what has all phrases, the newest session first and its last message first.
 
-        Sessions are those of the owner, or all with `everybody`. `before` is the cursor of the page before.
+        A phrase is words that stand together, and whether the last one is whole, not only the beginning of a word. Sessions are
+        those of the owner, or all with `everybody`. `before` is the cursor of the page before.
         """
-        values = {"expression": expression, "owner": owner, "everybody": everybody, "agent": agent, "limit": limit}
-        values["before"] = 2**63 - 1 if before is None else before
+        values = {"owner": owner, "everybody": everybody, "agent": agent, "before": 2**63 - 1 if before is None else before}
 
         def found(connection: Connection) -> list[SearchRow]:
-            rows = connection.execute(text(_FIND), values)
-            return [SearchRow(row.row_id, row.session_id, row.position, row.seq, row.body, row.excerpt) for row in rows]
+            rows: Iterable[tuple[Row[Any], str]]
+            if connection.dialect.name == "sqlite":
+                # In the language of FTS5 everything between quotation marks is text.
+                expression = " ".join(f'"{words}"{"" if whole else "*"}' for words, whole in phrases)
+                by_fts5 = connection.execute(text(_FIND), {**values, "expression": expression, "limit": limit})
+                rows = ((row, row.excerpt) for row in by_fts5)
+            else:
+                rows = _postgresql().find(connection, phrases, limit, (MATCH_BEGIN, MATCH_END, EXCERPT_WORDS), values)
+            return [SearchRow(row.row_id, row.session_id, row.position, row.seq, row.body, excerpt) for row, excerpt in rows]
 
         return await self._database.read(found)
 
@@ -190,7 +201,9 @@ class SearchRepository:
 
 def _prepare(connection: Connection) -> SearchKind:
     if connection.dialect.name != "sqlite":
-        return "scan"
+        if _postgresql().create(connection):
+            connection.execute(delete(schema.search_sessions))
+        return "index"
     exists = text("SELECT 1 FROM sqlite_master WHERE name = :name")
     if connection.execute(exists, {"name": _TABLE}).first() is not None:
         # The module may be missing in another build of SQLite.
@@ -199,6 +212,13 @@ def _prepare(connection: Connection) -> SearchKind:
         return "none"
     connection.execute(delete(schema.search_sessions))
     return "index"
+
+
+def _postgresql() -> ModuleType:
+    """The index of PostgreSQL, which a store of SQLite does not import."""
+    from gateway.store import postgresql_search
+
+    return postgresql_search
 
 
 def _works(connection: Connection, statement: str) -> bool:
@@ -237,12 +257,16 @@ def _add(
 
 
 def _insert_rows(connection: Connection, rows: Sequence[tuple[int, str]]) -> None:
-    if rows:
+    if connection.dialect.name != "sqlite":
+        _postgresql().insert_rows(connection, rows)
+    elif rows:
         connection.exec_driver_sql(f"INSERT INTO {_TABLE} (rowid, body) VALUES (?, ?)", list(rows)).close()
 
 
 def _delete_rows(connection: Connection, row_ids: Sequence[int]) -> None:
-    if row_ids:
+    if connection.dialect.name != "sqlite":
+        _postgresql().delete_rows(connection, row_ids)
+    elif row_ids:
         connection.exec_driver_sql(f"DELETE FROM {_TABLE} WHERE rowid = ?", [(row_id,) for row_id in row_ids]).close()
 
 
@@ -252,9 +276,12 @@ def _remove_part(connection: Connection, session_id: str) -> bool:
     number = connection.execute(select(indexed.c.number).where(indexed.c.session == session_id)).scalar()
     if number is None:
         return True
-    part = text(f"SELECT rowid FROM {_TABLE} WHERE rowid BETWEEN :first AND :last LIMIT {REMOVED_ROWS}")
-    of_session = {"first": _row_id(number, -1), "last": _row_id(number + 1, -1) - 1}
-    found = list(connection.execute(part, of_session).scalars())
+    first, last = _row_id(number, -1), _row_id(number + 1, -1) - 1
+    if connection.dialect.name != "sqlite":
+        found = _postgresql().row_ids_between(connection, first, last, REMOVED_ROWS)
+    else:
+        part = text(f"SELECT rowid FROM {_TABLE} WHERE rowid BETWEEN :first AND :last LIMIT {REMOVED_ROWS}")
+        found = list(connection.execute(part, {"first": first, "last": last}).scalars())
     _delete_rows(connection, found)
     if len(found) < REMOVED_ROWS:
         connection.execute(delete(indexed).where(indexed.c.number == number))

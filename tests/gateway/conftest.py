@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
+from tests import stores
 from tests.daemon import RunningGateway
 from tests.gateway.aap_client import BASE_URLS, AapClient, BaseUrl
+from tests.stores import KINDS
 
 
 @pytest.fixture(params=BASE_URLS, ids=str)
@@ -19,3 +23,12 @@ def base(request: pytest.FixtureRequest) -> BaseUrl:
 def aap(portico: RunningGateway, base: BaseUrl) -> AapClient:
     """An AAP client for each base URL."""
     return AapClient(portico.client, base)
+
+
+@pytest.fixture(params=KINDS)
+def each_store(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Each kind of database, as parameters. Tests of several subjects use it, so that a run of all tests has PostgreSQL too."""
+    if request.param != "sqlite" and request.node.get_closest_marker("sqlite_only"):
+        pytest.skip("is about an SQLite file")
+    with stores.use(request.param):
+        yield request.param

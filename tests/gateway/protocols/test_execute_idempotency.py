@@ -15,6 +15,7 @@ from gateway.store import EventRow, RunRecord
 from tests.conftest import write_config
 from tests.daemon import Daemon, RunningGateway, gateway_config
 from tests.gateway.requests import agent_processes, execute, expect_error, is_alive, parse_output_events, read_pid, wait_until
+from tests.stores import content as stored_content
 
 WriteScenario = Callable[..., str]
 EVENTS = [{"events": 3000}, {"stderr": "not sent"}, {"text": "end"}]
@@ -197,7 +198,7 @@ async def test_stream_without_a_stored_end_ends_with_an_error(portico: RunningGa
 
 
 def _stored(folder: Path) -> bool:
-    return any(b"hanging" in file.read_bytes() for file in (folder / "data").glob("portico.db*"))
+    return b"hanging" in stored_content(folder / "data")
 
 
 def _with_scenario(folder: Path, name: str) -> None:

@@ -1,12 +1,10 @@
-"""The search in titles and messages over AAP v3, by the index of SQLite and by a scan."""
+"""The search in titles and messages over AAP v3, by the indexes of SQLite and PostgreSQL and by a scan."""
 
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 import time
 from collections.abc import AsyncIterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +18,14 @@ from tests.daemon import Daemon, RunningGateway, gateway_config, http_client, ru
 from tests.gateway.protocols.aap.test_session_changes import rename
 from tests.gateway.protocols.aap.test_session_updates import SESSIONS, create, turn
 from tests.gateway.requests import expect_error, user_message, wait_until
+from tests.stores import sql
+
+pytestmark = pytest.mark.usefixtures("each_store")
 
 
 @pytest.fixture(params=["index", "scan"])
 async def any_kind(portico: RunningGateway, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> RunningGateway:
-    """A gateway that searches by the index, or as with another database."""
+    """A gateway that searches by the index, or as a database without one."""
     if request.param == "scan":
         monkeypatch.setattr(store_search, "_prepare", lambda connection: "scan")
     return portico
@@ -173,6 +174,7 @@ async def test_an_excerpt_of_a_long_message(any_kind: RunningGateway) -> None:
         assert "[needle]" in text and text.startswith("…") and text.endswith("…") and len(text) < 400
 
 
+@pytest.mark.sqlite_only
 async def test_without_the_module(portico: RunningGateway, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store_search, "_CREATE", "CREATE VIRTUAL TABLE search_texts USING no_such_module(body)")
     session = await say(portico.client, "hello")
@@ -186,22 +188,18 @@ async def test_sessions_from_before_the_index_are_indexed_in_the_background(daem
         session = await say(client, "an early message", "and another")
         assert len(await found(client, "early")) == 2
     await daemon.kill()
-    file = tmp_path / "data" / "portico.db"
-    with closing(sqlite3.connect(file)) as connection:
-        # As in a store that an earlier version has written.
-        connection.execute("DROP TABLE search_texts")
-        connection.commit()
+    data = tmp_path / "data"
+    # As in a store that an earlier version has written.
+    sql(data, "DROP TABLE search_texts")
     await daemon.start()
     async with daemon.client() as client:
         await until_complete(client)
         assert [one["sessionId"] for one in await found(client, "early")] == [session, session]
         await client.delete(f"{SESSIONS}/{session}")
         assert await found(client, "early") == []
-        await wait_until(lambda: _indexed_sessions(file) == [])
+        await wait_until(lambda: _indexed_sessions(data) == [])
     await daemon.stop()
-    with closing(sqlite3.connect(file)) as connection:
-        assert connection.execute("SELECT count(*) FROM search_texts").fetchone() == (0,)
-        assert connection.execute("SELECT count(*) FROM search_sessions").fetchone() == (0,)
+    assert sql(data, "SELECT count(*) FROM search_texts") == sql(data, "SELECT count(*) FROM search_sessions") == [(0,)]
 
 
 async def test_what_a_kill_has_left_is_indexed_or_removed(daemon: Daemon, tmp_path: Path) -> None:
@@ -212,23 +210,19 @@ async def test_what_a_kill_has_left_is_indexed_or_removed(daemon: Daemon, tmp_pa
         # Not in the index yet.
         await turn(client, kept, user_message("newest words"))
     await daemon.kill()
-    file = tmp_path / "data" / "portico.db"
-    with closing(sqlite3.connect(file)) as connection:
-        connection.execute("PRAGMA foreign_keys=ON")
-        for table, column in (("messages", "session_id"), ("events", "log_id"), ("runs", "log_id"), ("sessions", "id")):
-            connection.execute(f"DELETE FROM {table} WHERE {column} = ?", (lost,))
-        connection.commit()
+    data = tmp_path / "data"
+    for table, column in (("messages", "session_id"), ("events", "log_id"), ("runs", "log_id"), ("sessions", "id")):
+        sql(data, f"DELETE FROM {table} WHERE {column} = :lost", [{"lost": lost}])
     await daemon.start()
     async with daemon.client() as client:
         await until_complete(client)
-        assert _indexed_sessions(file) == [kept]
+        assert _indexed_sessions(data) == [kept]
         assert len(await found(client, "words")) == 4
         assert len(await found(client, "newest")) == 2
 
 
-def _indexed_sessions(file: Path) -> list[str]:
-    with closing(sqlite3.connect(file)) as connection:
-        return [session for (session,) in connection.execute("SELECT session FROM search_sessions")]
+def _indexed_sessions(data_dir: Path) -> list[str]:
+    return [session for (session,) in sql(data_dir, "SELECT session FROM search_sessions")]
 
 
 @pytest.fixture

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from gateway.store import Store
-from gateway.store.sqlite import sqlite_url
 from tests.daemon import Daemon, RunningGateway, gateway_config, run_gateway
 from tests.gateway.aap_client import BASE_URLS, AapClient, BaseUrl
 from tests.gateway.requests import expect_error, session_body, user_message, wait_until
+from tests.stores import store_url
 
 WriteScenario = Callable[..., str]
 V3 = BASE_URLS[3]
@@ -318,7 +318,7 @@ async def test_seeded_session_is_kept_after_the_daemon_is_killed(daemon: Daemon,
 
 
 async def _stored(daemon: Daemon, session: str) -> bool:
-    store = await Store.open(sqlite_url(daemon.home / "data"))
+    store = await Store.open(store_url(daemon.home / "data"))
     try:
         return any(b'"And"' in body for _, body in await store.events.read(session, 0))
     finally:

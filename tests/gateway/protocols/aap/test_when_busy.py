@@ -26,6 +26,7 @@ from tests.gateway.requests import (
     wait_until,
     wait_until_idle,
 )
+from tests.stores import content as stored_content
 
 WriteScenario = Callable[..., str]
 MARK = {"write_file": {"path": "began", "text": "x"}}
@@ -274,7 +275,7 @@ async def test_steered_message_keeps_its_position_after_a_kill(
             steered = post(client, session, "left!", when_busy="steer")
             await asyncio.wait_for(read_until_message(follower, "left!"), 60)
             (tmp_path / "scenes" / "go").touch()
-            await wait_until(lambda: any(b"steered: left!" in f.read_bytes() for f in (tmp_path / "data").glob("portico.db*")))
+            await wait_until(lambda: b"steered: left!" in stored_content(tmp_path / "data"))
             await daemon.kill()
         await asyncio.wait([turn, steered])
     await daemon.start()

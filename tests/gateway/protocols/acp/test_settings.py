@@ -15,6 +15,7 @@ from tests.gateway.cli.test_acp import small_agent
 from tests.gateway.protocols.acp.client import RpcFailed, connect, kinds, prompt
 from tests.gateway.protocols.acp.conftest import ConnectClient, WriteScenario, scripted_session
 from tests.gateway.requests import create_session, get_session
+from tests.stores import content as stored_content
 
 
 def of_kind(updates: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
@@ -241,7 +242,7 @@ async def test_mcp_servers_are_passed_to_the_agent_and_not_stored_in_plain_text(
     await client.prompt(session, "servers")
     assert client.text(session) == "files /bin/files -x TOKEN=tok-5up3r"
     # It is stored only in the output of the agent.
-    stored = b"".join(file.read_bytes() for file in (tmp_path / "data").glob("portico.db*"))
+    stored = stored_content(tmp_path / "data")
     assert b"tok-5up3r" not in stored.replace(b"TOKEN=tok-5up3r", b"")
     with pytest.raises(RpcFailed, match=r"mcpServers\[0\]"):
         await client.new(mcpServers=[{"type": "acp", "name": "x", "serverId": "1"}])

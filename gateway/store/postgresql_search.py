@@ -1,0 +1,158 @@
+"""The index of the search in PostgreSQL: a table with the words of each text (tsvector, GIN), and excerpts.
+
+A word is a sequence of letters and digits, in lower case and without accents, as FTS5's `unicode61` divides a text. The parser of
+PostgreSQL would recognize addresses, numbers and paths. The index has no positions, which PostgreSQL limits to 16,383, and to 256
+for a word: words that stand together are compared here, in the texts that have all of them.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from sqlalchemy import Connection, Row, text
+
+TABLE = "search_texts"
+MOST_CHARACTERS = 200
+"""Of a word in the index; PostgreSQL limits it to 2,046 bytes. What is longer is found by its beginning."""
+READ_ROWS = 100
+"""Rows with all words of a phrase that are read at once."""
+_WORD = re.compile("[^\\W_]+(?:[\u0300-\u036f]+[^\\W_]*)*")
+_ACCENTS = re.compile("[\u0300-\u036f]")
+_CREATE = (
+    f"CREATE TABLE {TABLE} (row_id bigint PRIMARY KEY, body text NOT NULL, words tsvector NOT NULL)",
+    f"CREATE INDEX {TABLE}_words ON {TABLE} USING gin (words)",
+)
+_LOCK = 0x736561726368
+"""The key of the advisory lock that the creation takes."""
+_INSERT = text(f"INSERT INTO {TABLE} VALUES (:row_id, :body, array_to_tsvector(CAST(:words AS text[])))")
+_DELETE = text(f"DELETE FROM {TABLE} WHERE row_id = ANY(CAST(:row_ids AS bigint[]))")
+_PART = text(f"SELECT row_id FROM {TABLE} WHERE row_id BETWEEN :first AND :last LIMIT :limit")
+_FIND = text(f"""
+SELECT t.row_id, t.body AS indexed, s.session AS session_id, m.position, m.seq, m.body
+FROM {TABLE} t JOIN search_sessions s ON s.number = t.row_id >> 32
+JOIN sessions x ON x.id = s.session
+LEFT JOIN messages m ON m.session_id = s.session AND m.position = (t.row_id & 4294967295) - 1
+WHERE t.words @@ CAST(:expression AS tsquery) AND t.row_id < :before
+  AND (:everybody OR x.owner IS NOT DISTINCT FROM CAST(:owner AS varchar))
+  AND (CAST(:agent AS varchar) IS NULL OR x.agent = CAST(:agent AS varchar))
+ORDER BY t.row_id DESC LIMIT :limit
+""")
+
+Phrase = tuple[str, bool]
+"""Words that stand together, and whether the last one is whole, not only the beginning of a word."""
+
+
+Marks = tuple[str, str, int]
+"""Of excerpts: the characters before and after what matches, and how many words an excerpt has."""
+
+
+class _Word(NamedTuple):
+    folded: str
+    first: int
+    end: int
+
+
+def create(connection: Connection) -> bool:
+    """Creates the table if it is missing. Returns whether it was."""
+    connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_LOCK})").close()
+    if connection.exec_driver_sql(f"SELECT to_regclass('{TABLE}')").scalar() is not None:
+        return False
+    for statement in _CREATE:
+        connection.exec_driver_sql(statement).close()
+    return True
+
+
+def insert_rows(connection: Connection, rows: Sequence[tuple[int, str]]) -> None:
+    """Adds texts with their numbers."""
+    values = [{"row_id": row_id, "body": body, "words": sorted({word.folded for word in _words(body)})} for row_id, body in rows]
+    if values:
+        connection.execute(_INSERT, values).close()
+
+
+def delete_rows(connection: Connection, row_ids: Sequence[int]) -> None:
+    """Deletes texts."""
+    if row_ids:
+        connection.execute(_DELETE, {"row_ids": list(row_ids)}).close()
+
+
+def row_ids_between(connection: Connection, first: int, last: int, limit: int) -> list[int]:
+    """Returns numbers of texts."""
+    return list(connection.execute(_PART, {"first": first, "last": last, "limit": limit}).scalars())
+
+
+def find(
+    connection: Connection, phrases: Sequence[Phrase], limit: int, marks: Marks, values: Mapping[str, Any]
+) -> Iterator[tuple[Row[Any], str]]:
+    """Yields the rows that have all phrases, the greatest number first, each with an excerpt."""
+    wanted = [found for found in ([word.folded for word in _words(phrase)] for phrase, _ in phrases) if found]
+    whole = [is_whole for phrase, is_whole in phrases if _WORD.search(phrase)]
+    if not wanted:
+        return
+    conditions = {
+        f"'{word}'" + ("" if is_whole or n < len(phrase) - 1 else ":*")
+        for phrase, is_whole in zip(wanted, whole, strict=True)
+        for n, word in enumerate(phrase)
+    }
+    single = all(len(phrase) == 1 for phrase in wanted)
+    rows = limit if single else READ_ROWS
+    before = values["before"]
+    while True:
+        read = connection.execute(
+            _FIND, {**values, "expression": " & ".join(sorted(conditions)), "before": before, "limit": rows}
+        ).all()
+        for row in read:
+            words = list(_words(row.indexed))
+            spans = [_spans(words, phrase, is_whole) for phrase, is_whole in zip(wanted, whole, strict=True)]
+            if all(spans):
+                yield row, _excerpt(row.indexed, words, sorted(span for found in spans for span in found), marks)
+                limit -= 1
+                if not limit:
+                    return
+        if len(read) < rows:
+            return
+        before = read[-1].row_id
+
+
+def _words(body: str) -> Iterator[_Word]:
+    for match in _WORD.finditer(body):
+        yield _Word(_folded(match[0]), match.start(), match.end())
+
+
+def _folded(word: str) -> str:
+    if word.isascii():
+        return word.lower()[:MOST_CHARACTERS]
+    return _ACCENTS.sub("", unicodedata.normalize("NFD", word.lower()))[:MOST_CHARACTERS] or word[:MOST_CHARACTERS]
+
+
+def _spans(words: Sequence[_Word], phrase: Sequence[str], whole: bool) -> list[tuple[int, int]]:
+    """Where a phrase is among the words: the first word, and the one behind its last."""
+    *beginning, last = phrase
+    found = []
+    for end, word in enumerate(words, 1):
+        if not (word.folded == last if whole else word.folded.startswith(last)):
+            continue
+        first = end - len(phrase)
+        if first >= 0 and all(words[first + n].folded == wanted for n, wanted in enumerate(beginning)):
+            found.append((first, end))
+    return found
+
+
+def _excerpt(body: str, words: Sequence[_Word], spans: Sequence[tuple[int, int]], marks: Marks) -> str:
+    """The words around the first match, with marks around each match."""
+    match_begin, match_end, count = marks
+    first = max(0, min(spans[0][0] - count // 4, len(words) - count))
+    last = min(len(words), first + count)
+    at = words[first].first if first else 0
+    end = words[last - 1].end if last < len(words) else len(body)
+    parts = ["…"] if first else []
+    for begin, behind in spans:
+        begin_at, end_at = words[begin].first, words[behind - 1].end
+        if begin_at < at or end_at > end:
+            continue
+        parts += [body[at:begin_at], match_begin, body[begin_at:end_at], match_end]
+        at = end_at
+    parts += [body[at:end], "…" if last < len(words) else ""]
+    return "".join(parts)
