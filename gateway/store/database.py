@@ -86,6 +86,35 @@ class Database:
         return database
 
     @classmethod
+    async def open_alone(cls, url: str, in_use: Sequence[Path] = ()) -> Self:
+        """Opens a database as `open`, which no other daemon may use until it is closed. Raises ConfigError if one does.
+
+        An SQLite file has no lock of its own: that of its data directory is held by the caller.
+        """
+        database = await cls.open(url, in_use)
+        async with database._opening():
+            await database._claim()
+        return database
+
+    @classmethod
+    async def open_for_copy(cls, url: str) -> Self:
+        """Opens a database as `open_alone`, also one to which a copy is not finished."""
+        database = cls(backend_of(url))
+        async with database._opening():
+            await asyncio.get_running_loop().run_in_executor(database._writer, database._prepare, (), True)
+            await database._claim()
+        return database
+
+    async def _claim(self) -> None:
+        self._backend.claim()
+        try:
+            await self.write(lambda connection: None)
+        except StoreUnavailable as error:
+            if isinstance(error.__cause__, SQLAlchemyError) and self._backend.is_locked(error.__cause__.__cause__):
+                raise ConfigError(f"another daemon uses the database {self._backend.name}: stop it first") from error
+            raise
+
+    @classmethod
     async def open_unchanged(cls, url: str) -> Self:
         """Connects, and migrates nothing. Raises ConfigError if the database is not of this version, or cannot be used."""
         database = cls(backend_of(url))
@@ -121,7 +150,7 @@ class Database:
         finally:
             self._explains = False
 
-    def _prepare(self, in_use: Sequence[Path]) -> None:
+    def _prepare(self, in_use: Sequence[Path], unfinished_copy: bool = False) -> None:
         backend = self._backend
         backend.before_connecting()
         with self._engine.connect() as connection:
@@ -133,7 +162,7 @@ class Database:
                     f"database, or start with an empty store: move {named} away"
                 )
             self.problem = backend.start(connection)
-        if found != schema.VERSION:
+        if found != schema.VERSION and not (unfinished_copy and found == schema.UNFINISHED_COPY):
             self._migrate()
 
     def _migrate(self) -> None:
@@ -396,6 +425,8 @@ def _check_version(connection: Connection) -> None:
 
 
 def _check_not_newer(found: int | None) -> None:
+    if found == schema.UNFINISHED_COPY:
+        raise ConfigError("a copy of another store to this database is not finished: run `portico store copy` again")
     if found is not None and found > schema.VERSION:
         raise ConfigError(
             f"the store is of version {found}, this portico reads {schema.VERSION}: install the portico that wrote it"

@@ -39,6 +39,8 @@ RESOLVE_TIMEOUT = 10.0
 RESOLVE_PAUSE = 0.1
 _MIGRATION_LOCK = 0x706F727469636F
 """The key of the advisory lock that a migration takes: `portico` in ASCII."""
+_DAEMON_LOCK = 0x6461656D6F6E
+"""The key of the advisory lock of the daemon that uses the database."""
 _CREATE_WRITERS = """
 CREATE TABLE IF NOT EXISTS store_writers (
     id varchar(32) PRIMARY KEY, last_commit bigint NOT NULL, at timestamptz NOT NULL
@@ -72,6 +74,8 @@ class PostgresqlBackend:
         event.listen(self.engine, "connect", _on_connect)
         self._writer = uuid4().hex
         self._number = self._last_number = 0
+        self._alone = False
+        self._claimed: object = None
 
     def before_connecting(self) -> None:
         pass
@@ -82,6 +86,9 @@ class PostgresqlBackend:
     def start(self, connection: Connection) -> str | None:
         return None
 
+    def claim(self) -> None:
+        self._alone = True
+
     def begin_migration(self, connection: Connection) -> None:
         connection.exec_driver_sql("BEGIN").close()
         connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_MIGRATION_LOCK})").close()
@@ -91,6 +98,11 @@ class PostgresqlBackend:
         pass
 
     def begin(self, connection: Connection) -> None:
+        connected = connection.connection.driver_connection
+        if self._alone and connected is not self._claimed:
+            # The lock ends with the connection. That of a lost one may be held until the server notices the loss.
+            connection.exec_driver_sql(f"SELECT pg_advisory_lock({_DAEMON_LOCK})").close()
+            self._claimed = connected
         self._number = self._last_number + 1
         # Both statements are one message to the server.
         connection.exec_driver_sql(_BEGIN.format(writer=self._writer, number=self._number)).close()

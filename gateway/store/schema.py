@@ -11,6 +11,8 @@ from sqlalchemy import BigInteger, Boolean, Column, Float, ForeignKey, Index, In
 from sqlalchemy.types import TypeEngine
 
 VERSION = 9
+UNFINISHED_COPY = 1_000_000_000
+"""The version of a database to which another is being copied."""
 metadata = MetaData()
 
 

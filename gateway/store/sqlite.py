@@ -263,6 +263,10 @@ class SqliteBackend:
     def start(self, connection: Connection) -> str | None:
         return self._commits.start(connection) if self._commits else None
 
+    def claim(self) -> None:
+        # The lock of the data directory does it.
+        pass
+
     def begin_migration(self, connection: Connection) -> None:
         begin_immediately(connection)
 

@@ -54,6 +54,11 @@ class Store:
         return cls(await Database.open(url, in_use))
 
     @classmethod
+    async def open_alone(cls, url: str, in_use: Sequence[Path] = ()) -> Self:
+        """Opens a database as `open`, for a daemon that does not share it. Raises ConfigError if another one uses it."""
+        return cls(await Database.open_alone(url, in_use))
+
+    @classmethod
     async def open_unchanged(cls, url: str) -> Self:
         """Opens a database that a daemon may use, and migrates nothing. Raises ConfigError if it is not of this version."""
         return cls(await Database.open_unchanged(url))
