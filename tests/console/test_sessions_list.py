@@ -16,7 +16,7 @@ WIDE = {"width": 1440, "height": 900}
 
 
 def ids(page: Page) -> list[str]:
-    return [str(found.get_attribute("data-session")) for found in page.locator(".session-row").all()]
+    return list(page.locator(".session-row").evaluate_all("(rows) => rows.map((row) => row.dataset.session)"))
 
 
 def test_a_session_has_its_title_state_agent_and_time(page: Page, daemon: ConsoleDaemon) -> None:
@@ -100,8 +100,9 @@ def test_the_newest_activity_comes_first(page: Page, daemon: ConsoleDaemon) -> N
     first, second = daemon.new_session([{"text": "ok"}]), daemon.new_session([{"text": "ok"}])
     daemon.send(first, "one")
     daemon.send(second, "two")
-    expect(row(page, second)).to_be_visible()
-    assert ids(page).index(second) < ids(page).index(first)
+    for session, title in ((first, "one"), (second, "two")):
+        expect(row(page, session).locator(".row-text")).to_have_text(title)
+    until(page, lambda: ids(page).index(second) < ids(page).index(first))
     daemon.send(first, "three")
     until(page, lambda: ids(page).index(first) < ids(page).index(second))
 
@@ -178,7 +179,7 @@ def test_a_deletion_is_done_when_the_page_is_left(windows: Windows, daemon: Cons
     choose(page, session, "Delete")
     expect(row(page, session)).to_have_count(0)
     page.close(run_before_unload=False)
-    until(other, lambda: daemon.api.get(f"{SESSIONS}/{session}").status_code == 404, 5)
+    until(other, lambda: daemon.api.get(f"{SESSIONS}/{session}").status_code == 404)
     expect(row(other, session)).to_have_count(0)
 
 
@@ -221,6 +222,8 @@ def test_the_list_is_used_by_keys(page: Page, daemon: ConsoleDaemon) -> None:
         daemon.send(session, "hi")
     for session in made:
         expect(row(page, session)).to_be_visible()
+    # The newest is the first: the list does not change any more.
+    until(page, lambda: [one for one in ids(page) if one in made] == made[::-1])
     page.locator("body").click(position={"x": 700, "y": 20})
     page.keyboard.press("Escape")
     page.evaluate("document.activeElement.blur()")
