@@ -328,7 +328,7 @@ async def test_large_write_for_which_the_disk_is_full_does_not_affect_those_that
         event.remove(Engine, "commit", fail)
     assert [type(result) for result in results] == [type(None), StoreUnavailable, type(None)]
     assert await database.read(markers) == ["m1", "m2"]
-    assert commits(tmp_path) == before + 2
+    assert commits(tmp_path) == before + 3
 
 
 async def test_write_that_raises_what_a_future_does_not_accept_does_not_affect_the_others(
