@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from platformdirs import user_config_path, user_data_path
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, field_validator, model_validator
 
 from gateway.errors import InvalidSettings
 from gateway.policy.rules import Rule
@@ -123,6 +123,51 @@ class ListedMcpServer(_Table):
         return self
 
 
+class ContainerSettings(_Table):
+    """What is in the container of an agent. A mount is `SOURCE[:TARGET][:ro|rw]`, read-only by default."""
+
+    image: str | None = None
+    home: Path | None = None
+    mounts: tuple[str, ...] = ()
+    network: str = "host"
+    memory: str | None = None
+    cpus: float | None = Field(default=None, gt=0)
+    args: tuple[str, ...] = ()
+
+    @field_validator("image", "network")
+    @classmethod
+    def _is_name(cls, name: str | None) -> str | None:
+        if name is not None and (not name or name.startswith("-") or any(map(str.isspace, name))):
+            raise ValueError(f"{name!r} is not a name")
+        return name
+
+    @field_validator("memory")
+    @classmethod
+    def _is_size(cls, memory: str | None) -> str | None:
+        if memory is not None and not re.fullmatch(r"[1-9]\d*[bkmg]?", memory):
+            raise ValueError(f"{memory!r} is not a size; write a number with b, k, m or g, such as 4g")
+        return memory
+
+    @field_validator("mounts")
+    @classmethod
+    def _are_mounts(cls, mounts: tuple[str, ...]) -> tuple[str, ...]:
+        for mount in mounts:
+            parse_mount(mount)
+        return mounts
+
+
+def parse_mount(text: str) -> tuple[Path, Path, bool]:
+    """Return the source and the target of a mount, absolute, and whether it is writable. Raises ValueError."""
+    parts = text.split(":")
+    access = parts.pop() if parts[-1] in ("ro", "rw") else "ro"
+    paths = [Path(part).expanduser() for part in parts]
+    if not 1 <= len(paths) <= 2 or not all(path.is_absolute() for path in paths):
+        raise ValueError(
+            f"{text!r} is not a mount; write SOURCE, SOURCE:TARGET, SOURCE:rw or SOURCE:TARGET:rw with absolute paths"
+        )
+    return paths[0], paths[-1], access == "rw"
+
+
 class AgentSettings(_Table):
     """One agent: a driver with its program, working directory and defaults."""
 
@@ -136,6 +181,8 @@ class AgentSettings(_Table):
     locked: tuple[str, ...] = ()
     sandbox: Literal["off", "workspace-write"] = "off"
     sandbox_writable: tuple[Path, ...] = ()
+    run_in: Literal["node", "podman", "docker", "bwrap"] = "node"
+    container: ContainerSettings = ContainerSettings()
     mcp: Literal["none", "listed", "any"] = "any"
     mcp_servers: tuple[ListedMcpServer, ...] = ()
     title: str | None = None
@@ -148,6 +195,36 @@ class AgentSettings(_Table):
     def _list_is_used(self) -> Self:
         if self.mcp_servers and self.mcp != "listed":
             raise ValueError('`mcp_servers` has no effect without mcp = "listed"')
+        return self
+
+    @property
+    def runtime(self) -> Literal["podman", "docker", "bwrap"] | None:
+        """What makes the containers of the agent's processes; None where they run on this machine as they are."""
+        return None if self.run_in == "node" else self.run_in
+
+    @property
+    def confines(self) -> bool:
+        """Whether the agent's processes write in the folders of the session only."""
+        return self.sandbox != "off" or self.run_in != "node"
+
+    @model_validator(mode="after")
+    def _container_is_possible(self) -> Self:
+        given = self.container.model_fields_set
+        if self.run_in == "node":
+            if given:
+                raise ValueError('`container` has no effect without run_in = "podman", "docker" or "bwrap"')
+            return self
+        if self.sandbox != "off":
+            raise ValueError(f'run_in = "{self.run_in}" confines the agent; leave `sandbox` out')
+        if self.run_in == "bwrap":
+            if useless := sorted(given & {"image", "memory", "cpus"}):
+                raise ValueError(
+                    f'container.{useless[0]} needs run_in = "podman" or "docker": bwrap shows the system of this machine'
+                )
+            if self.container.network not in ("host", "none"):
+                raise ValueError('container.network is "host" or "none" with run_in = "bwrap"')
+        elif self.container.image is None:
+            raise ValueError(f'container.image is missing: the image with the agent\'s program, for run_in = "{self.run_in}"')
         return self
 
 
@@ -189,6 +266,11 @@ class Settings(_Table):
     @property
     def data_dir(self) -> Path:
         return self.server.data_dir.expanduser().absolute()
+
+    @property
+    def container_runtimes(self) -> set[Literal["podman", "docker", "bwrap"]]:
+        """What makes the containers of agents that run an image."""
+        return {agent.runtime for agent in self.agents.values() if agent.runtime is not None and agent.container.image}
 
     @property
     def secret_paths(self) -> tuple[Path, ...]:

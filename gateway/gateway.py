@@ -127,7 +127,7 @@ class Gateway:
             imported = await import_earlier_acp_stores(self.store, data_dir)
             if imported:
                 log.warning("%d sessions of portico acp of an earlier release are imported", imported)
-        await end_left_behind(self.store, instance)
+        await end_left_behind(self.store, instance, runtimes=settings.container_runtimes)
         closed = await close_open_runs(self.store, self._seeds)
         if closed:
             log.warning("%d runs were under way when the gateway was stopped; they ended with an error", closed)

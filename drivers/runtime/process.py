@@ -6,13 +6,15 @@ Codecs interpret the lines (drivers/contract/codec.py); the agent enforces time 
 from __future__ import annotations
 
 import asyncio
+import copy
 import errno
 import functools
 import logging
 import os
+import shutil
 import signal
 import uuid
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +26,7 @@ from drivers.contract.agent import ProcessUse
 from drivers.contract.codec import Command
 from drivers.contract.errors import AgentUnavailable
 from drivers.runtime.confined_files import ConfinedFolders, NotRegularFile, OutsideFolders, open_folder, regular_file
+from drivers.runtime.containers import Container, Located, check_image, container_name, remove
 from drivers.runtime.file_threads import in_thread
 from drivers.runtime.pipes import Pipes, Splitter, Unsplit
 from drivers.runtime.process_tree import (
@@ -77,8 +80,12 @@ class Process:
         marker: str,
         ledger: Ledger | None,
         recorder: TrafficRecorder | None = None,
+        remove_container: Callable[[], Awaitable[str | None]] | None = None,
+        *,
+        elsewhere: bool = False,
     ) -> None:
         self._transport, self._pipes, self._recorder = transport, pipes, recorder
+        self._remove_container, self._elsewhere = remove_container, elsewhere
         self._marker, self._ledger = marker, ledger
         self._closing: asyncio.Task[None] | None = None
         self._forgetting: asyncio.Task[None] | None = None
@@ -114,8 +121,10 @@ class Process:
         """Why nothing more is read from it or written to it, if that is so: a limit of its pipes is reached."""
         return self._pipes.failure
 
-    async def use(self) -> ProcessUse:
-        """What it takes with everything that it has started."""
+    async def use(self) -> ProcessUse | None:
+        """What it takes with everything that it has started; None where that are not processes of this machine."""
+        if self._elsewhere:
+            return None
         try:
             # Not by `find_family`: the ends of processes need its threads.
             found = await in_thread(family, self._marker, self._roots)
@@ -217,7 +226,10 @@ class Process:
     async def _close(self, grace: float) -> None:
         left = await self._end(grace)
         self._close_transport()
-        if self._ledger:
+        if self._remove_container and (problem := await self._remove_container()):
+            # It stays in the ledger: a later daemon tries again.
+            log.warning("the container of process %d cannot be removed: %s", self.pid, problem)
+        elif self._ledger:
             self._forgetting = asyncio.create_task(self._forget(self._ledger))
             if not left:
                 await asyncio.wait([self._forgetting], timeout=LEDGER_SECONDS)
@@ -282,18 +294,36 @@ class Spawner:
     ) -> None:
         self._instance = instance or uuid.uuid4().hex
         self._ledger, self._recorder, self._sandbox, self._on_start = ledger, recorder, sandbox, on_start
+        self._container: Container | None = None
 
     def with_recorder(self, recorder: TrafficRecorder) -> Spawner:
         """A spawner whose processes are recorded."""
-        return Spawner(self._instance, self._ledger, recorder, self._sandbox, self._on_start)
+        other = copy.copy(self)
+        other._recorder = recorder
+        return other
 
     def with_sandbox(self, sandbox: Sandbox) -> Spawner:
         """A spawner whose processes are in a sandbox."""
-        return Spawner(self._instance, self._ledger, self._recorder, sandbox, self._on_start)
+        other = copy.copy(self)
+        other._sandbox = sandbox
+        return other
+
+    def with_container(self, container: Container) -> Spawner:
+        """A spawner whose processes are in a container, each in one of its own."""
+        other = copy.copy(self)
+        other._container = container
+        return other
 
     def with_callback(self, on_start: Callable[[], None]) -> Spawner:
         """A spawner that calls `on_start` when it has started a process."""
-        return Spawner(self._instance, self._ledger, self._recorder, self._sandbox, on_start)
+        other = copy.copy(self)
+        other._on_start = on_start
+        return other
+
+    def finds(self, program: str, path: str | None) -> bool:
+        """Whether a program is found, on PATH if it is a name, and is executable. One of an image is not looked for. Blocks."""
+        in_image = self._container is not None and self._container.has_image
+        return in_image or shutil.which(program, os.F_OK | os.X_OK, path) is not None
 
     async def spawn(self, command: Command, *, lines: bool = True) -> Process:
         """Start a command. Raises AgentUnavailable with what to do if it cannot be started.
@@ -304,9 +334,12 @@ class Spawner:
         Parameters:
             lines: Whether `read_lines` returns whole lines. If not, it returns the chunks of output as they are.
         """
-        marker = new_marker(self._instance)
+        container = self._container
+        marker = new_marker(self._instance, container.runtime if container and container.has_image else "")
+        if container is not None:
+            await check_image(container)
         try:
-            opened = await _prepared(command, self._sandbox)
+            opened = await _prepared(command, self._sandbox, container, marker)
         except OSError as error:
             raise AgentUnavailable(f"{command.cwd} cannot be used: {error.strerror or error}") from error
         # Must not be cancelled half-way: asyncio would reap a child that its own watcher waits for.
@@ -321,7 +354,7 @@ class Spawner:
 
     async def _start(self, command: Command, opened: _Opened, marker: str, splitter: Splitter | None) -> Process:
         loop = asyncio.get_running_loop()
-        env = {**command.env, MARKER: marker}
+        argv, env = opened.command(command, marker)
 
         def pipes_of_tagged_child() -> Pipes:
             # The event loop calls this and starts the process in the same callback.
@@ -330,14 +363,16 @@ class Spawner:
 
         try:
             transport, pipes = await loop.subprocess_exec(
-                pipes_of_tagged_child, *opened.argv(command), env=env, start_new_session=True, **opened.arguments
+                pipes_of_tagged_child, *argv, env=env, start_new_session=True, **opened.arguments
             )
         except (OSError, ValueError) as error:
             reason = str(error).replace(f"/proc/self/fd/{opened.folder}", str(command.cwd))
-            raise AgentUnavailable(f"cannot start {command.argv[0]!r} in {command.cwd}: {reason}") from error
+            raise AgentUnavailable(f"cannot start {argv[0]!r} in {command.cwd}: {reason}") from error
         finally:
             opened.close()
-        process = Process(transport, pipes, marker, self._ledger, self._recorder)
+        process = Process(
+            transport, pipes, marker, self._ledger, self._recorder, self._removal(marker), elsewhere=self._is_elsewhere
+        )
         tag(process.pid, marker)
         if self._recorder:
             self._recorder.started(process.pid, command.argv)
@@ -348,6 +383,17 @@ class Spawner:
             process.end_input()
         return process
 
+    @property
+    def _is_elsewhere(self) -> bool:
+        """Whether processes of a daemon run the command: docker's client is not an ancestor of what is in the container."""
+        return self._container is not None and self._container.runtime == "docker"
+
+    def _removal(self, marker: str) -> Callable[[], Awaitable[str | None]] | None:
+        container = self._container
+        if container is None or not container.has_image:
+            return None
+        return functools.partial(remove, container.runtime, container.program, [container_name(marker)], container.environ)
+
 
 async def _undo(starting: asyncio.Future[Process]) -> None:
     with suppress(AgentUnavailable):
@@ -356,13 +402,18 @@ async def _undo(starting: asyncio.Future[Process]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Opened:
-    """What is open for the start of a process: the working folder and, with a sandbox, its rules."""
+    """What is open for the start of a process: the working folder and, with a sandbox, its rules. In a container, its command."""
 
     folder: int
     ruleset: int | None = None
+    located: Located | None = None
 
-    def argv(self, command: Command) -> tuple[str, ...]:
-        return tuple(command.argv) if self.ruleset is None else command_in_sandbox(self.ruleset, command.argv)
+    def command(self, command: Command, marker: str) -> tuple[tuple[str, ...], Mapping[str, str]]:
+        """The arguments and the environment of the process."""
+        if self.located is not None:
+            return self.located.argv, self.located.env
+        argv = tuple(command.argv) if self.ruleset is None else command_in_sandbox(self.ruleset, command.argv)
+        return argv, {**command.env, MARKER: marker}
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -376,9 +427,9 @@ class _Opened:
             os.close(self.ruleset)
 
 
-async def _prepared(command: Command, sandbox: Sandbox | None) -> _Opened:
+async def _prepared(command: Command, sandbox: Sandbox | None, container: Container | None, marker: str) -> _Opened:
     """Run `_prepare` in a thread. What it returns is closed if the caller is cancelled meanwhile."""
-    preparing = asyncio.ensure_future(in_thread(_prepare, command, sandbox))
+    preparing = asyncio.ensure_future(in_thread(_prepare, command, sandbox, container, marker))
     try:
         return await asyncio.shield(preparing)
     except asyncio.CancelledError:
@@ -391,8 +442,9 @@ def _close_result(preparing: asyncio.Future[_Opened]) -> None:
         preparing.result().close()
 
 
-def _prepare(command: Command, sandbox: Sandbox | None) -> _Opened:
-    """Write the files of a command, and open its working folder and the rules of its sandbox. Raises AgentUnavailable."""
+def _prepare(command: Command, sandbox: Sandbox | None, container: Container | None, marker: str) -> _Opened:
+    """Write the files of a command, and open its working folder and the rules of its sandbox, or find its place in a container.
+    Raises AgentUnavailable."""
     try:
         folder = open_folder(command.cwd)
     except (FileNotFoundError, NotADirectoryError, ValueError):
@@ -411,6 +463,8 @@ def _prepare(command: Command, sandbox: Sandbox | None) -> _Opened:
                 if isinstance(error, OutsideFolders):
                     reason = f"a symbolic link leads out of {command.state}; remove it"
                 raise AgentUnavailable(f"cannot write {path}: {reason or error}") from error
+        if container is not None:
+            return _Opened(folder, None, container.located(command, MARKER, marker))
         return _Opened(folder, sandbox.ruleset() if sandbox else None)
     except BaseException:
         os.close(folder)

@@ -50,9 +50,10 @@ _blocked = set[Future[set[psutil.Process]]]()
 """The searches that have not ended within SEARCH_TIMEOUT, and still block a thread."""
 
 
-def new_marker(instance: str) -> str:
-    """A marker for a process of this instance. Its last eight digits differ from those of all other markers of this process."""
-    return f"{instance}.{secrets.token_hex(12)}{next(_numbers) & 0xFFFFFFFF:08x}"
+def new_marker(instance: str, kind: str = "") -> str:
+    """A marker for a process of this instance, `INSTANCE.AGENT` or `INSTANCE.KIND.AGENT`. Its last eight digits differ from those
+    of all other markers of this process."""
+    return f"{instance}.{f'{kind}.' if kind else ''}{secrets.token_hex(12)}{next(_numbers) & 0xFFFFFFFF:08x}"
 
 
 def tag_next_child(marker: str) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import shutil
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
@@ -67,7 +65,7 @@ class TurnProcessDriver(Driver):
         return ()
 
     async def open(self, spec: SessionSpec, spawner: Spawner, limits: Limits) -> Agent:
-        await self._check_start(spec)
+        await self._check_start(spec, spawner)
         if spec.resume is not None and not await self._finds_session(spec, spawner):
             raise ResumeFailed(f"{self.info().title} has no session {spec.resume!r} any more")
         if spec.resume is None and spec.history and not self.info().seeds:
@@ -87,13 +85,13 @@ class TurnProcessDriver(Driver):
         except TimeoutError as error:
             raise AgentUnavailable(f"{spec.program} does not report in time whether it has session {spec.resume!r}") from error
 
-    async def _check_start(self, spec: SessionSpec) -> None:
+    async def _check_start(self, spec: SessionSpec, spawner: Spawner) -> None:
         """Raises AgentUnavailable for what would fail the first turn's start."""
         if not await in_thread(spec.cwd.is_dir):
             raise AgentUnavailable(f"the working folder {spec.cwd} is not there; make it, or set the agent's cwd to one that is")
         if self.info().program is None:
             return
-        if await in_thread(shutil.which, spec.program, os.F_OK | os.X_OK, spec.env.get("PATH")) is None:
+        if not await in_thread(spawner.finds, spec.program, spec.env.get("PATH")):
             raise AgentUnavailable(f"the program {spec.program!r} is not there or not executable")
 
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
+import pwd
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from drivers.contract.agent_specs import AgentSpec, SessionSpec
 from drivers.runtime.cli_driver import Driver
+from drivers.runtime.containers import Container, Mount, Runtime, install_command
 from drivers.runtime.process import Spawner
 from drivers.runtime.sandbox import Sandbox, unavailable
 from gateway.agents.user_folders import problem_of_folder
-from gateway.config import AgentSettings
-from gateway.errors import BadRequest, InvalidSettings
+from gateway.config import AgentSettings, parse_mount
+from gateway.errors import AgentProblem, BadRequest, InvalidSettings
 from gateway.private_files import private_directory
 
 
@@ -36,6 +39,7 @@ class AgentFolders:
         any_directory: bool,
         folders_of_user: bool,
         secret_paths: Sequence[Path],
+        environ: Mapping[str, str],
     ) -> None:
         self._name, self._settings, self._driver = name, settings, driver
         self._configured = settings.cwd is not None
@@ -43,7 +47,7 @@ class AgentFolders:
         self.by_key = None if self._configured else by_key
         self._any_directory = any_directory and not self._configured
         self._folders_of_user = folders_of_user and not self._configured
-        self._secret_paths = tuple(secret_paths)
+        self._secret_paths, self._environ = tuple(secret_paths), environ
 
     def base(self, workspace_key: str | None) -> Path:
         """Return the agent's own directory, or that of a key. One in the data directory is created."""
@@ -54,18 +58,52 @@ class AgentFolders:
         return base
 
     def sandboxed(self, spawner: Spawner, spec: AgentSpec) -> Spawner:
-        """Return the spawner for the processes of a session or task: in a sandbox, if the configuration has one."""
+        """Return the spawner for the processes of a session or task: in a sandbox or a container, if the configuration has one.
+
+        Raises AgentProblem if the program that makes the container is not installed.
+        """
+        others = spec.additional_directories if isinstance(spec, SessionSpec) else ()
+        if self._settings.runtime is not None:
+            return spawner.with_container(self._container(self._settings.runtime, spec, others))
         if self._settings.sandbox == "off":
             return spawner
-        others = spec.additional_directories if isinstance(spec, SessionSpec) else ()
         folders = (spec.cwd, *others, *((spec.state,) if spec.state else ()), *self._shared_writable(spec))
         return spawner.with_sandbox(Sandbox(folders, self._secret_paths, self._driver.home_folders(spec)))
+
+    def _container(self, runtime: Runtime, spec: AgentSpec, others: Sequence[Path]) -> Container:
+        """Where the processes of a session or task run."""
+        given = self._settings.container
+        own = (*((given.home.expanduser().absolute(),) if given.home else ()), *self._driver.home_folders(spec))
+        mounts = [Mount(source.resolve(), target, writable) for source, target, writable in map(parse_mount, given.mounts)]
+        mounts += [Mount(path.resolve(), path, True) for path in self._driver.home_files(spec)]
+        mounts += [Mount(path, path, True) for path in others]
+        return Container(
+            runtime,
+            runtime_program(self._name, runtime, self._environ),
+            self._environ,
+            given.image or "",
+            tuple(mounts),
+            own,
+            (*self._secret_paths, *_homes(self._environ)),
+            given.network,
+            given.memory,
+            given.cpus,
+            given.args,
+            frozenset(self._settings.env),
+            spec.program,
+        )
 
     def check_sandbox(self, environment: Mapping[str, str]) -> None:
         """Raise InvalidSettings if the sandbox of the configuration cannot be had in this environment of the agent."""
         spec = AgentSpec("", self._own, environment)
-        folders = (*((self._own,) if self._configured else ()), *self._shared_writable(spec))
-        if problem := unavailable() or self._sandbox_problem(folders):
+        own = (self._own,) if self._configured else ()
+        if self._settings.runtime is not None:
+            given = self._settings.container
+            mounts = [source for source, _, _ in map(parse_mount, given.mounts)]
+            home = (given.home.expanduser().absolute(),) if given.home else ()
+            if problem := self._sandbox_problem((*own, *mounts, *home, *self._driver.home_folders(spec))):
+                raise InvalidSettings(f"agents.{self._name}.run_in: {problem}")
+        elif problem := unavailable() or self._sandbox_problem((*own, *self._shared_writable(spec))):
             raise InvalidSettings(f"agents.{self._name}.sandbox: {problem}")
 
     def _shared_writable(self, spec: AgentSpec) -> tuple[Path, ...]:
@@ -112,7 +150,7 @@ class AgentFolders:
             raise BadRequest(f"there is no folder {chosen!r}{where}; create it first")
         if elsewhere:
             self._require_own(chosen, given, path)
-        if self._settings.sandbox != "off" and (problem := self._sandbox_problem([path])):
+        if self._settings.confines and (problem := self._sandbox_problem([path])):
             raise BadRequest(f"{chosen!r} cannot be used in a sandbox: {problem}")
         return path
 
@@ -133,6 +171,24 @@ class AgentFolders:
             problem = str(error)
         if problem:
             raise BadRequest(f"{chosen!r} cannot be the folder of a session: {problem}; set agents.{self._name}.cwd to use it")
+
+
+def runtime_program(agent: str, runtime: Runtime, environ: Mapping[str, str]) -> str:
+    """Return the path of the program of a runtime. Raises AgentProblem."""
+    found = shutil.which(runtime, path=environ.get("PATH"))
+    if found is None:
+        install = install_command(runtime)
+        how = f" with `{install}`" if install else ""
+        raise AgentProblem(
+            f'agent {agent!r} cannot start: {runtime} is not on PATH; install it{how}, or set agents.{agent}.run_in = "node"'
+        )
+    return os.path.abspath(found)
+
+
+def _homes(environ: Mapping[str, str]) -> tuple[Path, ...]:
+    """The folders with the files of users, which an agent in bwrap does not see."""
+    homes = (Path("/home"), Path("/root"), Path(environ.get("HOME") or "/root"), Path(pwd.getpwuid(os.getuid()).pw_dir))
+    return tuple(path for path in dict.fromkeys(homes) if path != Path("/"))
 
 
 def _is_named_below(base: Path, path: Path) -> bool:

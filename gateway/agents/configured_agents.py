@@ -18,8 +18,9 @@ from drivers.compatibility import too_old
 from drivers.contract.agent_specs import AgentSpec
 from drivers.contract.driver_info import ASK_MODE, MODE_OPTION, DriverInfo, ModelName, Option, PermissionMode, Probe
 from drivers.runtime.cli_driver import Driver
+from drivers.runtime.containers import Runtime
 from drivers.runtime.process import Spawner
-from gateway.agents.agent_folders import AgentFolders
+from gateway.agents.agent_folders import AgentFolders, runtime_program
 from gateway.agents.environment import process_environment, same_environment, secret_values
 from gateway.agents.installed_version import installed_version
 from gateway.config import AgentSettings, Settings
@@ -66,6 +67,7 @@ class ConfiguredAgent:
             any_directory=any_directory,
             folders_of_user=folders_of_user,
             secret_paths=secret_paths,
+            environ=environ,
         )
         self._environ = environ
         general = {option.name for option in self.info.options if option.sets_others}
@@ -136,7 +138,7 @@ class ConfiguredAgent:
         """The modes that the CLI permits here. To build the environment for it takes 0.1 ms."""
         if not self.info.modes:
             return ()
-        return self.driver.permitted_modes(self.environment, confined=self.settings.sandbox != "off")
+        return self.driver.permitted_modes(self.environment, confined=self.settings.confines)
 
     @property
     def modes(self) -> tuple[PermissionMode, ...]:
@@ -174,7 +176,9 @@ class ConfiguredAgent:
         return same_environment(self._environment_from(environ), self.environment)
 
     def _environment_from(self, environ: Mapping[str, str]) -> dict[str, str]:
-        return process_environment(environ, self.info.env, {**self.info.set_env, **self.settings.env})
+        home = self.settings.container.home
+        own = {"HOME": str(home.expanduser().absolute())} if home else {}
+        return process_environment(environ, self.info.env, {**self.info.set_env, **own, **self.settings.env})
 
     @property
     def secrets(self) -> list[str]:
@@ -230,7 +234,8 @@ class ConfiguredAgent:
         None if it is not found."""
         try:
             program = self.program()
-            return program, os.stat(program).st_mtime_ns if program else 0
+            found = program and self.settings.container.image is None
+            return program, os.stat(program).st_mtime_ns if found else 0
         except (AgentProblem, OSError):
             return None
 
@@ -256,10 +261,15 @@ class ConfiguredAgent:
         return None
 
     def program(self) -> str:
-        """Return the path of the agent's program; empty if the driver has a program of its own. Raises AgentProblem."""
+        """Return the path of the agent's program; empty if the driver has a program of its own. One of an image is what the
+        configuration names. Raises AgentProblem, also for a program that makes its containers."""
         name = self.settings.program or self.info.program
+        if self.settings.runtime is not None:
+            runtime_program(self.name, self.settings.runtime, self._environ)
         if name is None:
             return ""
+        if self.settings.container.image is not None:
+            return name
         found = shutil.which(os.path.expanduser(name), path=self.environment.get("PATH"))
         if found is None:
             raise AgentProblem(f"agent {self.name!r} cannot start: {self._missing(name)}")
@@ -273,6 +283,12 @@ class ConfiguredAgent:
             return f"its program {program!r} is not on PATH; install it{install}, or set {key} to its path"
         wrong = "is not an executable file" if os.path.exists(path) else "does not exist"
         return f"its program {program!r} {wrong}; install it{install}, and set {key} to its path, or to its name on PATH"
+
+    @property
+    def missing_runtime(self) -> Runtime | None:
+        """The program that makes the agent's containers, if it is not installed."""
+        runtime = self.settings.runtime
+        return runtime if runtime is not None and shutil.which(runtime, path=self._environ.get("PATH")) is None else None
 
     def login_command(self) -> str | None:
         """Return the command with which a person logs the agent's program in; None if the driver names none."""
@@ -390,7 +406,7 @@ class ConfiguredAgent:
 
     def check_sandbox(self) -> None:
         """Raise InvalidSettings if the configuration has a sandbox that cannot be had."""
-        if self.settings.sandbox != "off":
+        if self.settings.confines:
             self._folders.check_sandbox(self.environment)
 
     def spec(self, options: Mapping[str, str], workspace_key: str | None = None) -> AgentSpec:
@@ -401,7 +417,7 @@ class ConfiguredAgent:
         if self.info.modes:
             merged[MODE_OPTION] = self.mode(options)
         folder = self.stored_directory(chosen, workspace_key)
-        confined = self.settings.sandbox != "off"
+        confined = self.settings.confines
         return AgentSpec(
             self.program(),
             folder,

@@ -18,6 +18,7 @@ from pathlib import Path
 from drivers.compatibility import Support, compatibility, support_of, too_old
 from drivers.contract.driver_info import Probe
 from drivers.contract.errors import DriverError
+from drivers.runtime.containers import install_command, pull_command
 from drivers.runtime.process import Spawner
 from gateway.agents.configured_agents import Agents, ConfiguredAgent
 from gateway.agents.installed_version import installed_version
@@ -57,6 +58,11 @@ class DiscoveredAgent:
         """The shell command that solves the problem; None without a problem, and where none is known."""
         if self.problem is None:
             return None
+        if (missing := self.agent.missing_runtime) is not None:
+            return install_command(missing)
+        runtime, image = self.agent.settings.runtime, self.agent.settings.container.image
+        if runtime is not None and image is not None:
+            return pull_command(runtime, image) if f"the image {image} is not here" in self.problem else None
         # Another program than the driver's own is not one that this command installs.
         install = self.agent.info.install or None if self.agent.settings.program is None else None
         if self.probe.logged_in is False and not (install and self.support == "unsupported"):
@@ -323,7 +329,8 @@ class Discovery:
 def _key(agent: ConfiguredAgent) -> str | None:
     """Identify the agent's program as it is now; None if it is not found."""
     found = agent.installed_program()
-    return f"{agent.name}|{agent.settings.driver}|{found[0]}|{found[1]}|{agent.info.version}" if found else None
+    place = "" if agent.settings.run_in == "node" else f"|{agent.settings.run_in} {agent.settings.container.image or ''}"
+    return f"{agent.name}|{agent.settings.driver}|{found[0]}|{found[1]}|{agent.info.version}{place}" if found else None
 
 
 def _log_in(agent: ConfiguredAgent) -> str:

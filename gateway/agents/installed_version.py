@@ -16,6 +16,9 @@ def installed_version(program: str) -> str | None:
 
     npm and Homebrew install programs as symbolic links, and the native installer of claude links to `versions/2.1.329`.
     """
+    if not Path(program).is_absolute():
+        # A program of an image.
+        return None
     path = Path(program).resolve()
     for part in reversed(path.parts[1:]):
         if VERSION.fullmatch(part):

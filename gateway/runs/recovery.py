@@ -7,11 +7,13 @@ ends as that states. A run that waits for its client goes on waiting.
 from __future__ import annotations
 
 import logging
+import os
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 
 from drivers.contract.events import Error, OutputEvent, SessionEnd
 from drivers.contract.messages import MESSAGE, Message, ToolMessage, pending_tool_calls
+from drivers.runtime.containers import Runtime, remove_left_behind, runtime_of
 from drivers.runtime.process_tree import described, end_family, process_of
 from gateway.events.log_entries import LogEvent, decode
 from gateway.events.messages import Fold
@@ -30,11 +32,14 @@ No number is given to two events.
 """
 
 
-async def end_left_behind(store: Store, instance: str, grace: float = 1.0) -> int:
+async def end_left_behind(
+    store: Store, instance: str, grace: float = 1.0, runtimes: Collection[Runtime] = (), environ: Mapping[str, str] = os.environ
+) -> int:
     """Ends the agent processes of an earlier daemon with this data directory. Returns how many were found.
 
     They are found by pid and start time, and they and their descendants by the marker and the tag of the instance. `grace` is
-    in seconds. An entry of a process that has ended already is deleted; a failure of that does not prevent the start.
+    in seconds. Their containers are removed: those of the `runtimes` of the configuration, and of the stored processes. An entry
+    of a process that has ended already is deleted; a failure of that does not prevent the start.
     """
     entries = await store.processes.all()
     roots = [root for root in (process_of(pid, created) for _, pid, created in entries) if root is not None]
@@ -44,8 +49,14 @@ async def end_left_behind(store: Store, instance: str, grace: float = 1.0) -> in
     if ended.left:
         log.warning("processes of an earlier daemon's agents still run after SIGKILL: %s", described(ended.left))
     left = {process.pid for process in ended.left}
+    used = {runtime for marker, _, _ in entries if (runtime := runtime_of(marker))}
+    problems = await remove_left_behind(instance, {*runtimes, *used}, environ)
+    for runtime, problem in problems.items():
+        log.warning("containers that an earlier daemon may have left behind in %s cannot be removed: %s", runtime, problem)
     try:
-        await store.processes.ended(*(marker for marker, pid, _ in entries if pid not in left))
+        await store.processes.ended(
+            *(marker for marker, pid, _ in entries if pid not in left and runtime_of(marker) not in problems)
+        )
     except Exception as error:
         log.warning("the end of an earlier daemon's processes cannot be stored: %s", error)
     return len(ended.found)

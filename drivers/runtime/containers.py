@@ -1,0 +1,362 @@
+"""Runs commands in a container of podman or docker, or in namespaces made by bubblewrap (bwrap), by the program's command line.
+
+A `Container` is where an agent's commands run: `located` gives the command of the runtime for one of them, with the same pipes.
+A container of podman or docker has the name `portico-MARKER` and the label `portico.instance=INSTANCE`, by which it is removed;
+others are never touched. What drivers write for their CLI has the same path inside.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import fnmatch
+import io
+import logging
+import os
+import shutil
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from drivers.contract.codec import Command
+from drivers.contract.errors import AgentUnavailable
+from drivers.runtime.confined_files import open_folder
+
+log = logging.getLogger(__name__)
+
+Runtime = Literal["podman", "docker", "bwrap"]
+
+LABEL = "portico.instance"
+"""The label of a container, with the id of the data directory whose gateway has started it."""
+CALL_SECONDS = 20.0
+"""Seconds that a short command of the runtime may take, such as the removal of a container."""
+REMOVAL_RETRIES = (0.2, 1.0)
+"""Seconds before each repetition of a failed removal: a container may be starting, or be removed by its own `--rm`."""
+PACKAGES: Mapping[Runtime, str] = {"podman": "podman", "docker": "docker.io", "bwrap": "bubblewrap"}
+INSTALLERS = (
+    ("apt-get", "sudo apt-get install"), ("dnf", "sudo dnf install"), ("zypper", "sudo zypper install"),
+    ("pacman", "sudo pacman -S"), ("apk", "sudo apk add"), ("brew", "brew install"),
+)  # fmt: skip
+
+OF_RUNTIME = ("HOME", "PATH", "USER", "LOGNAME", "TMPDIR", "XDG_*", "DOCKER_*", "CONTAINER*", "DBUS_*", "STORAGE_*")
+"""Variables that the runtime's own process needs with the gateway's values, as patterns of fnmatch."""
+OF_HOST = ("TMPDIR", "XDG_*")
+"""Variables whose values of the gateway's environment name what no container has."""
+OF_HOST_FILES = ("PATH", "SHELL", "SSL_CERT_*", "NODE_EXTRA_CA_CERTS")
+"""Those that name files of the machine, which an image does not have."""
+OWN_FOLDERS = (Path("/tmp"), Path("/var/tmp"), Path("/run"))
+"""Folders that are empty at the start of each bwrap: sockets of other programs are in them."""
+OF_RESOLVER = (Path("/run/systemd/resolve"), Path("/run/NetworkManager"), Path("/run/resolvconf"), Path("/run/current-system"))
+"""What programs need of /run: the files of name resolution, and the programs of NixOS."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """A file or folder of the machine, and where it is inside."""
+
+    source: Path
+    target: Path
+    writable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """Where commands run.
+
+    `program` is the path of the runtime's program and `environ` the gateway's own environment, which that program gets. `mounts`
+    are there in addition to a command's working folder, its state folder and its files; those that are missing are left out, but
+    the folders `created` are created. `hidden` are files and folders that bwrap, which shows the whole system read-only, does not
+    show. `own_env` are names of variables that the configuration sets, and which are passed on whatever they name. `installed` is
+    the agent's program.
+    """
+
+    runtime: Runtime
+    program: str
+    environ: Mapping[str, str]
+    image: str = ""
+    mounts: tuple[Mount, ...] = ()
+    created: tuple[Path, ...] = ()
+    hidden: tuple[Path, ...] = ()
+    network: str = "host"
+    memory: str | None = None
+    cpus: float | None = None
+    args: tuple[str, ...] = ()
+    own_env: frozenset[str] = frozenset()
+    installed: str = ""
+
+    @property
+    def has_image(self) -> bool:
+        """Whether its programs are those of an image, and not of this machine."""
+        return self.runtime != "bwrap"
+
+    def located(self, command: Command, marker: str, name: str) -> Located:
+        """Return the runtime's command that runs `command`; `marker` is the name of the variable with the process' marker, `name`
+        its value. Creates the folders `created` and the state folder. Blocks. Raises OSError, AgentUnavailable."""
+        env = {**self._environment(command.env), marker: name}
+        mounts = _ordered(self._mounts(command))
+        for mount in mounts:
+            # A link in the path would mount what it leads to.
+            if mount.source.is_dir():
+                os.close(_opened(mount.source))
+        if not self.has_image:
+            return Located((self.program, *self._of_bwrap(mounts, command.cwd), "--", *command.argv), env)
+        passed, given = list[str](), dict[str, str]()
+        own = {key: value for key, value in self.environ.items() if _is_any(key, OF_RUNTIME)}
+        for key, value in env.items():
+            if _is_any(key, OF_RUNTIME) and own.get(key) != value:
+                # The runtime's program has another value. Such names are not of secrets.
+                passed.append(f"--env={key}={value}")
+            else:
+                # Without a value, so that no secret is in the arguments, which every user can read.
+                passed.append(f"--env={key}")
+                given[key] = value
+        argv = (
+            self.program, "run", *self._of_image(name, mounts), f"--workdir={command.cwd}", *passed, *self.args,
+            f"--entrypoint={command.argv[0]}", self.image, *command.argv[1:],
+        )  # fmt: skip
+        return Located(argv, {**given, **own})
+
+    def _environment(self, env: Mapping[str, str]) -> dict[str, str]:
+        """The environment inside: without variables of the gateway's own that name what is not there."""
+        names = (*OF_HOST, *(OF_HOST_FILES if self.has_image else ()))
+        return {
+            key: value
+            for key, value in env.items()
+            if key in self.own_env or self.environ.get(key) != value or not _is_any(key, names)
+        }
+
+    def _mounts(self, command: Command) -> Iterator[Mount]:
+        for path in (*self.created, *((command.state,) if command.state else ())):
+            path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        # Before the writable ones: the program may be installed in one of those.
+        if not self.has_image:
+            yield from (Mount(path, path) for path in self._installation() if path.exists())
+        yield from (mount for mount in self.mounts if mount.source.exists())
+        for path in (command.cwd, *self.created, *((command.state,) if command.state else ())):
+            yield Mount(path, path, writable=True)
+        for path in command.files:
+            yield Mount(path, path, writable=True)
+
+    def _installation(self) -> Iterator[Path]:
+        """The files of the agent's program and of Python that bwrap hides."""
+        package = Path(__file__).parents[2]
+        for path in (*installation(self.installed), Path(sys.prefix), Path(sys.base_prefix), package / "drivers"):
+            if any(path.is_relative_to(folder) for folder in (*self.hidden, *OWN_FOLDERS)):
+                yield path
+
+    def _of_bwrap(self, mounts: Sequence[Mount], cwd: Path) -> Iterator[str]:
+        # --cap-drop: a superuser keeps all capabilities otherwise, and could mount.
+        yield from ("--unshare-pid", "--unshare-ipc", "--die-with-parent", "--new-session", "--cap-drop", "ALL")
+        if self.network == "none":
+            yield "--unshare-net"
+        yield from ("--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc")
+        steps = dict[Path, tuple[str, ...]]()
+        for path in (*OWN_FOLDERS, *self.hidden):
+            # A path with a link in it cannot be mounted on.
+            real = Path(os.path.realpath(path))
+            if real.is_dir():
+                steps[real] = ("--tmpfs", str(real))
+            elif real.exists():
+                steps[real] = ("--ro-bind", "/dev/null", str(real))
+        for path in OF_RESOLVER:
+            steps[path] = ("--ro-bind-try", str(path), str(path))
+        for mount in mounts:
+            steps[mount.target] = ("--bind" if mount.writable else "--ro-bind", str(mount.source), str(mount.target))
+        for path in sorted(steps, key=lambda path: len(path.parts)):
+            yield from steps[path]
+        yield from ("--chdir", str(cwd), *self.args)
+
+    def _of_image(self, name: str, mounts: Sequence[Mount]) -> Iterator[str]:
+        yield from ("--rm", "--interactive", "--init", "--pull=never", f"--name={container_name(name)}")
+        yield from (f"--label={LABEL}={name.partition('.')[0]}", f"--network={self.network}")
+        # The runtime would store the conversation in its log otherwise.
+        yield "--log-driver=none"
+        yield from ("--cap-drop=all", "--security-opt=no-new-privileges")
+        if self.runtime == "podman":
+            # Proxies are in the agent's environment, where it has any.
+            yield "--http-proxy=false"
+        if self.runtime == "podman" and os.geteuid() != 0:
+            yield "--userns=keep-id"
+        else:
+            yield f"--user={os.getuid()}:{os.getgid()}"
+        if self.memory:
+            yield f"--memory={self.memory}"
+        if self.cpus:
+            yield f"--cpus={self.cpus:g}"
+        for mount in mounts:
+            fields = ["type=bind", f"source={mount.source}", f"target={mount.target}", *(() if mount.writable else ("readonly",))]
+            yield f"--mount={_csv(fields)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    """The command of a runtime, and the environment of its own process."""
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str] = field(repr=False)
+
+
+def installation(program: str) -> Iterator[Path]:
+    """Yield folders that have the files of an installed program: those of each link up to its file, the npm prefix of a package,
+    and the environment of a program in `bin`."""
+    path = Path(program)
+    for _ in range(8):
+        if not path.is_absolute():
+            return
+        parent = path.parent
+        if "node_modules" in path.parts:
+            folder = Path(*path.parts[: path.parts.index("node_modules")])
+            # `lib/node_modules` is beside the `bin` with node.
+            yield folder.parent if folder.name == "lib" else folder / "node_modules"
+        elif parent.name == "bin" and (parent.parent / "pyvenv.cfg").exists():
+            yield parent.parent
+        else:
+            yield parent
+        if not path.is_symlink():
+            return
+        path = Path(os.path.normpath(parent / os.readlink(path)))
+
+
+def container_name(marker: str) -> str:
+    """The name of the container of a process with this marker."""
+    return f"portico-{marker}"
+
+
+def runtime_of(marker: str) -> Runtime | None:
+    """The runtime that has a container for the process with this marker; None without one."""
+    kind = marker.split(".")[1:2]
+    return next((runtime for runtime in ("podman", "docker") if kind == [runtime]), None)
+
+
+def install_command(runtime: Runtime) -> str | None:
+    """The shell command that installs a runtime; None on a machine whose package manager is not known."""
+    known = next((command for program, command in INSTALLERS if shutil.which(program)), None)
+    return f"{known} {PACKAGES[runtime]}" if known else None
+
+
+def pull_command(runtime: Runtime, image: str) -> str:
+    """The shell command that gets an image. A name of `localhost/` is of one that was built here."""
+    return f"{runtime} build -t {image} ." if image.startswith("localhost/") else f"{runtime} pull {image}"
+
+
+async def call(program: str, *arguments: str, environ: Mapping[str, str], seconds: float = CALL_SECONDS) -> tuple[int, str]:
+    """Run a short command of a runtime. Return its exit code, and its output or else its errors. Raises OSError, TimeoutError."""
+    process = await asyncio.create_subprocess_exec(
+        program, *arguments, env=dict(environ), start_new_session=True,
+        stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        async with asyncio.timeout(seconds):
+            output, errors = await process.communicate()
+    except BaseException:
+        with suppress(ProcessLookupError):
+            process.kill()
+        raise
+    return process.returncode or 0, (output.strip() or errors.strip()).decode(errors="replace")
+
+
+_present = set[tuple[str, str]]()
+"""The images that have been found, by the program of the runtime."""
+
+
+async def check_image(container: Container) -> None:
+    """Raise AgentUnavailable if the container's image is not there, or the runtime does not work.
+
+    Once for each image. `podman` starts a process that all containers of a user share; here it does not inherit the mark of an
+    agent, with which it would be ended.
+    """
+    key = container.program, container.image
+    if not container.has_image or key in _present:
+        return
+    problem = await image_problem(container.runtime, container.program, container.image, container.environ)
+    if problem:
+        raise AgentUnavailable(problem)
+    _present.add(key)
+
+
+async def image_problem(runtime: Runtime, program: str, image: str, environ: Mapping[str, str]) -> str | None:
+    """Return why an image cannot be used, and what to do; None if it can."""
+    try:
+        code, output = await call(program, "image", "inspect", "--format={{.Id}}", image, environ=environ)
+    except (OSError, TimeoutError) as error:
+        return f"{program} does not answer: {str(error) or f'nothing in {CALL_SECONDS:g} s'}"
+    if code == 0:
+        return None
+    if any(words in output.lower() for words in ("no such image", "image not known", "failed to find image")):
+        return f"the image {image} is not here; get it with `{pull_command(runtime, image)}`"
+    return f"{runtime} does not work: {output[-500:]}"
+
+
+async def remove(runtime: Runtime, program: str, names: Sequence[str], environ: Mapping[str, str]) -> str | None:
+    """Remove containers with all that runs in them; those that do not exist are ignored. Return why that failed, if it did."""
+    arguments = ("rm", "--force", *(("--time=0", "--ignore") if runtime == "podman" else ()), *names)
+    problem = None
+    for delay in (*REMOVAL_RETRIES, None):
+        try:
+            code, output = await call(program, *arguments, environ=environ)
+        except (OSError, TimeoutError) as error:
+            code, output = -1, str(error) or f"no answer in {CALL_SECONDS:g} s"
+        if code == 0 or all("no such container" in line.lower() for line in output.splitlines()):
+            return None
+        problem = output
+        if delay is not None:
+            await asyncio.sleep(delay)
+    return problem
+
+
+async def names_of(program: str, instance: str, environ: Mapping[str, str]) -> list[str]:
+    """The names of all containers of an instance, running or not. Raises OSError, TimeoutError."""
+    arguments = ("ps", "--all", f"--filter=label={LABEL}={instance}", "--format={{.Names}}")
+    code, output = await call(program, *arguments, environ=environ)
+    if code:
+        raise OSError(output[-500:])
+    return [name for name in output.split() if name.startswith(container_name(f"{instance}."))]
+
+
+async def remove_left_behind(instance: str, runtimes: Iterable[Runtime], environ: Mapping[str, str]) -> dict[Runtime, str]:
+    """Remove the containers that an earlier daemon with this data directory left behind. Return why that failed, by runtime."""
+    problems = dict[Runtime, str]()
+    for runtime in sorted(set(runtimes)):
+        program = shutil.which(runtime, path=environ.get("PATH"))
+        try:
+            names = await names_of(program, instance, environ) if program else []
+            problem = await remove(runtime, program, names, environ) if program and names else None
+        except (OSError, TimeoutError) as error:
+            problem = str(error) or f"no answer in {CALL_SECONDS:g} s"
+        if problem or program is None:
+            problems[runtime] = problem or f"{runtime} is not on PATH"
+        elif names:
+            log.warning("removed %d containers that an earlier daemon left behind", len(names))
+    return problems
+
+
+def _opened(folder: Path) -> int:
+    try:
+        return open_folder(folder)
+    except OSError as error:
+        raise AgentUnavailable(f"{folder} cannot be mounted: {error.strerror or error}") from error
+
+
+def _ordered(mounts: Iterable[Mount]) -> list[Mount]:
+    """One for each target, the last; the folders before what is in them, and nothing that is in its folder anyway."""
+    by_target = {mount.target: mount for mount in mounts}
+    found = list[Mount]()
+    for mount in sorted(by_target.values(), key=lambda mount: len(mount.target.parts)):
+        above = next((one for one in reversed(found) if mount.target.is_relative_to(one.target)), None)
+        same = above is not None and mount.source == above.source / mount.target.relative_to(above.target)
+        if not (same and above is not None and above.writable is mount.writable):
+            found.append(mount)
+    return found
+
+
+def _csv(fields: Sequence[str]) -> str:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="").writerow(fields)
+    return text.getvalue()
+
+
+def _is_any(name: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
