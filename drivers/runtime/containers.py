@@ -49,6 +49,8 @@ OF_HOST_FILES = ("PATH", "SHELL", "SSL_CERT_*", "NODE_EXTRA_CA_CERTS")
 """Those that name files of the machine, which an image does not have."""
 OWN_FOLDERS = (Path("/tmp"), Path("/var/tmp"), Path("/run"))
 """Folders that are empty at the start of each bwrap: sockets of other programs are in them."""
+OF_KERNEL = ("/proc/sys", "/proc/sysrq-trigger", "/proc/fs", "/proc/acpi", "/proc/scsi")
+"""What a superuser could change the machine by, without any capability: in bwrap 0.8.0 /proc/sys is writable to one."""
 OF_RESOLVER = (Path("/run/systemd/resolve"), Path("/run/NetworkManager"), Path("/run/resolvconf"), Path("/run/current-system"))
 """What programs need of /run: the files of name resolution, and the programs of NixOS."""
 
@@ -153,6 +155,8 @@ class Container:
         if self.network == "none":
             yield "--unshare-net"
         yield from ("--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc")
+        for path in OF_KERNEL:
+            yield from ("--ro-bind-try", path, path)
         steps = dict[Path, tuple[str, ...]]()
         for path in (*OWN_FOLDERS, *self.hidden):
             # A path with a link in it cannot be mounted on.

@@ -1,0 +1,111 @@
+"""Container runtimes for tests: bwrap and podman, if they work on this machine, and a stand-in for docker.
+
+podman has its images and containers in a folder of the tests. The image is made of empty folders; programs are mounted.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import os
+import shutil
+import subprocess
+import tarfile
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+IMAGE = "localhost/portico-test:1"
+SYSTEM_MOUNTS = ("/usr",)
+"""What a program needs of this machine in the image."""
+FAKE_DOCKER = Path(__file__).with_name("fake_docker.py")
+
+_STORAGE = '[storage]\ndriver = "vfs"\ngraphroot = "{folder}/graph"\nrunroot = "{folder}/run"\n'
+# A container as a CI machine is one has limits that podman cannot raise.
+_ENGINE = """
+[engine]
+runtime = "{runtime}"
+cgroup_manager = "cgroupfs"
+[containers]
+default_ulimits = ["nofile=1024:1024", "nproc=512:512"]
+"""
+
+
+@functools.cache
+def bwrap_problem() -> str | None:
+    """Why bwrap does not work here; None if it does."""
+    program = shutil.which("bwrap")
+    if program is None:
+        return "bwrap is not installed"
+    options = ("--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "--unshare-pid")
+    tried = subprocess.run([program, *options, "true"], capture_output=True, text=True, timeout=20)
+    return f"bwrap does not work here: {tried.stderr.strip()}" if tried.returncode else None
+
+
+needs_bwrap = pytest.mark.skipif(bwrap_problem() is not None, reason=str(bwrap_problem()))
+
+
+@functools.cache
+def podman_environment() -> Mapping[str, str] | str:
+    """The environment in which podman works and has IMAGE; or why it does not work here.
+
+    With the runtime of its configuration, else with runc: crun does not know machines with both versions of cgroups.
+    """
+    if shutil.which("podman") is None:
+        return "podman is not installed"
+    problem = ""
+    for runtime in ("crun", "runc"):
+        if shutil.which(runtime) is None:
+            problem = problem or f"{runtime} is not installed"
+            continue
+        # Not in pytest's folder: podman's path may have 108 characters at most.
+        folder = Path(tempfile.gettempdir(), f"portico-podman-{os.getuid()}-{runtime}")
+        folder.mkdir(mode=0o700, exist_ok=True)
+        (folder / "storage.conf").write_text(_STORAGE.format(folder=folder))
+        (folder / "containers.conf").write_text(_ENGINE.format(runtime=runtime))
+        own = {"CONTAINERS_STORAGE_CONF": str(folder / "storage.conf"), "CONTAINERS_CONF": str(folder / "containers.conf")}
+        environ = {**os.environ, **own}
+        subprocess.run(["podman", "import", "-", IMAGE], input=_image(), env=environ, capture_output=True, timeout=60)
+        mounts = [f"--volume={path}:{path}:ro" for path in SYSTEM_MOUNTS]
+        argv = ["podman", "run", "--rm", "--init", "--pull=never", "--network=host", *mounts, IMAGE, "true"]
+        tried = subprocess.run(argv, env=environ, capture_output=True, text=True, timeout=60)
+        if tried.returncode == 0:
+            return own
+        problem = f"podman does not work here: {tried.stderr.strip()[-300:]}"
+    return problem
+
+
+def require_podman() -> Mapping[str, str]:
+    """The variables with which podman has IMAGE. Skips the test if podman does not work here."""
+    found = podman_environment()
+    if isinstance(found, str):
+        pytest.skip(found)
+    return found
+
+
+def _image() -> bytes:
+    """A file system of empty folders, with the links of a system whose programs are in /usr."""
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w") as tar:
+        for name in ("usr", "etc", "proc", "sys", "dev", "run", "var", "var/tmp", "tmp", "home", "root"):
+            folder = tarfile.TarInfo(name)
+            folder.type, folder.mode = tarfile.DIRTYPE, 0o1777 if name.endswith("tmp") else 0o755
+            tar.addfile(folder)
+        for name in ("bin", "sbin", "lib", "lib64"):
+            link = tarfile.TarInfo(name)
+            link.type, link.linkname = tarfile.SYMTYPE, f"usr/{name}"
+            tar.addfile(link)
+    return file.getvalue()
+
+
+def install_fake_docker(folder: Path) -> dict[str, str]:
+    """Install the stand-in for docker. Return the variables with which it is found: its records are in `folder`/docker."""
+    programs = folder / "fake-bin"
+    programs.mkdir()
+    (folder / "docker").mkdir()
+    program = programs / "docker"
+    program.write_text(f'#!/bin/sh\nexec /usr/bin/env python3 -I -S "{FAKE_DOCKER}" "{folder / "docker"}" "$@"\n')
+    program.chmod(0o755)
+    return {"PATH": f"{programs}:{os.environ['PATH']}"}

@@ -1,0 +1,312 @@
+"""Processes in bwrap and in containers: what they see, their pipes and exit codes, and that nothing of them is left running."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import shutil
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+from drivers.contract.codec import Command
+from drivers.contract.errors import AgentUnavailable
+from drivers.runtime.containers import Container, Mount, Runtime, installation, names_of, remove_left_behind
+from drivers.runtime.process import Process, Spawner
+from drivers.runtime.process_tree import MARKER
+from tests.container_runtimes import IMAGE, SYSTEM_MOUNTS, bwrap_problem, install_fake_docker, require_podman
+from tests.real.processes import wait_until
+
+INSTANCE = f"c0ffee{os.getpid():08x}"
+_seconds = itertools.count(100_000 + 100 * os.getpid())
+"""The times of processes that sleep, each another one, by which they are found."""
+ENV = {"PATH": os.environ["PATH"], "LANG": "C.UTF-8", "SECRET_TOKEN": "sesame"}
+
+
+@dataclass
+class Place:
+    """A container for commands in `work`; `hidden` has a secret, and `home` is writable."""
+
+    container: Container
+    base: Path
+
+    @property
+    def work(self) -> Path:
+        return self.base / "work"
+
+    def spawner(self, **changes: object) -> Spawner:
+        return Spawner(INSTANCE).with_container(replace(self.container, **changes))  # type: ignore[arg-type]
+
+    async def spawn(self, script: str, **changes: object) -> Process:
+        return await self.spawner(**changes).spawn(Command(("sh", "-c", script), self.work, ENV))
+
+    async def run(self, script: str, **changes: object) -> tuple[int, list[str]]:
+        """Run a shell script; return its exit code and the lines of its output and errors."""
+        process = await self.spawn(f"exec 2>&1; {script}", **changes)
+        process.end_input()
+        lines = []
+        while more := await process.read_lines():
+            lines += [line.decode().rstrip() for line in more]
+        code = await process.exit_code()
+        await process.close(0.0)
+        return code, lines or process.stderr_tail()
+
+
+@pytest.fixture(params=["bwrap", "podman", "docker"])
+async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Place]:
+    runtime: Runtime = request.param
+    for name in ("work", "home", "hidden"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "hidden" / "api-key").write_text("secret")
+    environ = {**os.environ, "HOME": str(tmp_path / "hidden")}
+    if runtime == "bwrap":
+        if problem := bwrap_problem():
+            pytest.skip(problem)
+    else:
+        environ |= require_podman() if runtime == "podman" else install_fake_docker(tmp_path)
+    program = shutil.which(runtime, path=environ["PATH"])
+    assert program is not None
+    mounts = (*(Mount(Path(path), Path(path)) for path in SYSTEM_MOUNTS),)
+    image = "" if runtime == "bwrap" else IMAGE
+    container = Container(runtime, program, environ, image, mounts, (tmp_path / "home",), (tmp_path / "hidden",))
+    yield Place(container, tmp_path)
+    if runtime != "bwrap":
+        assert await names_of(program, INSTANCE, environ) == []
+
+
+def sleeping(seconds: int) -> list[psutil.Process]:
+    """The processes that run `sleep SECONDS`."""
+    return [one for one in psutil.process_iter(["cmdline"]) if one.info["cmdline"] == ["sleep", str(seconds)]]
+
+
+async def test_pipes_and_exit_code_are_those_of_the_command(place: Place) -> None:
+    process = await place.spawn("echo begun; read line; echo got $line; echo trouble >&2; exit 7")
+    assert await process.read_lines() == [b"begun"]
+    process.write(b"a line\n")
+    assert await process.read_lines() == [b"got a line"]
+    assert await process.exit_code() == 7
+    assert process.stderr_tail() == ["trouble"]
+    await process.close(0.0)
+
+
+async def test_working_folder_and_home_are_writable_and_keep_their_paths(place: Place) -> None:
+    code, lines = await place.run(f"pwd; echo new > made; echo new > {place.base}/home/made; id -u")
+    assert (code, lines) == (0, [str(place.work), str(os.getuid())])
+    for folder in (place.work, place.base / "home"):
+        assert (folder / "made").read_text() == "new\n"
+        assert (folder / "made").stat().st_uid == os.getuid()
+
+
+async def test_files_of_the_command_are_there(place: Place) -> None:
+    files = {place.base / "state" / "mcp.json": b"{}", place.base / "elsewhere" / "hook.sh": b"echo hook"}
+    script = f"cat {place.base}/state/mcp.json; sh {place.base}/elsewhere/hook.sh"
+    command = Command(("sh", "-c", script), place.work, ENV, stdin=b"", files=files, state=place.base / "state")
+    process = await place.spawner().spawn(command)
+    lines = await process.read_lines()
+    while more := await process.read_lines():
+        lines += more
+    assert b"".join(lines) == b"{}hook"
+    await process.close(0.0)
+
+
+async def test_rest_is_hidden_or_read_only(place: Place) -> None:
+    """Also to a superuser, to whom bwrap 0.8.0 leaves /proc/sys writable. Only asks: a write would change the machine."""
+    if place.container.runtime == "docker":
+        pytest.skip("the stand-in for docker runs the command on this machine")
+    files = "/usr /proc/sys /proc/sys/kernel/core_pattern /proc/sysrq-trigger /sys/kernel"
+    script = (
+        f"ls {place.base}/hidden; for path in {files}; do test -w $path && echo $path is writable; done; ls -A /run; echo end"
+    )
+    _, lines = await place.run(script)
+    hidden = ["secrets", "podman-init", ".containerenv"] if place.container.has_image else []
+    assert [line for line in lines if not line.startswith("ls: ") and line not in hidden] == ["end"], lines
+
+
+async def test_no_capabilities_and_no_other_processes(place: Place) -> None:
+    if place.container.runtime == "docker":
+        pytest.skip("the stand-in for docker runs the command on this machine")
+    _, lines = await place.run(f"grep CapEff /proc/self/status; kill -0 {os.getpid()}; set -- /proc/[0-9]*; echo $#")
+    assert lines[0].split() == ["CapEff:", "0000000000000000"]
+    assert "No such process" in lines[1]
+    assert int(lines[-1]) < 8
+
+
+async def test_no_secret_is_in_arguments(place: Place) -> None:
+    process = await place.spawn('test "$SECRET_TOKEN" = sesame && echo has it; read line')
+    assert await process.read_lines() == [b"has it"]
+    shown = [" ".join(one.info["cmdline"] or ()) for one in psutil.process_iter(["cmdline"])]
+    assert not any("sesame" in line and "test" not in line for line in shown), shown
+    assert not any("SECRET_TOKEN=" in line for line in shown)
+    await process.close(0.0)
+
+
+async def test_close_ends_all_that_runs_in_it(place: Place) -> None:
+    seconds = next(_seconds)
+    process = await place.spawn(f"trap '' TERM; (env -i setsid sleep {seconds} &); sleep {seconds} & echo begun; wait")
+    assert await process.read_lines() == [b"begun"]
+    await wait_until(lambda: len(sleeping(seconds)) == 2, "both sleep")
+    await process.close(0.0)
+    assert sleeping(seconds) == []
+
+
+async def test_what_it_leaves_behind_ends_with_it(place: Place) -> None:
+    if place.container.runtime == "docker":
+        pytest.skip("the stand-in for docker has no process namespaces")
+    seconds = next(_seconds)
+    code, _ = await place.run(f"env -i setsid sleep {seconds} >/dev/null 2>&1 & echo begun")
+    assert code == 0
+    assert sleeping(seconds) == []
+
+
+async def test_killed_client_leaves_nothing_running(place: Place) -> None:
+    """As after a kill by the system for lack of memory."""
+    seconds = next(_seconds)
+    process = await place.spawn(f"sleep {seconds} & echo begun; wait")
+    assert await process.read_lines() == [b"begun"]
+    psutil.Process(process.pid).kill()
+    await process.close(0.0)
+    assert sleeping(seconds) == []
+
+
+async def test_containers_of_an_earlier_daemon_are_removed_and_no_others(place: Place) -> None:
+    if not place.container.has_image:
+        pytest.skip("bwrap has no containers that outlive it")
+    other = Spawner("another1").with_container(place.container)
+    seconds = next(_seconds)
+    script = f"sleep {seconds} & echo begun; wait"
+    process = await place.spawn(script)
+    kept = await other.spawn(Command(("sh", "-c", script), place.work, ENV))
+    assert [await process.read_lines(), await kept.read_lines()] == [[b"begun"]] * 2
+    runtime, program, environ = place.container.runtime, place.container.program, place.container.environ
+    assert len(await names_of(program, INSTANCE, environ)) == 1
+    assert await remove_left_behind(INSTANCE, [runtime], environ) == {}
+    assert await names_of(program, INSTANCE, environ) == []
+    await wait_until(lambda: len(sleeping(seconds)) == 1, "the other one is left")
+    await process.close(0.0)
+    await kept.close(0.0)
+    assert sleeping(seconds) == []
+
+
+async def test_use_is_that_of_all_processes_where_it_is_known(place: Place) -> None:
+    process = await place.spawn("sleep 60 & echo begun; wait")
+    assert await process.read_lines() == [b"begun"]
+    use = await process.use()
+    if place.container.runtime == "docker":
+        assert use is None
+    else:
+        assert use is not None and use.processes >= 3 and use.memory > 1_000_000
+    await process.close(0.0)
+
+
+async def test_program_that_is_not_there(place: Place) -> None:
+    process = await place.spawner().spawn(Command(("no-such-program",), place.work, ENV, stdin=b""))
+    assert await process.read_lines() == []
+    assert await process.exit_code() != 0
+    await process.close(0.0)
+
+
+async def test_working_folder_behind_a_link_is_refused(place: Place) -> None:
+    (place.base / "link").symlink_to(place.base / "hidden")
+    with pytest.raises(AgentUnavailable, match="symbolic link"):
+        await place.spawner().spawn(Command(("true",), place.base / "link", ENV))
+
+
+async def test_image_that_is_not_there(place: Place) -> None:
+    if not place.container.has_image:
+        pytest.skip("bwrap has no images")
+    with pytest.raises(AgentUnavailable, match=f"missing is not here; get it with `{place.container.runtime} pull missing`"):
+        await place.spawn("true", image="missing")
+
+
+async def test_network(place: Place) -> None:
+    """That of the machine, on whose loopback the gateway's MCP server is; or none."""
+    if place.container.runtime == "docker":
+        pytest.skip("the stand-in for docker has no network namespaces")
+    own = os.readlink("/proc/self/ns/net")
+    assert await place.run("readlink /proc/self/ns/net") == (0, [own])
+    code, lines = await place.run("readlink /proc/self/ns/net", network="none")
+    assert (code, len(lines)) == (0, 1) and lines != [own]
+
+
+def container(runtime: Runtime, **changes: object) -> Container:
+    made = Container(runtime, f"/usr/bin/{runtime}", {"HOME": "/root", "PATH": "/bin", "TMPDIR": "/tmp/x"}, "image:1")
+    return replace(made, **changes)  # type: ignore[arg-type]
+
+
+def located(where: Container, work: Path, **env: str) -> tuple[list[str], dict[str, str]]:
+    found = where.located(Command(("claude", "--print"), work, env), MARKER, "c0ffee.podman.1")
+    return list(found.argv), dict(found.env)
+
+
+@pytest.mark.parametrize("runtime", ["podman", "docker"])
+def test_command_line_of_a_container(runtime: Runtime, tmp_path: Path) -> None:
+    folder = tmp_path / "a, b"
+    folder.mkdir()
+    where = container(
+        runtime, mounts=(Mount(folder, Path("/data")),), memory="2g", cpus=1.5, network="agents", args=("--pids-limit=99",)
+    )
+    argv, env = located(where, tmp_path, ANTHROPIC_API_KEY="key", HOME="/srv/home", PATH="/bin", TMPDIR="/tmp/x")
+    assert argv[:6] == [f"/usr/bin/{runtime}", "run", "--rm", "--interactive", "--init", "--pull=never"]
+    assert argv[-4:] == ["--pids-limit=99", "--entrypoint=claude", "image:1", "--print"]
+    expected = {
+        "--name=portico-c0ffee.podman.1", "--label=portico.instance=c0ffee", "--network=agents", "--memory=2g", "--cpus=1.5",
+        "--cap-drop=all", "--security-opt=no-new-privileges", "--log-driver=none", f"--workdir={tmp_path}",
+        f"--mount=type=bind,source={tmp_path},target={tmp_path}", f'--mount=type=bind,"source={folder}",target=/data,readonly',
+        "--env=ANTHROPIC_API_KEY", f"--env={MARKER}", "--env=HOME=/srv/home",
+    }  # fmt: skip
+    assert expected <= set(argv)
+    # What the image has itself, and what is not there.
+    assert not any("TMPDIR" in one or "PATH" in one for one in argv)
+    # The client has its own home and the agent's key.
+    assert (env["HOME"], env["ANTHROPIC_API_KEY"], env["TMPDIR"]) == ("/root", "key", "/tmp/x")
+
+
+def test_variables_of_the_configuration_are_passed_on_whatever_they_name(tmp_path: Path) -> None:
+    argv, _ = located(container("docker", own_env=frozenset({"PATH"})), tmp_path, PATH="/bin")
+    assert "--env=PATH" in argv
+
+
+def test_bwrap_shows_the_program_and_python_where_they_are_hidden(tmp_path: Path) -> None:
+    program = tmp_path / "home" / ".local" / "bin" / "claude"
+    versions = tmp_path / "home" / ".local" / "share" / "claude" / "versions"
+    program.parent.mkdir(parents=True)
+    versions.mkdir(parents=True)
+    (versions / "2.1.329").write_text("")
+    program.symlink_to(versions / "2.1.329")
+    where = container("bwrap", hidden=(tmp_path / "home",), installed=str(program))
+    (tmp_path / "work").mkdir()
+    argv, _ = located(where, tmp_path / "work")
+    joined = " ".join(argv)
+    assert f"--tmpfs {tmp_path}/home" in joined
+    assert f"--ro-bind {versions} {versions}" in joined and f"--ro-bind {program.parent} {program.parent}" in joined
+    assert joined.index(f"--tmpfs {tmp_path}/home") < joined.index(f"--ro-bind {versions}")
+    assert joined.endswith(f"--chdir {tmp_path}/work -- claude --print")
+
+
+def test_installation_of_an_npm_package_has_its_prefix(tmp_path: Path) -> None:
+    package = tmp_path / "v22" / "lib" / "node_modules" / "@openai" / "codex" / "bin" / "codex.js"
+    program = tmp_path / "v22" / "bin" / "codex"
+    package.parent.mkdir(parents=True)
+    program.parent.mkdir()
+    package.write_text("")
+    program.symlink_to("../lib/node_modules/@openai/codex/bin/codex.js")
+    assert list(installation(str(program))) == [program.parent, tmp_path / "v22"]
+
+
+async def test_stand_in_of_docker_gets_the_command_line_of_docker(tmp_path: Path) -> None:
+    environ = {**os.environ, **install_fake_docker(tmp_path)}
+    program = str(tmp_path / "fake-bin" / "docker")
+    spawner = Spawner(INSTANCE).with_container(Container("docker", program, environ, "image:1"))
+    process = await spawner.spawn(Command((sys.executable, "-c", "print(1)"), tmp_path, ENV, stdin=b""))
+    assert await process.read_lines() == [b"1"]
+    await process.close(0.0)
+    calls = [json.loads(line) for line in (tmp_path / "docker" / "calls").read_text().splitlines()]
+    name = next(one for one in calls[1] if one.startswith("--name=")).removeprefix("--name=")
+    assert name.startswith(f"portico-{INSTANCE}.docker.")
+    assert [call[0] for call in calls] == ["image", "run", "rm"]
+    assert calls[2] == ["rm", "--force", name]
