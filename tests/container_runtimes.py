@@ -14,6 +14,7 @@ import tarfile
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -109,3 +110,28 @@ def install_fake_docker(folder: Path) -> dict[str, str]:
     program.write_text(f'#!/bin/sh\nexec /usr/bin/env python3 -I -S "{FAKE_DOCKER}" "{folder / "docker"}" "$@"\n')
     program.chmod(0o755)
     return {"PATH": f"{programs}:{os.environ['PATH']}"}
+
+
+def put_into(runtime: str, agent: dict[str, Any], home: Path, monkeypatch: pytest.MonkeyPatch, *programs: Path) -> dict[str, str]:
+    """Let an agent's configuration run it in `runtime`, with its home folder. Return the variables that the gateway needs for it.
+
+    In podman it has the `programs` of this machine. Skips the test if the runtime does not work here.
+    """
+    agent["run_in"] = runtime
+    if runtime == "bwrap":
+        if problem := bwrap_problem():
+            pytest.skip(problem)
+        return {}
+    variables = dict(require_podman())
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    agent["container"] = {"image": IMAGE, "home": str(home), "mounts": [*SYSTEM_MOUNTS, *map(str, programs)]}
+    return variables
+
+
+def containers_of(data_dir: Path, variables: Mapping[str, str]) -> list[str]:
+    """The containers of podman that a gateway with this data directory has, running or not."""
+    instance = (data_dir / "instance-id").read_text().strip()
+    argv = ["podman", "ps", "--all", f"--filter=label=portico.instance={instance}", "--format={{.Names}}"]
+    found = subprocess.run(argv, env={**os.environ, **variables}, capture_output=True, text=True, timeout=60, check=True)
+    return found.stdout.split()

@@ -155,8 +155,8 @@ class Container:
         if self.network == "none":
             yield "--unshare-net"
         yield from ("--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc")
-        for path in OF_KERNEL:
-            yield from ("--ro-bind-try", path, path)
+        for kernel in OF_KERNEL:
+            yield from ("--ro-bind-try", kernel, kernel)
         steps = dict[Path, tuple[str, ...]]()
         for path in (*OWN_FOLDERS, *self.hidden):
             # A path with a link in it cannot be mounted on.
@@ -292,6 +292,18 @@ async def image_problem(runtime: Runtime, program: str, image: str, environ: Map
     if any(words in output.lower() for words in ("no such image", "image not known", "failed to find image")):
         return f"the image {image} is not here; get it with `{pull_command(runtime, image)}`"
     return f"{runtime} does not work: {output[-500:]}"
+
+
+async def working_version(runtime: Runtime, program: str, environ: Mapping[str, str]) -> tuple[str, str | None]:
+    """Return the version that the runtime prints, and why it does not work; None if it does. Raises OSError, TimeoutError."""
+    _, version = await call(program, "--version", environ=environ)
+    tries: Mapping[Runtime, tuple[str, ...]] = {
+        "podman": ("info", "--format={{.Host.OCIRuntime.Name}}"),
+        "docker": ("version", "--format={{.Server.Version}}"),
+        "bwrap": ("--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "--unshare-pid", "--cap-drop", "ALL", "--", "true"),
+    }
+    code, output = await call(program, *tries[runtime], environ=environ)
+    return version, output[-500:] or f"exit code {code}" if code else None
 
 
 async def remove(runtime: Runtime, program: str, names: Sequence[str], environ: Mapping[str, str]) -> str | None:

@@ -23,7 +23,7 @@ from drivers.runtime.process import Spawner
 from gateway.agents.agent_folders import AgentFolders, runtime_program
 from gateway.agents.environment import process_environment, same_environment, secret_values
 from gateway.agents.installed_version import installed_version
-from gateway.config import AgentSettings, Settings
+from gateway.config import AgentSettings, Settings, parse_mount
 from gateway.errors import AgentProblem, BadRequest, Forbidden, InvalidSettings
 from gateway.policy.rules import Policy, glob
 
@@ -292,8 +292,19 @@ class ConfiguredAgent:
 
     def login_command(self) -> str | None:
         """Return the command with which a person logs the agent's program in; None if the driver names none."""
-        logins = self.info.logins
-        return shlex.join([self.settings.program or self.info.program or "", *logins[0].arguments]) if logins else None
+        logins, container = self.info.logins, self.settings.container
+        if not logins:
+            return None
+        argv = [self.settings.program or self.info.program or "", *logins[0].arguments]
+        home = str(container.home.expanduser().absolute()) if container.home else None
+        if self.settings.runtime is None or container.image is None:
+            return shlex.join([*(("env", f"HOME={home}") if home else ()), *argv])
+        mounts = [
+            f"--volume={source}:{target}:{'rw' if rw else 'ro'}" for source, target, rw in map(parse_mount, container.mounts)
+        ]
+        mounts += [f"--volume={home}:{home}", f"--env=HOME={home}"] if home else []
+        options = ["--rm", "--interactive", "--tty", "--network=host", *mounts, f"--entrypoint={argv[0]}"]
+        return shlex.join([self.settings.runtime, "run", *options, container.image, *argv[1:]])
 
     def check_one_shot(self) -> None:
         """Raise Forbidden if a rule asks or denies: in a one-shot task the CLI decides, and rules have no effect."""

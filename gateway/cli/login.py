@@ -29,5 +29,7 @@ def run_login(settings: Settings, name: str, method: str, daemon: str | None) ->
         raise ConfigError(f"agent {name!r} has no login that can be started; log in with its own program")
     if method and method not in logins:
         raise ConfigError(f"--login {method!r}: agent {name!r} has no such method; choose one of {', '.join(logins)}")
+    if agent.settings.container.image is not None:
+        raise ConfigError(f"agent {name!r} runs in a container; log in there: {agent.login_command()}")
     chosen = logins[method or next(iter(logins))]
     os.execve(program, [program, *chosen.arguments], agent.environment)

@@ -27,7 +27,7 @@ from gateway.diagnosis.agents import (
 from gateway.diagnosis.bounded import ANSWER_SECONDS, bounded
 from gateway.diagnosis.daemon import Address, Holder, check_daemon
 from gateway.diagnosis.data_folder import KEY_FILE, check_data_folder, check_disk, check_key, existing_keys
-from gateway.diagnosis.machine import check_proxies, check_sandbox, check_software
+from gateway.diagnosis.machine import check_containers, check_proxies, check_sandbox, check_software
 from gateway.diagnosis.report import AgentReport, Check, Report
 from gateway.errors import ConfigError
 from gateway.security.redaction import Redactor, redact_patterns
@@ -73,7 +73,8 @@ async def diagnose(subject: Subject) -> Report:
             address = daemon.address
         elif subject.data_dir is not None:
             checks += await asyncio.gather(*_checks_of_folder(subject.data_dir, subject.portico))
-        checks += [check_sandbox(settings), check_proxies(subject.environ, agents[0] if agents else None, _edit(subject.file))]
+        checks += [check_sandbox(settings), *await check_containers(settings, subject.environ)]
+        checks += [check_proxies(subject.environ, agents[0] if agents else None, _edit(subject.file))]
         found: list[AgentReport] = []
         if settings is not None:
             address, found = await _agents(subject, settings, agents, address, checks, redactor)
@@ -90,7 +91,7 @@ async def diagnose_running(gateway: Gateway, environ: Mapping[str, str], portico
     checks = [check_software(), await _configuration_of_daemon(settings)]
     key = asyncio.create_task(_answered("Key", lambda: check_key(settings, environ, portico), settings.data_dir))
     checks += await asyncio.gather(*_checks_of_folder(settings.data_dir, portico), key)
-    checks += [await _running(gateway, portico), check_sandbox(settings)]
+    checks += [await _running(gateway, portico), check_sandbox(settings), *await check_containers(settings, environ)]
     checks.append(check_proxies(environ, gateway.agents, _edit(settings.file)))
     found = await report_agents(RunningAgents(gateway), tried, portico, _edit(settings.file))
     if problem := check_any_agent(found):

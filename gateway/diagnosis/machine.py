@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import platform
+import shutil
 import sys
 from collections.abc import Mapping
 
+from drivers.runtime.containers import Runtime, install_command, working_version
 from drivers.runtime.sandbox import landlock_version, unavailable
 from gateway import __version__
 from gateway.agents.configured_agents import Agents
@@ -32,6 +34,30 @@ def check_sandbox(settings: Settings | None) -> Check:
     names = [name for name, agent in settings.agents.items() if agent.sandbox != "off"] if settings else []
     used = f"; used by {', '.join(names)}" if names else ""
     return Check(name="Sandbox", status="ok", text=f"available (Landlock version {landlock_version()}){used}")
+
+
+async def check_containers(settings: Settings | None, environ: Mapping[str, str]) -> list[Check]:
+    """Whether the programs that make the containers of the configuration's agents work, and their versions. Images are checked with
+    the agents."""
+    used = dict[Runtime, list[str]]()
+    for name, agent in settings.agents.items() if settings else ():
+        if agent.runtime is not None:
+            used.setdefault(agent.runtime, []).append(name)
+    return [await _check_runtime(runtime, ", ".join(names), environ) for runtime, names in sorted(used.items())]
+
+
+async def _check_runtime(runtime: Runtime, agents: str, environ: Mapping[str, str]) -> Check:
+    program = shutil.which(runtime, path=environ.get("PATH"))
+    if program is None:
+        text = f"{runtime} is not on PATH; used by {agents}"
+        return Check(name="Containers", status="problem", text=text, command=install_command(runtime))
+    try:
+        version, problem = await working_version(runtime, program, environ)
+    except (OSError, TimeoutError) as error:
+        version, problem = "", str(error) or "no answer"
+    if problem:
+        return Check(name="Containers", status="problem", text=f"{program} does not work: {problem}; used by {agents}")
+    return Check(name="Containers", status="ok", text=f"{version}, {program}; used by {agents}")
 
 
 def check_proxies(environ: Mapping[str, str], agents: Agents | None, edit: str | None) -> Check:

@@ -69,9 +69,9 @@ class Home:
             await running.gateway.discovery.all_agents()
             yield running
 
-    async def daemon(self, **tables: Any) -> Daemon:
+    async def daemon(self, env: dict[str, str] | None = None, **tables: Any) -> Daemon:
         """Start a daemon in its own process. It is stopped after the test if it still runs."""
-        daemon = Daemon(write_config(self.base, self.config(**tables)), self.base)
+        daemon = Daemon(write_config(self.base, self.config(**tables)), self.base, env or {})
         self.daemons.append(daemon)
         await daemon.start()
         async with daemon.client() as client:
