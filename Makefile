@@ -6,7 +6,7 @@ CLIS := .clis
 PEERS := .peers
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test test-real test-console check format bench bench-guard bench-peers faults matrix clean
+.PHONY: help install run test test-real test-console test-containers check format bench bench-guard bench-peers faults matrix clean
 
 help: ## Print this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -98,13 +98,16 @@ run: $(VENV)/.run ## Start the gateway on 127.0.0.1 and print how to use it
 	@$(BIN)/portico serve --hints
 
 # Without compiled modules each process of the suite compiles the gateway, and pytest rewrites the assertions of each test, anew.
-test test-real test-console: export PYTHONDONTWRITEBYTECODE =
+test test-real test-console test-containers: export PYTHONDONTWRITEBYTECODE =
 
 test: $(VENV)/.dev ## Run the whole suite: no model, no CLI, no network
 	@$(BIN)/python -m pytest -q -n 3 --dist worksteal --durations=10
 
 test-real: $(VENV)/.console $(CLIS)/.installed $(CLIS)/acpx/.installed $(CLIS)/acp-client/.installed $(CLIS)/agents/.installed $(CLIS)/model-apis/.installed $(CLIS)/aider/.installed $(CLIS)/python/.installed ## Run the tests with the real CLIs against model servers on loopback
 	@$(BIN)/python -m pytest -q -n 2 --dist loadfile tests/real
+
+test-containers: $(VENV)/.dev $(CLIS)/.installed ## Run the tests of containers of agents, in bwrap and podman if they work
+	@$(BIN)/python -m pytest -q -n 2 --dist loadfile tests/drivers/runtime/test_containers.py tests/gateway/agents/test_run_in.py tests/real/test_claude_containers.py tests/real/codex/test_codex_containers.py
 
 test-console: $(VENV)/.console $(CLIS)/console/.installed ## Run the tests of the web console in Chromium
 	@$(BIN)/python -m pytest -q -n 2 --dist loadfile tests/console

@@ -10,6 +10,7 @@ import io
 import os
 import shutil
 import subprocess
+import sys
 import tarfile
 import tempfile
 from collections.abc import Mapping
@@ -107,7 +108,7 @@ def install_fake_docker(folder: Path) -> dict[str, str]:
     programs.mkdir()
     (folder / "docker").mkdir()
     program = programs / "docker"
-    program.write_text(f'#!/bin/sh\nexec /usr/bin/env python3 -I -S "{FAKE_DOCKER}" "{folder / "docker"}" "$@"\n')
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "{FAKE_DOCKER}" "{folder / "docker"}" "$@"\n')
     program.chmod(0o755)
     return {"PATH": f"{programs}:{os.environ['PATH']}"}
 

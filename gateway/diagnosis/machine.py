@@ -37,8 +37,8 @@ def check_sandbox(settings: Settings | None) -> Check:
 
 
 async def check_containers(settings: Settings | None, environ: Mapping[str, str]) -> list[Check]:
-    """Whether the programs that make the containers of the configuration's agents work, and their versions. Images are checked with
-    the agents."""
+    """Whether the programs that make the containers of the configuration's agents work, and their versions. Images are checked
+    with the agents."""
     used = dict[Runtime, list[str]]()
     for name, agent in settings.agents.items() if settings else ():
         if agent.runtime is not None:
