@@ -190,6 +190,7 @@ class AgentSettings(_Table):
     policy: tuple[Rule, ...] = ()
     allow_bypass: bool = Field(default=False, strict=True)
     on_rate_limit: Literal["fail", "wait"] = "fail"
+    worktree: bool = Field(default=False, strict=True)
 
     @model_validator(mode="after")
     def _list_is_used(self) -> Self:

@@ -43,6 +43,7 @@ from gateway.sessions.search import SessionSearch
 from gateway.shared_services import SharedServices
 from gateway.store import Store
 from gateway.store.sqlite import sqlite_url
+from gateway.worktrees.worktrees import Worktrees
 
 log = logging.getLogger(__name__)
 
@@ -64,6 +65,7 @@ class Gateway:
     search: SessionSearch
     conversations: Conversations
     tasks: TaskRunner
+    worktrees: Worktrees
 
     def __init__(
         self,
@@ -141,6 +143,8 @@ class Gateway:
         # The drivers, which create the folders in it, give a mode to those only.
         await asyncio.to_thread(private_directory, states)
         await asyncio.to_thread(remove_task_folders, states)
+        self.worktrees = Worktrees(self.store, data_dir)
+        await self.worktrees.start_recovery()
         self._mcp = McpHost(self.redactor, agent_connection_limit(chosen.live_agents))
         shared = SharedServices(
             self.store,
@@ -155,6 +159,7 @@ class Gateway:
             transcripts,
             self.discovery.notice_replacement,
             self.discovery.check_supported,
+            self.worktrees,
             chosen.answer,
             settings.store.durability == "stored-first",
         )
@@ -220,7 +225,7 @@ class Gateway:
         if not self._closed:
             self._closed = True
             await self.stop_runs()
-            await all_ended([self._mcp.close(), self._retention.close(), self.search.close()])
+            await all_ended([self._mcp.close(), self._retention.close(), self.search.close(), self.worktrees.close()])
             abandoning = asyncio.get_running_loop().call_later(CLOSE_TIMEOUT, self.store.abandon)
             await all_ended([self.store.close()])
             abandoning.cancel()

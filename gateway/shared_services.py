@@ -17,6 +17,7 @@ from gateway.observability.transcripts import Transcripts
 from gateway.security.encryption import SecretEncryption
 from gateway.security.redaction import Redactor
 from gateway.store import Store
+from gateway.worktrees.worktrees import Worktrees
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,7 @@ class SharedServices:
     transcripts: Transcripts
     program_starts: Callable[[ConfiguredAgent], None]
     check_supported: Callable[[ConfiguredAgent], Awaitable[None]]
+    worktrees: Worktrees
     approval_timeout: float = 0.0
     stored_first: bool = False
 

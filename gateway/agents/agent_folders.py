@@ -116,7 +116,7 @@ class AgentFolders:
         """Return why agents in a sandbox cannot write in folders, if they contain secrets or are in the data directory."""
         for folder in folders:
             for secret in self._secret_paths:
-                inside = secret / "workspaces", secret / "key-workspaces"
+                inside = secret / "workspaces", secret / "key-workspaces", secret / "worktrees"
                 if folder.resolve().is_relative_to(secret.resolve()) and not any(map(folder.resolve().is_relative_to, inside)):
                     return f"agents could write in {folder}, which is in {secret}"
         return Sandbox(tuple(folders), self._secret_paths).conflict()

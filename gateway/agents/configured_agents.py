@@ -378,10 +378,14 @@ class ConfiguredAgent:
         """
         return self.working_directory(chosen, workspace_key, any_folder=True)
 
+    def folder_without_worktree(self, options: Mapping[str, str], workspace_key: str | None) -> Path:
+        """Return the working directory that a session with these options has without a worktree. Raises BadRequest."""
+        return self.stored_directory(self.without_locked(options).get(CWD.name), workspace_key)
+
     def folder_of(self, options: Mapping[str, str], workspace_key: str | None) -> str:
         """Return the absolute working folder of a stored session with these options, also if it no longer exists."""
         try:
-            return str(self.stored_directory(self.without_locked(options).get(CWD.name), workspace_key))
+            return str(self.folder_without_worktree(options, workspace_key))
         except BadRequest:
             return os.path.abspath(options.get(CWD.name) or "")
 

@@ -6,6 +6,8 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 
 from drivers.contract.agent import Agent
 from drivers.contract.agent_specs import SessionSpec
@@ -18,6 +20,7 @@ from gateway.agents.client_mcp_servers import allowed_servers
 from gateway.agents.configured_agents import ConfiguredAgent
 from gateway.errors import AgentProblem
 from gateway.events.event_log import RETRY
+from gateway.runs.cancellation import completed
 from gateway.security.redaction import Redactor
 from gateway.sessions.settings import SessionSettings, with_mode_option
 from gateway.shared_services import SharedServices
@@ -160,6 +163,15 @@ class LiveAgent:
     async def _start(self, settings: SessionSettings, history: Sequence[Message], *, resume: bool) -> Agent:
         self._forgotten = self._unused = False
         self._settings, self._announced = settings, self._client_services
+        if (worktree := settings.worktree) is not None:
+            work = self._shared.worktrees.ensure(
+                self._session_id,
+                self._owner,
+                self._agent.name,
+                worktree,
+                partial(self._agent.folder_without_worktree, settings.options, settings.workspace_key),
+            )
+            await completed(work)
         try:
             self.current = await self._open(self._spec(settings, history), resume)
         except DriverError as error:
@@ -281,7 +293,7 @@ class LiveAgent:
         system = "\n\n".join(message.content for message in history if isinstance(message, SystemMessage))
         return SessionSpec(
             base.program,
-            base.cwd,
+            Path(settings.worktree.folder) if settings.worktree is not None else base.cwd,
             base.env,
             base.args,
             base.options,

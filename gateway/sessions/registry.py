@@ -36,6 +36,7 @@ from gateway.sessions.session import Session
 from gateway.sessions.settings import SessionFilter, SessionSettings, SessionSummary
 from gateway.shared_services import SharedServices
 from gateway.store import Cursor, RunRecord, SessionDetails, SessionRecord
+from gateway.worktrees.worktrees import SessionWorktree
 
 log = logging.getLogger(__name__)
 
@@ -75,21 +76,42 @@ class Sessions:
         key: IdempotencyKey | None = None,
         wait_for_calls: bool = True,
         copied: tuple[str, int] | None = None,
+        origin: SessionWorktree | None = None,
     ) -> Session:
-        """Make a session with its first messages; nothing runs yet.
+        """Make a session with its first messages; nothing runs yet. Where its agent has worktrees, it has one from here on.
 
         A history that ends in calls without results waits for their answers, unless `wait_for_calls` is false: a user message
-        follows it at once. `copied` is the id of another session, and how many of its messages come before these.
+        follows it at once. `copied` is the id of another session, and how many of its messages come before these; `origin` is the
+        worktree of that session, which the new one's has the state of.
 
-        Raises ShuttingDown, TooMany, and AgentProblem if the settings' secrets are lost.
+        Raises ShuttingDown, TooMany, and AgentProblem if the settings' secrets are lost; BadRequest, Conflict and AgentProblem if
+        the folder cannot have a worktree.
         """
         self._admission.refuse_if_closing()
         config.require_secrets()
         async with self._counted(caller):
-            return await self._create(caller, agent, config, history, key, wait_for_calls, copied)
+            session_id = f"sess_{uuid.uuid4().hex}"
+            if not agent.settings.worktree and origin is None:
+                config = replace(config, worktree=None)
+                return await self._create(session_id, caller, agent, config, history, key, wait_for_calls, copied)
+
+            async def with_worktree() -> Session:
+                folder = agent.folder_without_worktree(config.options, config.workspace_key)
+                worktree = await self._shared.worktrees.create(session_id, caller.name, agent.name, folder, origin)
+                own = replace(config, worktree=worktree)
+                try:
+                    made = await self._create(session_id, caller, agent, own, history, key, wait_for_calls, copied)
+                except BaseException:
+                    await self._shared.worktrees.discard(session_id)
+                    raise
+                await self._shared.worktrees.created(session_id)
+                return made
+
+            return await completed(with_worktree())
 
     async def _create(
         self,
+        session_id: str,
         caller: Caller,
         agent: ConfiguredAgent,
         config: SessionSettings,
@@ -100,7 +122,7 @@ class Sessions:
     ) -> Session:
         redactor = self._redactor_of(config)
         record = SessionRecord(
-            f"sess_{uuid.uuid4().hex}",
+            session_id,
             agent.name,
             config.to_json(),
             self._encryption.encrypt(config.to_encrypt),
@@ -153,7 +175,11 @@ class Sessions:
             calls = unanswered(await origin.history.unanswered_calls(messages))
             settings = origin.config
         results: list[Message] = [ToolMessage(tool_call_id=call_id, content=CANCELLED) for call_id in calls]
-        return await self.create(caller, agent, await change(settings), results, key=key, copied=(origin.id, messages))
+        changed = await change(settings)
+        # In another folder the fork begins with the commit of that.
+        folders = [agent.folder_of(one.options, one.workspace_key) for one in (settings, changed)]
+        worktree = settings.worktree if folders[0] == folders[1] else None
+        return await self.create(caller, agent, changed, results, key=key, copied=(origin.id, messages), origin=worktree)
 
     async def _forked(self, origin: Session, count: int | None, after: int | None) -> int:
         """How many messages of a session a fork gets."""
@@ -267,7 +293,7 @@ class Sessions:
                 by_activity=wanted.by_activity,
             )
             folders = _Folders(self._agents)
-            found += [row for row in rows if wanted.cwd in (None, folders.of_record(row[0]))]
+            found += [row for row in rows if wanted.cwd is None or wanted.cwd in folders.of_record(row[0])]
             if wanted.cwd is None or len(rows) < FILTERED_ROWS:
                 break
             after = rows[-1][1]
@@ -293,7 +319,7 @@ class Sessions:
             config, details = self._settings(record, self._agents.find(record.agent), listed=True), found.get(record.id)
             state = STATES[details.run.state] if details and details.run else "idle"
             usage = self._usage(record.id, details, at_work[record.id])
-            cwd, origin = folders.of(record.agent, config.options, config.workspace_key), record.forked_from
+            cwd, origin = folders.of(record.agent, config), record.forked_from
             plain = _summary(record.id, record.agent, config, state, details, record.created_at, usage, cwd, origin)
             return _with_state(plain, loaded.get(record.id) or self._known.get(record.id))
 
@@ -335,7 +361,8 @@ class Sessions:
         config, state, at_work = session.config, session.state, self._turn_usage(session.id)
         details = (await self._store.sessions.details([session.id])).get(session.id)
         usage = self._usage(session.id, details, at_work)
-        cwd, origin = session.agent.folder_of(config.options, config.workspace_key), session.forked_from
+        cwd = config.worktree.folder if config.worktree else session.agent.folder_of(config.options, config.workspace_key)
+        origin = session.forked_from
         plain = _summary(session.id, session.agent.name, config, state, details, session.created_at, usage, cwd, origin)
         return _with_state(plain, session)
 
@@ -372,6 +399,8 @@ class Sessions:
                 session.queue.advance()
             await asyncio.to_thread(shutil.rmtree, self._shared.states / session.id, ignore_errors=True)
             self._shared.transcripts.forget(session.id)
+            if session.config.worktree is not None:
+                await self._shared.worktrees.release(session.id)
         self._changed(session)
         self.changes.announce(session.id, session.owner, "deleted")
 
@@ -486,16 +515,23 @@ class _Folders:
         self._agents = agents
         self._found: dict[tuple[str, str | None, str | None], str | None] = {}
 
-    def of(self, agent: str, options: Mapping[str, str], workspace_key: str | None) -> str | None:
-        """The absolute folder; None if the agent is not configured any more."""
+    def of(self, agent: str, config: SessionSettings) -> str | None:
+        """The absolute folder that a session works in; None if the agent is not configured any more."""
+        found = self._chosen(agent, config.options, config.workspace_key)
+        return found if config.worktree is None or found is None else config.worktree.folder
+
+    def _chosen(self, agent: str, options: Mapping[str, str], workspace_key: str | None) -> str | None:
         key = agent, options.get(CWD.name), workspace_key
         if key not in self._found:
             configured = self._agents.find(agent)
             self._found[key] = configured.folder_of(options, workspace_key) if configured is not None else None
         return self._found[key]
 
-    def of_record(self, record: SessionRecord) -> str | None:
-        return self.of(record.agent, record.config.get("options", {}), record.config.get("workspace_key"))
+    def of_record(self, record: SessionRecord) -> tuple[str | None, ...]:
+        """The folder of a stored session, and that of its worktree."""
+        chosen = self._chosen(record.agent, record.config.get("options", {}), record.config.get("workspace_key"))
+        worktree = SessionWorktree.from_json(record.config.get("worktree"))
+        return (chosen,) if worktree is None else (chosen, worktree.folder)
 
 
 def _with_state(summary: SessionSummary, session: Session | None) -> SessionSummary:

@@ -607,8 +607,8 @@ class Session:
 
     def working_directory(self) -> Path:
         """The real path of its working folder. It reads the file system. Raises BadRequest if it may not work there any more."""
-        chosen = self.agent.without_locked(self.config.options).get("cwd")
-        return self.agent.stored_directory(chosen, self.config.workspace_key)
+        folder = self.agent.folder_without_worktree(self.config.options, self.config.workspace_key)
+        return folder if self.config.worktree is None else Path(self.config.worktree.folder)
 
     def _runs_at_once(self, call: ToolUseBlock) -> bool:
         """Whether a call of the agent's own tools needs no permission. False where its evaluation could take long."""
@@ -714,15 +714,17 @@ class Session:
             meter=shared.metrics.for_agent(self.agent.name).run_metrics(session=True),
             has_history=True,
             suspendable=True,
-            enforcer=PolicyEnforcer(
-                self.agent.policy, self.config.tools or (), PathResolver(self.working_directory), self._left_to_cli
-            ),
+            enforcer=PolicyEnforcer(self.agent.policy, self.config.tools or (), self._path_resolver(), self._left_to_cli),
             audit=partial(shared.audit.records, self.id, record.id, self.agent.name),
             pending=PendingCalls(shared.approval_timeout, partial(self._deny_unanswered, record.id)),
             mode_changed=self._mode_changed,
             announce=self.announce,
             waits_for_limits=self.agent.settings.on_rate_limit == "wait",
         )
+
+    def _path_resolver(self) -> PathResolver:
+        worktree = self.config.worktree
+        return PathResolver(self.working_directory, None if worktree is None else (worktree.path, worktree.base))
 
     def _start(self, run: Run) -> None:
         """Begin to read the run's agent, which has its prompt."""

@@ -13,6 +13,7 @@ from gateway.agents.environment import SECRET_NAMES, is_named
 from gateway.errors import AgentProblem
 from gateway.security.redaction import is_secret
 from gateway.sessions.pending_call import PendingCall
+from gateway.worktrees.worktrees import SessionWorktree
 
 _SERVERS = "mcp servers"
 """Not the name of any option: those have no space."""
@@ -25,7 +26,8 @@ class SessionSettings:
 
     `additional_directories` are the real paths of all folders that the session works in besides its working folder.
     `workspace_key` is the name of the key in whose workspace the session works; None for the workspace of the default keys.
-    Sessions that were stored before keys had workspaces have None. With `secrets_lost` the stored secrets and MCP servers cannot
+    Sessions that were stored before keys had workspaces have None. `worktree` is the session's own, where it works instead of the
+    folder of its options. With `secrets_lost` the stored secrets and MCP servers cannot
     be decrypted, and the session can run nothing.
     """
 
@@ -36,6 +38,7 @@ class SessionSettings:
     mcp_servers: tuple[McpServer, ...] = ()
     additional_directories: tuple[str, ...] = ()
     workspace_key: str | None = None
+    worktree: SessionWorktree | None = None
     secrets_lost: bool = False
 
     @property
@@ -74,6 +77,8 @@ class SessionSettings:
             data["additional_directories"] = list(self.additional_directories)
         if self.workspace_key is not None:
             data["workspace_key"] = self.workspace_key
+        if self.worktree is not None:
+            data["worktree"] = self.worktree.to_json()
         return data
 
     @classmethod
@@ -86,7 +91,8 @@ class SessionSettings:
         servers = from_text(secrets[_SERVERS]) if _SERVERS in secrets else ()
         directories = tuple(data.get("additional_directories", ()))
         options, workspace = dict(data.get("options", {})), data.get("workspace_key")
-        return cls(options, hidden, tools, app_tools, servers, directories, workspace, lost)
+        worktree = SessionWorktree.from_json(data.get("worktree"))
+        return cls(options, hidden, tools, app_tools, servers, directories, workspace, worktree, lost)
 
 
 def with_mode_option(settings: SessionSettings, mode: str) -> SessionSettings:
@@ -98,11 +104,11 @@ def with_mode_option(settings: SessionSettings, mode: str) -> SessionSettings:
 class SessionSummary:
     """A session without its history: `waiting` is for the client, `stop_reason` and `error` (why it failed) are of its last run.
 
-    Times are in seconds since the epoch; `used_at` is when a run began or ended last. `usage` is the sum
-    over all turns, with that at work, None if the agent has reported none. `cwd` is the absolute working folder, None if the
-    agent is not configured any more. `pending` are the calls that wait for the client since `waiting_since`. `forked_from` is the
-    id of the session whose messages it began with. `last_seq` is the number of its last event, 0 if it has none; `queued` is how
-    many requests wait for its run to end.
+    Times are in seconds since the epoch; `used_at` is when a run began or ended last. `usage` is the sum over all turns, with
+    that at work, None if the agent has reported none. `cwd` is the absolute working folder, in the session's worktree if it has
+    one, None if the agent is not configured any more. `pending` are the calls that wait for the client since `waiting_since`.
+    `forked_from` is the id of the session whose messages it began with. `last_seq` is the number of its last event, 0 if it has
+    none; `queued` is how many requests wait for its run to end.
     """
 
     id: str
@@ -125,7 +131,8 @@ class SessionSummary:
 
 @dataclass(frozen=True)
 class SessionFilter:
-    """Which sessions a list has, and in which order. None is any. `cwd` is the absolute working folder.
+    """Which sessions a list has, and in which order. None is any. `cwd` is the absolute working folder, or that which a worktree
+    was made from.
 
     With `by_activity` the first is the one in which a run began or ended last, otherwise the newest.
     """

@@ -24,6 +24,7 @@ from gateway.store.rows import (
     SessionMetadataRecord,
     SessionRecord,
     SettingsRecord,
+    WorktreeRecord,
 )
 from gateway.store.store import Store
 
@@ -48,4 +49,5 @@ __all__ = [
     "SessionRecord",
     "SettingsRecord",
     "Store",
+    "WorktreeRecord",
 ]

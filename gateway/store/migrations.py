@@ -46,7 +46,7 @@ def _add_message_numbers(op: Operations) -> None:
 
 def _add_table(op: Operations) -> None:
     # `create_all` has created it: `failures` in version 6, `session_usage` in version 7, `responses` and `conversations` in
-    # version 8. Nothing of older runs is in them.
+    # version 8, `worktrees` in version 10. Nothing of older runs or sessions is in them.
     pass
 
 
@@ -70,6 +70,7 @@ STEPS: Mapping[int, Callable[[Operations], None]] = {
     7: _add_table,
     8: _add_table,
     9: _add_origins_and_titles,
+    10: _add_table,
 }
 """By version: the step to it from the version before."""
 

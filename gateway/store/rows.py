@@ -181,6 +181,29 @@ class SessionMetadataRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class WorktreeRecord:
+    """A worktree of a session, which may have been deleted since. `owner` is the name of the session's key.
+
+    `repository` is the absolute git directory that all worktrees of the repository share, `git_dir` that of this one (empty until
+    it is known), and `path` the folder with its files. It began at `base_commit`, on the branch `branch`; it is merged into
+    `base_branch`, None if there was no branch. `ready` is false while it is being created. `created_at` is in seconds since the
+    epoch.
+    """
+
+    session_id: str
+    owner: str | None
+    agent: str
+    repository: str
+    git_dir: str
+    path: str
+    branch: str
+    base_branch: str | None
+    base_commit: str
+    created_at: float
+    ready: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class AuditRecord:
     """A decision about a tool call as stored. `at` is in seconds since the epoch, `arguments` shortened JSON without secrets."""
 

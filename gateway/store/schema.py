@@ -10,7 +10,7 @@ import sqlalchemy
 from sqlalchemy import BigInteger, Boolean, Column, Float, ForeignKey, Index, Integer, LargeBinary, MetaData, Table
 from sqlalchemy.types import TypeEngine
 
-VERSION = 9
+VERSION = 10
 UNFINISHED_COPY = 1_000_000_000
 """The version of a database to which another is being copied."""
 metadata = MetaData()
@@ -194,4 +194,23 @@ processes = Table(
     Column("marker", String(128), primary_key=True),
     Column("pid", Integer, nullable=False),
     Column("started_at", Float, nullable=False),
+)
+
+# Worktrees of sessions: rows.WorktreeRecord. There is no foreign key: one that has work of its own outlives its session.
+worktrees = Table(
+    "worktrees",
+    metadata,
+    Column("session_id", String(64), primary_key=True),
+    Column("owner", String(64)),
+    Column("agent", String(64), nullable=False),
+    Column("repository", Text, nullable=False),
+    Column("git_dir", Text, nullable=False),
+    Column("path", Text, nullable=False),
+    Column("branch", String(255), nullable=False),
+    # Null where the folder had a commit checked out, and no branch.
+    Column("base_branch", Text),
+    Column("base_commit", String(64), nullable=False),
+    Column("created_at", Float, nullable=False),
+    # False until the session and all files of the worktree are there.
+    Column("ready", Boolean, nullable=False),
 )

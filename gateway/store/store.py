@@ -21,6 +21,7 @@ from gateway.store.search import SearchRepository
 from gateway.store.session_copies import copy_session
 from gateway.store.session_metadata import SessionMetadataRepository
 from gateway.store.sessions import SessionRepository
+from gateway.store.worktrees import WorktreeRepository
 
 
 class Store:
@@ -43,6 +44,7 @@ class Store:
         self.search = SearchRepository(database)
         self.audit = AuditRepository(database)
         self.processes = ProcessRepository(database)
+        self.worktrees = WorktreeRepository(database)
 
     @classmethod
     async def open(cls, url: str, in_use: Sequence[Path] = ()) -> Self:

@@ -286,6 +286,14 @@ class PendingCallInfo(WireModel):
         )
 
 
+class SessionWorktreeInfo(WireModel):
+    """The worktree that a session works in: its folder, its branch, and the checkout that it was made from."""
+
+    path: str
+    branch: str
+    base: str
+
+
 class SessionExtension(WireModel):
     """What the protocol does not have about a session. `stop_reason` is of its last turn, `error` why that failed.
 
@@ -293,6 +301,7 @@ class SessionExtension(WireModel):
     last. `usage` is the sum over all turns, with that at work. `cwd` is the absolute working folder, null if the agent is not
     configured any more. `pending_calls` wait for the client since `waiting_since`. `forked_from` is the id of the session whose
     messages it began with, `last_seq` the number of its last event, and `queued` how many requests wait for its turn to end.
+    `worktree` is its own one, where it works.
     """
 
     state: SessionState
@@ -308,6 +317,7 @@ class SessionExtension(WireModel):
     forked_from: OmitIfNone[str] = Field(default=None, alias="forkedFrom")
     last_seq: int = Field(default=0, alias="lastSeq")
     queued: int = 0
+    worktree: OmitIfNone[SessionWorktreeInfo] = None
 
 
 class SessionInfo(WireModel):

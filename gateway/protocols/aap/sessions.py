@@ -14,7 +14,16 @@ from gateway.errors import NotFound
 from gateway.events.turn_reader import Turn
 from gateway.gateway import Gateway
 from gateway.protocols.aap.agent_info import declared_histories, displayed_values
-from gateway.protocols.aap.schema import AgentConfig, HistoryType, PendingCallInfo, SessionInfo, Tool, TurnUsage, iso_time
+from gateway.protocols.aap.schema import (
+    AgentConfig,
+    HistoryType,
+    PendingCallInfo,
+    SessionInfo,
+    SessionWorktreeInfo,
+    Tool,
+    TurnUsage,
+    iso_time,
+)
 from gateway.protocols.aap.settings_merge import merge_settings
 from gateway.protocols.aap.stop_reasons import STOP_REASONS
 from gateway.protocols.cursors import decode_cursor, encode_cursor
@@ -26,6 +35,7 @@ from gateway.sessions.message_checks import check_new, check_seed
 from gateway.sessions.session import Session, Submission
 from gateway.sessions.settings import SessionSettings, SessionSummary
 from gateway.store import SessionRecord
+from gateway.worktrees.worktrees import SessionWorktree
 
 Info = TypeVar("Info", bound=SessionInfo)
 
@@ -121,9 +131,16 @@ def session_info(gateway: Gateway, kind: type[Info], tool: type[Tool], summary: 
                 "forked_from": summary.forked_from,
                 "last_seq": summary.last_seq,
                 "queued": summary.queued,
+                "worktree": _worktree(config.worktree),
             },
         }
     )
+
+
+def _worktree(worktree: SessionWorktree | None) -> SessionWorktreeInfo | None:
+    if worktree is None:
+        return None
+    return SessionWorktreeInfo(path=worktree.path, branch=worktree.branch, base=worktree.base)
 
 
 async def histories(

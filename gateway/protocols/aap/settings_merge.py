@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from drivers.contract.driver_info import ToolGrant, ToolSpec
 from gateway.agents.configured_agents import ConfiguredAgent
+from gateway.errors import BadRequest
 from gateway.protocols.aap.agent_info import given_values
 from gateway.protocols.aap.schema import AgentOverrides, Tool
 from gateway.security.redaction import HIDDEN
@@ -39,6 +40,10 @@ def merge_settings(
     given = {name: value for name, value in given.items() if not (name in hidden and value == HIDDEN)}
     # A client may send the folder that the session has.
     same_folder = "cwd" in given and given["cwd"] == config.options.get("cwd")
+    if config.worktree is not None and "cwd" in given and not same_folder:
+        raise BadRequest(
+            f"option 'cwd': this session works in its worktree {config.worktree.path}; create a session for another folder"
+        )
     agent.check_options(given, config.workspace_key, any_folder=any_folder or same_folder)
     options = {**config.options, **{n: v for n, v in given.items() if n not in hidden}}
     secrets = {**config.secrets, **{n: v for n, v in given.items() if n in hidden}}

@@ -149,11 +149,11 @@ def router(gateway: Gateway, base: str, tag: str) -> APIRouter:
 def session_extensions(gateway: Gateway, base: str, tag: str) -> list[BaseRoute]:
     """Return the routes of the extensions about sessions, which only this version has."""
     # Imported when they are first needed: they are not part of a start.
-    from gateway.protocols.aap import folders, search, session_changes, session_log, session_updates, stored_messages
+    from gateway.protocols.aap import folders, search, session_changes, session_log, session_updates, stored_messages, worktrees
 
     routes: list[BaseRoute] = []
     for router_of in (session_log.router, stored_messages.router, folders.router):
         routes += router_of(gateway, base, tag, SESSION).routes
     for of_sessions in (session_updates.router, session_changes.router):
         routes += of_sessions(gateway, base, tag, SessionInfoV3, ClientTool).routes
-    return [*routes, *search.router(gateway, base, tag).routes]
+    return [*routes, *search.router(gateway, base, tag).routes, *worktrees.router(gateway, base, tag).routes]

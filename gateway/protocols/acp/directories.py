@@ -19,6 +19,7 @@ from gateway.protocols.acp.session_requests import (
     ResumeSessionRequest,
 )
 from gateway.sessions.settings import SessionSettings
+from gateway.worktrees.worktrees import SessionWorktree
 
 
 def require_string_directories(params: Any) -> None:
@@ -40,9 +41,15 @@ def with_directories(
 
     `any_folder` is the caller's right to name folders outside of the agent's own.
     """
+    key = config.workspace_key
+    if request.cwd and os.path.realpath(request.cwd) == worktree_folder(config):
+        # Of the session that is forked: the new one has a worktree of its own.
+        folder = agent.folder_of(config.options, key)
+    else:
+        folder = _requested_folder(agent, request, key, any_folder)
     return replace(
         config,
-        options={**config.options, "cwd": _requested_folder(agent, request, config.workspace_key, any_folder)},
+        options={**config.options, "cwd": folder},
         additional_directories=directories(agent, request, config.workspace_key, any_folder),
     )
 
@@ -61,7 +68,7 @@ def with_additional_directories(
     """
     key = config.workspace_key
     current = agent.folder_of(config.options, key)
-    if request.cwd not in ("", ".") and os.path.realpath(request.cwd) != current:
+    if request.cwd not in ("", ".") and os.path.realpath(request.cwd) not in (current, worktree_folder(config)):
         requested = _requested_folder(agent, request, key, any_folder)
         if requested != current:
             session = request.session_id
@@ -69,6 +76,18 @@ def with_additional_directories(
                 f"cwd: session {session!r} works in {current}, not in {requested}; load it with its own folder, or fork it"
             )
     return replace(config, additional_directories=directories(agent, request, key, any_folder))
+
+
+def worktree_folder(config: SessionSettings) -> str | None:
+    """Return the folder in its worktree that a session works in; None if it has none."""
+    return None if config.worktree is None else config.worktree.folder
+
+
+def worktree_meta(worktree: SessionWorktree | None) -> dict[str, Any] | None:
+    """Return the `_meta` of a session that works in a worktree instead of its `cwd`; None for others."""
+    if worktree is None:
+        return None
+    return {"portico/worktree": {"cwd": worktree.folder, "path": worktree.path, "branch": worktree.branch}}
 
 
 def directories(

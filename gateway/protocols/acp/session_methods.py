@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os.path
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -42,7 +42,7 @@ from gateway.agents.configured_agents import ConfiguredAgent
 from gateway.errors import BadRequest, Conflict, NotFound
 from gateway.gateway import Gateway
 from gateway.protocols.acp.content import user_message
-from gateway.protocols.acp.directories import with_additional_directories, with_directories
+from gateway.protocols.acp.directories import with_additional_directories, with_directories, worktree_meta
 from gateway.protocols.acp.initialization import ClientFeatures
 from gateway.protocols.acp.modes_and_config_options import with_mode, with_option
 from gateway.protocols.acp.rpc import Client, RpcError
@@ -57,6 +57,7 @@ from gateway.security.authentication import Caller
 from gateway.sessions.session import Session
 from gateway.sessions.settings import SessionSettings
 from gateway.store import SessionListRow
+from gateway.worktrees.worktrees import SessionWorktree
 
 log = logging.getLogger(__name__)
 
@@ -105,17 +106,17 @@ class OpenSessions:
     async def open_new(self, session: Session) -> Reply:
         """Return the answer of `session/new`, whose session is created."""
         view = await self._open(session)
-        return Reply(NewSessionResponse(session_id=session.id, **view.info.settings()), self._start_following(view))
+        return Reply(NewSessionResponse(session_id=session.id, **_described(view)), self._start_following(view))
 
     async def load(self, request: LoadSessionRequest) -> Reply:
         view = await self._reopen(request)
         await view.replay()
-        return Reply(LoadSessionResponse(**view.info.settings()), self._start_following(view))
+        return Reply(LoadSessionResponse(**_described(view)), self._start_following(view))
 
     async def resume(self, request: ResumeSessionRequest) -> Reply:
         view = await self._reopen(request)
         await view.skip()
-        return Reply(ResumeSessionResponse(**view.info.settings()), self._start_following(view))
+        return Reply(ResumeSessionResponse(**_described(view)), self._start_following(view))
 
     async def fork(self, request: ForkSessionRequest) -> Reply:
         """Create a session with the history and the settings of another. The two are independent from then on.
@@ -134,7 +135,7 @@ class OpenSessions:
         self._gateway.sessions.prepare(session)
         view = await self._open(session)
         await view.skip()
-        return Reply(ForkSessionResponse(session_id=view.session.id, **view.info.settings()), self._start_following(view))
+        return Reply(ForkSessionResponse(session_id=view.session.id, **_described(view)), self._start_following(view))
 
     async def _reopen(self, request: LoadSessionRequest | ResumeSessionRequest) -> SessionView:
         session = await self._found(request.session_id)
@@ -185,7 +186,7 @@ class OpenSessions:
         while True:
             rows = await self._gateway.store.sessions.page_of_agent(self._agent.name, owner, PAGE_SIZE, after)
             for n, row in enumerate(rows, 1):
-                if cwd is None or cwd == self._folder_of(row):
+                if cwd is None or cwd in self._folders_of(row):
                     sessions.append(self._info(row))
                 if len(sessions) == PAGE_SIZE and (n < len(rows) or len(rows) == PAGE_SIZE):
                     return Reply(ListSessionsResponse(sessions=sessions, next_cursor=encode_cursor(row.created_at, row.id)))
@@ -196,6 +197,11 @@ class OpenSessions:
     def _folder_of(self, row: SessionListRow) -> str:
         return self._agent.folder_of(row.config.get("options", {}), row.config.get("workspace_key"))
 
+    def _folders_of(self, row: SessionListRow) -> Sequence[str]:
+        """The folder of a session, and that of its worktree."""
+        worktree = SessionWorktree.from_json(row.config.get("worktree"))
+        return [self._folder_of(row), *([worktree.folder] if worktree is not None else [])]
+
     def _info(self, row: SessionListRow) -> SessionInfo:
         used = datetime.fromtimestamp(row.used_at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         return SessionInfo(
@@ -204,6 +210,7 @@ class OpenSessions:
             additional_directories=row.config.get("additional_directories") or None,
             title=displayed_title(row),
             updated_at=used,
+            field_meta=worktree_meta(SessionWorktree.from_json(row.config.get("worktree"))),
         )
 
     async def close(self, request: CloseSessionRequest) -> Reply:
@@ -301,6 +308,11 @@ class OpenSessions:
             await view.session.configure(change(view.session.config))
         await view.send_settings()
         self._gateway.sessions.prepare(view.session)
+
+
+def _described(view: SessionView) -> dict[str, Any]:
+    """What the response to a request that opens a session has."""
+    return {**view.info.settings(), "field_meta": worktree_meta(view.session.config.worktree)}
 
 
 async def _log_failure(outcome: PromptResponse | RpcError) -> None:

@@ -14,6 +14,7 @@ from typing import Any, cast
 
 from acp.schema import PromptResponse, SessionNotification
 
+from drivers.contract.client_services import READ, WRITE
 from drivers.contract.driver_info import ASK_MODE
 from drivers.contract.events import (
     DELTAS,
@@ -93,9 +94,8 @@ class SessionView:
         self.session, self.info = session, info
         self._compactions = features.compactions
         self._client = client
-        options = session.agent.without_locked(session.config.options)
-        self._cwd = str(session.agent.stored_directory(options.get("cwd"), session.config.workspace_key))
-        self._services = AcpClientServices(session.id, client, features.methods)
+        self._cwd = str(session.working_directory())
+        self._services = AcpClientServices(session.id, client, _methods(session, features))
         self._updates = Updates(
             uuid.uuid4().hex[:8],
             self._cwd,
@@ -484,3 +484,8 @@ class SessionView:
 def _needs_application(calls: Iterable[AwaitedCall]) -> str:
     names = ", ".join(repr(call.id) for call in calls if call.wants == "result")
     return f"tool call {names} waits for its result from the application, over AAP; answer it there, or session/cancel it"
+
+
+def _methods(session: Session, features: ClientFeatures) -> frozenset[str]:
+    """What the client does for the agent. Not files of a worktree: editors refuse paths outside of the project that they show."""
+    return features.methods if session.config.worktree is None else features.methods - {READ, WRITE}

@@ -1,0 +1,1 @@
+"""Worktrees: a checkout of the repository for each session, by the user's `git`."""

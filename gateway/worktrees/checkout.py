@@ -1,0 +1,431 @@
+"""One worktree: its state, its changes, a commit of them, and the merge of its branch. All by git; nothing is stored here."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from gateway.errors import BadRequest, Conflict, NotFound
+from gateway.store import WorktreeRecord
+from gateway.worktrees.git import CHECKOUT_SECONDS, Git, GitFailed, conflict, without_own_programs
+
+SHOWN_NAMES = 20
+"""Files that an error names."""
+MAX_FILES = 2000
+"""Changed files of a state. There may be more."""
+MAX_DIFF = 1024 * 1024
+"""Bytes of one file's diff."""
+_OPERATIONS = {
+    "MERGE_HEAD": "merge",
+    "rebase-merge": "rebase",
+    "rebase-apply": "rebase",
+    "CHERRY_PICK_HEAD": "cherry-pick",
+    "REVERT_HEAD": "revert",
+    "BISECT_LOG": "bisect",
+}
+"""What is in the git directory of a worktree while such an operation is under way."""
+_STATUS: dict[str, Literal["added", "modified", "deleted", "renamed"]] = {"A": "added", "D": "deleted", "R": "renamed"}
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedFile:
+    """A file that differs from the base. Lines are None for a file that is not text. `old_path` is that of a renamed one."""
+
+    path: str
+    status: Literal["added", "modified", "deleted", "renamed"]
+    old_path: str | None = None
+    additions: int | None = None
+    deletions: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What differs between the base and the files of the worktree, those that are not committed and not ignored included."""
+
+    files: Sequence[ChangedFile]
+    truncated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """The state of a worktree.
+
+    `head` is its commit, `branch` what is checked out (None without a branch). `ahead` and `behind` count commits against the
+    base branch, or against the commit that it began with where that branch is gone (`base_exists`). `own_commits` are those that
+    no other branch, remote branch or tag has. `uncommitted` are the paths of changed and new files, `operation` names what git
+    has under way. `submodules`: it has submodules with repositories of their own.
+    """
+
+    head: str
+    branch: str | None
+    base_exists: bool
+    ahead: int
+    behind: int
+    own_commits: int
+    uncommitted: Sequence[str]
+    operation: str | None
+    submodules: bool
+
+    @property
+    def unmerged_work(self) -> str | None:
+        """What would be lost with the worktree and its branch, in words; None if nothing would."""
+        found = []
+        if self.uncommitted:
+            found.append(f"changes that are not committed ({names(self.uncommitted)})")
+        if self.own_commits:
+            found.append("one commit" if self.own_commits == 1 else f"{self.own_commits} commits")
+            found[-1] += " that no other branch has"
+        if self.operation:
+            found.append(f"a {self.operation} under way")
+        if self.submodules:
+            found.append("submodules with repositories of their own")
+        return ", ".join(found) or None
+
+
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """What a merge has done; `commit` is that of the base branch now."""
+
+    outcome: Literal["up_to_date", "fast_forward", "merge_commit"]
+    branch: str
+    commit: str
+
+
+class Checkout:
+    """The files and the branch of a worktree. Make it with `opened`."""
+
+    def __init__(self, record: WorktreeRecord, git: Git) -> None:
+        self._record, self._git = record, git
+
+    @classmethod
+    async def opened(cls, record: WorktreeRecord) -> Checkout:
+        """Return the checkout of a worktree. Raises Conflict if the repository or the folder is gone."""
+        path, git_dir = Path(record.path), Path(record.git_dir)
+        await asyncio.to_thread(_require_folders, record)
+        # Both are named, since an agent can change what is in the folder.
+        bare = Git(path, git_dir, path)
+        try:
+            return cls(record, Git(path, git_dir, path, await without_own_programs(bare)))
+        except GitFailed as error:
+            raise conflict(f"git cannot read the worktree {path}", error) from error
+
+    # -- reading ----------------------------------------------------------------------------------------------------------
+
+    async def state(self) -> State:
+        """Return the state. Raises Conflict if the branch is gone, or git cannot read the worktree."""
+        record, git = self._record, self._git
+        try:
+            head = await self._head()
+            branch = await self._branch()
+            base = await self._base()
+            ahead, behind = (
+                (await git("rev-list", "--left-right", "--count", f"{head}...{base or record.base_commit}")).text.split()
+            )  # fmt: skip
+            own = [head, *([found] if (found := await self._commit_of(record.branch)) else [])]
+            others = ("--not", record.base_commit, f"--exclude={record.branch}", "--branches", "--remotes", "--tags")
+            count = int((await git("rev-list", "--count", *own, *others)).text)
+            uncommitted = await self._uncommitted()
+        except GitFailed as error:
+            raise conflict(f"git cannot read the worktree {record.path}", error) from error
+        git_dir = Path(record.git_dir)
+        operation = next((name for file, name in _OPERATIONS.items() if (git_dir / file).exists()), None)
+        submodules = (git_dir / "modules").is_dir()
+        return State(
+            head, branch, base is not None, int(ahead), int(behind), count, uncommitted, operation, submodules
+        )  # fmt: skip
+
+    async def changes(self, temporary: Path) -> Changes:
+        """Return the changed files. `temporary` is a folder for temporary files. Raises Conflict."""
+        try:
+            async with self._tree(temporary) as (base, tree, extra):
+                compared = ("-M", "-z", base, tree)
+                counts = await self._diff("--numstat", *compared, extra=extra)
+                kinds = await self._diff("--name-status", *compared, extra=extra)
+        except GitFailed as error:
+            raise conflict("git cannot compare the worktree with its base", error) from error
+        lines = _numbers(counts)
+        files = [_changed(one, lines) for one in _kinds(kinds)]
+        return Changes(files[:MAX_FILES], len(files) > MAX_FILES)
+
+    async def diff(self, path: str, temporary: Path) -> tuple[str, bool]:
+        """Return the diff of a changed file, in git's format, and whether it is cut. Raises NotFound and Conflict."""
+        try:
+            async with self._tree(temporary) as (base, tree, extra):
+                kinds = _kinds(await self._diff("--name-status", "-M", "-z", base, tree, extra=extra))
+                found = next((one for one in kinds if one[2] == path), None)
+                if found is None:
+                    raise NotFound(f"path: {path[:200]!r} does not differ from the base; GET the worktree for the files that do")
+                paths = [one for one in found[1:] if one]
+                output = await self._git(
+                    "diff", "--no-ext-diff", "--no-textconv", "-M", base, tree, "--", *paths, limit=MAX_DIFF, extra=extra
+                )
+        except GitFailed as error:
+            raise conflict("git cannot compare the worktree with its base", error) from error
+        return output.data.decode(errors="replace"), output.truncated
+
+    async def _diff(self, *arguments: str, extra: dict[str, str]) -> list[str]:
+        output = await self._git("diff", "--no-ext-diff", "--no-textconv", *arguments, extra=extra, seconds=CHECKOUT_SECONDS)
+        return output.fields
+
+    @asynccontextmanager
+    async def _tree(self, temporary: Path) -> AsyncIterator[tuple[str, str, dict[str, str]]]:
+        """Give the base's commit, and the tree of the files as they are, with the variables to read it. The repository gets
+        nothing: the objects are in a temporary folder."""
+        objects = Path(self._record.repository) / "objects"
+        with tempfile.TemporaryDirectory(dir=temporary, ignore_cleanup_errors=True) as folder:
+            (new := Path(folder) / "objects").mkdir()
+            extra = {"GIT_OBJECT_DIRECTORY": str(new), "GIT_ALTERNATE_OBJECT_DIRECTORIES": _quoted(objects)}
+            head, base = await self._head(), await self._base()
+            compared = self._record.base_commit
+            if base is not None:
+                found = await self._git("merge-base", head, base, ok=(0, 1))
+                compared = found.text or compared
+            yield compared, await self._written_tree(Path(folder) / "index", extra), extra
+
+    async def _written_tree(self, index: Path, extra: dict[str, str]) -> str:
+        """Write the files, new ones included and ignored ones not, as a tree. The index of the worktree stays as it is."""
+        current = Path(self._record.git_dir) / "index"
+        if current.exists():
+            await asyncio.to_thread(shutil.copyfile, current, index)
+        extra = {**extra, "GIT_INDEX_FILE": str(index)}
+        await self._git("add", "--all", "--", ".", extra=extra, seconds=CHECKOUT_SECONDS)
+        return (await self._git("write-tree", extra=extra)).text
+
+    async def snapshot(self, temporary: Path) -> tuple[str, str]:
+        """Return the commit, and the tree of the files as they are, which is in the repository from then on. Raises Conflict."""
+        try:
+            with tempfile.TemporaryDirectory(dir=temporary, ignore_cleanup_errors=True) as folder:
+                return await self._head(), await self._written_tree(Path(folder) / "index", {})
+        except GitFailed as error:
+            raise conflict("git cannot copy the files of the worktree", error) from error
+
+    async def restore(self, tree: str) -> None:
+        """Give the files the contents of a tree, uncommitted. Raises GitFailed."""
+        await self._git("restore", f"--source={tree}", "--worktree", "--no-overlay", "--", ".", seconds=CHECKOUT_SECONDS)
+
+    # -- changing ---------------------------------------------------------------------------------------------------------
+
+    async def commit(self, message: str, temporary: Path) -> str:
+        """Commit all changes, new files included, and return the commit. Raises Conflict; then nothing has changed."""
+        try:
+            head, state = await self._head(), await self.state()
+            if state.operation:
+                raise Conflict(f"a {state.operation} is under way in the worktree; end it there, or let the agent end it")
+            with tempfile.TemporaryDirectory(dir=temporary, ignore_cleanup_errors=True) as folder:
+                tree = await self._written_tree(Path(folder) / "index", {})
+            if tree == (await self._git("rev-parse", f"{head}^{{tree}}")).text:
+                raise Conflict("the worktree has no changes to commit")
+            commit = (await self._git("commit-tree", tree, "-p", head, "-m", message)).text
+            await self._git("update-ref", "-m", "commit by portico", "HEAD", commit, head)
+            # The index has what the commit has.
+            await self._git("reset", "--quiet", "--mixed", seconds=CHECKOUT_SECONDS)
+        except GitFailed as error:
+            raise conflict("git does not commit", error) from error
+        return commit
+
+    async def merge(self) -> Merge:
+        """Merge the branch of the worktree into its base branch: as a fast-forward, or with a merge commit.
+
+        Raises Conflict, with the names of the files that conflict or are in the way; then nothing has changed.
+        """
+        record = self._record
+        state = await self.state()
+        if record.base_branch is None:
+            raise Conflict("the folder had no branch checked out when the session began; merge by hand, into the branch you want")
+        if not state.base_exists:
+            raise Conflict(f"the base branch {record.base_branch!r} is gone; merge by hand, into the branch you want")
+        if state.branch != record.branch:
+            now = f"branch {state.branch!r}" if state.branch else "a commit without a branch"
+            raise Conflict(f"the worktree has {now} checked out; check out {record.branch!r} there first")
+        if state.operation:
+            raise Conflict(f"a {state.operation} is under way in the worktree; end it there, or let the agent end it")
+        if state.uncommitted:
+            raise Conflict(f"changes are not committed ({names(state.uncommitted)}); commit them first, or let the agent do it")
+        try:
+            return await self._merge(state.head, record.base_branch)
+        except GitFailed as error:
+            raise conflict(f"git does not merge into {record.base_branch!r}", error) from error
+
+    async def _merge(self, head: str, target: str) -> Merge:
+        git, base = self._git, await self._base()
+        assert base is not None
+        if await git.succeeds("merge-base", "--is-ancestor", head, base):
+            return Merge("up_to_date", target, base)
+        checkout = await self._checked_out(target)
+        if checkout is not None:
+            await _require_clean(checkout, target)
+        if await git.succeeds("merge-base", "--is-ancestor", base, head):
+            await self._advance(checkout, target, head, base)
+            return Merge("fast_forward", target, head)
+        tree = await self._merged_tree(base, head, target)
+        text = f"Merge branch '{self._record.branch}' into {target}"
+        commit = (await git("commit-tree", tree, "-p", base, "-p", head, "-m", text)).text
+        await self._advance(checkout, target, commit, base)
+        return Merge("merge_commit", target, commit)
+
+    async def _merged_tree(self, base: str, head: str, target: str) -> str:
+        """Return the tree of a merge, which no checkout gets yet. Raises Conflict with the files that conflict."""
+        try:
+            output = await self._git(
+                "merge-tree",
+                "--write-tree",
+                "--name-only",
+                "--no-messages",
+                "-z",
+                base,
+                head,
+                ok=(0, 1),
+                seconds=CHECKOUT_SECONDS,
+            )
+        except GitFailed as error:
+            if error.status == 129:
+                raise Conflict(f"{target!r} has other commits since; to merge them, git 2.38 or newer is needed") from error
+            raise
+        fields = output.fields
+        if output.status == 1:
+            raise Conflict(
+                f"{target!r} and {self._record.branch!r} conflict in {names(sorted(set(filter(None, fields[1:]))))}; let the "
+                f"agent merge {target!r} into its branch, or merge by hand. Nothing has changed"
+            )
+        return fields[0]
+
+    async def _checked_out(self, branch: str) -> Git | None:
+        """Git in the folder in which a branch is checked out; None if none is, or it is gone."""
+        folder: Path | None = None
+        repository = Path(self._record.repository)
+        for line in (await self._git("worktree", "list", "--porcelain", "-z")).fields:
+            if line.startswith("worktree "):
+                folder = Path(line.removeprefix("worktree "))
+                if folder == repository:
+                    # Of a submodule, git 2.39 lists its git directory instead of its folder.
+                    file = str(repository / "config")
+                    found = (await self._git("config", "--file", file, "core.worktree", ok=(0, 1))).text
+                    folder = await asyncio.to_thread((repository / found).resolve)
+            elif line == f"branch refs/heads/{branch}" and folder is not None and folder.is_dir():
+                return self._checkout_in(folder)
+        return None
+
+    async def _advance(self, checkout: Git | None, branch: str, commit: str, base: str) -> None:
+        """Move a branch forward, with the folder in which it is checked out. Git changes nothing where it refuses that."""
+        if checkout is None:
+            await self._git("update-ref", "-m", "merge by portico", f"refs/heads/{branch}", commit, base)
+            return
+        await checkout("merge", "--quiet", "--ff-only", commit, seconds=CHECKOUT_SECONDS)
+
+    def _checkout_in(self, folder: Path) -> Git:
+        """Git in a folder of the repository. Its git directory is named, since an agent may have changed what the folder says."""
+        repository, git_dir = Path(self._record.repository), Path(self._record.repository)
+        for linked in (repository / "worktrees").iterdir():
+            with suppress(OSError):
+                if Path((linked / "gitdir").read_text().strip()).parent == folder:
+                    git_dir = linked
+        return Git(folder, git_dir, folder, self._git.config)
+
+    # -- parts ------------------------------------------------------------------------------------------------------------
+
+    async def _head(self) -> str:
+        output = await self._git("rev-parse", "--verify", "--quiet", "HEAD^{commit}", ok=(0, 1))
+        if output.status:
+            raise Conflict(f"the branch of the worktree {self._record.path} was deleted; its files are there. Create it again")
+        return output.text
+
+    async def _branch(self) -> str | None:
+        return (await self._git("symbolic-ref", "--quiet", "HEAD", ok=(0, 1))).text.removeprefix("refs/heads/") or None
+
+    async def _base(self) -> str | None:
+        """The commit of the base branch; None if there is none."""
+        return await self._commit_of(self._record.base_branch) if self._record.base_branch is not None else None
+
+    async def _commit_of(self, branch: str) -> str | None:
+        return (await self._git("rev-parse", "--verify", "--quiet", f"refs/heads/{branch}^{{commit}}", ok=(0, 1))).text or None
+
+    async def _uncommitted(self) -> list[str]:
+        return await _changed_paths(self._git, "--untracked-files=all")
+
+
+def _require_folders(record: WorktreeRecord) -> None:
+    if not os.path.isdir(record.repository):
+        raise Conflict(f"the repository {record.repository} is gone; the files of the worktree are in {record.path}")
+    if not os.path.isdir(record.path):
+        raise Conflict(f"the folder {record.path} of the worktree is gone; the next turn of its session creates it again")
+    if not os.path.isdir(record.git_dir):
+        raise Conflict(f"the repository does not know the worktree {record.path} any more; its files are there")
+
+
+async def _changed_paths(git: Git, untracked: str) -> list[str]:
+    output = await git(
+        "status", "--porcelain", "-z", "--no-renames", "--ignore-submodules=none", untracked,
+        extra={"GIT_OPTIONAL_LOCKS": "0"}, seconds=CHECKOUT_SECONDS,
+    )  # fmt: skip
+    return [printable(line[3:]) for line in output.fields]
+
+
+async def _require_clean(checkout: Git, branch: str) -> None:
+    changed = await _changed_paths(checkout, "--untracked-files=no")
+    if changed:
+        raise Conflict(
+            f"{checkout.folder}, where {branch!r} is checked out, has changes that are not committed ({names(changed)}); commit "
+            "or stash them there first. Nothing has changed"
+        )
+
+
+def names(paths: Sequence[str]) -> str:
+    """Return paths for an error: the first of them, and how many others there are."""
+    shown = ", ".join(paths[:SHOWN_NAMES])
+    return shown if len(paths) <= SHOWN_NAMES else f"{shown} and {len(paths) - SHOWN_NAMES} others"
+
+
+def printable(path: str) -> str:
+    """Return a path as text: bytes that are not UTF-8 are replaced."""
+    return os.fsencode(path).decode(errors="replace")
+
+
+def message_of(text: str) -> str:
+    """Return the message of a commit. Raises BadRequest for one without text."""
+    found = "\n".join(line.rstrip() for line in text.strip().splitlines())
+    if not found or "\0" in found:
+        raise BadRequest("message: a commit needs a message, without null characters")
+    return found
+
+
+_Kind = tuple[str, str | None, str]
+"""The letter of a change, the old path of a renamed file, and the path."""
+
+
+def _kinds(fields: Sequence[str]) -> list[_Kind]:
+    found, rest = list[_Kind](), iter(fields)
+    for letter in rest:
+        first = next(rest)
+        found.append((letter[0], first, next(rest)) if letter[0] in "RC" else (letter[0], None, first))
+    return found
+
+
+def _numbers(fields: Sequence[str]) -> dict[str, tuple[int | None, int | None]]:
+    """Added and deleted lines by path."""
+    found, rest = dict[str, tuple[int | None, int | None]](), iter(fields)
+    for line in rest:
+        added, deleted, path = line.split("\t", 2)
+        if not path:
+            next(rest)
+            path = next(rest)
+        found[path] = (None, None) if added == "-" else (int(added), int(deleted))
+    return found
+
+
+def _changed(kind: _Kind, lines: dict[str, tuple[int | None, int | None]]) -> ChangedFile:
+    letter, old, path = kind
+    added, deleted = lines.get(path, (None, None))
+    return ChangedFile(printable(path), _STATUS.get(letter, "modified"), None if old is None else printable(old), added, deleted)
+
+
+def _quoted(path: Path) -> str:
+    """Return a path for a list that colons separate."""
+    text = str(path)
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"' if set(text) & set(':"\n') else text

@@ -1,0 +1,358 @@
+"""Worktrees: creates, finds and removes the worktrees of sessions.
+
+A row in the store comes before anything in the repository, and goes after it: whatever a killed gateway has left is found again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import re
+import shutil
+import stat
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+from weakref import WeakValueDictionary
+
+from gateway.errors import AgentProblem, Conflict, GatewayError, NotFound
+from gateway.private_files import private_directory
+from gateway.store import Store, WorktreeRecord
+from gateway.worktrees.checkout import Checkout
+from gateway.worktrees.git import CHECKOUT_SECONDS, Git, GitFailed, conflict, without_own_programs
+from gateway.worktrees.source import Source, source_of
+
+log = logging.getLogger(__name__)
+
+BRANCHES = "portico/"
+"""What the names of the branches begin with."""
+ID_LENGTH = 12
+"""Characters of a session's id in the names of its branch and folder."""
+MAX_NAME = 40
+
+
+@dataclass(frozen=True, slots=True)
+class SessionWorktree:
+    """What a session knows of its worktree: the folder `path` with the `branch`, and the working `folder` in it.
+
+    `base` is the checkout that it was made from: the same files are there under the same names.
+    """
+
+    path: str
+    folder: str
+    branch: str
+    base: str
+
+    def to_json(self) -> dict[str, str]:
+        """As JSON data."""
+        return {"path": self.path, "folder": self.folder, "branch": self.branch, "base": self.base}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any] | None) -> SessionWorktree | None:
+        """Return what `to_json` gave; None for None."""
+        return None if data is None else cls(**data)
+
+
+class Worktrees:
+    """All worktrees of the gateway, in `folder`. `data_dir` is the gateway's data directory.
+
+    Commands that change what the worktrees of a repository share run one after the other for each repository.
+    """
+
+    def __init__(self, store: Store, data_dir: Path) -> None:
+        self._store, self._data_dir = store, Path(os.path.realpath(data_dir))
+        self.folder = self._data_dir / "worktrees"
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._recovery: asyncio.Task[None] | None = None
+
+    # -- creation ---------------------------------------------------------------------------------------------------------
+
+    async def create(
+        self, session_id: str, owner: str | None, agent: str, folder: Path, origin: SessionWorktree | None = None
+    ) -> SessionWorktree:
+        """Create the worktree of a new session, whose folder is `folder`. Call `created` once the session is stored.
+
+        With `origin`, the worktree of the session that it is a fork of, it has the commits and the uncommitted changes of that.
+        Raises BadRequest for a folder that cannot have one, Conflict and AgentProblem; then nothing is left of it.
+        """
+        source = await source_of(folder, self._data_dir)
+        before = await self._of_path(origin.path) if origin is not None else None
+        found = self._place(session_id, source)
+        record = WorktreeRecord(
+            session_id,
+            owner,
+            agent,
+            str(source.repository),
+            "",
+            found.path,
+            found.branch,
+            source.branch,
+            source.commit,
+            time.time(),
+        )
+        tree: str | None = None
+        commit = source.commit
+        if before is not None and before.repository == record.repository:
+            record = replace(record, base_branch=before.base_branch, base_commit=before.base_commit)
+            commit, tree = await (await Checkout.opened(before)).snapshot(self._temporary())
+        await self._store.worktrees.add(record)
+        try:
+            record = await self._add(record, commit)
+            if tree is not None:
+                await (await Checkout.opened(record)).restore(tree)
+            await asyncio.to_thread(Path(found.folder).mkdir, parents=True, exist_ok=True)
+        except BaseException as error:
+            await asyncio.shield(self.discard(session_id))
+            if isinstance(error, GitFailed):
+                raise conflict(f"git cannot create a worktree of {source.top}", error) from error
+            if isinstance(error, OSError):
+                raise AgentProblem(f"the worktree {found.path} cannot be created: {error.strerror}") from error
+            raise
+        return found
+
+    async def created(self, session_id: str) -> None:
+        """The session of a worktree is stored."""
+        await self._store.worktrees.update(session_id, ready=True)
+
+    async def ensure(
+        self, session_id: str, owner: str | None, agent: str, found: SessionWorktree, folder: Callable[[], Path]
+    ) -> None:
+        """Create the folder of a session's worktree again if it is gone: on its branch, or on a new one if that is gone too.
+
+        `folder` returns the folder that the session was created with. Raises GatewayError.
+        """
+        if await asyncio.to_thread(_is_there, found):
+            return
+        record = await self._store.worktrees.get(session_id)
+        # Not the branch of that time: the user may have merged and removed the worktree, and the session goes on from there.
+        source = await source_of(folder(), self._data_dir)
+        log.warning("session %s: its worktree %s is gone and is created again", session_id, found.path)
+        if record is None:
+            record = WorktreeRecord(
+                session_id, owner, agent, str(source.repository), "", found.path, found.branch, source.branch, source.commit,
+                time.time(), ready=True,
+            )  # fmt: skip
+            await self._store.worktrees.add(record)
+        try:
+            await self._add(record, source.commit)
+        except GitFailed as error:
+            raise conflict(f"git cannot create the worktree {found.path} again", error) from error
+        await asyncio.to_thread(Path(found.folder).mkdir, parents=True, exist_ok=True)
+
+    def _place(self, session_id: str, source: Source) -> SessionWorktree:
+        short = session_id.removeprefix("sess_")[:ID_LENGTH]
+        name = re.sub(r"[^A-Za-z0-9._-]+", "-", source.top.name).strip("-.")[:MAX_NAME] or "repository"
+        path = self.folder / f"{name}-{short}"
+        return SessionWorktree(str(path), str(path / source.subfolder), BRANCHES + short, str(source.top))
+
+    async def _add(self, record: WorktreeRecord, commit: str) -> WorktreeRecord:
+        """Create the folder of a worktree, on its branch or on a new one at a commit. Raises GitFailed and AgentProblem."""
+        await asyncio.to_thread(private_directory, self.folder)
+        async with self._lock(record.repository):
+            git = await _shared_git(record)
+            known = await git.succeeds("rev-parse", "--verify", "--quiet", f"refs/heads/{record.branch}")
+            # With the force, git takes the path of a worktree that it knows and that is gone.
+            options = ["--force", "--quiet"]
+            on = ["--", record.path, record.branch] if known else ["--no-track", "-b", record.branch, "--", record.path, commit]
+            if known and (used := await _folder_with(git, record.branch)) not in (None, record.path):
+                raise GitFailed(f"its branch {record.branch!r} is checked out in {used}; check out another one there", 128)
+            await git("worktree", "add", *options, *on, seconds=CHECKOUT_SECONDS)
+            # Read before an agent can change it.
+            text = await asyncio.to_thread((Path(record.path) / ".git").read_text)
+        git_dir = str(Path(text.removeprefix("gitdir:").strip()))
+        await self._store.worktrees.update(record.session_id, git_dir=git_dir)
+        return replace(record, git_dir=git_dir)
+
+    # -- finding ----------------------------------------------------------------------------------------------------------
+
+    async def all(self) -> list[WorktreeRecord]:
+        """All worktrees, the newest first, those of deleted sessions included."""
+        return await self._store.worktrees.all()
+
+    async def get(self, session_id: str) -> WorktreeRecord:
+        """The worktree of a session, which may have been deleted. Raises NotFound."""
+        found = await self._store.worktrees.get(session_id)
+        if found is None:
+            raise no_worktree(session_id)
+        return found
+
+    async def _of_path(self, path: str) -> WorktreeRecord | None:
+        return next((one for one in await self._store.worktrees.all() if one.path == path), None)
+
+    async def open(self, record: WorktreeRecord) -> Checkout:
+        """The files and the branch of a worktree. Raises Conflict if they are gone."""
+        return await Checkout.opened(record)
+
+    def _temporary(self) -> Path:
+        private_directory(self.folder)
+        return self.folder
+
+    @property
+    def temporary(self) -> Path:
+        """A folder for temporary files, which is there."""
+        return self._temporary()
+
+    def lock(self, record: WorktreeRecord) -> asyncio.Lock:
+        """The lock for what changes the repository of a worktree."""
+        return self._lock(record.repository)
+
+    def _lock(self, repository: str) -> asyncio.Lock:
+        return self._locks.setdefault(repository, asyncio.Lock())
+
+    # -- removal ----------------------------------------------------------------------------------------------------------
+
+    async def remove(self, record: WorktreeRecord, *, force: bool = False) -> None:
+        """Remove a worktree with its files and its branch.
+
+        Raises Conflict if work would be lost with it, or that cannot be known, unless `force` is set; then it is as it was.
+        """
+        async with self._lock(record.repository):
+            if not force:
+                await self._require_no_loss(record)
+            await self._remove(record)
+
+    async def _require_no_loss(self, record: WorktreeRecord) -> None:
+        if not await asyncio.to_thread(os.path.exists, record.path):
+            # What is left is the branch.
+            try:
+                git = await _shared_git(record)
+                others = ("--not", record.base_commit, f"--exclude={record.branch}", "--branches", "--remotes", "--tags")
+                if not await git.succeeds("rev-parse", "--verify", "--quiet", f"refs/heads/{record.branch}"):
+                    return
+                count = int((await git("rev-list", "--count", f"refs/heads/{record.branch}", *others)).text)
+            except GitFailed as error:
+                raise conflict(f"git cannot tell what the branch {record.branch!r} has", error) from error
+            if count:
+                raise Conflict(f"the branch {record.branch!r} has {count} commits that no other branch has; {_FORCE}")
+            return
+        state = await (await Checkout.opened(record)).state()
+        if (work := state.unmerged_work) is not None:
+            raise Conflict(f"the worktree {record.path} has {work}; {_FORCE}")
+
+    async def _remove(self, record: WorktreeRecord) -> None:
+        """Remove what there is of a worktree, and its row last. Each step does nothing where it was done before."""
+        try:
+            await asyncio.to_thread(_remove_tree, Path(record.path))
+        except OSError as error:
+            raise Conflict(
+                f"{error.filename or record.path} cannot be removed: {error.strerror}; remove it, then try again"
+            ) from error
+        if await asyncio.to_thread(os.path.isdir, record.repository):
+            git = await _shared_git(record)
+            # Git knows no worktree there if it was not created, or was removed before.
+            with suppress(GitFailed):
+                await git("worktree", "remove", "--force", "--force", "--", record.path)
+            # It stays where the user has it checked out elsewhere.
+            with suppress(GitFailed):
+                await git("branch", "--quiet", "-D", "--", record.branch)
+        await self._store.worktrees.remove(record.session_id)
+
+    async def discard(self, session_id: str) -> None:
+        """Remove the worktree of a session that was not created. It raises nothing: what is left is removed at the next start."""
+        record = await self._store.worktrees.get(session_id)
+        if record is None:
+            return
+        try:
+            await self.remove(record, force=True)
+        except Exception as error:
+            log.warning("the worktree %s of a session that was not created is removed at the next start: %s", record.path, error)
+
+    async def release(self, session_id: str) -> None:
+        """The session was deleted: remove its worktree if no work is lost with it. It raises nothing: otherwise it is kept."""
+        record = await self._store.worktrees.get(session_id)
+        if record is None:
+            return
+        try:
+            await self.remove(record)
+        except GatewayError as error:
+            log.info("the worktree of session %s is kept: %s", session_id, error)
+        except Exception as error:
+            log.warning("the worktree of session %s is kept", session_id, exc_info=error)
+
+    # -- recovery ---------------------------------------------------------------------------------------------------------
+
+    async def start_recovery(self) -> None:
+        """Begin to remove, in the background, what a killed gateway has left: worktrees of sessions that were not created, and
+        those of deleted sessions that lose no work. Call it before sessions are created."""
+        left = await self._store.worktrees.without_session()
+        if left:
+            self._recovery = asyncio.create_task(self._recover(left))
+
+    async def _recover(self, left: list[WorktreeRecord]) -> None:
+        stored = {record.id for record in await self._store.sessions.some([one.session_id for one in left])}
+        for record in left:
+            if record.session_id in stored:
+                await self.created(record.session_id)
+            elif record.ready:
+                await self.release(record.session_id)
+            else:
+                await self.discard(record.session_id)
+
+    async def recovered(self) -> None:
+        """Wait until the recovery has ended."""
+        if self._recovery is not None:
+            await asyncio.wait([self._recovery])
+
+    async def close(self) -> None:
+        """End the recovery; the next start begins it again."""
+        if self._recovery is not None:
+            self._recovery.cancel()
+            await asyncio.wait([self._recovery])
+
+
+_FORCE = "merge it, or remove it with `force`, and that is lost"
+
+
+def no_worktree(session_id: str) -> NotFound:
+    """Return the error for a session without a worktree, or another's."""
+    return NotFound(f"there is no worktree of session {session_id[:80]!r}; GET the list of worktrees for those that exist")
+
+
+async def _shared_git(record: WorktreeRecord) -> Git:
+    """Git in what the worktrees of a repository share. Raises GitFailed."""
+    repository = Path(record.repository)
+    git = Git(repository, repository)
+    return replace(git, config=await without_own_programs(git))
+
+
+async def _folder_with(git: Git, branch: str) -> str | None:
+    """The folder in which a branch is checked out."""
+    folder: str | None = None
+    for line in (await git("worktree", "list", "--porcelain", "-z")).fields:
+        if line.startswith("worktree "):
+            folder = line.removeprefix("worktree ")
+        elif line == f"branch refs/heads/{branch}":
+            return folder
+    return None
+
+
+def _is_there(worktree: SessionWorktree) -> bool:
+    """Whether the folder of a worktree is there; its working folder is then, too. Raises Conflict for another folder."""
+    if os.path.exists(os.path.join(worktree.path, ".git")):
+        os.makedirs(worktree.folder, exist_ok=True)
+        return True
+    if os.path.exists(worktree.path):
+        raise Conflict(f"{worktree.path} is no git worktree any more, its .git is gone; move it away, and send this again")
+    return False
+
+
+def _remove_tree(path: Path) -> None:
+    """Remove a folder with all that is in it, also where folders have lost their write permission. Raises OSError."""
+
+    def make_writable(function: Callable[..., Any], failed: str, _: object) -> None:
+        folder = os.path.dirname(failed)
+        os.chmod(folder, stat.S_IRWXU)
+        if os.path.isdir(failed) and not os.path.islink(failed):
+            os.chmod(failed, stat.S_IRWXU)
+            shutil.rmtree(failed)
+        else:
+            os.unlink(failed)
+
+    if path.is_symlink():
+        path.unlink()
+    elif path.exists():
+        shutil.rmtree(path, onerror=make_writable)

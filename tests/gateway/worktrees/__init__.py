@@ -1,0 +1,1 @@
+"""Tests of worktrees, with real git."""
