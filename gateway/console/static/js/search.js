@@ -6,7 +6,7 @@ import { Palette } from "./palette.js";
 import { html, useEffect, useRef, useState } from "./preact.js";
 import { navigate, route, sessionPath } from "./router.js";
 import { StateBadge, openBeside } from "./session-list.js";
-import { folderName, folderOf, shownTitle, useSession, useSessions, waitingSessions } from "./sessions.js";
+import { folderName, projectOf, shownTitle, useSession, useSessions, waitingSessions } from "./sessions.js";
 import { Icon, TimeAgo } from "./ui/index.js";
 
 const PAGE = 30;
@@ -109,13 +109,13 @@ export function Switcher({ onClose, pages, commands = [], onSearch }) {
 
   const candidates = [
     ...sessions.map((session, index) => ({
-      text: `${shownTitle(session)} ${folderName(folderOf(session))} ${session.agent.name}`,
+      text: `${shownTitle(session)} ${folderName(projectOf(session))} ${session.agent.name}`,
       // Without a word: what waits for the user first, then by activity.
       bonus: (waiting.has(session.sessionId) ? 5 : 0) - index / 1000,
       key: session.sessionId,
       content: html`<div class="switch-item">
         <span class="switch-title" dir="auto">${shownTitle(session)}</span>
-        <span class="dim switch-folder" dir="auto">${folderOf(session) ? folderName(folderOf(session)) : ""}</span>
+        <span class="dim switch-folder" dir="auto">${projectOf(session) ? folderName(projectOf(session)) : ""}</span>
         <span class="dim">${session.agent.name}</span>
         <${StateBadge} session=${session} />
       </div>`,

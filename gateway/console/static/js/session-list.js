@@ -6,7 +6,7 @@ import { Link, MOST_PANES, navigate, route as currentRoute, sessionPath, useRout
 import {
   deleteLater,
   folderName,
-  folderOf,
+  projectOf,
   fork,
   isUnread,
   listOlder,
@@ -141,7 +141,7 @@ const Row = memo(function Row({ session, open, current, unread, showFolder }) {
     <${StateBadge} session=${session} />
     ${pending > 1 && html`<span class="count">${pending}</span>`}
     <span class="row-agent" dir="auto">${session.agent.name}</span>
-    ${showFolder && folderOf(session) && html`<span class="row-folder" dir="auto" title=${visibleText(folderOf(session))}>${folderName(folderOf(session))}</span>`}
+    ${showFolder && projectOf(session) && html`<span class="row-folder" dir="auto" title=${visibleText(projectOf(session))}>${folderName(projectOf(session))}</span>`}
     <${TimeAgo} at=${session["x-portico"]?.updatedAt} />
   </span>`;
   return html`<li class=${`session-row${open ? " open" : ""}${unread ? " unread" : ""}`} data-session=${id} ref=${row}>
@@ -162,7 +162,7 @@ function groupsOf(sessions, by) {
   if (by === "none") return [{ key: "", name: null, sessions }];
   const groups = new Map();
   for (const session of sessions) {
-    const key = by === "agent" ? session.agent.name : (folderOf(session) ?? "");
+    const key = by === "agent" ? session.agent.name : (projectOf(session) ?? "");
     if (!groups.has(key)) groups.set(key, { key, name: by === "agent" ? key : folderName(key), sessions: [] });
     groups.get(key).sessions.push(session);
   }

@@ -65,6 +65,13 @@ export const shownTitle = (session) => visibleText(titleOf(session));
 /** The working folder, or null. */
 export const folderOf = (session) => own(session).cwd ?? session?.agent?.options?.cwd ?? null;
 
+/** The folder that the user knows it by: of a session in a worktree, the one that this was made from. Null if it has none. */
+export function projectOf(session) {
+  const { worktree, cwd } = own(session);
+  if (!worktree) return folderOf(session);
+  return worktree.base + (cwd?.startsWith(`${worktree.path}/`) ? cwd.slice(worktree.path.length) : "");
+}
+
 /** The calls that wait for the user; empty if none. */
 export function pendingOf(session) {
   return own(session).state === "waiting" ? (own(session).pendingCalls ?? []) : [];

@@ -5,7 +5,7 @@ import { setMocks } from "../approvals/mocked-answers.js";
 import { html, useState } from "../preact.js";
 import { observable, stored, useObservable } from "../observable.js";
 import { navigate, sessionPath } from "../router.js";
-import { folderOf, loadAgents, loadSession, useAgents, useSessions } from "../sessions.js";
+import { projectOf, loadAgents, loadSession, useAgents, useSessions } from "../sessions.js";
 import { Button, Empty, Icon, IconButton, Spinner } from "../ui/index.js";
 import { allTools, toolsInWords } from "./agent-tools.js";
 import { useDraft } from "./drafts.js";
@@ -89,7 +89,7 @@ function NewSessionForm({ agents, agent }) {
   const [dialog, setDialog] = useState(null);
   const hasFolder = agent.options.some((option) => option.name === "cwd");
   const folder = settings.values.cwd ?? "";
-  const recent = [...new Set(sessions.map(folderOf).filter(Boolean))].slice(0, FOLDERS);
+  const recent = [...new Set(sessions.map(projectOf).filter(Boolean))].slice(0, FOLDERS);
   const empty = !draft.text.trim() && !draft.images.length;
 
   const start = async () => {

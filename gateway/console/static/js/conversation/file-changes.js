@@ -123,6 +123,16 @@ function between(path, before, after, line, kind) {
 
 const FILE_HEADER = /^(?:---|\+\+\+) |^(?:diff|index|new file|deleted file|rename|similarity|old mode|new mode) /;
 
+/** A file of a worktree with the text of `git diff` of it. */
+export function changeOfGit(file, { diff, truncated }) {
+  const kind = { added: "add", deleted: "delete" }[file.status] ?? "update";
+  // The headers of git end with the first hunk: a removed line may look like one.
+  const at = diff.search(/^@@ /m);
+  const note = at < 0 ? "Git shows no lines of this file." : truncated ? "The diff is cut after 1 MiB." : undefined;
+  const moved = file.oldPath ? { movedTo: file.path } : {};
+  return change(file.oldPath ?? file.path, kind, at < 0 ? [] : hunksOfUnified(diff.slice(at)), { ...moved, ...(note ? { note } : {}) });
+}
+
 /** The hunks of a unified diff; of one without line numbers (`@@` alone, as in apply_patch), they have none. */
 export function hunksOfUnified(text) {
   const hunks = [];

@@ -1,12 +1,15 @@
 /** The head of a conversation: what session it is, how it is, what it has used, and what can be done with it. */
 
+import { lazy } from "../lazy.js";
 import { html, useState } from "../preact.js";
 import { address, navigate, sessionPath } from "../router.js";
-import { folderName, folderOf, fork, rename, stateOf, titleOf } from "../sessions.js";
+import { folderName, projectOf, fork, rename, stateOf, titleOf } from "../sessions.js";
 import { Button, Icon, Menu, toast } from "../ui/index.js";
 import { dollars, tokens, usageWords } from "./format.js";
 import { percent } from "./items.js";
 import { visibleText } from "./safe-text.js";
+
+const WorktreeDialog = lazy(() => import("../worktrees/worktree-dialog.js"), "WorktreeDialog", { waiting: null });
 
 const STATES = { running: ["Running", null], waiting: ["Waiting for you", "hand"], error: ["Error", "error"], idle: ["Idle", "check"] };
 
@@ -56,9 +59,10 @@ function TitleField({ session, close }) {
 
 export function ConversationHeader({ session, context, model, canCancel, cancelling, onCancel, onEnd }) {
   const [renaming, setRenaming] = useState(false);
+  const [changes, setChanges] = useState(false);
   const id = session.sessionId;
   const own = session["x-portico"] ?? {};
-  const folder = folderOf(session);
+  const folder = projectOf(session);
   const forkAll = async () => {
     try {
       navigate(sessionPath(await fork(id)));
@@ -74,6 +78,7 @@ export function ConversationHeader({ session, context, model, canCancel, cancell
   const items = () => [
     { label: "Rename", icon: "edit", run: () => setRenaming(true) },
     { label: "Fork the session", icon: "fork", run: forkAll },
+    own.worktree ? { label: "Changes in the worktree", icon: "diff", run: () => setChanges(true) } : null,
     { label: "Event log", icon: "list", run: () => navigate(`/sessions/${encodeURIComponent(id)}/events`) },
     navigator.clipboard ? { label: "Copy address", icon: "link", run: copyLink } : null,
     { label: "Go to the end", icon: "arrow-down", run: onEnd },
@@ -84,6 +89,7 @@ export function ConversationHeader({ session, context, model, canCancel, cancell
       <${State} state=${stateOf(session)} />
       <span class="session-agent" title="Agent">${visibleText(session.agent.name)}${model && model !== session.agent.name ? html` <span class="dim">${visibleText(model)}</span>` : null}</span>
       ${folder && html`<span class="session-folder" title=${visibleText(folder)}><${Icon} name="folder" size=${14} /> <bdi dir="ltr">${visibleText(folderName(folder))}</bdi></span>`}
+      ${own.worktree && html`<button type="button" class="link-button session-branch" aria-label=${`Changes in the worktree, branch ${visibleText(own.worktree.branch)}`} title=${`Changes in the worktree: ${visibleText(own.worktree.path)}`} onClick=${() => setChanges(true)}><${Icon} name="fork" size=${14} /> <bdi dir="ltr">${visibleText(own.worktree.branch)}</bdi></button>`}
       <${SessionUsage} usage=${own.usage} />
       ${context && html`<${ContextMeter} context=${context} />`}
     </div>
@@ -91,5 +97,6 @@ export function ConversationHeader({ session, context, model, canCancel, cancell
       ${canCancel && html`<${Button} small class="cancel-turn" icon="stop" busy=${cancelling} onClick=${onCancel} title="Cancel (Esc)">Cancel</${Button}>`}
       <${Menu} label="Session" items=${items} />
     </div>
+    ${changes && html`<${WorktreeDialog} sessionId=${id} onClose=${() => setChanges(false)} />`}
   </header>`;
 }

@@ -7,6 +7,7 @@ import { Link, sessionPath } from "../router.js";
 import { titleOf, useSession } from "../sessions.js";
 import { toast } from "../ui/index.js";
 import { dateTime, formatBytes, formatNumber, formatSeconds, wholeSeconds } from "./format.js";
+import { WorktreeList } from "../worktrees/worktree-list.js";
 import { AdministratorOnly, Command, Confirm, LoadError, Page, Status, Waiting, useAnswer, useInterval } from "./parts.js";
 
 /** Milliseconds between two readings of the live agents. */
@@ -39,6 +40,7 @@ export function AgentsPage() {
       <${Waiting} answer=${drivers} what="The agents" />
       ${drivers.data && html`<${Known} drivers=${drivers.data.drivers} />`}
     </section>
+    <${WorktreeList} />
     <${Diagnosis} />
   <//>`;
 }
