@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
+import shutil
 import signal
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -23,6 +25,9 @@ CHECKOUT_SECONDS = 300.0
 """How long a command may take that reads or writes all files of a checkout."""
 MAX_OUTPUT = 32 * 1024 * 1024
 """Bytes of a command's output. More is an error, unless the caller takes a part."""
+MIN_VERSION = (2, 36)
+"""Of April 2022. Versions before 2.31 ignore configuration in the environment, with which programs of a repository are kept from
+running."""
 _MAX_ERROR = 2000
 _PASSED = ("PATH", "HOME", "XDG_CONFIG_HOME", "USER", "LOGNAME", "TMPDIR")
 _FIXED = {
@@ -112,7 +117,7 @@ class Git:
         environment = self._environment() | dict(extra or {})
         try:
             process = await asyncio.create_subprocess_exec(
-                "git",
+                await _program(),
                 *arguments,
                 cwd=folder or self.folder,
                 env=environment,
@@ -122,8 +127,6 @@ class Git:
                 start_new_session=True,
             )
         except FileNotFoundError as error:
-            if (folder or self.folder).is_dir():
-                raise AgentProblem("git is not on the gateway's PATH; install it, or set `worktree = false`") from error
             raise GitFailed(f"the folder {folder or self.folder} does not exist", 128) from error
         except OSError as error:
             raise AgentProblem(f"git cannot be started in {folder or self.folder}: {error.strerror}") from error
@@ -171,6 +174,26 @@ class Git:
         for n, (key, value) in enumerate(config.items()):
             found[f"GIT_CONFIG_KEY_{n}"], found[f"GIT_CONFIG_VALUE_{n}"] = key, value
         return found
+
+
+_supported: set[str] = set()
+"""The paths of programs whose version is known to be supported."""
+
+
+async def _program() -> str:
+    """Return the path of git. Raises AgentProblem if it is missing or too old."""
+    program = shutil.which("git")
+    if program is None:
+        raise AgentProblem("git is not on the gateway's PATH; install it, or set `worktree = false`")
+    if program not in _supported:
+        process = await asyncio.create_subprocess_exec(program, "version", stdout=asyncio.subprocess.PIPE)
+        text = (await process.communicate())[0].decode(errors="replace").strip()
+        found = re.search(r"(\d+)\.(\d+)", text)
+        if found is None or (int(found[1]), int(found[2])) < MIN_VERSION:
+            needed = ".".join(map(str, MIN_VERSION))
+            raise AgentProblem(f"worktrees need git {needed} or newer, and {program} is {text or 'another program'!r}; update it")
+        _supported.add(program)
+    return program
 
 
 async def without_own_programs(git: Git) -> dict[str, str]:

@@ -30,6 +30,9 @@ async def source_of(folder: Path, ceiling: Path) -> Source:
     A folder in `ceiling` is in no repository that begins above that: it is the gateway's data directory.
     """
     git = Git(folder, ceiling=ceiling)
+    if not str(folder).isprintable():
+        # It is in responses and in the store, and in files of git that have one path a line.
+        raise _refused(folder, "has a name with control characters, or one that is not UTF-8", "rename it")
     try:
         bare, inside, repository = (
             await git("rev-parse", "--path-format=absolute", "--is-bare-repository", "--is-inside-work-tree", "--git-common-dir")
@@ -48,7 +51,10 @@ async def source_of(folder: Path, ceiling: Path) -> Source:
     except GitFailed as error:
         raise _refused(folder, "is in a repository without a commit", "commit something first") from error
     branch = (await git("symbolic-ref", "--quiet", "HEAD", ok=(0, 1))).text.removeprefix("refs/heads/")
-    return Source(Path(repository), top, str(folder.relative_to(top)).removeprefix("."), commit, branch or None)
+    if not folder.is_relative_to(top):
+        raise _refused(folder, f"is not in {str(top)!r}, where git has the files of its repository", "choose a folder there")
+    subfolder = "" if folder == top else str(folder.relative_to(top))
+    return Source(Path(repository), top, subfolder, commit, branch or None)
 
 
 def _refused(folder: Path, problem: str, hint: str) -> BadRequest:

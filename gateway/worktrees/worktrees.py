@@ -98,7 +98,7 @@ class Worktrees:
         commit = source.commit
         if before is not None and before.repository == record.repository:
             record = replace(record, base_branch=before.base_branch, base_commit=before.base_commit)
-            commit, tree = await (await Checkout.opened(before)).snapshot(self._temporary())
+            commit, tree = await (await Checkout.opened(before)).snapshot(self.temporary)
         await self._store.worktrees.add(record)
         try:
             record = await self._add(record, commit)
@@ -187,14 +187,11 @@ class Worktrees:
         """The files and the branch of a worktree. Raises Conflict if they are gone."""
         return await Checkout.opened(record)
 
-    def _temporary(self) -> Path:
-        private_directory(self.folder)
-        return self.folder
-
     @property
     def temporary(self) -> Path:
         """A folder for temporary files, which is there."""
-        return self._temporary()
+        private_directory(self.folder)
+        return self.folder
 
     def lock(self, record: WorktreeRecord) -> asyncio.Lock:
         """The lock for what changes the repository of a worktree."""

@@ -10,6 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from drivers.runtime.sandbox import unavailable
 from gateway.security.api_keys import NamedKeys
 from tests.daemon import RunningGateway, run_gateway
 from tests.gateway.requests import wait_until
@@ -295,6 +296,10 @@ async def test_subfolder_of_a_repository(client: httpx.AsyncClient, repository: 
     assert info["cwd"] == str(folder / "app")
     await turn(client, session, "new")
     assert (folder / "app" / "new.txt").exists()
+    hidden = commit_file(repository, ".hidden/turns.json", (repository / "turns.json").read_text())
+    third = await new_session(client, cwd=".hidden")
+    assert (await client.get(f"{BASE}/sessions/{third}")).json()["x-portico"]["cwd"].endswith("/.hidden")
+    assert (await state_of(client, third))["baseCommit"] == hidden
     # A folder without committed files is there too.
     other = await new_session(client, cwd="empty")
     assert (await folder_of(client, other) / "empty").is_dir()
@@ -319,6 +324,34 @@ async def test_folders_that_cannot_have_a_worktree(client: httpx.AsyncClient, re
         assert problem in error and "option 'cwd'" in error
     assert await listed(client) == []
     assert (await client.get(f"{BASE}/sessions")).json()["sessions"] == []
+
+
+@pytest.mark.parametrize(("version", "problem"), [("2.30.9", "update it"), (None, "not on the gateway's PATH")])
+async def test_git_that_cannot_be_used(
+    client: httpx.AsyncClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str | None, problem: str
+) -> None:
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    if version is not None:
+        (programs / "git").write_text(f"#!/bin/sh\necho git version {version}\n")
+        (programs / "git").chmod(0o755)
+    monkeypatch.setenv("PATH", str(programs))
+    error = await refused(client, "POST", "/sessions", 503, agent={"name": "tree"})
+    assert problem in error
+    assert (await client.get(f"{BASE}/sessions")).json()["sessions"] == []
+
+
+async def test_agent_in_a_sandbox_writes_in_its_worktree(tmp_path: Path, repository: Path) -> None:
+    if problem := unavailable():
+        pytest.skip(problem)
+    # Agents in a sandbox write in the temporary folder, and the data directory of this test is in that.
+    (tmp_path / "temporary").mkdir()
+    entry = {"sandbox": "workspace-write", "env": {"TMPDIR": str(tmp_path / "temporary")}}
+    async with run_gateway(worktree_config(tmp_path, repository, **entry)) as running:
+        session = await new_session(running.client)
+        await turn(running.client, session, "change")
+        assert [one["path"] for one in (await state_of(running.client, session))["files"]] == ["a.txt"]
+        assert (await running.client.post(f"{BASE}/worktrees/{session}/commit", json={"message": "c"})).status_code == 201
 
 
 async def test_folder_without_a_repository(tmp_path: Path) -> None:
@@ -396,18 +429,23 @@ async def test_folder_without_a_branch(client: httpx.AsyncClient, repository: Pa
 
 
 async def test_repository_that_is_removed(client: httpx.AsyncClient, repository: Path, tmp_path: Path) -> None:
-    session = await new_session(client)
+    session, named = await new_session(client), await new_session(client, cwd=str(repository))
     folder = await folder_of(client, session)
     await turn(client, session, "change")
     shutil.move(repository, tmp_path / "moved")
     for method, path in (("GET", ""), ("POST", "/merge"), ("DELETE", "")):
         error = await refused(client, method, f"/worktrees/{session}{path}", 409)
         assert "is gone" in error and str(folder) in error
+    await client.delete(f"/v1/live-agents/{session}")
+    body = {"messages": [{"role": "user", "content": "hello"}]}
+    # In the agent's own folder, which is not checked, it works on with the files.
+    assert (await client.post(f"{BASE}/sessions/{session}/turns", json=body)).status_code == 200
+    assert "there is no folder" in await refused(client, "POST", f"/sessions/{named}/turns", 400, **body)
     assert (await client.delete(f"{BASE}/sessions/{session}")).status_code == 204
     assert (folder / "a.txt").read_text() == "changed\n"
-    assert await listed(client) == [session]
+    assert await listed(client) == [named, session]
     assert (await client.delete(f"{BASE}/worktrees/{session}?force=true")).status_code == 204
-    assert (folder.exists(), await listed(client)) == (False, [])
+    assert (folder.exists(), await listed(client)) == (False, [named])
 
 
 async def test_branch_that_is_deleted_or_not_checked_out(client: httpx.AsyncClient, repository: Path) -> None:

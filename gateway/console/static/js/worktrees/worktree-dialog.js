@@ -128,7 +128,7 @@ function File({ path, file, uncommitted }) {
   return html`<button type="button" class="worktree-file" aria-expanded=${String(open)} onClick=${() => setOpen(!open)}>
       <bdi class="worktree-path" dir="ltr">${file.oldPath ? `${visibleText(file.oldPath)} → ` : ""}${name}</bdi>
       <span class="dim">${WORDS[file.status]}${uncommitted ? ", not committed" : ""}</span>
-      ${file.additions != null && html`<span class="diff-counts"><span class="added">+${file.additions}</span><span class="removed">−${file.deletions}</span></span>`}
+      ${file.additions != null && html`<span class="diff-counts">${file.additions > 0 && html`<span class="added">+${file.additions}</span>`}${file.deletions > 0 && html`<span class="removed">−${file.deletions}</span>`}</span>`}
     </button>
     ${open && html`<${FileChanges} path=${path} file=${file} />`}`;
 }
