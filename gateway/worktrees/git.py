@@ -52,6 +52,8 @@ _CONFIG = {
     "merge.verifySignatures": "false",
     "merge.autoStash": "false",
     "gc.auto": "0",
+    # Otherwise git makes up an author from the names of the account and of the machine.
+    "user.useConfigOnly": "true",
     "maintenance.auto": "false",
     "submodule.recurse": "false",
     "color.ui": "false",
@@ -220,6 +222,8 @@ def conflict(problem: str, error: GitFailed) -> Conflict:
     text = str(error)
     if ".lock': File exists" in text or ("Unable to create" in text and ".lock" in text):
         text += " (another git process is at work in the repository; try again when it has ended)"
+    if "tell me who you are" in text:
+        text = "it has no author; set one with `git config --global user.name NAME` and `git config --global user.email ADDRESS`"
     return Conflict(f"{problem}: {text}")
 
 

@@ -37,14 +37,19 @@ def make_repository(folder: Path, **files: str) -> Path:
     """Create a repository with one commit on `main`; the names of files have `_` for `.`."""
     folder.mkdir(parents=True)
     git(folder, "init", "-q", "-b", "main")
-    git(folder, "config", "user.name", "Ada")
-    git(folder, "config", "user.email", "ada@example.org")
+    with_author(folder)
     for name, text in {"a_txt": "one\n", **files}.items():
         (folder / name.replace("_", ".")).write_text(text)
     (folder / "turns.json").write_text(json.dumps(SCENARIO))
     git(folder, "add", "-A")
     git(folder, "commit", "-q", "-m", "first")
     return folder
+
+
+def with_author(folder: Path) -> None:
+    """Give a repository an author of its own: the account of the tests may have none."""
+    git(folder, "config", "user.name", "Ada")
+    git(folder, "config", "user.email", "ada@example.org")
 
 
 def commit_file(folder: Path, name: str, text: str) -> str:

@@ -24,6 +24,7 @@ from tests.gateway.worktrees.repositories import (
     new_session,
     state_of,
     turn,
+    with_author,
     worktree_config,
 )
 
@@ -120,6 +121,21 @@ async def test_commit_and_fast_forward(client: httpx.AsyncClient, repository: Pa
     assert (repository / "new.txt").read_text() == "new\n"
     assert git(repository, "status", "--porcelain") == ""
     assert (await state_of(client, session))["files"] == []
+
+
+async def test_commit_needs_an_author(
+    client: httpx.AsyncClient, repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    git(repository, "config", "--unset", "user.name")
+    git(repository, "config", "--unset", "user.email")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    session = await new_session(client)
+    await turn(client, session, "change")
+    before = await state_of(client, session)
+    error = await refused(client, "POST", f"/worktrees/{session}/commit", 409, message="x")
+    assert "git config --global user.name" in error
+    assert await state_of(client, session) == before
 
 
 async def test_merge_commit(client: httpx.AsyncClient, repository: Path) -> None:
@@ -377,6 +393,7 @@ async def test_submodules(client: httpx.AsyncClient, repository: Path, tmp_path:
     library = make_repository(tmp_path / "library")
     git(repository, "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(library), "lib")
     git(repository, "commit", "-q", "-m", "submodule")
+    with_author(repository / "lib")
     inside = await new_session(client, cwd="lib")
     await turn(client, inside, "change")
     assert (await state_of(client, inside))["files"][0]["path"] == "a.txt"
@@ -410,6 +427,7 @@ async def test_folder_in_another_worktree(client: httpx.AsyncClient, repository:
 async def test_worktree_of_a_bare_repository(client: httpx.AsyncClient, repository: Path) -> None:
     """A layout in which every branch has a worktree, and the repository itself no files."""
     git(repository, "clone", "-q", "--bare", ".", "all.git")
+    with_author(repository / "all.git")
     git(repository / "all.git", "worktree", "add", "-q", "../checkout", "main")
     session = await new_session(client, cwd="checkout")
     await turn(client, session, "change")
