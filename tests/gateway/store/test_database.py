@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, Engine, delete, event, func, insert, select, text, update
+from sqlalchemy import Connection, Engine, delete, event, func, insert, select, text
 from sqlalchemy.exc import OperationalError
 
 from gateway.errors import StoreAbandoned, StoreUnavailable
@@ -216,12 +216,11 @@ async def test_the_next_write_works_after_a_connection_was_lost(database: Databa
 
 @pytest.fixture
 async def block_writer(database: Database) -> AsyncIterator[threading.Event]:
-    """Block the writer thread by a transaction until the event is set. It writes something, so that each database counts it."""
+    """Block the writer thread by a transaction until the event is set."""
     began, release = asyncio.Event(), threading.Event()
     loop = asyncio.get_running_loop()
 
     def block(connection: Connection) -> None:
-        connection.execute(update(schema.schema_version).values(version=schema.VERSION))
         loop.call_soon_threadsafe(began.set)
         release.wait(60)
 
@@ -232,6 +231,11 @@ async def block_writer(database: Database) -> AsyncIterator[threading.Event]:
     await blocked
 
 
+def own_commits() -> int:
+    """Return how many commits of `block_writer` are counted: SQLite counts only a transaction that has written something."""
+    return 0 if kind() == "sqlite" else 1
+
+
 async def test_queued_writes_are_committed_together(database: Database, tmp_path: Path, block_writer: threading.Event) -> None:
     before = commits(tmp_path)
     names = [f"m{n}" for n in range(5)]
@@ -240,7 +244,7 @@ async def test_queued_writes_are_committed_together(database: Database, tmp_path
     block_writer.set()
     await asyncio.gather(*writes)
     assert await database.read(markers) == names
-    assert commits(tmp_path) == before + 2
+    assert commits(tmp_path) == before + own_commits() + 1
 
 
 async def test_failed_write_does_not_affect_those_that_are_queued_with_it(
@@ -256,7 +260,7 @@ async def test_failed_write_does_not_affect_those_that_are_queued_with_it(
     assert [type(result) for result in results] == [type(None), asyncio.CancelledError, IntegrityError, type(None)]
     # Cancelling a caller does not cancel its write.
     assert await database.read(markers) == ["m1", "m2", "m3"]
-    assert commits(tmp_path) == before + 4
+    assert commits(tmp_path) == before + own_commits() + 3
 
 
 @pytest.mark.sqlite_only
@@ -328,7 +332,7 @@ async def test_large_write_for_which_the_disk_is_full_does_not_affect_those_that
         event.remove(Engine, "commit", fail)
     assert [type(result) for result in results] == [type(None), StoreUnavailable, type(None)]
     assert await database.read(markers) == ["m1", "m2"]
-    assert commits(tmp_path) == before + 3
+    assert commits(tmp_path) == before + 2
 
 
 async def test_write_that_raises_what_a_future_does_not_accept_does_not_affect_the_others(
