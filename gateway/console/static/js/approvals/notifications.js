@@ -2,7 +2,7 @@
 import { useEffect } from "../preact.js";
 import { observable, stored } from "../observable.js";
 import { navigate, route, sessionPath } from "../router.js";
-import { deleting, pendingOf, sessions, titleOf } from "../sessions.js";
+import { deleting, listing, pendingOf, sessions, titleOf } from "../sessions.js";
 import { toast } from "../ui/index.js";
 import { titleOfCall } from "../conversation/tool-title.js";
 import { mocksOf, startMockedAnswers } from "./mocked-answers.js";
@@ -75,10 +75,11 @@ function start() {
     const stops = new Map(waiting.map((session) => [session.sessionId, session["x-portico"].waitingSince]));
     // What waits when the page is opened is not news.
     if (known) for (const session of waiting) if (known.get(session.sessionId) !== stops.get(session.sessionId)) notify(session);
-    known = stops;
+    // The same holds for what the list brings that is loaded after this part of the page.
+    if (known || listing.value.loaded) known = stops;
   };
   update(sessions.value);
-  const ends = [sessions.subscribe(update), startTitle(), startMockedAnswers()];
+  const ends = [sessions.subscribe(update), listing.subscribe(() => update(sessions.value)), startTitle(), startMockedAnswers()];
   return () => ends.forEach((end) => end());
 }
 
