@@ -14,6 +14,7 @@ import sys
 from collections.abc import Awaitable, Callable
 from importlib.metadata import version
 
+from benchmarks import servers
 from benchmarks.chat_turns import chat
 from benchmarks.cpu import cpu
 from benchmarks.durability import durability
@@ -50,6 +51,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"{', '.join(MEASUREMENTS)}; all if none is given")
     parser.add_argument("--quick", action="store_true", help="fewer repetitions, for less precise results")
+    parser.add_argument("--store", metavar="URL", default="", help="an empty database of PostgreSQL for the daemons")
     parser.add_argument("--guard", action="store_true", help="exit code 1 if a ratio is much worse than the recorded one")
     parser.add_argument("--record", action="store_true", help="record the ratios that --guard compares with")
     given = parser.parse_args()
@@ -60,6 +62,7 @@ def main() -> int:
         return 0 if asyncio.run(guard()) else 1
     if unknown := set(given.names) - set(MEASUREMENTS):
         parser.error(f"there is no measurement {', '.join(sorted(unknown))}; there are {', '.join(MEASUREMENTS)}")
+    servers.store_url = given.store
     results = Results(_machine(given.quick))
     for name in given.names or MEASUREMENTS:
         asyncio.run(_measure(name, given.quick, results))

@@ -36,6 +36,8 @@ SCENARIO = {
     ]
 }
 STOP_SECONDS = 20.0
+store_url = ""
+"""The database of the daemons, one after the other; empty is an SQLite file for each."""
 
 
 @dataclass
@@ -90,7 +92,7 @@ def write_config(home: Path, limits: Mapping[str, float], durability: str = "sen
     scenes.mkdir()
     (scenes / "bench.json").write_text(json.dumps(SCENARIO))
     lines = ["[server]", f"data_dir = {json.dumps(str(home / 'data'))}", "port = 0", "linger = 0.0"]
-    lines += ["[store]", f"durability = {json.dumps(durability)}", "[limits]"]
+    lines += ["[store]", f"url = {json.dumps(store_url)}", f"durability = {json.dumps(durability)}", "[limits]"]
     lines += [f"{name} = {value}" for name, value in limits.items()]
     lines += ["[agents.script]", 'driver = "script"', f"cwd = {json.dumps(str(scenes))}", 'options = { scenario = "bench.json" }']
     config = home / "portico.toml"

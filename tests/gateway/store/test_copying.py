@@ -132,7 +132,7 @@ async def test_a_source_that_changes_meanwhile_is_noticed(tmp_path: Path) -> Non
 
     def change(name: str, rows: int, total: int) -> None:
         nonlocal changed
-        if name == "audit" and rows and not changed:
+        if name == "sessions" and rows and not changed:
             changed = True
             with closing(sqlite3.connect(tmp_path / "portico.db", isolation_level=None)) as connection:
                 connection.execute("UPDATE sessions SET agent = 'another'")
