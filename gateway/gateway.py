@@ -42,6 +42,7 @@ from gateway.sessions.registry import Sessions
 from gateway.sessions.search import SessionSearch
 from gateway.shared_services import SharedServices
 from gateway.store import Store
+from gateway.store.backend import url_password
 from gateway.store.sqlite import sqlite_url
 from gateway.worktrees.worktrees import Worktrees
 
@@ -102,6 +103,8 @@ class Gateway:
             return
         settings, data_dir = self.settings, self.settings.data_dir
         corrected = private_data_directory(data_dir)
+        if password := url_password(settings.store.url):
+            self.redactor.register([password])
         # Another database than that of the data directory may be a new one.
         in_use = () if settings.store.url else _folders_of_sessions(data_dir)
         self.store = await Store.open_alone(settings.store.url or sqlite_url(data_dir), in_use)

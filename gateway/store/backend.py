@@ -111,3 +111,8 @@ def database_url(url: str) -> URL:
         # The error of SQLAlchemy has the URL, which may have a password.
         raise ConfigError("store.url is no URL of a database: use sqlite:///FILE or postgresql://USER@HOST/DATABASE") from None
     return parsed.set(drivername=SYNCHRONOUS_DRIVERS.get(parsed.drivername, parsed.drivername))
+
+
+def url_password(url: str) -> str | None:
+    """Returns the password in a URL of the configuration, None if it has none."""
+    return database_url(url).password if url else None
