@@ -188,6 +188,8 @@ class FaultyStore(Store):
         store.faults = database.faults = StoreFaults()
         return store
 
+    open_alone = open
+
 
 @asynccontextmanager
 async def faulty_stores() -> AsyncIterator[None]:

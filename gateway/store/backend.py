@@ -32,8 +32,11 @@ class Backend(Protocol):
     def start(self, connection: Connection) -> str | None:
         """Begins to use a database. Returns what is wrong with its data, None if nothing is known."""
 
-    def claim(self) -> None:
-        """From now on, transactions that write fail as locked while another process has claimed the database."""
+    def claim(self) -> bool:
+        """From now on, transactions that write fail as locked while another process has claimed the database.
+
+        Returns False if the database has no such lock.
+        """
 
     def begin_migration(self, connection: Connection) -> None:
         """Makes the whole migration one transaction, which waits for one of another process."""

@@ -106,7 +106,8 @@ class Database:
         return database
 
     async def _claim(self) -> None:
-        self._backend.claim()
+        if not self._backend.claim():
+            return
         try:
             await self.write(lambda connection: None)
         except StoreUnavailable as error:

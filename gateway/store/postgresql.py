@@ -86,8 +86,9 @@ class PostgresqlBackend:
     def start(self, connection: Connection) -> str | None:
         return None
 
-    def claim(self) -> None:
+    def claim(self) -> bool:
         self._alone = True
+        return True
 
     def begin_migration(self, connection: Connection) -> None:
         connection.exec_driver_sql("BEGIN").close()

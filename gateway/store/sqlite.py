@@ -263,9 +263,9 @@ class SqliteBackend:
     def start(self, connection: Connection) -> str | None:
         return self._commits.start(connection) if self._commits else None
 
-    def claim(self) -> None:
+    def claim(self) -> bool:
         # The lock of the data directory does it.
-        pass
+        return False
 
     def begin_migration(self, connection: Connection) -> None:
         begin_immediately(connection)

@@ -214,6 +214,10 @@ async def test_the_next_write_works_after_a_connection_was_lost(database: Databa
     assert await database.read(markers) == ["after", "before"]
 
 
+BLOCKER = {"sqlite": 0, "postgresql": 1}
+"""How many commits the transaction of `block_writer` is, which writes nothing."""
+
+
 @pytest.fixture
 async def block_writer(database: Database) -> AsyncIterator[threading.Event]:
     """Block the writer thread by a transaction until the event is set."""
@@ -231,11 +235,6 @@ async def block_writer(database: Database) -> AsyncIterator[threading.Event]:
     await blocked
 
 
-def own_commits() -> int:
-    """Return how many commits of `block_writer` are counted: SQLite counts only a transaction that has written something."""
-    return 0 if kind() == "sqlite" else 1
-
-
 async def test_queued_writes_are_committed_together(database: Database, tmp_path: Path, block_writer: threading.Event) -> None:
     before = commits(tmp_path)
     names = [f"m{n}" for n in range(5)]
@@ -244,7 +243,7 @@ async def test_queued_writes_are_committed_together(database: Database, tmp_path
     block_writer.set()
     await asyncio.gather(*writes)
     assert await database.read(markers) == names
-    assert commits(tmp_path) == before + own_commits() + 1
+    assert commits(tmp_path) == before + BLOCKER[kind()] + 1
 
 
 async def test_failed_write_does_not_affect_those_that_are_queued_with_it(
@@ -260,7 +259,7 @@ async def test_failed_write_does_not_affect_those_that_are_queued_with_it(
     assert [type(result) for result in results] == [type(None), asyncio.CancelledError, IntegrityError, type(None)]
     # Cancelling a caller does not cancel its write.
     assert await database.read(markers) == ["m1", "m2", "m3"]
-    assert commits(tmp_path) == before + own_commits() + 3
+    assert commits(tmp_path) == before + BLOCKER[kind()] + 3
 
 
 @pytest.mark.sqlite_only
