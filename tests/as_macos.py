@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import psycopg
 import sqlalchemy
 
 ROOT = Path(__file__).parents[1]
@@ -42,7 +43,7 @@ ABSENT = {
         F_OFD_GETLK""",
 }
 """Names that only Linux has, by their modules, according to the annotations of the standard library (typeshed)."""
-IMPORTED_BEFORE = (asyncio, multiprocessing, subprocess, urllib.request, psutil, sqlalchemy)
+IMPORTED_BEFORE = (asyncio, multiprocessing, subprocess, urllib.request, psutil, psycopg, sqlalchemy)
 
 
 class _NoLinuxCalls(ctypes.CDLL):

@@ -66,6 +66,9 @@ WRITES = (
     "sessions.delete",
     "sessions.update",
     "touch",
+    "worktrees.add",
+    "worktrees.remove",
+    "worktrees.update",
 )
 """The names of all writes of a store: repository and method."""
 
