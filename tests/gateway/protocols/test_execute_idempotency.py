@@ -17,6 +17,8 @@ from tests.daemon import Daemon, RunningGateway, gateway_config
 from tests.gateway.requests import agent_processes, execute, expect_error, is_alive, parse_output_events, read_pid, wait_until
 from tests.stores import content as stored_content
 
+pytestmark = pytest.mark.usefixtures("each_store")
+
 WriteScenario = Callable[..., str]
 EVENTS = [{"events": 3000}, {"stderr": "not sent"}, {"text": "end"}]
 TASK = {"driver": "script", "task": "do it", "idempotency_key": "job-1"}

@@ -12,6 +12,8 @@ from tests.daemon import RunningGateway
 from tests.gateway.aap_client import AapClient
 from tests.gateway.requests import expect_error, session_body, user_message, with_extensions
 
+pytestmark = pytest.mark.usefixtures("each_store")
+
 WriteScenario = Callable[..., str]
 PIXEL = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 SEED: list[dict[str, Any]] = [

@@ -25,6 +25,8 @@ from tests.gateway.requests import (
 )
 from tests.stores import content as stored_content
 
+pytestmark = pytest.mark.usefixtures("each_store")
+
 WriteScenario = Callable[..., str]
 KEYED = {"Idempotency-Key": "job-1"}
 TURN = {"messages": [user_message("two")], "stream": "delta"}

@@ -15,6 +15,8 @@ from tests.gateway.protocols.acp.client import RpcFailed, connect, kinds, load, 
 from tests.gateway.protocols.acp.conftest import ConnectClient, WriteScenario, scripted_session
 from tests.gateway.requests import create_session, get_history
 
+pytestmark = pytest.mark.usefixtures("each_store")
+
 STEPS: list[Any] = [
     {"thinking": "hm"},
     {"text": "I look."},
