@@ -8,9 +8,9 @@ from pathlib import Path
 from drivers.contract.messages import AssistantMessage, Message, SystemMessage, ToolMessage, ToolUseBlock, UserMessage
 from gateway.runs.stored_history import StoredHistory
 from gateway.store import SessionRecord, Store
-from gateway.store.sqlite import sqlite_url
 from tests.daemon import Daemon, RunningGateway
 from tests.gateway.requests import create_session, execute, expect_error, get_session, send_turn, user_message
+from tests.stores import store_url
 
 WriteScenario = Callable[..., str]
 SUMMARY = user_message("So far: a, b.")
@@ -99,7 +99,7 @@ async def test_result_without_its_call_is_dropped_from_the_compacted_history(tmp
     call = AssistantMessage(content=(ToolUseBlock(tool_call_id="1", name="t", input={}),))
     history: list[Message] = [SystemMessage(content="s"), UserMessage(content="a"), call]
     history += [ToolMessage(tool_call_id="1", content="x"), ToolMessage(tool_call_id="2", content="y")]
-    store = await Store.open(sqlite_url(tmp_path))
+    store = await Store.open(store_url(tmp_path))
     await store.sessions.create(SessionRecord("s", "script"), [message.model_dump_json() for message in history])
     for kept, rest in ((1, history[2:]), (0, [])):
         await store.compactions.set("s", kept, "sum")

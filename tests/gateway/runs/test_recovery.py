@@ -26,7 +26,6 @@ from gateway.runs.pending_calls import unanswered
 from gateway.runs.recovery import UNSEEN, close_open_runs
 from gateway.security.redaction import Redactor
 from gateway.store import UNNUMBERED, EventRow, MessageRow, RunRecord, SessionRecord, Store
-from gateway.store.sqlite import sqlite_url
 from tests.daemon import Daemon
 from tests.gateway.requests import (
     agent_processes,
@@ -39,6 +38,7 @@ from tests.gateway.requests import (
     wait_until,
 )
 from tests.gateway.stored_messages import message_bodies
+from tests.stores import store_url
 
 WriteScenario = Callable[..., str]
 LONG_TEXT = "".join(f"event {n} " for n in range(3000))
@@ -134,13 +134,13 @@ async def test_unrelated_processes_are_not_ended(daemon: Daemon, tmp_path: Path)
         await asyncio.create_subprocess_exec(sys.executable, "-c", "import time; time.sleep(60)", env={MARKER: marker})
         for marker in ("another.1", "")
     ]
-    store = await Store.open(sqlite_url(tmp_path / "data"))
+    store = await Store.open(store_url(tmp_path / "data"))
     await store.processes.started("stale", others[1].pid, psutil.Process(others[1].pid).create_time() - 100)
     await store.close()
     try:
         await daemon.start()
         assert all(is_alive(process.pid) for process in others)
-        store = await Store.open(sqlite_url(tmp_path / "data"))
+        store = await Store.open(store_url(tmp_path / "data"))
         assert await store.processes.all() == []
         await store.close()
     finally:
@@ -185,7 +185,7 @@ GO_AT_3 = MessageRow('{"role":"user","content":"go"}', 3)
 
 @pytest.fixture
 async def store(tmp_path: Path) -> Any:
-    found = await Store.open(sqlite_url(tmp_path))
+    found = await Store.open(store_url(tmp_path))
     yield found
     await found.close()
 
@@ -384,7 +384,7 @@ class Recorder:
 async def stored_messages(path: Path, events: Sequence[LogEvent]) -> list[MessageRow]:
     """Return the stored messages of a run with these events."""
     await asyncio.to_thread(path.mkdir)
-    store = await Store.open(sqlite_url(path))
+    store = await Store.open(store_url(path))
     await store.sessions.create(SessionRecord("s", "script"), [])
     recorder = Recorder(store)
     for event in events:
@@ -521,21 +521,21 @@ async def test_run_in_a_database_of_version_4_is_recovered_after_any_kill(tmp_pa
         for n in range(len(events) + 1)
         for kept in range(complete_messages(rows, n) + 1)
     }
-    store = await Store.open(sqlite_url(tmp_path))
+    store = await Store.open(store_url(tmp_path))
     for cut, (stored, kept) in cuts.items():
         await store_killed_run(store, events[:stored], rows[:kept], cut)
     await store.close()
     to_version_4(tmp_path)
     # `portico audit` may migrate it before the daemon starts.
-    await (await Store.open(sqlite_url(tmp_path))).close()
-    store = await Store.open(sqlite_url(tmp_path))
+    await (await Store.open(store_url(tmp_path))).close()
+    store = await Store.open(store_url(tmp_path))
     histories = dict(zip(cuts, await recover_histories(store, *cuts), strict=True))
     await store.close()
     assert histories == {cut: expected_messages(events[:stored]) for cut, (stored, _) in cuts.items()}
 
 
 async def test_waiting_run_in_a_database_of_version_4_can_be_resumed_and_recovered(tmp_path: Path) -> None:
-    store = await Store.open(sqlite_url(tmp_path))
+    store = await Store.open(store_url(tmp_path))
     await store_killed_run(store, [AgentToken(text="a"), MessageEnd(), call("1")], [])
     asked = AssistantMessage(content=(ToolUseBlock(tool_call_id="1", name="lookup", input={}),))
     before = AssistantMessage(content="a")
@@ -543,7 +543,7 @@ async def test_waiting_run_in_a_database_of_version_4_can_be_resumed_and_recover
     await store.runs.stop("run of s", "waiting", None, EventRow("s", 7, 7, Awaiting(calls=()).encode()))
     await store.close()
     to_version_4(tmp_path)
-    store = await Store.open(sqlite_url(tmp_path))
+    store = await Store.open(store_url(tmp_path))
     assert await close_open_runs(store) == 0
     assert [row.seq for row in await store.messages.rows("s")] == [None, None, 5, 7]
     result = ToolMessage(tool_call_id="1", content="given")

@@ -21,7 +21,7 @@ from gateway.policy.rules import Policy, Rule
 from gateway.runs.run import Run
 from gateway.security.redaction import Redactor
 from gateway.store import AuditRecord, RunRecord, SessionRecord, Store
-from gateway.store.sqlite import sqlite_url
+from tests.stores import store_url
 
 
 class Gone(Agent):
@@ -51,7 +51,7 @@ class Gone(Agent):
 
 @pytest.fixture
 async def store(tmp_path: Path) -> AsyncIterator[Store]:
-    found = await Store.open(sqlite_url(tmp_path))
+    found = await Store.open(store_url(tmp_path))
     yield found
     await found.close()
 

@@ -20,9 +20,9 @@ from gateway.runs.recovery import WHY, close_open_runs
 from gateway.runs.stored_history import StoredHistory
 from gateway.store import EventRow, FailureRecord, MessageRow, RunRecord, SessionRecord, Store
 from gateway.store import messages as stored_messages
-from gateway.store.sqlite import sqlite_url
 from tests.daemon import RunningGateway
 from tests.gateway.requests import create_session, get_history
+from tests.stores import store_url
 
 WriteScenario = Callable[..., str]
 MB = 1_000_000
@@ -30,7 +30,7 @@ MB = 1_000_000
 
 @pytest.fixture
 async def store(tmp_path: Path) -> AsyncIterator[Store]:
-    found = await Store.open(sqlite_url(tmp_path))
+    found = await Store.open(store_url(tmp_path))
     yield found
     await found.close()
 
