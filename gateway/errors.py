@@ -13,8 +13,10 @@ from __future__ import annotations
 # ├── TooMany               429  a limit of live agents or turns is reached
 # ├── ShuttingDown          503  the daemon is shutting down
 # ├── AgentProblem          503  the agent cannot start here
-# └── StoreUnavailable      503  the store cannot be written
-#     └── StoreAbandoned    503  the store did not answer until the end of the daemon's shutdown
+# ├── StoreUnavailable      503  the store cannot be written
+# │   └── StoreAbandoned    503  this process must write no more: the daemon's shutdown is over its time
+# │       └── LeaseLost     503  another node of the cluster may write this session by now
+# └── SessionElsewhere      503  another node of the cluster has the session; the request is forwarded to it
 # ConfigError               (not HTTP) the configuration, the data directory or the store cannot be used
 # └── InvalidSettings       the configuration or an option is wrong: no start can succeed before it is changed
 
@@ -71,6 +73,30 @@ class StoreUnavailable(GatewayError):
 
 class StoreAbandoned(StoreUnavailable):
     status = 503
+
+
+class LeaseLost(StoreAbandoned):
+    """The lease of a log has expired and another node may have it: the write has changed nothing."""
+
+    def __init__(self, log_id: str) -> None:
+        super().__init__(
+            f"this node lost its lease of {log_id!r}, which another node may have taken over; send the request again"
+        )
+        self.log_id = log_id
+
+
+class SessionElsewhere(GatewayError):
+    """Another node has the session or task, or is to create it: the request belongs there. Nothing has changed.
+
+    `address` is the base URL of that node. `log_id` is None for a session or task that is to be created.
+    """
+
+    status = 503
+
+    def __init__(self, node_id: str, address: str, log_id: str | None = None) -> None:
+        subject = f"{log_id!r}" if log_id is not None else "what is to be created"
+        super().__init__(f"{subject} belongs to the node {node_id!r} of this cluster; send the request there, or again")
+        self.node_id, self.address, self.log_id = node_id, address, log_id
 
 
 class ConfigError(Exception):
