@@ -6,7 +6,7 @@ import asyncio
 import logging
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
@@ -15,14 +15,20 @@ from typing import Any, Self, TypeVar
 from sqlalchemy import Connection, insert, inspect, select, update
 from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 
-from gateway.errors import ConfigError, StoreAbandoned, StoreUnavailable
+from gateway.errors import ConfigError, LeaseLost, StoreAbandoned, StoreUnavailable
 from gateway.store import schema
 from gateway.store.backend import Backend, backend_of
+from gateway.store.fences import leases_in_force
 from gateway.store.migrations import migrate
 
 log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
+RequiredLease = tuple[str, str, int]
+"""The log, the node and the token of the lease that a write requires."""
+Leases = Mapping[str, tuple[str, int]]
+"""The node and the token of each log."""
+Outcome = tuple[Any, BaseException | None]
 
 GROUP_WRITES = 64
 """Writes that are committed together at most."""
@@ -35,12 +41,22 @@ READ_PAUSE = 0.2
 
 
 class _Write:
-    """A queued write: a function that takes a connection, and its result."""
+    """A queued write: a function that takes a connection, its result, and the lease without which it is not executed."""
 
-    __slots__ = ("done", "transaction")
+    __slots__ = ("done", "required", "transaction")
 
-    def __init__(self, transaction: Callable[[Connection], Any] | None, done: asyncio.Future[Any]) -> None:
-        self.transaction, self.done = transaction, done
+    def __init__(
+        self, transaction: Callable[[Connection], Any] | None, done: asyncio.Future[Any], required: RequiredLease | None
+    ) -> None:
+        self.transaction, self.done, self.required = transaction, done, required
+
+    def execute(self, connection: Connection, leases: Leases) -> Outcome:
+        """The result, or LeaseLost. Raises what the function raises."""
+        if self.transaction is None:
+            return None, None
+        if self.required is not None and leases.get(self.required[0]) != self.required[1:]:
+            return None, LeaseLost(self.required[0])
+        return self.transaction(connection), None
 
 
 class Database:
@@ -202,16 +218,17 @@ class Database:
         self._backend.close()
         self._engine.dispose()
 
-    async def write(self, transaction: Callable[[Connection], Result]) -> Result:
+    async def write(self, transaction: Callable[[Connection], Result], required: RequiredLease | None = None) -> Result:
         """Runs a function in a transaction, after all writes that were queued before; committed when this returns.
 
         Cancelling the caller does not cancel the write: it is queued before the first `await`, and is completed. Raises
-        StoreUnavailable where the database cannot write now, as with a full disk or a lock of another process.
+        StoreUnavailable where the database cannot write now, as with a full disk or a lock of another process, and LeaseLost,
+        with nothing changed, where the `required` lease is not in force.
         """
         if self.abandoned:
             raise StoreAbandoned(ABANDONED)
         try:
-            result: Result = await self._queued(transaction)
+            result: Result = await self._queued(transaction, required)
             return result
         except DBAPIError as error:
             if isinstance(error, OperationalError) or self._backend.is_lost(error):
@@ -228,13 +245,13 @@ class Database:
             if not done.done():
                 done.set_exception(StoreAbandoned(ABANDONED))
 
-    async def _queued(self, transaction: Callable[[Connection], Any] | None) -> Any:
+    async def _queued(self, transaction: Callable[[Connection], Any] | None, required: RequiredLease | None = None) -> Any:
         """Queue a write, and wait for its result. With None, wait for the writes that are queued."""
         done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._waiting.add(done)
         try:
             with self._queue_lock:
-                self._queue.append(_Write(transaction, done))
+                self._queue.append(_Write(transaction, done, required))
                 if not self._draining:
                     self._writer.submit(self._write_group)
                     self._draining = True
@@ -260,23 +277,22 @@ class Database:
                 # The thread ends after this.
                 self._write_group()
 
-    def _outcomes(self, group: Sequence[_Write]) -> list[tuple[Any, BaseException | None]]:
+    def _outcomes(self, group: Sequence[_Write]) -> list[Outcome]:
         """The result or the error of each write."""
-        transactions = [write.transaction for write in group if write.transaction is not None]
         if self.abandoned:
             return [(None, StoreAbandoned(ABANDONED) if write.transaction else None) for write in group]
         committing = False
 
-        def all_of_them(connection: Connection) -> list[Any]:
+        def all_of_them(connection: Connection) -> list[Outcome]:
             nonlocal committing
-            results = [transaction(connection) for transaction in transactions]
+            leases = _required_leases(connection, group)
+            outcomes = [write.execute(connection, leases) for write in group]
             committing = True
-            return results
+            return outcomes
 
-        if len(transactions) > 1:
+        if sum(write.transaction is not None for write in group) > 1:
             try:
-                results = iter(self._write(all_of_them))
-                return [(None if write.transaction is None else next(results), None) for write in group]
+                return self._write(all_of_them)
             except BaseException as error:
                 # Each of them would wait for the lock again. A commit that failed may be stored all the same, but not if the disk
                 # is full: the frame of the write-ahead log that makes it one is written last. A smaller write may have space.
@@ -285,11 +301,11 @@ class Database:
                     return [(None, error)] * len(group)
         return [self._outcome(write) for write in group]
 
-    def _outcome(self, write: _Write) -> tuple[Any, BaseException | None]:
+    def _outcome(self, write: _Write) -> Outcome:
         if write.transaction is None:
             return None, None
         try:
-            return self._write(write.transaction), None
+            return self._write(lambda connection: write.execute(connection, _required_leases(connection, [write])))
         except BaseException as error:
             return None, error
 
@@ -384,7 +400,13 @@ class Database:
         await self.write(lambda connection: connection.execute(update(version).values(version=version.c.version)).close())
 
 
-def _finish(group: Sequence[_Write], outcomes: Sequence[tuple[Any, BaseException | None]]) -> None:
+def _required_leases(connection: Connection, group: Sequence[_Write]) -> Leases:
+    """The leases in force of the logs that a group of writes requires."""
+    log_ids = [write.required[0] for write in group if write.required is not None]
+    return leases_in_force(connection, log_ids) if log_ids else {}
+
+
+def _finish(group: Sequence[_Write], outcomes: Sequence[Outcome]) -> None:
     for write, (result, error) in zip(group, outcomes, strict=True):
         # Their callers may have been cancelled.
         if write.done.done():

@@ -172,9 +172,16 @@ class RunRepository:
         query = select(func.min(table.first_seq)).where(table.log_id == run.log_id, table.first_seq > run.first_seq)
         return await self._database.read(lambda connection: connection.execute(query).scalar())
 
-    async def unfinished(self) -> list[RunRecord]:
-        """Returns the runs that have not ended, oldest first."""
-        return await self._records(schema.runs.c.state != "ended")
+    async def unfinished(self, log_id: str | None = None) -> list[RunRecord]:
+        """Returns the runs that have not ended, oldest first: all, or those of one log."""
+        unfinished = schema.runs.c.state != "ended"
+        return await self._records(unfinished if log_id is None else unfinished & (schema.runs.c.log_id == log_id))
+
+    async def unfinished_without_lease(self) -> list[str]:
+        """Returns the logs with runs that have not ended, and that no node of a cluster ever had a lease of."""
+        runs, leases = schema.runs, schema.leases
+        query = select(runs.c.log_id).distinct().where(runs.c.state != "ended", runs.c.log_id.not_in(select(leases.c.log_id)))
+        return await self._database.read(lambda connection: list(connection.execute(query).scalars()))
 
     async def count_waiting(self) -> int:
         """Returns how many runs wait for their client."""
@@ -194,14 +201,14 @@ class RunRepository:
         runs, keys = schema.runs, schema.idempotency_keys
 
         def transaction(connection: Connection) -> None:
-            for table in (keys, runs):
+            for table in (keys, runs, schema.leases):
                 connection.execute(delete(table).where(table.c.log_id == log_id))
 
         await self._database.write(transaction)
 
     async def delete_executions(self, started: float) -> None:
         """Deletes executions that started before a time (seconds since the epoch) and have ended, with their events and keys."""
-        runs, events, keys = schema.runs, schema.events, schema.idempotency_keys
+        runs, events, keys, leases = schema.runs, schema.events, schema.idempotency_keys, schema.leases
         is_execution = runs.c.log_id.startswith(EXECUTION_PREFIX, autoescape=True)
         old = (
             select(runs.c.log_id)
@@ -215,6 +222,8 @@ class RunRepository:
             of_keys = select(keys.c.key.label("of_key")).where(keys.c.log_id.in_(ids))
             await delete_in_parts(self._database, of_keys, delete(keys).where(keys.c.key == bindparam("of_key")))
             await delete_in_parts(self._database, select(*columns).where(events.c.log_id.in_(ids)), of_event)
+            of_leases = select(leases.c.log_id.label("of_log")).where(leases.c.log_id.in_(ids))
+            await delete_in_parts(self._database, of_leases, delete(leases).where(leases.c.log_id == bindparam("of_log")))
             of_runs = select(runs.c.id.label("of_run")).where(runs.c.log_id.in_(ids))
             await delete_in_parts(self._database, of_runs, delete(runs).where(runs.c.id == bindparam("of_run")))
 

@@ -214,3 +214,35 @@ worktrees = Table(
     # False until the session and all files of the worktree are there.
     Column("ready", Boolean, nullable=False),
 )
+# The nodes of a cluster. Times are of the database's clock, in seconds since the epoch; lists are JSON.
+nodes = Table(
+    "nodes",
+    metadata,
+    Column("id", String(64), primary_key=True),
+    Column("address", String(255), nullable=False),
+    Column("agents", Text, nullable=False),
+    Column("labels", Text, nullable=False),
+    Column("folders", Text, nullable=False),
+    Column("version", String(32), nullable=False),
+    Column("store_version", Integer, nullable=False),
+    # 'ready' or 'draining'.
+    Column("state", String(16), nullable=False),
+    Column("live_agents", Integer, nullable=False),
+    Column("running_turns", Integer, nullable=False),
+    Column("agent_slots", Integer, nullable=False),
+    Column("started_at", Float, nullable=False),
+    Column("heartbeat_at", Float, nullable=False),
+)
+
+# Which node may write a log, until `expires_at` of the database's clock; 0 once it is released. The row stays, so that the token
+# only grows, and shows the last node. It is deleted with its log.
+leases = Table(
+    "leases",
+    metadata,
+    Column("log_id", String(64), primary_key=True),
+    Column("node", String(64), nullable=False),
+    Column("token", BigInteger, nullable=False),
+    Column("expires_at", Float, nullable=False),
+)
+# Few of the rows are in it: those that are not released.
+Index("leases_held", leases.c.node, sqlite_where=leases.c.expires_at > 0, postgresql_where=leases.c.expires_at > 0)

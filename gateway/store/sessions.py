@@ -13,6 +13,7 @@ from gateway.store import schema
 from gateway.store.database import Database
 from gateway.store.failures import failure_reasons
 from gateway.store.idempotency_keys import insert_key
+from gateway.store.leases import delete_lease
 from gateway.store.messages import copy_messages, insert_messages
 from gateway.store.rows import Cursor, KeyRecord, MessageRow, RunRecord, SessionDetails, SessionListRow, SessionRecord
 from gateway.store.runs import insert_run, last_runs
@@ -150,6 +151,7 @@ class SessionRepository:
             for table in _TABLES_OF_SESSIONS:
                 connection.execute(delete(table).where(table.c.session_id == session_id))
             connection.execute(delete(schema.sessions).where(schema.sessions.c.id == session_id))
+            delete_lease(connection, session_id)
 
         await self._database.write(transaction)
 

@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Self
+from typing import Self, cast
 
 from gateway.store.audit import AuditRepository
 from gateway.store.compactions import CompactionRepository
 from gateway.store.database import Database
 from gateway.store.events import EventRepository
 from gateway.store.failures import FailureRepository
+from gateway.store.fencing import CreatingDatabase, Fence, FencedDatabase
 from gateway.store.idempotency_keys import IdempotencyKeyRepository
+from gateway.store.leases import LeaseRepository
 from gateway.store.messages import MessageRepository
+from gateway.store.nodes import NodeRepository
 from gateway.store.processes import ProcessRepository
 from gateway.store.responses import ResponseRepository
 from gateway.store.runs import RunRepository
@@ -45,6 +48,8 @@ class Store:
         self.audit = AuditRepository(database)
         self.processes = ProcessRepository(database)
         self.worktrees = WorktreeRepository(database)
+        self.nodes = NodeRepository(database)
+        self.leases = LeaseRepository(database)
 
     @classmethod
     async def open(cls, url: str, in_use: Sequence[Path] = ()) -> Self:
@@ -64,6 +69,14 @@ class Store:
     async def open_unchanged(cls, url: str) -> Self:
         """Opens a database that a daemon may use, and migrates nothing. Raises ConfigError if it is not of this version."""
         return cls(await Database.open_unchanged(url))
+
+    def fenced(self, fence: Fence) -> Store:
+        """Returns the same repositories, whose writes raise LeaseLost and change nothing unless the lease is in force."""
+        return Store(cast(Database, FencedDatabase(self._database, fence)))
+
+    def creating(self, log_id: str, node: str, seconds: float) -> Store:
+        """Returns the same repositories, for the write that creates a log: it stores the node's lease of that too."""
+        return Store(cast(Database, CreatingDatabase(self._database, log_id, node, seconds)))
 
     @property
     def abandoned(self) -> bool:

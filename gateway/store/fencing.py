@@ -1,0 +1,76 @@
+"""Fencing: writes of a log that succeed only while this process has the log's lease."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+from sqlalchemy import Connection
+
+from gateway.errors import LeaseLost
+from gateway.store.database import Database
+from gateway.store.leases import insert_lease
+
+Result = TypeVar("Result")
+
+
+class Fence(Protocol):
+    """The lease of a log, as its holder has it. `held` is whether it was neither released nor lost, as far as is known here."""
+
+    @property
+    def log_id(self) -> str: ...
+
+    @property
+    def node(self) -> str: ...
+
+    @property
+    def token(self) -> int: ...
+
+    @property
+    def held(self) -> bool: ...
+
+    async def hold(self) -> None:
+        """Acquire the lease again after a release. Raises LeaseLost where another node may have had it meanwhile."""
+
+    def lose(self) -> None:
+        """A write has found that the lease is another's."""
+
+
+class FencedDatabase:
+    """A view of a database whose writes check in their transaction that the lease still has its node and token.
+
+    The check is one statement for all writes that are committed together. A write without the lease changes nothing, raises
+    LeaseLost and does not affect the others.
+    """
+
+    def __init__(self, database: Database, fence: Fence) -> None:
+        self._database, self._fence = database, fence
+        self.read = database.read
+
+    async def write(self, transaction: Callable[[Connection], Result]) -> Result:
+        """As Database.write. After a release the lease is acquired again first. Raises LeaseLost."""
+        fence = self._fence
+        if not fence.held:
+            await fence.hold()
+        try:
+            return await self._database.write(transaction, (fence.log_id, fence.node, fence.token))
+        except LeaseLost:
+            fence.lose()
+            raise
+
+
+class CreatingDatabase:
+    """A view of a database whose writes create a log: its lease is stored in the same transaction."""
+
+    def __init__(self, database: Database, log_id: str, node: str, seconds: float) -> None:
+        self._database, self._lease = database, (log_id, node, seconds)
+        self.read = database.read
+
+    async def write(self, transaction: Callable[[Connection], Result]) -> Result:
+        """As Database.write. The node has the lease, with the token 1, when it returns."""
+
+        def with_lease(connection: Connection) -> Result:
+            insert_lease(connection, *self._lease)
+            return transaction(connection)
+
+        return await self._database.write(with_lease)

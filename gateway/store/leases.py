@@ -1,0 +1,154 @@
+"""Queries about leases: which node may write a log. Times are of the database's clock (gateway/store/clock.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from sqlalchemy import Connection, bindparam, delete, func, insert, or_, select, update
+from sqlalchemy.dialects import postgresql, sqlite
+
+from gateway.store import schema
+from gateway.store.clock import DatabaseTime
+from gateway.store.database import Database
+
+_TABLE = schema.leases
+_RELEASED = 0.0
+
+
+class Lease(NamedTuple):
+    """The right of a node to write a log. `valid` is whether it had not expired when it was read.
+
+    `expires_at` is 0 once it is released. The token grows with each acquisition.
+    """
+
+    log_id: str
+    node: str
+    token: int
+    expires_at: float
+    valid: bool
+
+    @property
+    def released(self) -> bool:
+        return self.expires_at == _RELEASED
+
+
+class LeaseRepository:
+    """The leases of all logs."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def acquire(self, log_id: str, node: str, seconds: float, expected: int | None = None) -> Lease:
+        """Gives a node the lease of a log that has none, whose lease is released, or is the node's own already.
+
+        With `expected`, the token of a lease that has expired, also that one. Returns the lease that is in force then, which
+        may be another node's. One statement decides: of nodes that acquire at the same time one succeeds.
+        """
+
+        def transaction(connection: Connection) -> Lease:
+            values = {"log_id": log_id, "node": node, "seconds": seconds, "expected": expected}
+            found = connection.execute(_acquisition(connection), values).first()
+            return Lease(*found) if found is not None else _leases(connection, [log_id])[log_id]
+
+        return await self._database.write(transaction)
+
+    async def renew(self, node: str, seconds: float) -> dict[str, int]:
+        """Extends all leases of a node, also those that have expired and are its own still. Returns their tokens by log."""
+        return await self._database.write(lambda connection: renew_leases(connection, node, seconds))
+
+    async def release(self, tokens: Sequence[tuple[str, int]]) -> None:
+        """Releases leases, given as log and token. Those that have another token by now are not changed."""
+        if tokens:
+            rows = [{"of_log": log_id, "of_token": token} for log_id, token in tokens]
+            await self._database.write(lambda connection: connection.execute(_RELEASE, rows).close())
+
+    async def get(self, log_id: str) -> Lease | None:
+        """Returns the lease of a log; None if it never had one."""
+        return (await self.of([log_id])).get(log_id)
+
+    async def of(self, log_ids: Sequence[str]) -> dict[str, Lease]:
+        """Returns the leases of logs, by log."""
+        return await self._database.read(lambda connection: _leases(connection, log_ids))
+
+    async def unreleased(self, node: str) -> list[Lease]:
+        """Returns the leases of a node that are not released, expired or not."""
+        condition = (_TABLE.c.node == node) & (_TABLE.c.expires_at > _RELEASED)
+        return await self._database.read(lambda connection: _found(connection, condition))
+
+    async def abandoned(self, silent: float, limit: int = 500) -> list[Lease]:
+        """Returns leases that have expired without a release, of nodes without a heartbeat in the last `silent` seconds."""
+        nodes = schema.nodes
+        beating = select(nodes.c.id).where(nodes.c.heartbeat_at > DatabaseTime() - silent)
+        expired = (_TABLE.c.expires_at > _RELEASED) & (_TABLE.c.expires_at <= DatabaseTime())
+        condition = expired & _TABLE.c.node.not_in(beating)
+        return await self._database.read(lambda connection: _found(connection, condition, limit))
+
+    async def count_by_node(self) -> dict[str, int]:
+        """Returns how many leases that are not released each node has."""
+        query = select(_TABLE.c.node, func.count()).where(_TABLE.c.expires_at > _RELEASED).group_by(_TABLE.c.node)
+        return await self._database.read(lambda connection: {row[0]: row[1] for row in connection.execute(query)})
+
+
+_COLUMNS = (*_TABLE.columns, (_TABLE.c.expires_at > DatabaseTime()).label("valid"))
+_RELEASE = (
+    update(_TABLE)
+    .where(_TABLE.c.log_id == bindparam("of_log"), _TABLE.c.token == bindparam("of_token"))
+    .values(expires_at=_RELEASED)
+)
+_RENEW = (
+    update(_TABLE)
+    .where(_TABLE.c.node == bindparam("of_node"), _TABLE.c.expires_at > _RELEASED)
+    .values(expires_at=DatabaseTime() + bindparam("seconds"))
+    .returning(_TABLE.c.log_id, _TABLE.c.token)
+)
+
+
+def _new_row() -> dict[str, Any]:
+    expires_at = DatabaseTime() + bindparam("seconds")
+    return {"log_id": bindparam("log_id"), "node": bindparam("node"), "token": 1, "expires_at": expires_at}
+
+
+_FIRST = insert(_TABLE).values(_new_row())
+_acquisitions: dict[str, Any] = {}
+"""By dialect, whose statement it is."""
+
+
+def insert_lease(connection: Connection, log_id: str, node: str, seconds: float) -> None:
+    """Gives a node the lease of a log that is created in this transaction, with the token 1."""
+    connection.execute(_FIRST, {"log_id": log_id, "node": node, "seconds": seconds}).close()
+
+
+def renew_leases(connection: Connection, node: str, seconds: float) -> dict[str, int]:
+    """Extends all leases of a node within a transaction. Returns their tokens by log."""
+    return {row.log_id: row.token for row in connection.execute(_RENEW, {"of_node": node, "seconds": seconds})}
+
+
+def delete_lease(connection: Connection, log_id: str) -> None:
+    """Deletes the lease of a log that is deleted in this transaction."""
+    connection.execute(delete(_TABLE).where(_TABLE.c.log_id == log_id)).close()
+
+
+def _leases(connection: Connection, log_ids: Sequence[str]) -> dict[str, Lease]:
+    return {lease.log_id: lease for lease in _found(connection, _TABLE.c.log_id.in_(log_ids))}
+
+
+def _found(connection: Connection, condition: Any, limit: int | None = None) -> list[Lease]:
+    return [Lease(*row) for row in connection.execute(select(*_COLUMNS).where(condition).limit(limit))]
+
+
+def _acquisition(connection: Connection) -> Any:
+    """The statement of `acquire`. It returns no row where the lease is another node's."""
+    name = connection.dialect.name
+    if name not in _acquisitions:
+        make: Callable[..., Any] = postgresql.insert if name == "postgresql" else sqlite.insert
+        statement = make(_TABLE).values(_new_row())
+        new = statement.excluded
+        expected = bindparam("expected", type_=_TABLE.c.token.type)
+        expired = (_TABLE.c.token == expected) & (_TABLE.c.expires_at <= DatabaseTime())
+        _acquisitions[name] = statement.on_conflict_do_update(
+            index_elements=[_TABLE.c.log_id],
+            set_={"node": new.node, "token": _TABLE.c.token + 1, "expires_at": new.expires_at},
+            where=or_(_TABLE.c.expires_at == _RELEASED, _TABLE.c.node == new.node, expired),
+        ).returning(*_COLUMNS)
+    return _acquisitions[name]
