@@ -1,10 +1,10 @@
-"""The check of fenced writes: which leases are in force."""
+"""What other writes do with leases: fenced ones check them, and the deletion of a log deletes its lease."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sqlalchemy import Connection, bindparam, select
+from sqlalchemy import Connection, bindparam, delete, select
 
 from gateway.store import schema
 
@@ -18,3 +18,8 @@ def leases_in_force(connection: Connection, log_ids: Sequence[str]) -> dict[str,
     """Returns the node and the token of each of these logs, which nobody else changes before the end of the transaction."""
     rows = connection.execute(_LOCKED_CHECK, {"log_ids": sorted(set(log_ids))})
     return {row.log_id: (row.node, row.token) for row in rows}
+
+
+def delete_lease(connection: Connection, log_id: str) -> None:
+    """Deletes the lease of a log that is deleted in this transaction."""
+    connection.execute(delete(_TABLE).where(_TABLE.c.log_id == log_id)).close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, bindparam, delete, func, insert, or_, select, update
+from sqlalchemy import Connection, bindparam, func, insert, or_, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from gateway.store import schema
@@ -47,6 +47,9 @@ class LeaseRepository:
         """
 
         def transaction(connection: Connection) -> Lease:
+            if expected is not None and connection.execute(_UNLOCKED, {"of_log": log_id}).first() is None:
+                # A write of the node that has it is under way, or stopped in the middle: nobody waits for that.
+                return _leases(connection, [log_id])[log_id]
             values = {"log_id": log_id, "node": node, "seconds": seconds, "expected": expected}
             found = connection.execute(_acquisition(connection), values).first()
             return Lease(*found) if found is not None else _leases(connection, [log_id])[log_id]
@@ -96,6 +99,7 @@ _RELEASE = (
     .where(_TABLE.c.log_id == bindparam("of_log"), _TABLE.c.token == bindparam("of_token"))
     .values(expires_at=_RELEASED)
 )
+_UNLOCKED = select(_TABLE.c.log_id).where(_TABLE.c.log_id == bindparam("of_log")).with_for_update(skip_locked=True)
 _RENEW = (
     update(_TABLE)
     .where(_TABLE.c.node == bindparam("of_node"), _TABLE.c.expires_at > _RELEASED)
@@ -122,11 +126,6 @@ def insert_lease(connection: Connection, log_id: str, node: str, seconds: float)
 def renew_leases(connection: Connection, node: str, seconds: float) -> dict[str, int]:
     """Extends all leases of a node within a transaction. Returns their tokens by log."""
     return {row.log_id: row.token for row in connection.execute(_RENEW, {"of_node": node, "seconds": seconds})}
-
-
-def delete_lease(connection: Connection, log_id: str) -> None:
-    """Deletes the lease of a log that is deleted in this transaction."""
-    connection.execute(delete(_TABLE).where(_TABLE.c.log_id == log_id)).close()
 
 
 def _leases(connection: Connection, log_ids: Sequence[str]) -> dict[str, Lease]:
