@@ -26,6 +26,8 @@ _ORIGIN = re.compile(
     re.IGNORECASE,
 )
 
+_NODE_ADDRESS = re.compile(rf"https?://({_NAME}|\[[0-9A-Fa-f:.]+\]):\d{{1,5}}")
+
 
 def _host(text: str) -> str:
     if not _HOST.fullmatch(text):
@@ -40,6 +42,14 @@ def _origin(text: str) -> str:
         raise ValueError(
             "must be an origin as browsers write it, such as 'http://localhost:*' or 'tauri://localhost': "
             "a scheme and a host, no path, and '*' for the port only (for the host, where the scheme is an app's own)"
+        )
+    return text
+
+
+def _node_address(text: str) -> str:
+    if text and not _NODE_ADDRESS.fullmatch(text):
+        raise ValueError(
+            "must be the URL of this node for the other nodes, with its port and nothing behind it: http://HOST:PORT"
         )
     return text
 
@@ -243,6 +253,19 @@ class OpenAISettings(_Table):
     show_tools: Literal["off", "reasoning", "text"] = "reasoning"
 
 
+class NodeSettings(_Table):
+    """This daemon as a node of a cluster, which an `address` makes it: the URL by which the other nodes reach it.
+
+    `folders` are those that exist here and that agents may work in; without any, all. The keys with which nodes sign their
+    requests to each other are in PORTICO_NODE_KEYS, or one a line in `key_file`.
+    """
+
+    address: Annotated[str, AfterValidator(_node_address)] = ""
+    labels: tuple[str, ...] = ()
+    folders: tuple[Path, ...] = ()
+    key_file: str = ""
+
+
 class Settings(_Table):
     """The whole configuration."""
 
@@ -251,9 +274,16 @@ class Settings(_Table):
     limits: LimitSettings = Field(default_factory=LimitSettings)
     store: StoreSettings = Field(default_factory=StoreSettings)
     openai: OpenAISettings = Field(default_factory=OpenAISettings)
+    node: NodeSettings = Field(default_factory=NodeSettings)
     agents: dict[Annotated[str, Field(pattern=AGENT_NAME)], AgentSettings] = Field(default_factory=dict)
 
     _file: Path | None = PrivateAttr(default=None)
+
+    @model_validator(mode="after")
+    def _node_has_a_shared_store(self) -> Self:
+        if self.node.address and not self.store.url.startswith("postgresql"):
+            raise ValueError("node.address: the nodes of a cluster have one store on PostgreSQL: set store.url, or remove [node]")
+        return self
 
     def __eq__(self, other: object) -> bool:
         # Whichever file they are from.

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from drivers.contract.agent_specs import Limits
 from drivers.runtime.process import Spawner
+from gateway import __version__
 from gateway.agents.configured_agents import Agents
 from gateway.agents.discovery import Discovery
 from gateway.config import Settings
@@ -46,6 +48,9 @@ from gateway.store.backend import url_password
 from gateway.store.sqlite import sqlite_url
 from gateway.worktrees.worktrees import Worktrees
 
+if TYPE_CHECKING:
+    from gateway.nodes.node import Intervals, Node
+
 log = logging.getLogger(__name__)
 
 SHUT_DOWN = "the gateway was shut down in the middle of this run; send the message again when it is back"
@@ -58,7 +63,10 @@ END_TIMEOUT = 1.4
 
 
 class Gateway:
-    """`await open()` before the first request, `await close()` after (or during) the last."""
+    """`await open()` before the first request, `await close()` after (or during) the last.
+
+    `intervals` and the monotonic `node_clock` are those of a node of a cluster.
+    """
 
     store: Store
     idempotency: Idempotency
@@ -75,7 +83,11 @@ class Gateway:
         redactor: Redactor,
         agents: Agents | None = None,
         discovery: Discovery | None = None,
+        *,
+        intervals: Intervals | None = None,
+        node_clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._intervals, self._node_clock = intervals, node_clock
         self.settings = settings
         self.named_keys = NamedKeys(settings.data_dir)
         self.sign_ins, self.sign_in_codes, self.wrong_tries = SignIns(settings.data_dir), SignInCodes(), WrongTries()
@@ -91,6 +103,8 @@ class Gateway:
         self.quotas = KeyQuotas(settings.limits)
         self.unauthenticated_bodies = UnauthenticatedBodies()
         self.close_last: list[Callable[[], Awaitable[None]]] = []
+        self.node: Node | None = None
+        """What this daemon does as one of a cluster; None without [node]."""
         self._opened = self._closing = self._closed = False
         self._stopping: asyncio.Task[None] | None = None
 
@@ -118,6 +132,8 @@ class Gateway:
             log.warning("%s", change)
         self._retention.start()
         self.search.start()
+        if self.node is not None:
+            self.node.repeat()
         self._opened = True
 
     async def opened(self) -> Gateway:
@@ -132,8 +148,13 @@ class Gateway:
             imported = await import_earlier_acp_stores(self.store, data_dir)
             if imported:
                 log.warning("%d sessions of portico acp of an earlier release are imported", imported)
-        await end_left_behind(self.store, instance, runtimes=settings.container_runtimes)
-        closed = await close_open_runs(self.store, self._seeds)
+        in_cluster = bool(settings.node.address)
+        await end_left_behind(self.store, instance, runtimes=settings.container_runtimes, in_cluster=in_cluster)
+        if in_cluster:
+            self.node = self._node(instance)
+            closed = await self.node.start()
+        else:
+            closed = await close_open_runs(self.store, self._seeds)
         if closed:
             log.warning("%d runs were under way when the gateway was stopped; they ended with an error", closed)
         transcripts = Transcripts(data_dir / "transcripts", self.redactor)
@@ -167,12 +188,52 @@ class Gateway:
             settings.store.durability == "stored-first",
         )
         admission = AdmissionControl(chosen)
-        self.sessions = Sessions(self.agents, shared, admission, chosen.sleep_after)
+        self.sessions = Sessions(self.agents, shared, admission, chosen.sleep_after, self.node)
         self.search = SessionSearch(self.store, self.sessions.changes)
         self.conversations = Conversations(self.agents, self.sessions, settings.openai.tools)
-        self.tasks = TaskRunner(self.agents, shared, admission, self.idempotency)
+        self.tasks = TaskRunner(self.agents, shared, admission, self.idempotency, self.node)
         self.discovery.spawner = spawner
         self.discovery.start()
+
+    def _node(self, instance: str) -> Node:
+        # Not imported in a daemon that is no node.
+        from gateway.nodes.node import UNUSED, Node
+        from gateway.store.nodes import NodeReport
+
+        chosen = self.settings.node
+
+        def report() -> NodeReport:
+            opened = hasattr(self, "tasks")
+            live, running = (self._live_agents, self._running_turns) if opened else (0, 0)
+            return NodeReport(
+                id=instance,
+                address=chosen.address,
+                agents=tuple(agent.name for agent in self.agents if agent.usable),
+                labels=chosen.labels,
+                folders=tuple(map(str, chosen.folders)),
+                version=__version__,
+                live_agents=live,
+                running_turns=running,
+                agent_slots=self.settings.limits.live_agents,
+            )
+
+        async def close_runs(store: Store, log_id: str) -> int:
+            return await close_open_runs(store, self._seeds, log_id)
+
+        async def tidy() -> None:
+            await self.sessions.release_unused(node, UNUSED)
+
+        node = Node(self.store, report, close_runs, tidy, self._intervals, self._node_clock)
+        return node
+
+    @property
+    def _live_agents(self) -> int:
+        return sum(session.live is not None for session in self.sessions.held) + len(self.tasks.running)
+
+    @property
+    def _running_turns(self) -> int:
+        running = (run.state is RunState.RUNNING for run in self.tasks.running)
+        return sum(session.busy for session in self.sessions.held) + sum(running)
 
     def _seeds(self, name: str) -> bool:
         agent = self.agents.find(name)
@@ -229,6 +290,8 @@ class Gateway:
             self._closed = True
             await self.stop_runs()
             await all_ended([self._mcp.close(), self._retention.close(), self.search.close(), self.worktrees.close()])
+            if self.node is not None:
+                await all_ended([asyncio.wait_for(self.node.stop(), CLOSE_TIMEOUT)])
             abandoning = asyncio.get_running_loop().call_later(CLOSE_TIMEOUT, self.store.abandon)
             await all_ended([self.store.close()])
             abandoning.cancel()

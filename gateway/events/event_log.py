@@ -260,6 +260,24 @@ class EventLog:
             self._stalled = True
         return bool(done)
 
+    @property
+    def deleted(self) -> bool:
+        """Whether it was deleted from the store."""
+        return self._deleted
+
+    def advance(self, last: int) -> None:
+        """The store has events up to this number, which another node of a cluster has written: readers get them from there."""
+        self._recent.clear()
+        self._encoded.clear()
+        self._kept = 0
+        self.last = self._stored = last
+        self._wake()
+
+    def close_deleted(self) -> None:
+        """The log was deleted by another node of a cluster."""
+        self._deleted = True
+        self.close()
+
     async def delete_stored(self, delete: Callable[[], Awaitable[None]]) -> None:
         """Delete what is stored of this log with `delete`; nothing is written meanwhile, and nothing afterwards.
 

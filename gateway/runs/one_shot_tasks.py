@@ -7,7 +7,9 @@ import logging
 import shutil
 import uuid
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from drivers.contract.agent import Agent
 from drivers.contract.agent_specs import AgentSpec, TaskSpec
@@ -25,10 +27,15 @@ from gateway.runs.idempotency import Idempotency, IdempotencyKey
 from gateway.runs.interruptible_start import InterruptibleStart
 from gateway.runs.run import Run
 from gateway.shared_services import SharedServices
-from gateway.store import EXECUTION_PREFIX, KeyRecord, RunRecord
+from gateway.store import EXECUTION_PREFIX, KeyRecord, RunRecord, Store
+
+if TYPE_CHECKING:
+    from gateway.nodes.leases import HeldLease
+    from gateway.nodes.node import Node
 
 log = logging.getLogger(__name__)
 
+LOST = "another node of the cluster has taken this task over, because this one was out of reach"
 INCOMPLETE = "the gateway was stopped before the end of this stream was stored"
 
 
@@ -58,9 +65,17 @@ class RunningTask:
 
 
 class TaskRunner:
-    """Runs tasks. A run goes on when the readers of its stream are gone."""
+    """Runs tasks. A run goes on when the readers of its stream are gone. `node` is this daemon as one of a cluster."""
 
-    def __init__(self, agents: Agents, shared: SharedServices, admission: AdmissionControl, idempotency: Idempotency) -> None:
+    def __init__(
+        self,
+        agents: Agents,
+        shared: SharedServices,
+        admission: AdmissionControl,
+        idempotency: Idempotency,
+        node: Node | None = None,
+    ) -> None:
+        self._node = node
         self._agents, self._shared, self._admission = agents, shared, admission
         self._idempotency = idempotency
         self._store, self._redactor, self._states = shared.store, shared.redactor, shared.states
@@ -70,7 +85,10 @@ class TaskRunner:
         self._stop = asyncio.Event()
 
     async def execute(self, task: Task, key: IdempotencyKey | None = None) -> Turn:
-        """The stream of a task's events, from its first. Raises BadRequest, Conflict, TooMany, ShuttingDown, AgentProblem."""
+        """The stream of a task's events, from its first.
+
+        Raises BadRequest, Conflict, TooMany, ShuttingDown, AgentProblem, and SessionElsewhere if the task is another node's.
+        """
         self._admission.refuse_if_closing()
         return await self._idempotency.once(key, lambda: self._start(task, key), self._again)
 
@@ -111,7 +129,20 @@ class TaskRunner:
         running = self._running.get(task_id)
         if running is not None:
             return Turn(running.run.log, 0, through_waits=True)
-        log = EventLog(task_id, self._store, await self._store.events.last_seq(task_id))
+        if self._node is not None:
+            return await self._again_in_cluster(self._node, task_id)
+        return await self._stored(task_id, self._store)
+
+    async def _again_in_cluster(self, node: Node, task_id: str) -> Turn:
+        """The stream of a task that does not run here. Raises SessionElsewhere if it runs on another node."""
+        lease = await node.leases.hold(task_id)
+        try:
+            return await self._stored(task_id, self._store.fenced(lease))
+        finally:
+            await lease.release()
+
+    async def _stored(self, task_id: str, store: Store) -> Turn:
+        log = EventLog(task_id, store, await store.events.last_seq(task_id))
         if not await self._has_end(log):
             # The daemon was killed after the run was over, and before its last events were on disk.
             log.append([Error(message=INCOMPLETE), SessionEnd(exit_code=1, stop_reason="error")])
@@ -123,6 +154,8 @@ class TaskRunner:
         return bool(rows) and isinstance(decode(rows[0][1].rsplit(b"\n", 1)[-1]), SessionEnd)
 
     async def _start(self, task: Task, key: IdempotencyKey | None) -> Turn:
+        if self._node is not None:
+            await self._node.directory.place(task.agent, None)
         entry = self._agents.get(task.agent)
         entry.check_one_shot()
         if task.model is not None:
@@ -165,41 +198,66 @@ class TaskRunner:
             task=task.task,
             model=task.model,
         )
-        log = EventLog(task_id, self._store, stored_first=self._shared.stored_first)
-        record = RunRecord(f"run_{uuid.uuid4().hex}", task_id, "running", None, log.last + 1)
+        record = RunRecord(f"run_{uuid.uuid4().hex}", task_id, "running", None, 1)
         # Before the agent starts, which has the task then: a task that is refused, or repeated after a kill, is not run twice.
-        await self._store.runs.start(record, key=key.record(task_id, record.first_seq) if key else None)
+        lease = await self._store_start(record, key.record(task_id, record.first_seq) if key else None)
+        store = self._store if lease is None else self._store.fenced(lease)
+        log = EventLog(task_id, store, stored_first=self._shared.stored_first)
         try:
             self._shared.program_starts(entry)
             spawner = entry.sandboxed(self._shared.transcripts.spawner(self._shared.spawner, task_id, entry), spec)
             agent = await start.run(entry.driver.execute(spec, spawner, self._shared.limits))
         except DriverError as error:
             metrics.failed_to_start()
-            await completed(self._discard(task_id))
+            await completed(self._discard(task_id, store, lease))
             raise AgentProblem(self._redactor.clean(entry.start_error(error))) from error
         except BaseException:
-            await completed(self._discard(task_id))
+            await completed(self._discard(task_id, store, lease))
             raise
         metrics.started(spec)
-        run = Run(record, agent, log, self._store, self._redactor, meter=metrics.run_metrics(session=False))
+        meter = metrics.run_metrics(session=False)
+        run = Run(record, agent, log, store, self._redactor, meter=meter, lease=lease)
         running = RunningTask(task_id, task.owner, entry.name, run)
         self._running[task_id] = running
         self._admission.add(task_id, running)
         run.start()
-        winding_up = asyncio.create_task(self._wind_up(task_id, run, agent))
+        if lease is not None:
+            lease.on_lost = partial(self._lost, run)
+        winding_up = asyncio.create_task(self._wind_up(task_id, run, agent, lease))
         self._winding_up.add(winding_up)
         winding_up.add_done_callback(self._winding_up.discard)
         return Turn(log, 0, through_waits=True)
 
-    async def _discard(self, task_id: str) -> None:
+    async def _store_start(self, record: RunRecord, key: KeyRecord | None) -> HeldLease | None:
+        """Store a run that starts now, with its key, and on a node of a cluster with the lease of its log, which is returned."""
+        if self._node is None:
+            await self._store.runs.start(record, key=key)
+            return None
+        leases = self._node.leases
+        async with leases.creating(record.log_id) as store:
+            await store.runs.start(record, key=key)
+        lease = leases.get(record.log_id)
+        if lease is not None:
+            lease.in_use = True
+        return lease
+
+    def _lost(self, run: Run) -> None:
+        """Another node has taken over a task: its readers get an end, and nothing is stored."""
+        self._running.pop(run.log.log_id, None)
+        run.end_unstored(LOST)
+        run.log.close()
+
+    async def _discard(self, task_id: str, store: Store, lease: HeldLease | None) -> None:
         """Forget a task whose agent did not start, with its key: the request can be repeated."""
         try:
-            await self._store.runs.discard_execution(task_id)
+            await store.runs.discard_execution(task_id)
+            if lease is not None and self._node is not None:
+                self._node.leases.deleted(lease)
         except StoreUnavailable:
             log.exception("task %s, whose agent did not start, stays in the store until the next start", task_id)
         await self._remove_folder(task_id)
 
-    async def _wind_up(self, task_id: str, run: Run, agent: Agent) -> None:
+    async def _wind_up(self, task_id: str, run: Run, agent: Agent, lease: HeldLease | None) -> None:
         try:
             await run.wait()
             await agent.close()
@@ -210,13 +268,15 @@ class TaskRunner:
             self._admission.remove(task_id)
         await self._remove_folder(task_id)
         # Only what is on disk can be read without the run.
-        while not await run.log.written(stop=self._stop):
+        while not (lease is not None and lease.lost) and not await run.log.written(stop=self._stop):
             if self._stop.is_set():
                 # `close` closes the log.
                 return
             log.warning("the end of task %s is not stored yet", task_id)
             await asyncio.sleep(RETRY)
         self._running.pop(task_id, None)
+        if lease is not None:
+            await lease.release()
 
     async def _remove_folder(self, task_id: str) -> None:
         await asyncio.to_thread(shutil.rmtree, self._states / task_id, ignore_errors=True)

@@ -33,15 +33,25 @@ No number is given to two events.
 
 
 async def end_left_behind(
-    store: Store, instance: str, grace: float = 1.0, runtimes: Collection[Runtime] = (), environ: Mapping[str, str] = os.environ
+    store: Store,
+    instance: str,
+    grace: float = 1.0,
+    runtimes: Collection[Runtime] = (),
+    environ: Mapping[str, str] = os.environ,
+    *,
+    in_cluster: bool = False,
 ) -> int:
     """Ends the agent processes of an earlier daemon with this data directory. Returns how many were found.
 
     They are found by pid and start time, and they and their descendants by the marker and the tag of the instance. `grace` is
-    in seconds. Their containers are removed: those of the `runtimes` of the configuration, and of the stored processes. An entry
-    of a process that has ended already is deleted; a failure of that does not prevent the start.
+    in seconds. Their containers are removed: those of the `runtimes` of the configuration, and of the stored processes. With
+    `in_cluster` the store is that of several instances. An entry of a process that has ended already is deleted; a failure of
+    that does not prevent the start.
     """
     entries = await store.processes.all()
+    if in_cluster:
+        # The others are processes of other machines.
+        entries = [entry for entry in entries if entry[0].startswith(f"{instance}.")]
     roots = [root for root in (process_of(pid, created) for _, pid, created in entries) if root is not None]
     ended = await end_family(instance, grace, roots)
     if ended.found:
@@ -62,15 +72,17 @@ async def end_left_behind(
     return len(ended.found)
 
 
-async def close_open_runs(store: Store, seeds: Callable[[str], bool] = lambda agent: True) -> int:
+async def close_open_runs(store: Store, seeds: Callable[[str], bool] = lambda agent: True, log_id: str | None = None) -> int:
     """Ends every run that was running, with its missing messages, an error and a `session_end`. Returns how many there were.
+
+    With `log_id` only those of one log.
 
     What is stored after the end of a run, or after the beginning of a later one, is not taken for its output.
 
     The CLI may have stored less of such a run, or more: its native session is not resumed where the agent can be given a
     history, as `seeds` answers by the agent's name.
     """
-    unfinished = await store.runs.unfinished()
+    unfinished = await store.runs.unfinished(log_id)
     for run in unfinished:
         await _number_messages(store, run)
     runs = [run for run in unfinished if not await _waits(store, run)]

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from itertools import groupby
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from drivers.contract.agent import AFTER_LIMIT, Agent, Prompt, Reply
 from drivers.contract.driver_info import ToolGrant
@@ -54,6 +54,9 @@ from gateway.runs.session_metadata import METADATA_EVENTS
 from gateway.runs.store_retries import retried
 from gateway.security.redaction import Redactor
 from gateway.store import AuditRecord, MessageRow, RunRecord, SettingsRecord, Store
+
+if TYPE_CHECKING:
+    from gateway.nodes.leases import HeldLease
 
 log = logging.getLogger(__name__)
 
@@ -108,6 +111,7 @@ class Run:
     `has_history`: its messages are stored. `suspendable`: it goes on waiting when its agent ends. `enforcer` decides about calls
     before the client is asked, `audit` makes the rows of its decisions, `pending` are the calls that wait for the client.
     `mode_changed` is called before the log has the event, `announce` when the run's state or the session's title has changed.
+    `lease` is that of its log, on a node of a cluster.
     With `waits_for_limits` a run that a usage limit has stopped goes on when the limit resets, for MAX_LIMIT_WAIT in all; `clock`
     returns the time in seconds since the epoch.
     """
@@ -130,7 +134,9 @@ class Run:
         announce: Callable[[], None] = lambda: None,
         waits_for_limits: bool = False,
         clock: Callable[[], float] = time.time,
+        lease: HeldLease | None = None,
     ) -> None:
+        self._lease = lease
         self.id, self.first_seq, self.agent, self.log = record.id, record.first_seq, agent, log
         self.state = RunState(record.state)
         self.pending = pending or PendingCalls()
@@ -382,15 +388,15 @@ class Run:
             while self.agent is not None and (self.state is not RunState.ENDED or self._superseded):
                 events = [*self._limit_errors, *await self.agent.receive()] if self._limit_errors else await self.agent.receive()
                 self._limit_errors = ()
+                if self._lease is not None and not self._lease.is_fresh:
+                    # This process was stopped for long: another node may have ended the run, and these events with it.
+                    await self._lease.confirm()
                 if self._superseded:
-                    await self._take_superseded(events)
-                    if any(isinstance(event, SessionEnd) for event in events):
+                    if await self._take_superseded(events):
                         return
                     continue
-                if self._failing is not None:
-                    events = _failed(events, self._failing)
-                elif self._suspending:
-                    events = [event for event in events if not isinstance(event, Error)]
+                if self._failing is not None or self._suspending:
+                    events = self._of_ended_agent(events)
                 await self._take_or_wait(events)
                 await self.log.wait_for_capacity(self._stop_requested)
             return
@@ -407,6 +413,12 @@ class Run:
             self._request_stop()
             failure = self._failing or f"the gateway failed: {type(error).__name__}: {error}"
         await self._end_failed(failure)
+
+    def _of_ended_agent(self, events: Sequence[OutputEvent]) -> Sequence[OutputEvent]:
+        """The events of an agent that the gateway ends, without the errors that it reports for that."""
+        if self._failing is not None:
+            return _failed(events, self._failing)
+        return [event for event in events if not isinstance(event, Error)]
 
     async def _take_or_wait(self, events: Sequence[OutputEvent]) -> None:
         if self._limit_wait:
@@ -474,8 +486,11 @@ class Run:
                 # An agent that has a process in its turns only.
                 return await asyncio.Future()
 
-    async def _take_superseded(self, events: Sequence[OutputEvent]) -> None:
-        """No turn is under way, or that of a next run is: only what the agent reports about its session is kept."""
+    async def _take_superseded(self, events: Sequence[OutputEvent]) -> bool:
+        """No turn is under way, or that of a next run is: only what the agent reports about its session is kept.
+
+        Returns whether its prompt has ended.
+        """
         # Its last event is counted already.
         if counted := [event for event in events if not isinstance(event, SessionEnd)]:
             self._meter.record(counted)
@@ -483,6 +498,7 @@ class Run:
             if type(event) in METADATA_EVENTS:
                 await self._output.store_first(event)
         self._output.flush()
+        return len(counted) < len(events)
 
     async def _end_failed(self, message: str) -> None:
         """End a run whose agent is not read any more: the agent first, so that no later run gets its output."""

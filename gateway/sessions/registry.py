@@ -10,7 +10,8 @@ import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import Any, Literal
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
 from weakref import WeakValueDictionary
 
 from drivers.contract.events import Usage
@@ -38,8 +39,13 @@ from gateway.shared_services import SharedServices
 from gateway.store import Cursor, RunRecord, SessionDetails, SessionRecord
 from gateway.worktrees.worktrees import SessionWorktree
 
+if TYPE_CHECKING:
+    from gateway.nodes.leases import HeldLease
+    from gateway.nodes.node import Node
+
 log = logging.getLogger(__name__)
 
+LOST = "another node of the cluster has taken this session over, because this one was out of reach; send the message again"
 FILTERED_ROWS = 200
 """Sessions that are read at once where a filter is applied to them afterwards."""
 STATES: Mapping[str, Literal["idle", "running", "waiting"]] = {"running": "running", "waiting": "waiting", "ended": "idle"}
@@ -49,10 +55,19 @@ STATES: Mapping[str, Literal["idle", "running", "waiting"]] = {"running": "runni
 class Sessions:
     """All sessions of the daemon. Only those with a live agent, a run or something to be written stay in memory.
 
-    `sleep_after` is how many seconds an idle session keeps its agent, 0 for ever.
+    `sleep_after` is how many seconds an idle session keeps its agent, 0 for ever. With a `node`, the daemon is one of a cluster:
+    a session is changed by the node that has its lease, and read by all.
     """
 
-    def __init__(self, agents: Agents, shared: SharedServices, admission: AdmissionControl, sleep_after: float) -> None:
+    def __init__(
+        self,
+        agents: Agents,
+        shared: SharedServices,
+        admission: AdmissionControl,
+        sleep_after: float,
+        node: Node | None = None,
+    ) -> None:
+        self._node = node
         self._agents, self._shared, self._admission = agents, shared, admission
         self._store, self._encryption = shared.store, shared.encryption
         self._known: WeakValueDictionary[str, Session] = WeakValueDictionary()
@@ -85,9 +100,12 @@ class Sessions:
         worktree of that session, which the new one's has the state of.
 
         Raises ShuttingDown, TooMany, and AgentProblem if the settings' secrets are lost; BadRequest, Conflict and AgentProblem if
-        the folder cannot have a worktree.
+        the folder cannot have a worktree; SessionElsewhere if another node of the cluster is to create it.
         """
         self._admission.refuse_if_closing()
+        if self._node is not None and copied is None:
+            # A fork stays at the node of its origin.
+            await self._node.directory.place(agent.name, config.options.get(CWD.name))
         config.require_secrets()
         async with self._counted(caller):
             session_id = f"sess_{uuid.uuid4().hex}"
@@ -137,8 +155,13 @@ class Sessions:
         key_record = key.record(record.id, 1) if key else None
         bodies = [message.model_dump_json() for message in history]
         await self._shared.audit_mcp_servers(record.id, agent.name, config.mcp_servers)
-        await self._store.sessions.create(record, bodies, waiting, key_record, copied=copied)
-        session = self._session(record, config, agent, 0, redactor)
+        if self._node is None:
+            await self._store.sessions.create(record, bodies, waiting, key_record, copied=copied)
+            session = self._session(record, config, agent, 0, redactor)
+        else:
+            async with self._node.leases.creating(record.id) as store:
+                await store.sessions.create(record, bodies, waiting, key_record, copied=copied)
+            session = self._session(record, config, agent, 0, redactor, self._node.leases.get(record.id))
         if waiting is not None:
             await session.restore_waiting(waiting)
         self._known[record.id] = session
@@ -226,8 +249,14 @@ class Sessions:
             self._counts[owner] -= 1
             raise
 
-    async def get(self, caller: Caller, session_id: str) -> Session:
-        """The session of that id. Raises NotFound, also for another's, or AgentProblem if its agent is no longer configured."""
+    async def get(self, caller: Caller, session_id: str, *, reading: bool = False) -> Session:
+        """The session of that id. Raises NotFound, also for another's, or AgentProblem if its agent is no longer configured.
+
+        On a node of a cluster it is for changing the session: this node acquires its lease, or SessionElsewhere is raised. With
+        `reading` the session is not to be changed, and what another node has is read from the store.
+        """
+        if self._node is not None:
+            return await self._get_in_cluster(self._node, caller, session_id, reading=reading)
         found = self._known.get(session_id)
         if found is None:
             # One request at a time: two loads would make two objects of one session, each with a lock and a timer of its own.
@@ -239,7 +268,47 @@ class Sessions:
         bind_session_id(found.id, found.redactor)
         return found
 
-    async def _load(self, caller: Caller, session_id: str) -> Session:
+    async def _get_in_cluster(self, node: Node, caller: Caller, session_id: str, *, reading: bool) -> Session:
+        found = self._known.get(session_id)
+        if found is None or found.lease is None or not found.lease.held:
+            if reading:
+                found = await self._load(caller, session_id)
+                bind_session_id(found.id, found.redactor)
+                return found
+            async with self._loading.setdefault(session_id, asyncio.Lock()):
+                found = await self._leased(node, caller, session_id)
+            await found.deny_overdue()
+        elif not reading:
+            found.lease.used_at = node.leases.clock()
+        if not caller.sees(found.owner):
+            raise _none(session_id)
+        bind_session_id(found.id, found.redactor)
+        return found
+
+    async def _leased(self, node: Node, caller: Caller, session_id: str) -> Session:
+        """The session, whose lease this node has then. Raises SessionElsewhere."""
+        known = self._known.get(session_id)
+        if known is not None and known.lease is not None and known.lease.held:
+            return known
+        record = await self._store.sessions.get(session_id)
+        if record is None or not caller.sees(record.owner):
+            raise _none(session_id)
+        current = await self._store.leases.get(session_id)
+        if current is not None and not current.released and current.node != node.id:
+            # Also one that has expired: its node may only have been without the database. If it is dead, it is taken over soon.
+            raise await node.directory.elsewhere(current.node, session_id)
+        folder = record.config.get("options", {}).get(CWD.name)
+        await node.directory.place(record.agent, folder, session_id, current.node if current is not None else None)
+        lease = await node.leases.hold(session_id, known.lease if known is not None else None)
+        if known is not None and known.lease is lease:
+            return known
+        try:
+            return await self._load(caller, session_id, lease)
+        except BaseException:
+            await lease.release()
+            raise
+
+    async def _load(self, caller: Caller, session_id: str, lease: HeldLease | None = None) -> Session:
         record = await self._store.sessions.get(session_id)
         if record is None or not caller.sees(record.owner):
             raise _none(session_id)
@@ -250,12 +319,22 @@ class Sessions:
         redactor = self._redactor_of(config)
         bind_session_id(record.id, redactor)
         last = await self._store.events.last_seq(session_id)
-        session = self._session(record, config, agent, last, redactor)
+        session = self._session(record, config, agent, last, redactor, lease)
         run = await self._store.runs.last(session_id)
         if run is not None and run.state == "waiting":
             await session.restore_waiting(run)
-        self._known[session_id] = session
+        if self._node is None or lease is not None:
+            self._known[session_id] = session
+        else:
+            if run is not None and run.state == "running":
+                session.show_running(run)
+            self._node.followed.add(session.log)
         return session
+
+    def _current(self, session_id: str) -> Session | None:
+        """A session in memory; None if there is none, or if another node may have changed it."""
+        found = self._known.get(session_id)
+        return None if found is None or (found.lease is not None and not found.lease.held) else found
 
     def _redactor_of(self, config: SessionSettings) -> Redactor:
         redactor = Redactor(self._shared.redactor)
@@ -263,20 +342,74 @@ class Sessions:
         return redactor
 
     def _session(
-        self, record: SessionRecord, config: SessionSettings, agent: ConfiguredAgent, last_seq: int, redactor: Redactor
+        self,
+        record: SessionRecord,
+        config: SessionSettings,
+        agent: ConfiguredAgent,
+        last_seq: int,
+        redactor: Redactor,
+        lease: HeldLease | None = None,
     ) -> Session:
-        return Session(
+        session = Session(
             record,
             config,
             agent,
-            self._shared,
+            self._shared if self._node is None else self._fenced(self._node, record.id, lease),
             last_seq,
             redactor,
             admission=self._admission,
             changed=self._changed,
             evict=self.end_agent_soon,
             announce=self._announce,
+            lease=lease,
         )
+        if lease is not None:
+            lease.on_lost = partial(self._lost, session)
+        return session
+
+    def _fenced(self, node: Node, session_id: str, lease: HeldLease | None) -> SharedServices:
+        """The shared services for one session. One that is only read stores nothing, and denies no overdue calls."""
+        if lease is not None:
+            return replace(self._shared, store=self._store.fenced(lease))
+        return replace(self._shared, store=self._store.fenced(node.no_lease(session_id)), approval_timeout=0.0)
+
+    def _lost(self, session: Session) -> None:
+        """Another node has taken over a session."""
+        session.lost = True
+        if self._known.get(session.id) is session:
+            del self._known[session.id]
+        self._admission.remove(session.id)
+        timer = self._sleep_timers.pop(session.id, None)
+        if timer:
+            timer.cancel()
+        self._run_in_background(session.lose(LOST))
+
+    async def release_unused(self, node: Node, unused: float) -> None:
+        """Release the leases of sessions that the store has all of, and that were not used for so many seconds.
+
+        If the node takes no new work, of all sessions but those at work, whose agents are ended.
+        """
+        if node.directory.draining:
+            await all_ended(self._drain(session) for session in list(self._known.values()))
+            unused = 0.0
+        now, due = node.leases.clock(), list[HeldLease]()
+        for lease in node.leases.all:
+            session = self._known.get(lease.log_id)
+            if lease.in_use or now - lease.used_at < unused or lease.log_id in self._loading:
+                continue
+            if session is None:
+                due.append(lease)
+            elif session.lease is lease and session.is_unused:
+                due.append(lease)
+                # Another node may have it soon. Those who follow it here get its events from there.
+                node.followed.add(session.log, lease)
+        await node.leases.release(*due)
+
+    async def _drain(self, session: Session) -> None:
+        bind_session_id(session.id, session.redactor)
+        if session.state != "running" and not session.lock.locked():
+            async with session.lock:
+                await session.sleep(session.state)
 
     async def filtered(
         self, caller: Caller, limit: int, after: Cursor | None, wanted: SessionFilter
@@ -321,18 +454,18 @@ class Sessions:
             usage = self._usage(record.id, details, at_work[record.id])
             cwd, origin = folders.of(record.agent, config), record.forked_from
             plain = _summary(record.id, record.agent, config, state, details, record.created_at, usage, cwd, origin)
-            return _with_state(plain, loaded.get(record.id) or self._known.get(record.id))
+            return _with_state(plain, loaded.get(record.id) or self._current(record.id))
 
         return [summary(record) for record in records]
 
     async def _loaded(self, session_id: str) -> Session | None:
         """The session of a run that waits for its client, which is kept in memory from then on. None if it cannot be loaded."""
-        found = self._known.get(session_id)
+        found = self._current(session_id)
         if found is not None:
             return found
 
         async def load() -> Session:
-            return await self.get(ADMINISTRATOR, session_id)
+            return await self.get(ADMINISTRATOR, session_id, reading=True)
 
         try:
             # In a task, since it binds the id of the session for the log lines of its caller.
@@ -340,7 +473,8 @@ class Sessions:
         except GatewayError as error:
             log.debug("session %s cannot be loaded: %s", session_id, error)
             return None
-        self._changed(session)
+        if self._node is None:
+            self._changed(session)
         return session
 
     def _settings(self, record: SessionRecord, agent: ConfiguredAgent | None, *, listed: bool = False) -> SessionSettings:
@@ -367,7 +501,7 @@ class Sessions:
         return _with_state(plain, session)
 
     def _turn_usage(self, session_id: str) -> TurnUsage | None:
-        session = self._known.get(session_id)
+        session = self._current(session_id)
         return session.run.turn_usage if session is not None and session.run is not None else None
 
     def _usage(self, session_id: str, details: SessionDetails | None, at_work: TurnUsage | None) -> Usage | None:
@@ -389,6 +523,8 @@ class Sessions:
     async def _delete(self, session: Session) -> None:
         # First, since it may fail: a deletion that is refused changes nothing.
         await session.delete_stored()
+        if self._node is not None and session.lease is not None:
+            self._node.leases.deleted(session.lease)
         if session.owner in self._counts:
             self._counts[session.owner] -= 1
         async with session.lock:
@@ -454,6 +590,8 @@ class Sessions:
 
     def _changed(self, session: Session) -> None:
         """Hold a session until the store has all of it; end the agent of an idle one after `sleep_after`."""
+        if session.lost:
+            return
         timer = self._sleep_timers.pop(session.id, None)
         if timer:
             timer.cancel()

@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager, contextmanager, nullcontext, suppres
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from drivers.contract.agent import GO_ON, Agent, PermissionReply, Prompt, Reply
 from drivers.contract.client_services import ClientServices
@@ -23,7 +23,7 @@ from drivers.contract.errors import AgentGone, InputFull
 from drivers.contract.events import Commands, SessionEnd, ToolCall
 from drivers.contract.messages import Message, ToolMessage, ToolUseBlock, UserMessage
 from gateway.agents.configured_agents import ConfiguredAgent
-from gateway.errors import BadRequest, Conflict, GatewayError, NotFound, ShuttingDown, StoreUnavailable, TooMany
+from gateway.errors import BadRequest, Conflict, GatewayError, LeaseLost, NotFound, ShuttingDown, StoreUnavailable, TooMany
 from gateway.events.event_log import EventLog
 from gateway.events.log_entries import LogEvent, TurnStart
 from gateway.events.turn_reader import Turn
@@ -47,6 +47,9 @@ from gateway.sessions.queued_messages import TurnQueue
 from gateway.sessions.settings import SessionSettings, with_mode_option
 from gateway.shared_services import SharedServices
 from gateway.store import MessageRow, RunRecord, SessionRecord, SettingsRecord
+
+if TYPE_CHECKING:
+    from gateway.nodes.leases import HeldLease
 
 log = logging.getLogger(__name__)
 
@@ -99,6 +102,8 @@ class Session:
     that change something are called under it, except `prepare`. `changed` and `evict` are the registry's: the first is called
     whenever a run or the agent begins or ends, or the store has got all that it lacked; the second ends the agent in the
     background. `announce` is called when what a list has of the session is different.
+    On a node of a cluster `lease` is the right to change it; the store of `shared` is fenced by that. It is None for a session
+    that this node only reads. `lost` is whether another node has the session since.
     The callbacks in `metadata_changed` are called when the agent has listed other slash commands outside of a run, or the user
     has changed the title.
     """
@@ -116,7 +121,9 @@ class Session:
         changed: Callable[[Session], None],
         evict: Callable[[Session], None],
         announce: Callable[[Session], None],
+        lease: HeldLease | None = None,
     ) -> None:
+        self.lease, self.lost = lease, False
         self.id, self.created_at, self.owner = record.id, record.created_at, record.owner
         self.forked_from = record.forked_from
         self.agent, self.config, self._stored_config, self.redactor = agent, config, config, redactor
@@ -189,6 +196,16 @@ class Session:
         return not self._agent.exists and self.state == "idle" and stored
 
     @property
+    def is_unused(self) -> bool:
+        """Whether another process could have it: nothing is under way, it has no agent, and the store has all of it.
+
+        A run that waits for the client goes on waiting there.
+        """
+        nothing_begins = self.queue.empty and not self.lock.locked() and not self._starts
+        stored = not self.log.unwritten and self._agent.stored and self.config == self._stored_config
+        return nothing_begins and stored and not self.busy and not self._agent.exists
+
+    @property
     def has_agent(self) -> bool:
         return self._agent.exists and not self.evicting
 
@@ -229,6 +246,8 @@ class Session:
                 return await self._take(start, request)
 
     async def _take(self, start: InterruptibleStart, request: Submission, *, queued: bool = False) -> Turn:
+        if self.lease is not None:
+            await self.lease.confirm()
         await self._check(request, queued)
         # A fresh agent gets the history from the store.
         await self.log.require_written()
@@ -340,6 +359,8 @@ class Session:
             if waiting is not None:
                 await self._end_prompt(start, waiting)
             self._require_not_deleted()
+            if self.lease is not None:
+                await self.lease.confirm()
             prompted = not start.cancelled and agent is not None and await _prompted(agent, message)
             if not prompted:
                 # The process has ended between two turns, unnoticed; its native session is on disk.
@@ -580,6 +601,10 @@ class Session:
         pending = pending_in(calls, self._runs_at_once, self.config.app_tools, self.agent.info.question_tools)
         self.run.restore(pending, unanswered(calls), record.waiting_since)
 
+    def show_running(self, record: RunRecord) -> None:
+        """The session is only read, and its run is at work on another node."""
+        self.run, self.turn_began = self._run(record, None), record.first_seq
+
     async def deny_overdue(self) -> None:
         """Deny the pending calls if their time limit has passed."""
         if self.run is not None and self.state == "waiting" and self.run.pending.overdue:
@@ -703,6 +728,20 @@ class Session:
         self._agent.stop_storing()
         self.log.close()
 
+    async def lose(self, why: str) -> None:
+        """Another node has the session: end the run with this error, for its readers only, and the agent. Nothing is stored."""
+        self.lost = True
+        self.refuse_start(LeaseLost(self.id))
+        if self.run is not None:
+            self.run.pending.stop_timer()
+        for storing in [self._storing_mode, *self._storing_commands]:
+            if storing is not None:
+                storing.cancel()
+        self.end_unstored(why)
+        await self._agent.end_preparation()
+        await self._agent.discard()
+        self.queue.advance()
+
     def _run(self, record: RunRecord, agent: Agent | None) -> Run:
         shared = self._shared
         return Run(
@@ -720,6 +759,7 @@ class Session:
             mode_changed=self._mode_changed,
             announce=self.announce,
             waits_for_limits=self.agent.settings.on_rate_limit == "wait",
+            lease=self.lease,
         )
 
     def _path_resolver(self) -> PathResolver:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sqlalchemy import Connection, Select, func, select
+from sqlalchemy import Connection, Select, func, select, union
 
 from gateway.store import schema
 from gateway.store.database import Database
@@ -60,6 +60,15 @@ class EventRepository:
         # Not max(last): the primary key finds the last row, where a maximum reads all rows of the log.
         query = select(table.c.last).where(table.c.log_id == log_id).order_by(table.c.first.desc()).limit(1)
         return await self._database.read(lambda connection: int(connection.execute(query).scalar() or 0))
+
+    async def last_of(self, log_ids: Sequence[str]) -> dict[str, int]:
+        """Returns the number of the last stored event of each of these logs, 0 if it has none. Deleted logs are omitted."""
+        events, sessions, runs = schema.events, schema.sessions, schema.runs
+        of_sessions = select(sessions.c.id.label("id")).where(sessions.c.id.in_(log_ids))
+        known = union(of_sessions, select(runs.c.log_id).where(runs.c.log_id.in_(log_ids))).subquery()
+        last = select(events.c.last).where(events.c.log_id == known.c.id).order_by(events.c.first.desc()).limit(1)
+        query = select(known.c.id, last.scalar_subquery())
+        return await self._database.read(lambda connection: {row[0]: row[1] or 0 for row in connection.execute(query)})
 
 
 def _bounded(connection: Connection, query: Select[tuple[int, bytes]], *, descending: bool = False) -> list[tuple[int, bytes]]:

@@ -130,7 +130,7 @@ async def _follow(session: Session, after: int) -> AsyncIterator[bytes]:
             frames.append(_frame(seq, data))
             after = seq
         yield b"".join(frames)
-    if session.deleted:
+    if session.deleted or session.log.deleted:
         yield b"event: deleted\ndata: %b\n\n" % to_json({"sessionId": session.id})
 
 

@@ -1,0 +1,232 @@
+"""The leases that this node has: each is the right to write one log, until it is released or lost."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from weakref import WeakValueDictionary
+
+from gateway.errors import LeaseLost, SessionElsewhere
+from gateway.nodes.node_directory import NodeDirectory, NodeUnknown
+from gateway.store import Store
+
+log = logging.getLogger(__name__)
+
+
+class HeldLease:
+    """The lease of one log, by which its writes are fenced (`Store.fenced`).
+
+    `held` is whether it was neither released nor lost, as far as this process knows. After a release, `hold` acquires it again
+    if no other node, and nobody else in this process, had it meanwhile: what is known of the log is right then. `on_lost` is
+    called once when it is lost. `in_use`: it is not released because nobody has asked for it lately.
+    """
+
+    def __init__(self, leases: Leases, log_id: str, token: int, since: float) -> None:
+        self._leases, self.log_id, self.node, self.token = leases, log_id, leases.node, token
+        self.since = self.used_at = since
+        self.valid_until = since + leases.seconds
+        self.held, self.lost, self.in_use = True, False, False
+        self.on_lost: Callable[[], None] | None = None
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether it was renewed in time, so that no other node can have it. After a process was stopped, it was not."""
+        return self.held and self._leases.clock() < self.valid_until
+
+    async def hold(self) -> None:
+        """Acquire it again after a release. Raises LeaseLost where the log may have changed meanwhile."""
+        if not self.held:
+            await self._leases.hold_again(self)
+
+    async def confirm(self) -> None:
+        """Renew it if it has expired, before anything is done that only its holder may do. Raises LeaseLost, StoreUnavailable."""
+        if not self.is_fresh:
+            await self.hold()
+            if not self.is_fresh:
+                await self._leases.renew()
+            if not self.held:
+                raise LeaseLost(self.log_id)
+
+    async def release(self) -> None:
+        """Release it: any node may acquire it. Writes that were begun before are completed."""
+        await self._leases.release(self)
+
+    def lose(self) -> None:
+        """Another node has it, or its log is deleted."""
+        self._leases.lose(self)
+
+
+class Leases:
+    """The leases of this node, for `seconds` from their last renewal. `clock` is monotonic.
+
+    They are valid here for as long from before the request for them was sent, whatever the clock of the database shows.
+    """
+
+    def __init__(
+        self, store: Store, directory: NodeDirectory, seconds: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._store, self._directory = store, directory
+        self.node, self.seconds, self.clock = directory.node, seconds, clock
+        self._held: dict[str, HeldLease] = {}
+        self._acquiring: dict[str, int] = {}
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    @property
+    def all(self) -> list[HeldLease]:
+        """Those that are held."""
+        return list(self._held.values())
+
+    def get(self, log_id: str) -> HeldLease | None:
+        """The lease of a log; None if this node does not hold it."""
+        return self._held.get(log_id)
+
+    async def hold(self, log_id: str, previous: HeldLease | None = None) -> HeldLease:
+        """The lease of a log, which is acquired if this node does not hold it. Raises SessionElsewhere.
+
+        It is `previous` where nobody had it since that was released; otherwise the log may have changed.
+        """
+        async with self._locks.setdefault(log_id, asyncio.Lock()):
+            held = self._held.get(log_id)
+            if held is None:
+                held = await self._acquire(log_id, previous)
+            held.used_at = self.clock()
+            return held
+
+    async def take_over(self, log_id: str, expected: int) -> HeldLease | None:
+        """The lease of a log that has expired with this token; None if a node has it by now."""
+        async with self._locks.setdefault(log_id, asyncio.Lock()):
+            if log_id in self._held:
+                return None
+            since, found = self.clock(), None
+            with self._acquisition(log_id):
+                lease = await self._store.leases.acquire(log_id, self.node, self.seconds, expected)
+                if lease.node == self.node and lease.token > expected:
+                    found = self._held[log_id] = HeldLease(self, log_id, lease.token, since)
+                    found.in_use = True
+            return found
+
+    async def hold_again(self, lease: HeldLease) -> None:
+        """Acquire a lease that was released. Raises LeaseLost."""
+        async with self._locks.setdefault(lease.log_id, asyncio.Lock()):
+            if lease.held:
+                return
+            if lease.lost or lease.log_id in self._held:
+                self.lose(lease)
+                raise LeaseLost(lease.log_id)
+            try:
+                found = await self._acquire(lease.log_id, lease)
+            except (SessionElsewhere, NodeUnknown) as error:
+                raise LeaseLost(lease.log_id) from error
+        if found is not lease:
+            # Nobody uses the other one.
+            await found.release()
+            raise LeaseLost(lease.log_id)
+
+    async def _acquire(self, log_id: str, previous: HeldLease | None) -> HeldLease:
+        since = self.clock()
+        with self._acquisition(log_id):
+            lease = await self._store.leases.acquire(log_id, self.node, self.seconds)
+            if lease.node != self.node:
+                if previous is not None:
+                    self.lose(previous)
+                raise await self._directory.elsewhere(lease.node, log_id)
+            if previous is not None and not previous.lost and lease.token == previous.token + 1:
+                previous.token, previous.since, previous.held = lease.token, since, True
+                previous.valid_until = since + self.seconds
+                found = previous
+            else:
+                if previous is not None:
+                    self.lose(previous)
+                found = HeldLease(self, log_id, lease.token, since)
+            self._held[log_id] = found
+            return found
+
+    @asynccontextmanager
+    async def creating(self, log_id: str) -> AsyncIterator[Store]:
+        """Give the store for the write that creates a log. After the block this node holds the log's lease."""
+        since = self.clock()
+        with self._acquisition(log_id):
+            yield self._store.creating(log_id, self.node, self.seconds)
+            self._held[log_id] = HeldLease(self, log_id, 1, since)
+
+    async def renew(self) -> None:
+        """Renew all leases at once, and find out which ones are lost. Raises StoreUnavailable."""
+        since = self.clock()
+        await self.renewed(await self._store.leases.renew(self.node, self.seconds), since)
+
+    async def renewed(self, tokens: Mapping[str, int], since: float) -> None:
+        """These leases of this node, by log, were renewed by a request that was sent at `since`.
+
+        Of those that this process held by then the others are lost. Those that it does not know are released: it was cancelled
+        while it acquired them.
+        """
+        for lease in self.all:
+            if tokens.get(lease.log_id) == lease.token:
+                lease.valid_until = max(lease.valid_until, since + self.seconds)
+            elif lease.since < since and lease.log_id not in self._acquiring:
+                log.warning("the lease of %s is lost: another node has taken it over", lease.log_id)
+                self.lose(lease)
+        unknown = [(key, token) for key, token in tokens.items() if key not in self._held and key not in self._acquiring]
+        await self._store.leases.release(unknown)
+
+    async def release(self, *leases: HeldLease) -> None:
+        """Release leases: any node may acquire them. Writes that were begun before are completed."""
+        found = [lease for lease in leases if lease.held]
+        for lease in found:
+            lease.held = False
+            self._forget(lease)
+        await self._store.leases.release([(lease.log_id, lease.token) for lease in found])
+
+    def lose(self, lease: HeldLease) -> None:
+        """A lease is another node's, or its log is deleted: nothing is written by it any more."""
+        lease.held = False
+        self._forget(lease)
+        if not lease.lost:
+            lease.lost = True
+            if lease.on_lost is not None:
+                lease.on_lost()
+
+    def deleted(self, lease: HeldLease) -> None:
+        """The log of a lease was deleted, with the lease."""
+        lease.on_lost = None
+        self.lose(lease)
+
+    def _forget(self, lease: HeldLease) -> None:
+        if self._held.get(lease.log_id) is lease:
+            del self._held[lease.log_id]
+
+    def _acquisition(self, log_id: str) -> _Acquisition:
+        return _Acquisition(self._acquiring, log_id)
+
+
+class _Acquisition:
+    """Counts the acquisitions of a log's lease that are under way."""
+
+    def __init__(self, counts: dict[str, int], log_id: str) -> None:
+        self._counts, self._log_id = counts, log_id
+
+    def __enter__(self) -> None:
+        self._counts[self._log_id] = self._counts.get(self._log_id, 0) + 1
+
+    def __exit__(self, *_: object) -> None:
+        self._counts[self._log_id] -= 1
+        if not self._counts[self._log_id]:
+            del self._counts[self._log_id]
+
+
+class NoLease:
+    """The fence of what this node only reads: every write raises LeaseLost."""
+
+    node, token, held = "", 0, False
+
+    def __init__(self, log_id: str) -> None:
+        self.log_id = log_id
+
+    async def hold(self) -> None:
+        raise LeaseLost(self.log_id)
+
+    def lose(self) -> None:
+        """There is nothing to lose."""

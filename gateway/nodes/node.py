@@ -1,0 +1,126 @@
+"""Node: what a daemon does as one of a cluster: it reports heartbeats, renews its leases, and takes over those of dead nodes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+from gateway.nodes.followed_logs import FollowedLogs
+from gateway.nodes.leases import Leases, NoLease
+from gateway.nodes.node_directory import NodeDirectory
+from gateway.nodes.takeover import CloseRuns, Takeover
+from gateway.store import Store
+from gateway.store.nodes import NodeReport
+
+log = logging.getLogger(__name__)
+
+DAY = 86400.0
+UNUSED = 5.0
+"""Seconds after which a session that is not used is free for any node."""
+Tidy = Callable[[], Awaitable[None]]
+"""Releases what is not used; on a node that is drained it ends the agents of idle sessions first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Intervals:
+    """Seconds. A lease lasts `lease` from its renewal, which each heartbeat is; a node is silent after `silent` without one.
+
+    After a failure of the database the heartbeat is tried again every `retry`. Leases of dead nodes are looked for every
+    `takeover`, and taken over after they were observed for `observed`. Logs of other nodes are read every `poll`.
+    """
+
+    lease: float = 10.0
+    heartbeat: float = 3.0
+    retry: float = 1.0
+    silent: float = 10.0
+    takeover: float = 2.0
+    observed: float = 4.0
+    poll: float = 1.0
+
+
+class Node:
+    """`await start()` before the first request, `await stop()` when all runs have ended. `clock` is monotonic.
+
+    `report` is called for each heartbeat, `close_runs` for each log that is taken over, `tidy` after each heartbeat.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        report: Callable[[], NodeReport],
+        close_runs: CloseRuns,
+        tidy: Tidy,
+        intervals: Intervals | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.intervals = of = intervals or Intervals()
+        self._store, self._report, self._tidy, self._clock = store, report, tidy, clock
+        self.directory = NodeDirectory(report, of.silent, clock)
+        self.id = self.directory.node
+        self.leases = Leases(store, self.directory, of.lease, clock)
+        self.takeover = Takeover(
+            store, self.leases, close_runs, silent=of.silent, interval=of.takeover, observed=of.observed, clock=clock
+        )
+        self.followed = FollowedLogs(store)
+        self._works: list[asyncio.Task[None]] = []
+
+    def no_lease(self, log_id: str) -> NoLease:
+        """The fence of a log that is only read here."""
+        return NoLease(log_id)
+
+    async def start(self) -> int:
+        """Report this node, and recover what its earlier process has left. Returns how many runs were at work then."""
+        await self._store.nodes.start(self._report(), DAY)
+        await self.beat()
+        return await self.takeover.recover()
+
+    def repeat(self) -> None:
+        """Do from now on what a node does again and again."""
+        of = self.intervals
+        works = [
+            self._repeated(self.beat_and_tidy, of.heartbeat, of.retry, "the heartbeat of this node"),
+            self._repeated(self.takeover.look, of.takeover, of.takeover, "the search for dead nodes"),
+            self._repeated(self.followed.poll, of.poll, of.poll, "the search for events of other nodes"),
+        ]
+        self._works = [asyncio.create_task(work) for work in works]
+
+    async def beat(self) -> None:
+        """Report a heartbeat, and renew the leases. Raises StoreUnavailable."""
+        since = self._clock()
+        try:
+            tokens, records = await self._store.nodes.beat(self._report(), self.intervals.lease)
+        except BaseException:
+            self.takeover.begin_again()
+            raise
+        self.directory.update(records)
+        await self.leases.renewed(tokens, since)
+
+    async def beat_and_tidy(self) -> None:
+        """Report a heartbeat, and release what is not used."""
+        await self.beat()
+        await self._tidy()
+
+    async def stop(self) -> None:
+        """Release all leases, and report nothing more: other nodes may take what this one had."""
+        for work in self._works:
+            work.cancel()
+        for work in self._works:
+            with suppress(asyncio.CancelledError):
+                await work
+        await self.leases.release(*self.leases.all)
+        await self._store.nodes.remove(self.id)
+
+    async def _repeated(self, work: Callable[[], Awaitable[object]], seconds: float, retry: float, what: str) -> None:
+        failing = False
+        while True:
+            await asyncio.sleep(retry if failing else seconds)
+            try:
+                await work()
+                failing = False
+            except Exception as error:
+                log.error("%s has failed; trying again in %g s: %s", what, retry, error, exc_info=not failing)
+                failing = True

@@ -1,0 +1,107 @@
+"""Takes over the leases of nodes that have died: their runs that were at work end, and the leases are free."""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Awaitable, Callable
+
+from gateway.errors import SessionElsewhere
+from gateway.nodes.leases import HeldLease, Leases
+from gateway.store import Store
+from gateway.store.leases import Lease
+
+log = logging.getLogger(__name__)
+
+CloseRuns = Callable[[Store, str], Awaitable[int]]
+"""Ends the runs of a log that were at work, in a fenced store, as a start after a kill does. Returns their number."""
+
+
+class Takeover:
+    """Looks for leases that have expired, of nodes that are silent. Call `look` every `interval` seconds.
+
+    A lease is taken over once it was seen so for `observed` seconds, in looks that all reached the database in time: when the
+    database was down, or this process was stopped, all leases have expired, and their nodes are about to renew them.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        leases: Leases,
+        close_runs: CloseRuns,
+        *,
+        silent: float,
+        interval: float,
+        observed: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._store, self._leases, self._close_runs = store, leases, close_runs
+        self._silent, self._interval, self._observed, self._clock = silent, interval, observed, clock
+        self._seen: dict[tuple[str, int], float] = {}
+        self._looked_at: float | None = None
+        self._taken: dict[str, HeldLease] = {}
+
+    def begin_again(self) -> None:
+        """Observe anew: the database did not answer this node."""
+        self._seen.clear()
+
+    async def look(self) -> int:
+        """Take over what is due. Returns how many leases that were. Raises StoreUnavailable."""
+        began, before = self._clock(), self._looked_at
+        try:
+            found = await self._store.leases.abandoned(self._silent)
+        except BaseException:
+            self.begin_again()
+            raise
+        self._looked_at = now = self._clock()
+        if before is None or now - before > 2 * self._interval or now - began > self._interval:
+            self.begin_again()
+        seen = {(lease.log_id, lease.token): lease for lease in found}
+        self._seen = {key: self._seen.get(key, now) for key in seen}
+        due = [lease for key, lease in seen.items() if now - self._seen[key] >= self._observed]
+        # The nodes that are left begin at different ones.
+        random.shuffle(due)
+        taken = 0
+        for lease in due:
+            taken += await self._take(lease)
+        for held in list(self._taken.values()):
+            await self._finish(held)
+        return taken
+
+    async def _take(self, lease: Lease) -> bool:
+        held = await self._leases.take_over(lease.log_id, lease.token)
+        if held is None:
+            return False
+        log.warning("the node %s is silent, and its lease of %s has expired: it is taken over", lease.node, lease.log_id)
+        self._taken[lease.log_id] = held
+        await self._finish(held)
+        return True
+
+    async def recover(self) -> int:
+        """Close the runs of the leases that an earlier process of this node had, and of logs that never had a lease.
+
+        Returns how many runs were at work. The earlier process has ended: it had the same data directory, which is locked.
+        """
+        own = [lease.log_id for lease in await self._store.leases.unreleased(self._leases.node)]
+        closed = 0
+        for log_id in [*own, *await self._store.runs.unfinished_without_lease()]:
+            try:
+                held = await self._leases.hold(log_id)
+            except SessionElsewhere:
+                # Of a log without a lease, which another node that starts has found too.
+                continue
+            held.in_use = True
+            self._taken[log_id] = held
+            closed += await self._finish(held)
+        return closed
+
+    async def _finish(self, held: HeldLease) -> int:
+        """Close the runs of a log, and release its lease. What fails is tried again at the next look."""
+        if not held.held:
+            self._taken.pop(held.log_id, None)
+            return 0
+        closed = await self._close_runs(self._store.fenced(held), held.log_id)
+        await held.release()
+        del self._taken[held.log_id]
+        return closed
