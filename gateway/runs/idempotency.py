@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary
 from pydantic_core import to_json
 
 from gateway.errors import Conflict
-from gateway.store import KeyRecord, Store
+from gateway.store import IntegrityError, KeyRecord, Store
 
 Answer = TypeVar("Answer")
 
@@ -64,7 +64,13 @@ class Idempotency:
             if known is not None and known.provisional and find is not None:
                 known = await self._confirmed(known, await find(known))
             if known is None:
-                return await start()
+                try:
+                    return await start()
+                except IntegrityError:
+                    # Another node of a cluster has stored the key meanwhile.
+                    known = await self._store.idempotency_keys.get(key.key)
+                    if known is None:
+                        raise
         if known.digest != key.digest:
             raise Conflict("this idempotency key belongs to another request; a new request takes a new key")
         return await again(known)

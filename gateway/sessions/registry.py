@@ -392,7 +392,8 @@ class Sessions:
         if node.directory.draining:
             await all_ended(self._drain(session) for session in list(self._known.values()))
             unused = 0.0
-        now, due = node.leases.clock(), list[HeldLease]()
+        now = node.leases.clock()
+        due: list[HeldLease] = []
         for lease in node.leases.all:
             session = self._known.get(lease.log_id)
             if lease.in_use or now - lease.used_at < unused or lease.log_id in self._loading:

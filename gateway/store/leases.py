@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, bindparam, func, insert, or_, select, update
+from sqlalchemy import Connection, and_, bindparam, func, insert, or_, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from gateway.store import schema
@@ -42,16 +42,17 @@ class LeaseRepository:
     async def acquire(self, log_id: str, node: str, seconds: float, expected: int | None = None) -> Lease:
         """Gives a node the lease of a log that has none, whose lease is released, or is the node's own already.
 
-        With `expected`, the token of a lease that has expired, also that one. Returns the lease that is in force then, which
-        may be another node's. One statement decides: of nodes that acquire at the same time one succeeds.
+        With `expected`, only that of a log whose lease has expired with this token. Returns the lease that is in force then,
+        which may be another node's. One statement decides: of nodes that acquire at the same time one succeeds.
         """
 
         def transaction(connection: Connection) -> Lease:
             if expected is not None and connection.execute(_UNLOCKED, {"of_log": log_id}).first() is None:
                 # A write of the node that has it is under way, or stopped in the middle: nobody waits for that.
                 return _leases(connection, [log_id])[log_id]
-            values = {"log_id": log_id, "node": node, "seconds": seconds, "expected": expected}
-            found = connection.execute(_acquisition(connection), values).first()
+            values: dict[str, Any] = {"log_id": log_id, "node": node, "seconds": seconds}
+            values |= {"expected": expected} if expected is not None else {}
+            found = connection.execute(_acquisition(connection, of_expired=expected is not None), values).first()
             return Lease(*found) if found is not None else _leases(connection, [log_id])[log_id]
 
         return await self._database.write(transaction)
@@ -114,8 +115,8 @@ def _new_row() -> dict[str, Any]:
 
 
 _FIRST = insert(_TABLE).values(_new_row())
-_acquisitions: dict[str, Any] = {}
-"""By dialect, whose statement it is."""
+_acquisitions: dict[tuple[str, bool], Any] = {}
+"""By dialect, whose statement it is, and whether it is for expired leases."""
 
 
 def insert_lease(connection: Connection, log_id: str, node: str, seconds: float) -> None:
@@ -136,18 +137,20 @@ def _found(connection: Connection, condition: Any, limit: int | None = None) -> 
     return [Lease(*row) for row in connection.execute(select(*_COLUMNS).where(condition).limit(limit))]
 
 
-def _acquisition(connection: Connection) -> Any:
-    """The statement of `acquire`. It returns no row where the lease is another node's."""
-    name = connection.dialect.name
-    if name not in _acquisitions:
-        make: Callable[..., Any] = postgresql.insert if name == "postgresql" else sqlite.insert
+def _acquisition(connection: Connection, *, of_expired: bool) -> Any:
+    """The statement of `acquire`, for an expired lease or for one that is free. It returns no row where it changes nothing."""
+    key = connection.dialect.name, of_expired
+    if key not in _acquisitions:
+        make: Callable[..., Any] = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
         statement = make(_TABLE).values(_new_row())
         new = statement.excluded
-        expected = bindparam("expected", type_=_TABLE.c.token.type)
-        expired = (_TABLE.c.token == expected) & (_TABLE.c.expires_at <= DatabaseTime())
-        _acquisitions[name] = statement.on_conflict_do_update(
+        is_free = or_(_TABLE.c.expires_at == _RELEASED, _TABLE.c.node == new.node)
+        has_expired = and_(
+            _TABLE.c.token == bindparam("expected"), _TABLE.c.expires_at > _RELEASED, _TABLE.c.expires_at <= DatabaseTime()
+        )
+        _acquisitions[key] = statement.on_conflict_do_update(
             index_elements=[_TABLE.c.log_id],
             set_={"node": new.node, "token": _TABLE.c.token + 1, "expires_at": new.expires_at},
-            where=or_(_TABLE.c.expires_at == _RELEASED, _TABLE.c.node == new.node, expired),
+            where=has_expired if of_expired else is_free,
         ).returning(*_COLUMNS)
-    return _acquisitions[name]
+    return _acquisitions[key]

@@ -1,0 +1,137 @@
+"""Which node changes a session, and what the others see of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from drivers.contract.events import SessionEnd
+from gateway.errors import LeaseLost, NotFound, SessionElsewhere
+from gateway.security.authentication import ADMINISTRATOR
+from gateway.sessions.settings import SessionSettings
+from tests.gateway.nodes.three_nodes import begin, create_waiting, rest, run_nodes, say, until
+
+WriteScenario = Callable[..., str]
+
+
+async def test_a_session_is_changed_by_the_node_that_has_its_lease_and_read_by_all(tmp_path: Path) -> None:
+    async with run_nodes(tmp_path, "a", "b") as (a, b):
+        session = await a.create()
+        with pytest.raises(SessionElsewhere) as raised:
+            await b.get(session.id)
+        assert (raised.value.node_id, raised.value.address, raised.value.log_id) == (a.id, "http://a:7700", session.id)
+        assert await a.get(session.id) is session
+        await say(session)
+        read = await b.get(session.id, reading=True)
+        assert read.log.last == session.log.last and await read.history.count() == 2 and read.state == "idle"
+        with pytest.raises(LeaseLost):
+            await begin(read)
+        assert [found.id for found in await b.gateway.sessions.page(ADMINISTRATOR, 10, None)] == [session.id]
+
+
+async def test_a_reader_on_another_node_sees_a_turn_while_it_runs_and_its_end(
+    tmp_path: Path, write_scenario: WriteScenario
+) -> None:
+    scenario = write_scenario([{"text": "working"}, {"wait_for_file": "go"}, {"text": "done"}])
+    async with run_nodes(tmp_path, "a", "b") as (a, b):
+        session = await a.create("script", scenario=scenario)
+        turn = await begin(session)
+        await until(turn, "working")
+        await session.log.written()
+        read = await b.get(session.id, reading=True)
+        assert read.state == "running" and read.turn_began == 1
+        following = asyncio.create_task(read.log.read(read.log.last))
+        (tmp_path / "scenes" / "go").touch()
+        await rest(turn)
+        await b.node.followed.poll()
+        entries = await following
+        assert isinstance(entries[-1].event, SessionEnd) and entries[-1].seq == session.log.last
+        following = asyncio.create_task(read.log.read(read.log.last))
+        await a.gateway.sessions.delete(ADMINISTRATOR, session.id)
+        await b.node.followed.poll()
+        assert await following == [] and read.log.deleted
+
+
+async def test_an_unused_session_is_free_for_the_other_nodes_which_prefer_the_last_one(tmp_path: Path) -> None:
+    async with run_nodes(tmp_path, "a", "b") as (a, b):
+        session = await a.create()
+        await say(session)
+        await a.tidy(60.0)
+        assert session.lease is not None and session.lease.held, "it has an agent"
+        async with session.lock:
+            await session.sleep()
+        await a.tidy()
+        assert not session.lease.held
+        with pytest.raises(SessionElsewhere) as raised:
+            await b.get(session.id)
+        assert raised.value.node_id == a.id, "it had the session last"
+        assert await a.get(session.id) is session, "nobody had it meanwhile"
+        assert session.lease.held and session.lease.token == 2
+        await say(session, "again")
+
+
+async def test_a_session_that_another_node_had_meanwhile_is_loaded_again(tmp_path: Path) -> None:
+    async with run_nodes(tmp_path, "a", "b") as (a, b):
+        session = await a.create()
+        await a.tidy(6.0)
+        following = asyncio.create_task(session.log.read(session.log.last))
+        await b.gateway.store.nodes.drain(a.id)
+        await b.node.beat()
+        at_b = await b.get(session.id)
+        await say(at_b)
+        await a.node.followed.poll()
+        assert [entry.seq for entry in await following] == [*range(1, at_b.log.last + 1)]
+        async with at_b.lock:
+            await at_b.sleep()
+        await b.tidy(6.0)
+        with pytest.raises(LeaseLost):
+            await begin(session, "by an object that is out of date")
+        again = await a.get(session.id)
+        assert again is not session and again.log.last == at_b.log.last
+        await say(again, "again")
+        assert await again.history.count() == 4
+
+
+async def test_a_reader_does_not_take_the_lease(tmp_path: Path) -> None:
+    async with run_nodes(tmp_path, "a", "b") as (a, b):
+        session = await a.create()
+        await a.tidy(6.0)
+        await b.get(session.id, reading=True)
+        lease = await b.gateway.store.leases.get(session.id)
+        assert lease is not None and lease.released and lease.node == a.id
+
+
+async def test_a_deleted_session_is_deleted_with_its_lease(tmp_path: Path) -> None:
+    async with run_nodes(tmp_path, "a", "b") as (a, b):
+        session = await a.create()
+        await say(session)
+        await a.gateway.sessions.delete(ADMINISTRATOR, session.id)
+        assert await b.gateway.store.leases.get(session.id) is None and a.node.leases.all == []
+        for node in (a, b):
+            with pytest.raises(NotFound):
+                await node.get(session.id)
+
+
+async def test_a_fork_is_made_at_the_node_of_its_origin(tmp_path: Path) -> None:
+    async with run_nodes(tmp_path, "a", "b") as (a, b):
+        origin = await a.create()
+        await say(origin)
+
+        async def same(settings: SessionSettings) -> SessionSettings:
+            return settings
+
+        fork = await a.gateway.sessions.fork(ADMINISTRATOR, origin, same)
+        lease = await b.gateway.store.leases.get(fork.id)
+        assert lease is not None and lease.node == a.id and await fork.history.count() == 2
+
+
+async def test_a_waiting_session_of_another_node_is_read_with_its_calls(tmp_path: Path, write_scenario: WriteScenario) -> None:
+    async with run_nodes(tmp_path, "a", "b") as (a, b):
+        session = await create_waiting(a, write_scenario)
+        read = await b.get(session.id, reading=True)
+        assert read.state == "waiting" and [call.id for call in read.pending_calls] == ["sky"]
+        [summary] = await b.gateway.sessions.summaries_of([session.id])
+        assert summary.state == "waiting" and [call.id for call in summary.pending] == ["sky"]
