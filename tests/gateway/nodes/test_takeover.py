@@ -14,7 +14,6 @@ from gateway.runs.idempotency import IdempotencyKey
 from gateway.runs.one_shot_tasks import Task
 from gateway.runs.recovery import UNSEEN, WHY
 from gateway.sessions.registry import LOST
-from tests.gateway.nodes.expiry import expire, silence
 from tests.gateway.nodes.three_nodes import (
     ClusterNode,
     begin,
@@ -26,6 +25,7 @@ from tests.gateway.nodes.three_nodes import (
     say,
     until,
 )
+from tests.gateway.store.expiry import expire, silence
 
 WriteScenario = Callable[..., str]
 HANGS = [{"text": "working"}, {"hang": True}]

@@ -12,13 +12,13 @@ from gateway.errors import LeaseLost
 from gateway.store import EventRow, RunRecord, SessionRecord, Store
 from gateway.store.leases import Lease
 from gateway.store.nodes import NodeReport
-from gateway.store.sqlite import sqlite_url
-from tests.gateway.nodes.expiry import expire
+from tests.gateway.store.expiry import expire
+from tests.stores import store_url
 
 
 @pytest.fixture
 async def store(tmp_path: Path) -> AsyncIterator[Store]:
-    opened = await Store.open(sqlite_url(tmp_path))
+    opened = await Store.open(store_url(tmp_path))
     yield opened
     await opened.close()
 
