@@ -121,7 +121,10 @@ class Gateway:
             self.redactor.register([password])
         # Another database than that of the data directory may be a new one.
         in_use = () if settings.store.url else _folders_of_sessions(data_dir)
-        self.store = await Store.open_alone(settings.store.url or sqlite_url(data_dir), in_use)
+        if settings.node.address:
+            self.store = await Store.open_as_node(settings.store.url)
+        else:
+            self.store = await Store.open_alone(settings.store.url or sqlite_url(data_dir), in_use)
         try:
             with self.store.explained_errors():
                 await self._open(settings, data_dir)

@@ -8,7 +8,7 @@ import click
 
 from gateway import __version__
 
-COMMANDS = ("acp", "agents", "audit", "doctor", "editor", "key", "open", "run", "serve", "service", "store")
+COMMANDS = ("acp", "agents", "audit", "doctor", "editor", "key", "node", "open", "run", "serve", "service", "store")
 """Each is a function of a module of the same name."""
 
 

@@ -87,10 +87,10 @@ def _deferred_routes(gateway: Gateway) -> list[BaseRoute]:
     with without_pydantic_v1():
         from gateway.console import routes as console
         from gateway.protocols import sign_ins
-        from gateway.protocols.operations import audit, diagnosis, keys, live_agents, policy, session_frames
+        from gateway.protocols.operations import audit, diagnosis, keys, live_agents, nodes, policy, session_frames
 
         routes = versions.session_extensions(gateway)
-        for protocol in (live_agents, keys, audit, policy, diagnosis, session_frames, sign_ins):
+        for protocol in (live_agents, keys, nodes, audit, policy, diagnosis, session_frames, sign_ins):
             routes += protocol.router(gateway).routes
         if gateway.settings.server.console:
             routes += console.router().routes

@@ -32,10 +32,10 @@ class Backend(Protocol):
     def start(self, connection: Connection) -> str | None:
         """Begins to use a database. Returns what is wrong with its data, None if nothing is known."""
 
-    def claim(self) -> bool:
+    def claim(self, *, shared: bool) -> bool:
         """From now on, transactions that write fail as locked while another process has claimed the database.
 
-        Returns False if the database has no such lock.
+        Those that have claimed it as `shared` do not exclude each other. Returns False if the database has no such lock.
         """
 
     def begin_migration(self, connection: Connection) -> None:

@@ -24,10 +24,10 @@ FIRST_ROWS, MOST_ROWS = 64, 2048
 """Rows of a batch: as many as have between SMALL_BATCH and LARGE_BATCH bytes, from what the batch before had."""
 SMALL_BATCH, LARGE_BATCH = 256 * 1024, 8 * 1024 * 1024
 TABLES: Sequence[Table] = tuple(
-    # The daemon fills the index of the search anew, which is of another kind.
+    # The daemon fills the index of the search anew, which is of another kind. The copy is of no cluster.
     table
     for table in schema.metadata.sorted_tables
-    if table not in (schema.schema_version, schema.search_sessions)
+    if table not in (schema.schema_version, schema.search_sessions, schema.nodes, schema.leases)
 )
 _STATE = "store_copy"
 

@@ -113,6 +113,14 @@ class Database:
         return database
 
     @classmethod
+    async def open_as_node(cls, url: str) -> Self:
+        """Opens a database as `open_alone`, but other nodes may use it too."""
+        database = await cls.open(url)
+        async with database._opening():
+            await database._claim(shared=True)
+        return database
+
+    @classmethod
     async def open_for_copy(cls, url: str) -> Self:
         """Opens a database as `open_alone`, also one to which a copy is not finished."""
         database = cls(backend_of(url))
@@ -121,14 +129,15 @@ class Database:
             await database._claim()
         return database
 
-    async def _claim(self) -> None:
-        if not self._backend.claim():
+    async def _claim(self, *, shared: bool = False) -> None:
+        if not self._backend.claim(shared=shared):
             return
         try:
             await self.write(lambda connection: None)
         except StoreUnavailable as error:
             if isinstance(error.__cause__, SQLAlchemyError) and self._backend.is_locked(error.__cause__.__cause__):
-                raise ConfigError(f"another daemon uses the database {self._backend.name}: stop it first") from error
+                other = "a daemon without [node]" if shared else "another daemon"
+                raise ConfigError(f"{other} uses the database {self._backend.name}: stop it first") from error
             raise
 
     @classmethod

@@ -40,7 +40,7 @@ RESOLVE_PAUSE = 0.1
 _MIGRATION_LOCK = 0x706F727469636F
 """The key of the advisory lock that a migration takes: `portico` in ASCII."""
 _DAEMON_LOCK = 0x6461656D6F6E
-"""The key of the advisory lock of the daemon that uses the database."""
+"""The key of the advisory lock of the daemon that uses the database, which the nodes of a cluster share."""
 _CREATE_WRITERS = """
 CREATE TABLE IF NOT EXISTS store_writers (
     id varchar(32) PRIMARY KEY, last_commit bigint NOT NULL, at timestamptz NOT NULL
@@ -74,7 +74,7 @@ class PostgresqlBackend:
         event.listen(self.engine, "connect", _on_connect)
         self._writer = uuid4().hex
         self._number = self._last_number = 0
-        self._alone = False
+        self._claim: str | None = None
         self._claimed: object = None
 
     def before_connecting(self) -> None:
@@ -86,8 +86,8 @@ class PostgresqlBackend:
     def start(self, connection: Connection) -> str | None:
         return None
 
-    def claim(self) -> bool:
-        self._alone = True
+    def claim(self, *, shared: bool) -> bool:
+        self._claim = "pg_advisory_lock_shared" if shared else "pg_advisory_lock"
         return True
 
     def begin_migration(self, connection: Connection) -> None:
@@ -100,9 +100,9 @@ class PostgresqlBackend:
 
     def begin(self, connection: Connection) -> None:
         connected = connection.connection.driver_connection
-        if self._alone and connected is not self._claimed:
+        if self._claim and connected is not self._claimed:
             # The lock ends with the connection. That of a lost one may be held until the server notices the loss.
-            connection.exec_driver_sql(f"SELECT pg_advisory_lock({_DAEMON_LOCK})").close()
+            connection.exec_driver_sql(f"SELECT {self._claim}({_DAEMON_LOCK})").close()
             self._claimed = connected
         self._number = self._last_number + 1
         # Both statements are one message to the server.

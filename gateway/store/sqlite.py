@@ -263,7 +263,7 @@ class SqliteBackend:
     def start(self, connection: Connection) -> str | None:
         return self._commits.start(connection) if self._commits else None
 
-    def claim(self) -> bool:
+    def claim(self, *, shared: bool) -> bool:
         # The lock of the data directory does it.
         return False
 

@@ -67,6 +67,11 @@ class Store:
         return cls(await Database.open_alone(url, in_use))
 
     @classmethod
+    async def open_as_node(cls, url: str) -> Self:
+        """Opens a database as `open`, for a node of a cluster. Raises ConfigError if a daemon that is no node uses it."""
+        return cls(await Database.open_as_node(url))
+
+    @classmethod
     async def open_unchanged(cls, url: str) -> Self:
         """Opens a database that a daemon may use, and migrates nothing. Raises ConfigError if it is not of this version."""
         return cls(await Database.open_unchanged(url))

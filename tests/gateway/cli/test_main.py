@@ -7,7 +7,7 @@ from click.testing import CliRunner
 
 from gateway.cli.main import main
 
-COMMANDS = ["acp", "agents", "audit", "doctor", "editor", "key", "open", "run", "serve", "service", "store"]
+COMMANDS = ["acp", "agents", "audit", "doctor", "editor", "key", "node", "open", "run", "serve", "service", "store"]
 
 
 def test_every_command_has_help() -> None:

@@ -1,0 +1,41 @@
+"""How many statements a turn of a node sends to the database, which is a round trip each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Engine, event
+
+from tests.gateway.nodes.three_nodes import run_nodes, say
+
+
+@contextmanager
+def statements() -> Iterator[list[str]]:
+    """Give the list of the statements that all engines execute inside."""
+    found: list[str] = []
+
+    def listener(_connection: Any, _cursor: Any, statement: str, _parameters: Any, _context: Any, _many: bool) -> None:
+        found.append(statement)
+
+    event.listen(Engine, "before_cursor_execute", listener)
+    try:
+        yield found
+    finally:
+        event.remove(Engine, "before_cursor_execute", listener)
+
+
+async def test_a_turn_has_one_statement_about_leases_for_each_commit(tmp_path: Path) -> None:
+    async with run_nodes(tmp_path, "a", "b") as (a, _):
+        session = await a.create()
+        await say(session)
+        with statements() as found:
+            await a.get(session.id)
+            await say(session)
+        of_leases = [one for one in found if "leases" in one]
+        commits = [one for one in found if "BEGIN" in one]
+        assert all("FOR SHARE" in one for one in of_leases)
+        assert len(of_leases) == len(commits) == 3, "the start of the run, its first events, and its end"
+        assert len(found) <= 13
