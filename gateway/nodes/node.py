@@ -13,6 +13,7 @@ from gateway.nodes.followed_logs import FollowedLogs
 from gateway.nodes.leases import Leases, NoLease
 from gateway.nodes.node_directory import NodeDirectory
 from gateway.nodes.takeover import CloseRuns, Takeover
+from gateway.nodes.wakeups import Wakeups
 from gateway.store import Store
 from gateway.store.nodes import NodeReport
 
@@ -66,6 +67,7 @@ class Node:
             store, self.leases, close_runs, silent=of.silent, interval=of.takeover, observed=of.observed, clock=clock
         )
         self.followed = FollowedLogs(store)
+        self.wakeups = Wakeups(store, self.followed.poll)
         self._works: list[asyncio.Task[None]] = []
 
     def no_lease(self, log_id: str) -> NoLease:
@@ -87,6 +89,7 @@ class Node:
             self._repeated(self.followed.poll, of.poll, of.poll, "the search for events of other nodes"),
         ]
         self._works = [asyncio.create_task(work) for work in works]
+        self.wakeups.start()
 
     async def beat(self) -> None:
         """Report a heartbeat, and renew the leases. Raises StoreUnavailable."""
@@ -111,6 +114,7 @@ class Node:
         for work in self._works:
             with suppress(asyncio.CancelledError):
                 await work
+        await self.wakeups.stop()
         await self.leases.release(*self.leases.all)
         await self._store.nodes.remove(self.id)
 

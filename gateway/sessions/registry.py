@@ -326,6 +326,7 @@ class Sessions:
         if self._node is None or lease is not None:
             self._known[session_id] = session
         else:
+            session.read_only = True
             if run is not None and run.state == "running":
                 session.show_running(run)
             self._node.followed.add(session.log)

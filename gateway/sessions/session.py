@@ -123,7 +123,7 @@ class Session:
         announce: Callable[[Session], None],
         lease: HeldLease | None = None,
     ) -> None:
-        self.lease, self.lost = lease, False
+        self.lease, self.lost, self.read_only = lease, False, False
         self.id, self.created_at, self.owner = record.id, record.created_at, record.owner
         self.forked_from = record.forked_from
         self.agent, self.config, self._stored_config, self.redactor = agent, config, config, redactor
@@ -223,6 +223,11 @@ class Session:
     def evict(self) -> None:
         """End the agent in the background, unless a turn begins first."""
         self._evict(self)
+
+    def may_have(self, seq: int) -> bool:
+        """Whether there is an event of this number. A node that only reads the session does not know of those that are not
+        stored yet."""
+        return seq <= self.log.last or (self.read_only and self.busy)
 
     # -- a turn -----------------------------------------------------------------------------------------------------------
 
@@ -602,7 +607,7 @@ class Session:
         self.run.restore(pending, unanswered(calls), record.waiting_since)
 
     def show_running(self, record: RunRecord) -> None:
-        """The session is only read, and its run is at work on another node."""
+        """Its run is at work on another node: this one only reads it."""
         self.run, self.turn_began = self._run(record, None), record.first_seq
 
     async def deny_overdue(self) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -44,8 +45,17 @@ class Backend(Protocol):
     def checkpoint(self, connection: Connection) -> None:
         """Moves what was committed to where it stays. Called outside of a transaction."""
 
-    def begin(self, connection: Connection) -> None:
-        """Called at the beginning of a transaction that writes."""
+    def begin(self, connection: Connection, changed: Sequence[str]) -> None:
+        """Called at the beginning of a transaction that writes. Listeners are notified of the logs that it changes."""
+
+    def listen(self, notified: Callable[[Sequence[str] | None], None], stopped: threading.Event) -> None:
+        """Calls `notified` with the ids of logs that were changed, until `stopped` is set; with None where some may be missed.
+
+        It blocks, until `stop_listening` is called too.
+        """
+
+    def stop_listening(self) -> None:
+        """Wakes all listeners, so that those that are stopped return."""
 
     def before_commit(self, connection: Connection) -> Any:
         """Called at the end of a transaction that writes. What it returns is given to `committed`."""

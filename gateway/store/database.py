@@ -301,7 +301,7 @@ class Database:
 
         if sum(write.transaction is not None for write in group) > 1:
             try:
-                return self._write(all_of_them)
+                return self._write(all_of_them, _changed(group))
             except BaseException as error:
                 # Each of them would wait for the lock again. A commit that failed may be stored all the same, but not if the disk
                 # is full: the frame of the write-ahead log that makes it one is written last. A smaller write may have space.
@@ -314,7 +314,9 @@ class Database:
         if write.transaction is None:
             return None, None
         try:
-            return self._write(lambda connection: write.execute(connection, _required_leases(connection, [write])))
+            return self._write(
+                lambda connection: write.execute(connection, _required_leases(connection, [write])), _changed([write])
+            )
         except BaseException as error:
             return None, error
 
@@ -335,12 +337,12 @@ class Database:
                     raise StoreUnavailable(f"the store cannot be read: {error.orig}") from error
             await asyncio.sleep(READ_PAUSE)
 
-    def _write(self, transaction: Callable[[Connection], Result]) -> Result:
+    def _write(self, transaction: Callable[[Connection], Result], changed: Sequence[str]) -> Result:
         """Execute a transaction that writes, once more if the connection was lost and the transaction is not stored."""
         executed: list[Result] = []
 
         def recorded(connection: Connection) -> None:
-            self._backend.begin(connection)
+            self._backend.begin(connection, changed)
             executed.append(transaction(connection))
 
         with self._noticed_damage():
@@ -403,6 +405,14 @@ class Database:
                 pass
             await self.read(self._backend.checkpoint)
 
+    def listen(self, notified: Callable[[Sequence[str] | None], None], stopped: threading.Event) -> None:
+        """Calls `notified` with the ids of logs that nodes have written, until `stopped` is set: Backend.listen. It blocks."""
+        self._backend.listen(notified, stopped)
+
+    async def stop_listening(self) -> None:
+        """Wakes the listeners, so that those that are stopped return."""
+        await asyncio.get_running_loop().run_in_executor(self._readers, self._backend.stop_listening)
+
     async def touch(self) -> None:
         """Writes a value that is there already. Raises what any other write would raise."""
         version = schema.schema_version
@@ -413,6 +423,11 @@ def _required_leases(connection: Connection, group: Sequence[_Write]) -> Leases:
     """The leases in force of the logs that a group of writes requires."""
     log_ids = [write.required[0] for write in group if write.required is not None]
     return leases_in_force(connection, log_ids) if log_ids else {}
+
+
+def _changed(group: Sequence[_Write]) -> Sequence[str]:
+    """The logs of a group of writes that other nodes of a cluster may follow."""
+    return list({write.required[0]: None for write in group if write.required is not None})
 
 
 def _finish(group: Sequence[_Write], outcomes: Sequence[Outcome]) -> None:

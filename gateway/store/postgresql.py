@@ -6,8 +6,11 @@ psycopg is imported here only, when the store is one of PostgreSQL.
 
 from __future__ import annotations
 
+import logging
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -20,6 +23,8 @@ from gateway.errors import ConfigError
 
 if TYPE_CHECKING:
     import psycopg
+
+log = logging.getLogger(__name__)
 
 CONNECT_ARGUMENTS = {
     "connect_timeout": 10,
@@ -37,6 +42,11 @@ does not keep its locks: the transaction is rolled back, and repeated when the d
 RESOLVE_TIMEOUT = 10.0
 """Seconds in which the outcome of a commit without an answer is asked for: as long as SQLite waits for a lock."""
 RESOLVE_PAUSE = 0.1
+CHANNEL = "portico_logs"
+"""The channel of notifications about logs: their payload is the ids of those that a transaction has written."""
+LISTEN_TIMEOUT = 2.0
+"""Seconds without a notification after which a listener checks its connection."""
+LISTEN_RETRY = 1.0
 _MIGRATION_LOCK = 0x706F727469636F
 """The key of the advisory lock that a migration takes: `portico` in ASCII."""
 _DAEMON_LOCK = 0x6461656D6F6E
@@ -98,15 +108,19 @@ class PostgresqlBackend:
     def checkpoint(self, connection: Connection) -> None:
         pass
 
-    def begin(self, connection: Connection) -> None:
+    def begin(self, connection: Connection, changed: Sequence[str]) -> None:
         connected = connection.connection.driver_connection
         if self._claim and connected is not self._claimed:
             # The lock ends with the connection. That of a lost one may be held until the server notices the loss.
             connection.exec_driver_sql(f"SELECT {self._claim}({_DAEMON_LOCK})").close()
             self._claimed = connected
         self._number = self._last_number + 1
-        # Both statements are one message to the server.
-        connection.exec_driver_sql(_BEGIN.format(writer=self._writer, number=self._number)).close()
+        begin = _BEGIN.format(writer=self._writer, number=self._number)
+        if changed:
+            # Sent to the listeners at the commit. The ids have only characters that need no quotes.
+            begin += f"; SELECT pg_notify('{CHANNEL}', '{','.join(changed)}')"
+        # All of it is one message to the server.
+        connection.exec_driver_sql(begin).close()
 
     def before_commit(self, connection: Connection) -> Any:
         return None
@@ -164,6 +178,41 @@ class PostgresqlBackend:
         state, kinds = _sqlstate(error.orig), (driver().OperationalError, driver().InterfaceError)
         # A server that becomes read-only has been replaced by another one.
         return error.connection_invalidated or (isinstance(error.orig, kinds) and state == "") or state.startswith(_LOST)
+
+    def listen(self, notified: Callable[[Sequence[str] | None], None], stopped: threading.Event) -> None:
+        """Calls `notified` with the ids of logs that others have written, until `stopped` is set. It blocks.
+
+        With None it is called where notifications may have been lost: after each connection.
+        """
+        while not stopped.is_set():
+            try:
+                self._listen(notified, stopped)
+            except (driver().Error, SQLAlchemyError) as error:
+                log.warning("notifications of the database are not received; connecting again: %s", _first_line(error))
+                stopped.wait(LISTEN_RETRY)
+
+    def stop_listening(self) -> None:
+        """Wakes all listeners, so that those that are stopped return. It blocks."""
+        with suppress(SQLAlchemyError), self.engine.connect() as connection:
+            connection.exec_driver_sql(f"NOTIFY {CHANNEL}").close()
+
+    def _listen(self, notified: Callable[[Sequence[str] | None], None], stopped: threading.Event) -> None:
+        pooled = self.engine.raw_connection()
+        try:
+            connection: psycopg.Connection[Any] = pooled.driver_connection  # type: ignore[assignment]
+            connection.execute(f"LISTEN {CHANNEL}")
+            notified(None)
+            while not stopped.is_set():
+                for notification in connection.notifies(timeout=LISTEN_TIMEOUT):
+                    if stopped.is_set():
+                        return
+                    notified(notification.payload.split(","))
+                # Raises an error where the connection is lost.
+                connection.execute("SELECT 1")
+        finally:
+            # The pool would give it to others with its LISTEN.
+            pooled.invalidate()
+            pooled.close()
 
     def close(self) -> None:
         # Nobody asks for its commits any more. If the server cannot be reached, a later start deletes the row.

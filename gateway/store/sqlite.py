@@ -7,7 +7,8 @@ from __future__ import annotations
 import logging
 import os
 import sqlite3
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -267,13 +268,20 @@ class SqliteBackend:
         # The lock of the data directory does it.
         return False
 
+    def listen(self, notified: Callable[[Sequence[str] | None], None], stopped: threading.Event) -> None:
+        # No other process writes it.
+        pass
+
+    def stop_listening(self) -> None:
+        pass
+
     def begin_migration(self, connection: Connection) -> None:
         begin_immediately(connection)
 
     def checkpoint(self, connection: Connection) -> None:
         checkpoint(connection)
 
-    def begin(self, connection: Connection) -> None:
+    def begin(self, connection: Connection, changed: Sequence[str]) -> None:
         pass
 
     def before_commit(self, connection: Connection) -> int | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property
 from pathlib import Path
@@ -101,6 +102,17 @@ class Store:
         from gateway.store.fencing import CreatingDatabase
 
         return Store(cast(Database, CreatingDatabase(self._database, log_id, node, seconds)))
+
+    def listen(self, notified: Callable[[Sequence[str] | None], None], stopped: threading.Event) -> None:
+        """Calls `notified` with the ids of logs that nodes of a cluster have written, until `stopped` is set. It blocks.
+
+        With None it is called where it may not have got all. Set `stopped`, and call `stop_listening`.
+        """
+        self._database.listen(notified, stopped)
+
+    async def stop_listening(self) -> None:
+        """Wakes the listeners, so that those that are stopped return."""
+        await self._database.stop_listening()
 
     @property
     def abandoned(self) -> bool:

@@ -48,7 +48,7 @@ def router(gateway: Gateway, base: str, tag: str, session_path: str) -> APIRoute
     ) -> Response:
         """Follow a session's events over all its turns. Without a number: the turn under way from its start, then what comes."""
         quotas.take_stream()
-        session = await gateway.sessions.get(caller, session_id)
+        session = await gateway.sessions.get(caller, session_id, reading=True)
         seen = _position(session, last_event_id or after)
         view = StreamView(
             whole=stream == "message", seen=seen, others=True, errors_as_text=gateway.settings.server.errors_as_text
@@ -63,7 +63,7 @@ def _position(session: Session, text: str | None) -> Position:
     if text is None:
         return Position(session.turn_began - 1 if session.busy else session.log.last)
     seen = Position.parse(text)
-    if seen.seq > session.log.last:
+    if not session.may_have(seen.seq):
         raise BadRequest(f"this session has no event {seen.seq}, its last is {session.log.last}; begin again without a number")
     return seen
 

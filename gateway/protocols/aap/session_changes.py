@@ -69,7 +69,9 @@ def router(gateway: Gateway, base: str, tag: str, kind: type[Info], tool: type[T
         async def fork() -> Session:
             return await gateway.sessions.fork(caller, origin, settings, count=request.messages, after=request.after, key=key)
 
-        session = await gateway.idempotency.once(key, fork, lambda known: gateway.sessions.get(caller, known.log_id))
+        session = await gateway.idempotency.once(
+            key, fork, lambda known: gateway.sessions.get(caller, known.log_id, reading=True)
+        )
         return ForkResponse(session_id=session.id)
 
     return routes

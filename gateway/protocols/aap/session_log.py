@@ -96,12 +96,12 @@ def router(gateway: Gateway, base: str, tag: str, session_path: str) -> APIRoute
             if before is not None:
                 raise BadRequest("before: a stream goes forward; leave it out, or ask for a page (Accept: application/json)")
             quotas.take_stream()
-            session = await gateway.sessions.get(caller, session_id)
+            session = await gateway.sessions.get(caller, session_id, reading=True)
             start = _start(session, _number(last_event_id) if last_event_id else after)
             return event_stream(_follow(session, start), gateway.keep_alive)
         if before is not None and after is not None:
             raise BadRequest("before and after: a page has one direction; leave one of them out")
-        session = await gateway.sessions.get(caller, session_id)
+        session = await gateway.sessions.get(caller, session_id, reading=True)
         return await _page(gateway, session, before, after, limit, merge=merge)
 
     return routes
@@ -115,7 +115,7 @@ def _number(text: str) -> int:
 
 def _start(session: Session, after: int | None) -> int:
     last = session.log.last
-    if after is not None and after > last:
+    if after is not None and not session.may_have(after):
         raise BadRequest(f"this session has no event {after}, its last is {last}; begin again without a number")
     return last if after is None else after
 

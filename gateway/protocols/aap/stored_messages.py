@@ -40,7 +40,7 @@ def router(gateway: Gateway, base: str, tag: str, session_path: str) -> APIRoute
     @routes.get(session_path + "/messages", response_model=MessagesResponse, openapi_extra=examples.MESSAGES)
     async def messages(caller: CurrentCaller, session_id: str, first: FirstQuery = 0, limit: LimitQuery = PAGE) -> Response:
         """Stored messages by their positions. A page may have fewer than requested: those of about 1 MiB."""
-        session = await gateway.sessions.get(caller, session_id)
+        session = await gateway.sessions.get(caller, session_id, reading=True)
         total = await session.history.count()
         rows = await gateway.store.messages.numbered(session.id, first, limit)
         listed = b",".join([_json(position, row) for position, row in rows])

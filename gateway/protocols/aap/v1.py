@@ -77,7 +77,7 @@ def router(gateway: Gateway, base: str, tag: str) -> APIRouter:
     @routes.get(SESSION, response_model=SessionResponse, openapi_extra=examples.GET_SESSION)
     async def get_session(caller: CurrentCaller, session_id: str, history: HistoryType | None = None) -> Response:
         """A session's settings and its histories; `history` narrows them to one."""
-        session = await gateway.sessions.get(caller, session_id)
+        session = await gateway.sessions.get(caller, session_id, reading=True)
         # The state is read before the history: a run that is over by then is stored by then.
         summary = await gateway.sessions.summary(session)
         info = session_info(gateway, SessionInfoV1, ApplicationTool, summary)

@@ -72,13 +72,13 @@ def router(gateway: Gateway, base: str, tag: str) -> APIRouter:
     @routes.get(SESSION, openapi_extra=examples.GET_SESSION_V2)
     async def get_session(caller: CurrentCaller, session_id: str) -> SessionInfoV2:
         """A session's settings."""
-        summary = await gateway.sessions.summary(await gateway.sessions.get(caller, session_id))
+        summary = await gateway.sessions.summary(await gateway.sessions.get(caller, session_id, reading=True))
         return session_info(gateway, SessionInfoV2, ApplicationTool, summary)
 
     @routes.get(SESSION + "/history", response_model=SessionHistoryResponse, openapi_extra=examples.HISTORY)
     async def get_history(caller: CurrentCaller, session_id: str, type: HistoryType) -> Response:
         """One of the histories that the agent declares."""
-        session = await gateway.sessions.get(caller, session_id)
+        session = await gateway.sessions.get(caller, session_id, reading=True)
         return await histories(session, type, errors_as_text=gateway.settings.server.errors_as_text)
 
     @routes.delete(SESSION, status_code=204)

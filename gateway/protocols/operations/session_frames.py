@@ -69,7 +69,7 @@ def router(gateway: Gateway) -> APIRouter:
     @routes.get(SESSION + "/frames", openapi_extra=EXAMPLE)
     async def get_frames(caller: CurrentCaller, session_id: str, turn: TurnQuery, protocol: ProtocolQuery) -> FramesResponse:
         """A turn as a client of a protocol gets it, whichever protocol it began over. A turn at work has frames so far."""
-        session = await gateway.sessions.get(caller, session_id)
+        session = await gateway.sessions.get(caller, session_id, reading=True)
         entries, truncated = await _turn(session, turn)
         return FramesResponse(frames=await _frames(gateway, session, protocol, entries), truncated=truncated)
 

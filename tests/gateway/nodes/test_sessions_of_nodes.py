@@ -10,8 +10,10 @@ import pytest
 
 from drivers.contract.events import SessionEnd
 from gateway.errors import LeaseLost, NotFound, SessionElsewhere
+from gateway.events.turn_reader import Turn
 from gateway.security.authentication import ADMINISTRATOR
 from gateway.sessions.settings import SessionSettings
+from tests import stores
 from tests.gateway.nodes.three_nodes import begin, create_waiting, rest, run_nodes, say, until
 
 WriteScenario = Callable[..., str]
@@ -43,16 +45,15 @@ async def test_a_reader_on_another_node_sees_a_turn_while_it_runs_and_its_end(
         await session.log.written()
         read = await b.get(session.id, reading=True)
         assert read.state == "running" and read.turn_began == 1
-        following = asyncio.create_task(read.log.read(read.log.last))
+        following = asyncio.create_task(rest(Turn(read.log, 0)))
         (tmp_path / "scenes" / "go").touch()
         await rest(turn)
         await b.node.followed.poll()
-        entries = await following
-        assert isinstance(entries[-1].event, SessionEnd) and entries[-1].seq == session.log.last
-        following = asyncio.create_task(read.log.read(read.log.last))
+        assert isinstance((await following)[-1], SessionEnd) and read.log.last == session.log.last
+        ended = asyncio.create_task(read.log.read(read.log.last))
         await a.gateway.sessions.delete(ADMINISTRATOR, session.id)
         await b.node.followed.poll()
-        assert await following == [] and read.log.deleted
+        assert await ended == [] and read.log.deleted
 
 
 async def test_an_unused_session_is_free_for_the_other_nodes_which_prefer_the_last_one(tmp_path: Path) -> None:
@@ -77,13 +78,13 @@ async def test_a_session_that_another_node_had_meanwhile_is_loaded_again(tmp_pat
     async with run_nodes(tmp_path, "a", "b") as (a, b):
         session = await a.create()
         await a.tidy(6.0)
-        following = asyncio.create_task(session.log.read(session.log.last))
+        following = asyncio.create_task(rest(Turn(session.log, 0)))
         await b.gateway.store.nodes.drain(a.id)
         await b.node.beat()
         at_b = await b.get(session.id)
-        await say(at_b)
+        said = await say(at_b)
         await a.node.followed.poll()
-        assert [entry.seq for entry in await following] == [*range(1, at_b.log.last + 1)]
+        assert await following == said, "who follows it here gets what another node writes"
         async with at_b.lock:
             await at_b.sleep()
         await b.tidy(6.0)
@@ -135,3 +136,25 @@ async def test_a_waiting_session_of_another_node_is_read_with_its_calls(tmp_path
         assert read.state == "waiting" and [call.id for call in read.pending_calls] == ["sky"]
         [summary] = await b.gateway.sessions.summaries_of([session.id])
         assert summary.state == "waiting" and [call.id for call in summary.pending] == ["sky"]
+
+
+async def test_a_reader_on_another_node_is_woken_by_a_notification(tmp_path: Path) -> None:
+    async with run_nodes(tmp_path, "a", "b") as (a, b):
+        session = await a.create()
+        read = await b.get(session.id, reading=True)
+        following = asyncio.create_task(rest(Turn(read.log, 0)))
+        said = await say(session)
+        async with asyncio.timeout(20):
+            assert await following == said
+
+
+async def test_what_was_written_while_the_listener_was_disconnected_is_found_when_it_is_back(tmp_path: Path) -> None:
+    async with run_nodes(tmp_path, "a", "b") as (a, b):
+        session = await a.create()
+        read = await b.get(session.id, reading=True)
+        following = asyncio.create_task(rest(Turn(read.log, 0)))
+        with stores.use("postgresql"):
+            stores.sql(tmp_path, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'LISTEN%'")
+        said = await say(session)
+        async with asyncio.timeout(20):
+            assert await following == said
