@@ -33,7 +33,14 @@ from gateway.runs.recovery import close_open_runs, end_left_behind
 from gateway.runs.retention import Retention
 from gateway.runs.run import RunState
 from gateway.security.api_keys import NamedKeys
-from gateway.security.authentication import Authenticator, Authorization, Caller, caller_of_request
+from gateway.security.authentication import (
+    FORWARDED_CALLER,
+    Authenticator,
+    Authorization,
+    Caller,
+    caller_of_request,
+    current_key_name,
+)
 from gateway.security.encryption import SecretEncryption
 from gateway.security.quotas import KeyQuotas, UnauthenticatedBodies
 from gateway.security.redaction import Redactor
@@ -50,6 +57,7 @@ from gateway.worktrees.worktrees import Worktrees
 
 if TYPE_CHECKING:
     from gateway.nodes.node import Intervals, Node
+    from gateway.nodes.node_keys import NodeKeys
 
 log = logging.getLogger(__name__)
 
@@ -101,6 +109,8 @@ class Gateway:
             redactor.register(agent.secrets)
         self.metrics = Metrics()
         self.quotas = KeyQuotas(settings.limits)
+        self.node_keys: NodeKeys | None = None
+        """With what the nodes of a cluster sign their requests to each other; None for a gateway that is no node."""
         self.unauthenticated_bodies = UnauthenticatedBodies()
         self.close_last: list[Callable[[], Awaitable[None]]] = []
         self.node: Node | None = None
@@ -243,7 +253,14 @@ class Gateway:
         return agent is not None and agent.seeds
 
     def authenticate(self, scope: Mapping[str, Any], authorization: Authorization, token: str | None = None) -> Caller:
-        """Return the caller of a request (its ASGI scope), by its authorization or a token. Raises Unauthorized."""
+        """Return the caller of a request (its ASGI scope), by its authorization or a token. Raises Unauthorized.
+
+        That of a request that another node has forwarded is the one that the node has authenticated.
+        """
+        forwarded: Caller | None = scope.get(FORWARDED_CALLER)
+        if forwarded is not None:
+            current_key_name.set(forwarded.name)
+            return forwarded
         return caller_of_request(self.auth.check(authorization, token), scope, self.settings.server.host)
 
     async def problems(self) -> list[str]:

@@ -45,6 +45,10 @@ _idle: dict[str, list[tuple[_Current, ASGIApp]]] = defaultdict(list)
 @contextmanager
 def app_of(gateway: Gateway) -> Iterator[ASGIApp]:
     """Give an app for the gateway; it is free for another gateway afterwards."""
+    if gateway.node_keys is not None:
+        # Its app has a client with connections to other nodes.
+        yield create_app(gateway)
+        return
     kind = repr(gateway.settings.server.model_dump(exclude={"data_dir", "port"}))
     if _idle[kind]:
         current, app = _idle[kind].pop()

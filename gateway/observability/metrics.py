@@ -58,6 +58,11 @@ class Metrics:
         }
         self._by_agent: dict[str, AgentMetrics] = {}
 
+    def forwarded_requests(self) -> Callable[[str], None]:
+        """Return the function that counts a forwarded request by its outcome. Only a node of a cluster has this metric."""
+        family = self._counter("forwarded_requests", "Requests that were forwarded to other nodes, by outcome.", "outcome")
+        return lambda outcome: family.labels(outcome).inc()
+
     def for_agent(self, agent: str) -> AgentMetrics:
         """Return the metrics of one agent."""
         return self._by_agent.setdefault(agent, AgentMetrics(self, agent))

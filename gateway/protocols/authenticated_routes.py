@@ -19,9 +19,10 @@ from pydantic_core import from_json
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gateway.errors import TooMany, Unauthorized
+from gateway.errors import SessionElsewhere, TooMany, Unauthorized
 from gateway.gateway import Gateway
 from gateway.protocols.authorization import authorization
+from gateway.protocols.forwarding.passed_on import NODE_REQUEST, NodeRequest, PassedOn, is_forwarded, no_response
 from gateway.protocols.json_bodies import Handler, StrictJsonRoute
 from gateway.protocols.route_metadata import SECURITY_REQUIREMENT
 from gateway.protocols.sse import until_unauthorized
@@ -64,10 +65,10 @@ def authenticated_route(gateway: Gateway, body_field: str | None = None) -> type
                     token = _field(body, body_field)
                     caller = gateway.authenticate(request.scope, header, token)
                     request = Request(request.scope, with_body(body, request.receive))
-                quotas = RequestQuotas(gateway.quotas, caller.name)
+                quotas = RequestQuotas(gateway.quotas, caller.name, forwarded=is_forwarded(request.scope))
                 request.state.caller, request.state.quotas = caller, quotas
                 # FastAPI only calls it.
-                return await counted_response(gateway, caller, quotas, handler(request), header, token)  # type: ignore[return-value]
+                return await counted_response(gateway, request.scope, caller, quotas, handler(request), header, token)  # type: ignore[return-value]
 
             return authenticated
 
@@ -76,6 +77,7 @@ def authenticated_route(gateway: Gateway, body_field: str | None = None) -> type
 
 async def counted_response(
     gateway: Gateway,
+    scope: Scope,
     caller: Caller,
     quotas: RequestQuotas,
     responding: Awaitable[Response],
@@ -85,16 +87,26 @@ async def counted_response(
     """Return the response to a caller, who was authenticated by the headers (`header`) or by a token in the body.
 
     It releases the quotas when it is sent, or if there is none. A stream ends once the key is revoked, or the sign-in has ended.
+    The middleware of a node responds to a request whose session another node has.
     """
+    check = None
+    if (caller.name is not None or isinstance(header, SignInSecrets)) and not is_forwarded(scope):
+        # Default keys cannot be revoked while the daemon runs. The node that has forwarded a request checks its key.
+        check = partial(gateway.auth.check, header, token)
     try:
         response = await responding
+    except SessionElsewhere as error:
+        node_request: NodeRequest | None = scope.get(NODE_REQUEST)
+        if node_request is None:
+            quotas.release()
+            raise
+        quotas.release_stream()
+        node_request.passed_on = PassedOn(error, caller, quotas, check)
+        return no_response
     except BaseException:
         quotas.release()
         raise
-    if caller.name is not None or isinstance(header, SignInSecrets):
-        # Default keys cannot be revoked while the daemon runs.
-        response = until_unauthorized(response, partial(gateway.auth.check, header, token))
-    return _Counted(response, quotas)
+    return _Counted(response if check is None else until_unauthorized(response, check), quotas)
 
 
 class _Counted:

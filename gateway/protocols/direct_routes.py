@@ -25,6 +25,7 @@ from gateway.errors import GatewayError
 from gateway.gateway import Gateway
 from gateway.protocols.authenticated_routes import counted_response
 from gateway.protocols.authorization import authorization
+from gateway.protocols.forwarding.passed_on import is_forwarded
 from gateway.protocols.json_bodies import is_json
 from gateway.security.authentication import Authorization, Caller
 from gateway.security.quotas import RequestQuotas
@@ -134,7 +135,7 @@ class DirectRoutes:
             return None
         try:
             caller = self._gateway.authenticate(http.scope, given)
-            quotas = RequestQuotas(self._gateway.quotas, caller.name)
+            quotas = RequestQuotas(self._gateway.quotas, caller.name, forwarded=is_forwarded(http.scope))
         except GatewayError:
             return None
         valid: _Valid | None = None
@@ -157,7 +158,9 @@ class DirectRoutes:
     async def _response(self, valid: _Valid) -> ASGIApp:
         request = valid.request
         responding = valid.route.respond(request)
-        return await counted_response(self._gateway, request.caller, request.quotas, responding, valid.authorization)
+        return await counted_response(
+            self._gateway, request.http.scope, request.caller, request.quotas, responding, valid.authorization
+        )
 
 
 class _Received:

@@ -36,6 +36,9 @@ class Caller:
         return self.all_sessions or owner == self.name
 
 
+FORWARDED_CALLER = "portico.forwarded_caller"
+"""The key in the ASGI scope of the `Caller` that another node has authenticated. The signature of the request is checked."""
+
 current_key_name: ContextVar[str | None] = ContextVar("key_name", default=None)
 """The name of the key of the current request; None for a default key. Read by the audit log only, never for a decision."""
 

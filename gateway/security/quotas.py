@@ -50,15 +50,26 @@ class KeyQuotas:
 
 
 class RequestQuotas:
-    """What one request holds, until `release`. Raises TooMany if there is no connection for it."""
+    """What one request holds, until `release`. Raises TooMany if there is no connection for it.
 
-    def __init__(self, quotas: KeyQuotas, owner: str | None) -> None:
+    The node to which a client is connected counts the connection, and the one that responds counts the stream: `forwarded` is
+    whether the request comes from another node.
+    """
+
+    def __init__(self, quotas: KeyQuotas, owner: str | None, *, forwarded: bool = False) -> None:
         self._streams, self._owner = quotas.streams, owner
-        self._releases = [quotas.connections.take(owner)]
+        self._releases = [] if forwarded else [quotas.connections.take(owner)]
+        self._stream: Callable[[], None] | None = None
 
     def take_stream(self) -> None:
         """Count an event stream. Call it before anything begins whose events are streamed. Raises TooMany."""
-        self._releases.append(self._streams.take(self._owner))
+        self._stream = self._streams.take(self._owner)
+        self._releases.append(self._stream)
+
+    def release_stream(self) -> None:
+        """Count no event stream any more: another node responds."""
+        if self._stream is not None:
+            self._stream()
 
     def release(self) -> None:
         for release in self._releases:

@@ -78,7 +78,7 @@ def create_app(gateway: Gateway) -> ASGIApp:
         app.router.routes.append(DeferredRoutes(app, lambda: _deferred_routes(gateway)))
     _add_error_handlers(app, gateway)
     # Outside of FastAPI: its own middleware is not for the direct routes.
-    checked = _with_checks(DirectRoutes(app, gateway, direct, app.exception_handlers), gateway.settings.server)
+    checked = _with_checks(DirectRoutes(app, gateway, direct, app.exception_handlers), gateway, gateway.settings.server)
     return AccessLog(checked, gateway.metrics)
 
 
@@ -112,9 +112,13 @@ def _openapi_routes(app: FastAPI, gateway: Gateway) -> APIRouter:
     return router
 
 
-def _with_checks(app: ASGIApp, server: ServerSettings) -> ASGIApp:
+def _with_checks(app: ASGIApp, gateway: Gateway, server: ServerSettings) -> ASGIApp:
     """Return the app behind the Host and Origin checks, the CORS headers and the limits of bodies, in this order."""
     origins = origin_pattern(server.origins)
+    if gateway.node_keys is not None:
+        from gateway.protocols.forwarding.node_requests import NodeRequests
+
+        app = NodeRequests(app, gateway)
     app = BodyLimit(app, limit=server.max_body)
     if origins is not None:
         app = CORSMiddleware(

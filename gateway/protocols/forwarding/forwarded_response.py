@@ -1,0 +1,174 @@
+"""One request that is forwarded to another node, and its response, which is relayed as it comes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Literal
+
+from starlette.responses import JSONResponse
+from starlette.types import Receive, Scope, Send
+
+from gateway.asgi_extensions import EVENT_STREAM, WATCH_DISCONNECT
+from gateway.errors import Unauthorized
+from gateway.nodes.node_keys import NodeKeys, SentSignature
+from gateway.observability.logs import request_id
+from gateway.protocols.forwarding.kept_body import KeptBody
+from gateway.protocols.forwarding.node_client import NodeBroken, NodeClient, NodeUnreachable, Response, chunks
+from gateway.protocols.forwarding.passed_on import PassedOn
+from gateway.protocols.forwarding.wire import CALLER, MOVED, PROOF, SIGNATURE, target
+
+log = logging.getLogger(__name__)
+
+Outcome = Literal["answered", "moved", "unreachable", "refused", "broken", "disconnected", "ended"]
+"""`moved` and `unreachable` have begun nothing: the request may be handled anew. All others have responded."""
+
+_NOT_FORWARDED = frozenset(
+    {
+        # Of one connection (RFC 9110, 7.6.1), or set anew.
+        b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"transfer-encoding", b"upgrade", b"expect",
+        b"host", b"content-length", b"x-request-id",
+        # What has authenticated the client. The other node does not need it.
+        b"authorization", b"proxy-authorization", b"cookie", b"x-api-key", b"x-portico-sign-in", SIGNATURE, CALLER,
+        # Checked by the node that a web page is connected to.
+        b"origin", b"referer", b"sec-fetch-site", b"sec-fetch-mode", b"sec-fetch-dest", b"sec-fetch-user",
+        b"access-control-request-method", b"access-control-request-headers",
+    }
+)  # fmt: skip
+_NOT_RELAYED = frozenset(
+    {
+        b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"transfer-encoding", b"upgrade", b"date",
+        b"server", PROOF,
+        # Added by the middleware of this node, too.
+        b"x-request-id", b"request-id", b"x-content-type-options", b"cross-origin-resource-policy", b"vary",
+        b"access-control-allow-origin", b"access-control-allow-credentials", b"access-control-expose-headers",
+    }
+)  # fmt: skip
+
+
+class ForwardedResponse:
+    """Forwards the request of `scope` to the node of `passed_on`, and sends its response by `send`.
+
+    `end` ends it as if that node had ended.
+    """
+
+    def __init__(
+        self, client: NodeClient, keys: NodeKeys, passed_on: PassedOn, body: KeptBody, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        self._client, self._keys, self._passed_on, self._body = client, keys, passed_on, body
+        self._scope, self._receive, self._send = scope, receive, send
+        self._node = passed_on.error.node_id
+        self._begun = self._complete = self._ended = False
+        self._relaying: asyncio.Task[Outcome] | None = None
+
+    async def relay(self) -> Outcome:
+        """Return the outcome once the response is sent, or the client is gone. Raises ClientDisconnect."""
+        body = await self._body.whole()
+        signed = self._keys.sign(self._node, self._scope["method"], target(self._scope), body, self._passed_on.caller)
+        self._relaying = asyncio.create_task(self._forward(signed, body))
+        del body
+        disconnecting = asyncio.create_task(self._disconnected())
+        try:
+            await asyncio.wait((self._relaying, disconnecting), return_when=asyncio.FIRST_COMPLETED)
+            if not self._relaying.done() and not self._complete:
+                # This closes the connection to the other node, which notices that its client is gone.
+                self._relaying.cancel()
+            try:
+                return await self._relaying
+            except asyncio.CancelledError:
+                if not self._ended and not disconnecting.done():
+                    raise
+            if not self._ended:
+                return "disconnected"
+            return await self._broken("it has lost its sessions, or this node shuts down")
+        finally:
+            self._relaying.cancel()
+            disconnecting.cancel()
+
+    def end(self) -> None:
+        """Close the connection to the other node. The client gets what it gets if that node has ended."""
+        self._ended = True
+        if self._relaying is not None and not self._complete:
+            self._relaying.cancel()
+
+    async def _forward(self, signed: SentSignature, body: bytes) -> Outcome:
+        address, headers = self._passed_on.error.address, _request_headers(self._scope["headers"], signed)
+        requesting = self._client.request(address, self._scope["method"], target(self._scope), headers, body)
+        # A stream may last for hours.
+        del body
+        try:
+            async with requesting as response:
+                problem = _unproven(self._keys, signed, response)
+                if problem is not None:
+                    return await self._refuse(problem)
+                if response.status == MOVED:
+                    return "moved"
+                await self._relay_body(response)
+        except NodeUnreachable as error:
+            log.warning("the node %s cannot be reached: %s", self._node, error)
+            return "unreachable"
+        except NodeBroken as error:
+            return await self._broken(str(error))
+        # The connection is free for another request by now.
+        self._complete = True
+        await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+        return "answered"
+
+    async def _relay_body(self, response: Response) -> None:
+        headers = [(name.lower(), value) for name, value in response.headers]
+        headers = [header for header in headers if header[0] not in _NOT_RELAYED]
+        if any(name == b"content-type" and value.startswith(b"text/event-stream") for name, value in headers):
+            self._scope.setdefault("extensions", {})[EVENT_STREAM] = {}
+        is_stream = all(name != b"content-length" for name, _ in headers)
+        check = self._passed_on.check if is_stream else None
+        self._begun = True
+        await self._send({"type": "http.response.start", "status": response.status, "headers": headers})
+        with suppress(Unauthorized):
+            async for chunk in chunks(response):
+                if check is not None:
+                    check()
+                await self._send({"type": "http.response.body", "body": chunk, "more_body": True})
+
+    async def _refuse(self, problem: str) -> Outcome:
+        log.error("the answer of the node %s to a forwarded request is refused: %s", self._node, problem)
+        await self._respond("the node that has this session could not be verified; the log of this node has the reason")
+        return "refused"
+
+    async def _broken(self, problem: str) -> Outcome:
+        log.warning("a forwarded request has lost the node %s: %s", self._node, problem)
+        if not self._begun:
+            await self._respond("the node of this session has ended before its answer; look what was done before you repeat it")
+        # The server cuts off an incomplete response, as if this gateway had been killed.
+        return "broken"
+
+    async def _respond(self, text: str) -> None:
+        self._complete = True
+        await JSONResponse({"error": text}, 502)(self._scope, self._receive, self._send)
+
+    async def _disconnected(self) -> None:
+        watch = self._scope.get("extensions", {}).get(WATCH_DISCONNECT)
+        if watch is not None:
+            watch()
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+
+
+def _unproven(keys: NodeKeys, signed: SentSignature, response: Response) -> str | None:
+    """Return why a response is not that of a node with the key; None if it is."""
+    proofs = [value for name, value in response.headers if name.lower() == PROOF]
+    if len(proofs) != 1:
+        return f"it has the status {response.status} and no proof of the node key; compare the keys, addresses and clocks"
+    if not keys.is_proof(signed, response.status, proofs[0].decode("latin-1")):
+        return f"the proof of its status {response.status} is not made with the node key"
+    return None
+
+
+def _request_headers(given: Iterable[tuple[bytes, bytes]], signed: SentSignature) -> list[tuple[bytes, bytes]]:
+    named = {name.strip().lower() for key, value in given if key == b"connection" for name in value.split(b",")}
+    headers = [header for header in given if header[0] not in _NOT_FORWARDED and header[0] not in named]
+    headers += [(SIGNATURE, signed.signature.encode()), (CALLER, signed.caller.encode())]
+    if (current := request_id.get()) is not None:
+        headers.append((b"x-request-id", current.encode()))
+    return headers

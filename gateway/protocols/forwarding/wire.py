@@ -1,0 +1,17 @@
+"""Names of what nodes send each other by HTTP."""
+
+from __future__ import annotations
+
+from starlette.types import Scope
+
+SIGNATURE, CALLER, PROOF = b"portico-node", b"portico-caller", b"portico-node-proof"
+"""The headers of a signed request, and that of its response."""
+MOVED = 421
+"""The status of a node that does not have the session of a forwarded request."""
+
+
+def target(scope: Scope) -> bytes:
+    """Return the target of a request as it was sent."""
+    path: bytes = scope["raw_path"]
+    query: bytes = scope["query_string"]
+    return b"%b?%b" % (path, query) if query else path

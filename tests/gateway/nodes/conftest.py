@@ -1,0 +1,18 @@
+"""Fixtures for the tests of a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.gateway.nodes.cluster import Cluster, run_cluster
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    """The nodes `a` and `b`. New sessions are created at `b`."""
+    async with run_cluster(tmp_path, "a", "b") as running:
+        running.placement.creator = "b"
+        yield running
