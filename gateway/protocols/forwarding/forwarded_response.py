@@ -16,7 +16,7 @@ from gateway.errors import Unauthorized
 from gateway.nodes.node_keys import NodeKeys, SentSignature
 from gateway.observability.logs import request_id
 from gateway.protocols.forwarding.kept_body import KeptBody
-from gateway.protocols.forwarding.node_client import NodeBroken, NodeClient, NodeUnreachable, Response, chunks
+from gateway.protocols.forwarding.node_client import ClientResponse, NodeBroken, NodeClient, NodeUnreachable, chunks
 from gateway.protocols.forwarding.passed_on import PassedOn
 from gateway.protocols.forwarding.wire import CALLER, MOVED, PROOF, SIGNATURE, target
 
@@ -116,8 +116,8 @@ class ForwardedResponse:
         await self._send({"type": "http.response.body", "body": b"", "more_body": False})
         return "answered"
 
-    async def _relay_body(self, response: Response) -> None:
-        headers = [(name.lower(), value) for name, value in response.headers]
+    async def _relay_body(self, response: ClientResponse) -> None:
+        headers = [(name.lower(), value) for name, value in response.raw_headers]
         headers = [header for header in headers if header[0] not in _NOT_RELAYED]
         if any(name == b"content-type" and value.startswith(b"text/event-stream") for name, value in headers):
             self._scope.setdefault("extensions", {})[EVENT_STREAM] = {}
@@ -155,9 +155,9 @@ class ForwardedResponse:
             pass
 
 
-def _unproven(keys: NodeKeys, signed: SentSignature, response: Response) -> str | None:
+def _unproven(keys: NodeKeys, signed: SentSignature, response: ClientResponse) -> str | None:
     """Return why a response is not that of a node with the key; None if it is."""
-    proofs = [value for name, value in response.headers if name.lower() == PROOF]
+    proofs = [value for name, value in response.raw_headers if name.lower() == PROOF]
     if len(proofs) != 1:
         return f"it has the status {response.status} and no proof of the node key; compare the keys, addresses and clocks"
     if not keys.is_proof(signed, response.status, proofs[0].decode("latin-1")):
