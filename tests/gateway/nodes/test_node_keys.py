@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -138,7 +139,7 @@ def test_a_key_is_rotated_in_three_steps_without_a_refused_request() -> None:
         sent = signed(a)
         assert a.is_proof(sent, 200, b.proof(check(b, sent), 200))
 
-    for before, after in zip(steps, steps[1:], strict=False):
+    for before, after in pairwise(steps):
         # While a step is under way, some nodes have done it and others have not.
         for sender in (before, after):
             for receiver in (before, after):
