@@ -115,6 +115,8 @@ class Gateway:
         self.close_last: list[Callable[[], Awaitable[None]]] = []
         self.node: Node | None = None
         """What this daemon does as one of a cluster; None without [node]."""
+        self.on_node_lost: list[Callable[[str], None]] = []
+        """Called with the id of a node that has lost its sessions: what waits for it ends."""
         self._opened = self._closing = self._closed = False
         self._stopping: asyncio.Task[None] | None = None
 
@@ -247,6 +249,10 @@ class Gateway:
     def _running_turns(self) -> int:
         running = (run.state is RunState.RUNNING for run in self.tasks.running)
         return sum(session.busy for session in self.sessions.held) + sum(running)
+    def node_lost(self, node_id: str) -> None:
+        """End what waits for another node, which has lost its sessions: it has ended, or was frozen for too long."""
+        for lost in self.on_node_lost:
+            lost(node_id)
 
     def _seeds(self, name: str) -> bool:
         agent = self.agents.find(name)

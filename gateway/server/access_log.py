@@ -12,6 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.observability.logs import request_id, session_id
 from gateway.observability.metrics import Metrics
+from gateway.protocols.forwarding.passed_on import FORWARDED_BY, FORWARDED_TO
 from gateway.security.redaction import redactor_of_session
 
 log = logging.getLogger(__name__)
@@ -61,6 +62,12 @@ class AccessLog:
         fields = {"method": method, "route": route, "status": response.status, "ms": took, "whole": response.whole}
         level = logging.DEBUG if route in POLLED else logging.INFO
         left = "" if response.whole else ", cut off"
+        if FORWARDED_TO in scope:
+            fields["forwarded_to"] = scope[FORWARDED_TO]
+            left += f", by the node {scope[FORWARDED_TO]}"
+        elif FORWARDED_BY in scope:
+            fields["forwarded_by"] = scope[FORWARDED_BY]
+            left += f", for the node {scope[FORWARDED_BY]}"
         log.log(level, "%s: %s in %s ms%s", _request_line(scope), response.status, took, left, extra={"fields": fields})
 
 

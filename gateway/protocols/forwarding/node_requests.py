@@ -46,6 +46,7 @@ class NodeRequests:
         """The forwarded requests at each other node."""
         self._count = gateway.metrics.forwarded_requests()
         gateway.close_last.append(self.close)
+        gateway.on_node_lost.append(self.end_requests_to)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):

@@ -2,15 +2,474 @@
 
 from __future__ import annotations
 
-from tests.gateway.nodes.cluster import Cluster
-from tests.gateway.requests import create_session, execute, send_turn
+import asyncio
+import json
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from gateway.nodes.node_keys import NodeKeys
+from gateway.security.authentication import ADMINISTRATOR, Caller
+from tests.daemon import KEY, http_client
+from tests.gateway.aap_client import AapClient, BaseUrl
+from tests.gateway.nodes.cluster import ELSEWHERE, NODE_KEY, Cluster, run_cluster
+from tests.gateway.nodes.fake_node import FakeRequest, fake_node
+from tests.gateway.raw_http import connect
+from tests.gateway.requests import (
+    create_session,
+    execute,
+    expect_error,
+    get_session,
+    parse_frames,
+    send_turn,
+    user_message,
+    wait_until,
+)
+
+WriteScenario = Callable[..., str]
 
 
-async def test_a_turn_of_a_session_of_another_node_is_answered(cluster: Cluster) -> None:
-    created = await create_session(cluster.a.client, "echo")
-    session = created["sessionId"]
+def outcomes(cluster: Cluster) -> dict[str, float]:
+    """The forwarded requests of the node `a`, by outcome."""
+    family = next(f for f in cluster.a.gateway.metrics._families if f.name == "portico_forwarded_requests")
+    return {labels[0]: number.value for labels, number in family.children.items()}  # type: ignore[union-attr]
+
+
+# -- the response is that of the other node -----------------------------------------------------------------------------------
+
+
+async def test_sessions_of_another_node_are_used_as_those_of_this_one(cluster: Cluster, base: BaseUrl) -> None:
+    aap = AapClient(cluster.a.client, base)
+    session = (await aap.create_session("echo"))["sessionId"]
     assert cluster.placement.sessions == {session: "b"}
-    answer = await send_turn(cluster.a.client, session, "again")
-    assert answer["messages"][0]["content"] == "again"
+    assert cluster.b.gateway.sessions.held and not cluster.a.gateway.sessions.held
+    turn = await aap.send_turn(session, "again")
+    assert "again" in json.dumps(turn)
+    streamed = await aap.stream_turn(session, user_message("streamed"), stream="delta")
+    assert streamed[-1][0] == "turn_stop"
+    found = await aap.get_session(session)
+    assert found["sessionId"] == session
+    assert (await aap.delete(session)).status_code in (200, 202, 204)
+    assert (await aap.get(session)).status_code == 404
+
+
+async def test_tasks_and_model_apis_are_forwarded(cluster: Cluster) -> None:
     events = await execute(cluster.a.client, "a task", "echo")
     assert events[-1]["kind"] == "session_end"
+    body = {"model": "echo", "messages": [{"role": "user", "content": "hi"}], "stream": True}
+    answer = await cluster.a.client.post("/v1/chat/completions", json=body)
+    assert answer.status_code == 200 and answer.text.endswith("data: [DONE]\n\n")
+    wrong = await cluster.a.client.post("/v1/messages", json={"model": "echo", "max_tokens": 5, "messages": []})
+    assert wrong.status_code == 400 and wrong.json()["type"] == "error"
+    assert outcomes(cluster)["answered"] >= 2
+
+
+async def test_an_error_of_the_other_node_is_its_status_and_its_text(cluster: Cluster) -> None:
+    cluster.placement.sessions["sess_none"] = "b"
+    there = await cluster.b.client.get("/session/sess_none")
+    here = await cluster.a.client.get("/session/sess_none")
+    assert here.status_code == 404 and here.json() == there.json()
+    assert sorted(here.headers) == sorted(there.headers)
+
+
+async def test_each_header_of_a_response_is_there_once(cluster: Cluster) -> None:
+    session = (await create_session(cluster.a.client, "echo"))["sessionId"]
+    asked = {"X-Request-Id": "my-request"}
+    answer = await cluster.a.client.post(
+        f"/session/{session}", json={"messages": [user_message()], "stream": "delta"}, headers=asked
+    )
+    names = [name for name, _ in answer.headers.raw]
+    assert len({name.lower() for name in names}) == len(names)
+    assert answer.headers["x-request-id"] == "my-request"
+    assert not [name for name in answer.headers if name.startswith("portico")]
+
+
+async def test_a_stream_is_relayed_as_it_comes(cluster: Cluster, tmp_path: Path, write_scenario: WriteScenario) -> None:
+    steps = [{"text": "first"}, {"wait_for_file": "go"}, {"text": "second"}]
+    scenario = write_scenario(steps)
+    body = {"agent": {"name": "script", "options": {"scenario": scenario}}, "messages": [user_message()], "stream": "delta"}
+    async with cluster.a.client.stream("PUT", "/session", json=body) as answer:
+        received = ""
+        chunks = answer.aiter_text()
+        while "first" not in received:
+            received += await asyncio.wait_for(anext(chunks), 60)
+        # The agent waits: the first text is here before there is a second one.
+        assert "second" not in received
+        (tmp_path / "scenes" / "go").touch()
+        async for chunk in chunks:
+            received += chunk
+    assert "second" in received and parse_frames(received)[-1][0] == "turn_stop"
+
+
+@pytest.mark.parametrize("size", [0, 100, 3_000_000])
+async def test_a_large_body_is_forwarded_and_not_kept(cluster: Cluster, size: int) -> None:
+    session = (await create_session(cluster.a.client, "echo"))["sessionId"]
+    answer = await send_turn(cluster.a.client, session, "x" * size + "y")
+    assert answer["messages"][-1]["content"].endswith("y")
+
+
+async def test_an_idempotency_key_holds_over_both_nodes(cluster: Cluster) -> None:
+    session = (await create_session(cluster.a.client, "echo"))["sessionId"]
+    body, headers = {"messages": [user_message("once")]}, {"Idempotency-Key": "k"}
+    first = await cluster.a.client.post(f"/session/{session}", json=body, headers=headers)
+    again = await cluster.b.client.post(f"/session/{session}", json=body, headers=headers)
+    assert first.status_code == again.status_code == 200
+    assert first.json() == again.json()
+
+
+# -- who may do what -----------------------------------------------------------------------------------------------------------
+
+
+async def test_the_other_node_knows_the_caller_that_this_one_has_authenticated(cluster: Cluster) -> None:
+    key = cluster.a.gateway.named_keys.add("ci")
+    other = cluster.a.gateway.named_keys.add("other")
+    async with http_client(cluster.a.url) as ci:
+        ci.headers["Authorization"] = f"Bearer {key}"
+        session = (await create_session(ci, "echo"))["sessionId"]
+        record = await cluster.b.gateway.store.sessions.get(session)
+        assert record is not None and record.owner == "ci"
+        await send_turn(ci, session, "again")
+        ci.headers["Authorization"] = f"Bearer {other}"
+        await expect_error(ci.post(f"/session/{session}", json={"messages": [user_message()]}), 404)
+        ci.headers["Authorization"] = "Bearer unknown-key"
+        await expect_error(ci.post(f"/session/{session}", json={"messages": [user_message()]}), 401)
+
+
+async def test_a_stream_ends_when_the_key_is_revoked(cluster: Cluster, tmp_path: Path, write_scenario: WriteScenario) -> None:
+    key = cluster.a.gateway.named_keys.add("ci")
+    scenario = write_scenario([{"text": "first"}, {"wait_for_file": "go"}, {"text": "second"}])
+    body = {"agent": {"name": "script", "options": {"scenario": scenario}}, "messages": [user_message()], "stream": "delta"}
+    async with http_client(cluster.a.url) as ci:
+        ci.headers["Authorization"] = f"Bearer {key}"
+        async with ci.stream("PUT", "/session", json=body) as answer:
+            chunks, received = answer.aiter_text(), ""
+            while "first" not in received:
+                received += await asyncio.wait_for(anext(chunks), 60)
+            cluster.a.gateway.named_keys.remove("ci")
+            (tmp_path / "scenes" / "go").touch()
+            received += "".join([chunk async for chunk in chunks])
+    assert "second" not in received
+
+
+def signed(target: str, body: bytes = b"", caller: Caller = ADMINISTRATOR, **other: Any) -> dict[str, str]:
+    """The headers of a request that the node `a` signs for the node `b`."""
+    keys = NodeKeys(other.get("sender", "a"), [other.get("key", NODE_KEY)], other.get("clock", time.time))
+    sent = keys.sign(other.get("to", "b"), other.get("method", "POST"), target.encode(), body, caller)
+    return {"Portico-Node": sent.signature, "Portico-Caller": sent.caller, "Content-Type": "application/json"}
+
+
+BODY = json.dumps({"driver": "echo", "task": "hello"}).encode()
+REFUSED: dict[str, dict[str, Any]] = {
+    "another key": {"key": "another-key-0123456789-0123456789-0123"},
+    "another node": {"to": "c"},
+    "another method": {"method": "PUT"},
+    "expired": {"clock": lambda: time.time() - 301},
+    "of the future": {"clock": lambda: time.time() + 301},
+}
+
+
+@pytest.fixture
+def stranger(cluster: Cluster) -> httpx.AsyncClient:
+    """A client of the node `b` without an API key."""
+    cluster.b.client.headers.pop("Authorization")
+    return cluster.b.client
+
+
+async def test_a_signature_needs_no_api_key_and_works_once(stranger: httpx.AsyncClient) -> None:
+    headers = signed("/v1/execute?x=1", BODY)
+    answer = await stranger.post("/v1/execute?x=1", content=BODY, headers=headers)
+    assert answer.status_code == 200 and len(answer.headers["portico-node-proof"]) == 64
+    assert "came before" in await expect_error(stranger.post("/v1/execute?x=1", content=BODY, headers=headers), 401)
+
+
+@pytest.mark.parametrize("other", REFUSED.values(), ids=REFUSED)
+async def test_a_wrong_signature_is_refused_and_nothing_runs(
+    stranger: httpx.AsyncClient, cluster: Cluster, other: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    headers = signed("/v1/execute", BODY, **other)
+    # Also with a valid key: the headers are those of a node.
+    for more in ({}, {"Authorization": f"Bearer {KEY}"}):
+        text = await expect_error(stranger.post("/v1/execute", content=BODY, headers={**headers, **more}), 401)
+        assert "Portico-Node" in text and text in caplog.text
+    assert headers["Portico-Node"].split()[-1] not in caplog.text and NODE_KEY not in caplog.text
+    assert not cluster.placement.asked
+
+
+async def test_another_body_or_target_or_caller_than_the_signed_one_is_refused(
+    stranger: httpx.AsyncClient, cluster: Cluster
+) -> None:
+    other = BODY.replace(b"hello", b"hullo")
+    assert "body" in await expect_error(stranger.post("/v1/execute", content=other, headers=signed("/v1/execute", BODY)), 401)
+    await expect_error(stranger.post("/v1/execute?a", content=BODY, headers=signed("/v1/execute", BODY)), 401)
+    caller = signed("/v1/execute", BODY, Caller("x", False))["Portico-Caller"]
+    await expect_error(
+        stranger.post("/v1/execute", content=BODY, headers={**signed("/v1/execute", BODY), "Portico-Caller": caller}), 401
+    )
+    assert not cluster.placement.asked
+
+
+@pytest.mark.parametrize("name", ["Portico-Node", "Portico-Caller"])
+async def test_a_client_may_send_neither_header(cluster: Cluster, name: str) -> None:
+    value = signed("/readyz", method="GET")[name]
+    await expect_error(cluster.a.client.get("/readyz", headers={name: value}), 401)
+    await expect_error(cluster.a.client.get("/readyz", headers=[(name, value), (name, value)]), 401)
+
+
+async def test_a_body_without_a_valid_signature_is_not_read(cluster: Cluster) -> None:
+    reader, writer = await connect(cluster.b.url)
+    headers = signed("/v1/execute", BODY, key="another-key-0123456789-0123456789-0123")
+    lines = [
+        "POST /v1/execute HTTP/1.1",
+        "Host: localhost",
+        "Content-Length: 1000000",
+        *(f"{k}: {v}" for k, v in headers.items()),
+    ]
+    writer.write("\r\n".join([*lines, "", ""]).encode())
+    assert b" 401 " in await asyncio.wait_for(reader.readline(), 60)
+    writer.close()
+
+
+async def test_a_gateway_that_is_no_node_takes_the_headers_for_any_other(portico: Any) -> None:
+    headers = signed("/v1/execute", BODY)
+    async with httpx.AsyncClient(base_url=portico.url) as client:
+        await expect_error(client.post("/v1/execute", content=BODY, headers=headers), 401)
+    assert (await portico.client.post("/v1/execute", content=BODY, headers=headers)).status_code == 200
+
+
+async def test_what_authenticates_a_client_is_not_sent_to_the_other_node(cluster: Cluster) -> None:
+    seen: list[dict[str, str]] = []
+
+    async def respond(request: FakeRequest) -> None:
+        seen.append(request.headers())
+        await request.begin(204)
+
+    async with fake_node(respond) as url:
+        cluster.placement.addresses["b"] = url
+        secrets = {
+            "Cookie": "a=b",
+            "X-Api-Key": KEY,
+            "Connection": "x-mine",
+            "X-Mine": "1",
+            "Origin": cluster.a.url,
+            "X-Kept": "yes",
+        }
+        answer = await cluster.a.client.post("/v1/execute", json={"driver": "echo", "task": "hello"}, headers=secrets)
+    assert answer.status_code == 204
+    assert KEY not in str(seen)
+    assert not {"authorization", "cookie", "x-api-key", "x-mine", "origin"} & seen[0].keys()
+    assert seen[0]["x-kept"] == "yes" and seen[0]["x-request-id"] == answer.headers["x-request-id"]
+
+
+# -- quotas --------------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_forwarded_request_is_one_connection_here_and_one_stream_there(
+    tmp_path: Path, write_scenario: WriteScenario
+) -> None:
+    scenario = write_scenario([{"text": "first"}, {"wait_for_file": "go"}])
+    body = {"agent": {"name": "script", "options": {"scenario": scenario}}, "messages": [user_message()], "stream": "delta"}
+    limits = {"connections_per_key": 1, "streams_per_key": 1}
+    async with run_cluster(tmp_path, "a", "b", limits=limits) as cluster:
+        cluster.placement.creator = "b"
+        async with cluster.a.client.stream("PUT", "/session", json=body) as answer:
+            assert answer.status_code == 200
+            assert "connections" in await expect_error(cluster.a.client.get("/session/x"), 429)
+            # The connection is not counted by the other node; the stream is.
+            assert "event streams" in await expect_error(cluster.b.client.put("/session", json=body), 429)
+            (tmp_path / "scenes" / "go").touch()
+            await answer.aread()
+        assert (await cluster.b.client.put("/session", json=body)).status_code == 200
+        assert (await cluster.a.client.put("/session", json=body)).status_code == 200
+        for running in cluster.nodes.values():
+            assert not running.gateway.quotas.connections._held and not running.gateway.quotas.streams._held
+
+
+# -- clients and nodes that go -------------------------------------------------------------------------------------------------
+
+
+async def test_the_other_node_notices_that_the_client_is_gone(tmp_path: Path, write_scenario: WriteScenario) -> None:
+    scenario = write_scenario([{"text": "first"}, {"wait_for_file": "never"}])
+    body = {"agent": {"name": "script", "options": {"scenario": scenario}}, "messages": [user_message()], "stream": "delta"}
+    async with run_cluster(tmp_path, "a", "b", server={"on_disconnect": "cancel"}) as cluster:
+        cluster.placement.creator = "b"
+        async with cluster.a.client.stream("PUT", "/session", json=body) as answer:
+            await anext(answer.aiter_text())
+            [session] = cluster.b.gateway.sessions.held
+            assert session.busy
+        await wait_until(lambda: not session.busy)
+        assert outcomes(cluster) == {"disconnected": 1}
+        assert not cluster.a.gateway.quotas.connections._held
+
+
+async def test_a_node_that_ends_in_a_stream_cuts_the_stream_off(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
+    async def respond(request: FakeRequest) -> None:
+        await request.begin(200, "content-type: text/event-stream", "transfer-encoding: chunked")
+        await request.send(b"6\r\ndata: \r\n")
+
+    caplog.set_level(logging.INFO)
+    async with fake_node(respond) as url:
+        cluster.placement.addresses["b"] = url
+        with pytest.raises(httpx.RemoteProtocolError):
+            await cluster.a.client.post("/v1/execute", json={"driver": "echo", "task": "hello"})
+    assert outcomes(cluster) == {"broken": 1}
+    assert "cut off" in caplog.text and "Traceback" not in caplog.text
+
+
+async def test_a_node_that_has_lost_its_sessions_ends_the_streams_from_it(cluster: Cluster) -> None:
+    begun = asyncio.Event()
+
+    async def respond(request: FakeRequest) -> None:
+        await request.begin(200, "content-type: text/event-stream", "transfer-encoding: chunked")
+        await request.send(b"6\r\ndata: \r\n")
+        begun.set()
+        assert await request.reader.read() == b""
+
+    async with fake_node(respond) as url:
+        cluster.placement.addresses["b"] = url
+        asking = asyncio.create_task(cluster.a.client.post("/v1/execute", json={"driver": "echo", "task": "hello"}))
+        await asyncio.wait_for(begun.wait(), 60)
+        cluster.a.gateway.node_lost("c")
+        cluster.a.gateway.node_lost("b")
+        with pytest.raises(httpx.RemoteProtocolError):
+            await asking
+    assert outcomes(cluster) == {"broken": 1}
+
+
+async def test_a_node_that_ends_before_its_answer_is_a_502_and_the_request_is_not_repeated(cluster: Cluster) -> None:
+    requests: list[FakeRequest] = []
+
+    async def respond(request: FakeRequest) -> None:
+        requests.append(request)
+
+    async with fake_node(respond) as url:
+        cluster.placement.addresses["b"] = url
+        body = {"agent": {"name": "echo"}, "messages": [user_message()]}
+        text = await expect_error(cluster.a.client.put("/session", json=body), 502)
+    assert "look what was done before you repeat it" in text and "127.0.0.1" not in text
+    # aiohttp repeats a PUT on a new connection, whose body has gone already.
+    assert len([request for request in requests if request.body]) == 1
+    assert outcomes(cluster) == {"broken": 1}
+
+
+async def test_a_node_that_cannot_be_reached_is_a_503_with_a_time(cluster: Cluster) -> None:
+    cluster.placement.addresses["b"] = ELSEWHERE
+    answer = await cluster.a.client.post("/v1/execute", json={"driver": "echo", "task": "hello"})
+    assert answer.status_code == 503 and answer.headers["retry-after"] == "10"
+    assert "cannot be reached" in answer.json()["error"] and "127.0.0.1" not in answer.text
+    # The node was looked for once more, in case another one has the session by now.
+    assert cluster.placement.asked == ["a", "a"]
+    assert outcomes(cluster) == {"unreachable": 1}
+
+
+@pytest.mark.parametrize("proof", [None, "0" * 64, "x"])
+async def test_nothing_of_an_answer_without_proof_is_relayed(
+    cluster: Cluster, proof: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def respond(request: FakeRequest) -> None:
+        await request.begin(200, "content-type: text/plain", "x-planted: 1", "content-length: 7", proof=proof)
+        await request.send(b"planted")
+
+    async with fake_node(respond) as url:
+        cluster.placement.addresses["b"] = url
+        answer = await cluster.a.client.post("/v1/execute", json={"driver": "echo", "task": "hello"})
+    assert answer.status_code == 502 and "planted" not in str(answer.headers) + answer.text
+    assert "could not be verified" in answer.json()["error"]
+    assert "the answer of the node b to a forwarded request is refused" in caplog.text
+    assert outcomes(cluster) == {"refused": 1}
+
+
+# -- sessions that move --------------------------------------------------------------------------------------------------------
+
+
+async def test_a_session_that_has_moved_is_looked_for_again(tmp_path: Path) -> None:
+    async with run_cluster(tmp_path, "a", "b", "c") as cluster:
+        cluster.placement.creator = "c"
+        session = (await create_session(cluster.a.client, "echo"))["sessionId"]
+        placement, checked = cluster.placement, cluster.placement.check
+        old = ["b", "c"]
+
+        def check(node: str, log_id: str | None) -> None:
+            if node == "a" and old:
+                placement.sessions[session] = old.pop(0)
+            elif node == "b":
+                placement.sessions[session] = "c"
+            checked(node, log_id)
+
+        placement.check = check  # type: ignore[method-assign]
+        placement.asked.clear()
+        answer = await send_turn(cluster.a.client, session, "moved " * 100_000)
+        assert answer["stopReason"] == "end_turn"
+        assert placement.asked == ["a", "b", "a", "c"]
+        assert outcomes(cluster) == {"answered": 2, "moved": 1}
+
+
+async def test_a_session_that_has_come_to_this_node_is_served_by_it(cluster: Cluster) -> None:
+    session = (await create_session(cluster.a.client, "echo"))["sessionId"]
+    cluster.placement.creator = "a"
+    here = (await create_session(cluster.a.client, "echo"))["sessionId"]
+    checked = cluster.placement.check
+
+    def check(node: str, log_id: str | None) -> None:
+        if node == "b":
+            cluster.placement.sessions[session if log_id is None else log_id] = "a"
+        checked(node, log_id)
+
+    cluster.placement.sessions[here] = "b"
+    cluster.placement.check = check  # type: ignore[method-assign]
+    assert (await send_turn(cluster.a.client, here, "back"))["stopReason"] == "end_turn"
+
+
+async def test_a_session_that_moves_all_the_time_is_a_503(cluster: Cluster) -> None:
+    cluster.placement.sessions["sess_x"] = "b"
+    checked = cluster.placement.check
+
+    def check(node: str, log_id: str | None) -> None:
+        cluster.placement.sessions["sess_x"] = "a" if node == "b" else "b"
+        checked(node, log_id)
+
+    cluster.placement.check = check  # type: ignore[method-assign]
+    answer = await cluster.a.client.post("/session/sess_x", json={"messages": [user_message()]})
+    assert answer.status_code == 503 and answer.headers["retry-after"] == "1"
+    assert outcomes(cluster) == {"moved": 3}
+
+
+async def test_a_forwarded_request_for_a_session_elsewhere_is_a_421_without_an_address(cluster: Cluster) -> None:
+    cluster.placement.sessions["sess_x"] = "a"
+    body = json.dumps({"messages": [user_message()]}).encode()
+    cluster.b.client.headers.pop("Authorization")
+    answer = await cluster.b.client.post("/session/sess_x", content=body, headers=signed("/session/sess_x", body))
+    assert answer.status_code == 421 and answer.json() == {"error": "another node has it by now: a"}
+
+
+async def test_the_log_names_the_other_node(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    await execute(cluster.a.client, "a task", "echo")
+    lines = [record.message for record in caplog.records if record.name == "gateway.server.access_log"]
+    assert any("by the node b" in line for line in lines)
+    assert any("for the node a" in line for line in lines)
+    assert NODE_KEY not in caplog.text
+
+
+async def test_a_gateway_that_shuts_down_ends_its_forwarded_requests(tmp_path: Path) -> None:
+    begun = asyncio.Event()
+
+    async def respond(request: FakeRequest) -> None:
+        begun.set()
+        assert await request.reader.read() == b""
+
+    async with fake_node(respond) as url, run_cluster(tmp_path, "a") as cluster:
+        cluster.placement.creator, cluster.placement.addresses["b"] = "b", url
+        asking = asyncio.create_task(cluster.a.client.post("/v1/execute", json={"driver": "echo", "task": "hello"}))
+        await asyncio.wait_for(begun.wait(), 60)
+        await cluster.a.gateway.stop_runs()
+        assert (await asking).status_code == 502
+
+
+async def test_what_was_created_elsewhere_is_read_by_its_session(cluster: Cluster) -> None:
+    session = (await create_session(cluster.a.client, "echo", "one", "two"))["sessionId"]
+    assert (await get_session(cluster.a.client, session))["sessionId"] == session
