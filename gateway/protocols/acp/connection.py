@@ -11,6 +11,7 @@ import logging
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from gateway.errors import BadRequest
@@ -25,12 +26,14 @@ if TYPE_CHECKING:
     from gateway.agents.discovery import Discovery
     from gateway.config import Settings
     from gateway.gateway import Gateway
+    from gateway.protocols.acp.relay import Relays
     from gateway.protocols.acp.requests import Requests
 
 log = logging.getLogger(__name__)
 
 _REQUESTS = "gateway.protocols.acp.requests"
 _CREATION = "gateway.protocols.acp.session_creation"
+_RELAY = "gateway.protocols.acp.relay"
 MAX_CONCURRENT_MESSAGES = 1000
 """Requests, notifications and invalid messages handled at the same time. Prompts in progress do not count."""
 
@@ -55,6 +58,7 @@ class Connection:
     transport writes them at once. `caller` decides which sessions the client can access. `slash_commands` is `on` or `off` if the
     client asks for slash commands in new sessions, or for none. `login_command` is the command line of the `portico acp` on this
     machine that the client has started; None if it has started none. The gateway's requests have ids above `last_request_id`.
+    In a cluster, messages of sessions that other nodes have are relayed, unless `relayed` is false: the client is a node.
     Raises BadRequest for an unknown agent, and for another value of `slash_commands`.
     """
 
@@ -69,7 +73,11 @@ class Connection:
         slash_commands: str | None = None,
         login_command: Sequence[str] | None = None,
         last_request_id: int = 0,
+        relayed: bool = True,
     ) -> None:
+        self._relayed = relayed
+        self._relays: Relays | None = None
+        self._initialize_params: Any = None
         self._login_command = login_command
         self._slash_commands = checked_slash_commands(slash_commands)
         self._gateway, self._agent, self._caller = gateway, gateway.agents.get(agent_name), caller
@@ -115,6 +123,8 @@ class Connection:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        if self._relays is not None:
+            await self._relays.close()
         if self._loaded is not None:
             await self._loaded.close()
         self._client.cancel_pending()
@@ -131,13 +141,35 @@ class Connection:
                 await self._client.respond(request_id, await self._initialize(params))
                 # The next request needs it.
                 self._start_import()
-            elif method == "session/new" and self._features is not None and not (_imported() or self._loading.locked()):
-                await self._first_session(request_id, params)
+            elif self._features is not None and (relays := await self._relays_of_node()) is not None:
+                await relays.handle(request_id, method, params, partial(self._handle, request_id, method, params))
             else:
-                requests = await self._requests()
-                await requests.handle(request_id, method, params, initialized=self._features is not None)
+                await self._handle(request_id, method, params)
         except Exception as error:
             await self._client.respond_error(request_id, rpc_error(error))
+
+    async def _handle(self, request_id: Id, method: str, params: Any) -> None:
+        if method == "session/new" and self._features is not None and not (_imported() or self._loading.locked()):
+            await self._first_session(request_id, params)
+        else:
+            requests = await self._requests()
+            await requests.handle(request_id, method, params, initialized=self._features is not None)
+
+    async def _relays_of_node(self) -> Relays | None:
+        """Return what relays messages of sessions at other nodes; None unless the gateway is a node."""
+        if self._relays is None and self._relayed:
+            gateway = await self._gateway.opened()
+            if gateway.node_keys is None:
+                self._relayed = False
+            elif self._relays is None:
+                module = importlib.import_module(_RELAY)
+                self._relays = module.Relays(
+                    gateway, self._agent.name, self._caller, self._client, self._requests, self._begin, self._slash_commands
+                )
+                self._report_sessions()
+        if self._relays is not None:
+            self._relays.initialize = self._initialize_params
+        return self._relays
 
     async def _first_session(self, request_id: Id, params: Any) -> None:
         """Handle a `session/new` while no other request waits: its agent starts before the other handlers are imported."""
@@ -150,17 +182,18 @@ class Connection:
             await gateway.sessions.start_process(session)
         finally:
             self._may_import.set()
-        await (await self._requests()).answer_new(request_id, session)
+        await (await self._requests()).answer_new(request_id, session, params)
 
     async def _notification(self, method: str, params: Any) -> None:
         """Handle a notification. JSON-RPC has no answer to one, so errors are logged."""
         try:
-            await (await self._requests()).notify(method, params)
+            if self._relays is None or not await self._relays.notify(method, params):
+                await (await self._requests()).notify(method, params)
         except Exception as error:
             log.info("notification %s failed: %s", method[:100], rpc_error(error))
 
     async def _initialize(self, params: Any) -> dict[str, Any]:
-        self._features = client_features(params)
+        self._features, self._initialize_params = client_features(params), params
         if self._loaded is not None:
             self._loaded.set_features(self._features)
         if self._agent.info.additional_directories is None:
@@ -184,7 +217,12 @@ class Connection:
                     gateway, self._agent, self._caller, self._client, slash_commands=self._slash_commands
                 )
                 self._loaded.set_features(self._features or ClientFeatures())
+                self._report_sessions()
             return self._loaded
+
+    def _report_sessions(self) -> None:
+        if self._loaded is not None and self._relays is not None:
+            self._loaded.opened, self._loaded.ended = self._relays.opened, self._relays.ended
 
     def _start_import(self) -> asyncio.Task[Any]:
         if self._importing is None:

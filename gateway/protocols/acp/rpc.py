@@ -10,13 +10,15 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from drivers.codecs.json_rpc import as_json
-from gateway.errors import BadRequest, ConfigError, Conflict, Forbidden, GatewayError, NotFound
+from gateway.errors import BadRequest, ConfigError, Conflict, Forbidden, GatewayError, LeaseLost, NotFound, SessionElsewhere
 from gateway.security.redaction import Redactor, current_redactor
 
 log = logging.getLogger(__name__)
 
 INVALID_REQUEST, METHOD_NOT_FOUND, INVALID_PARAMS, INTERNAL_ERROR = -32600, -32601, -32602, -32603
 AUTH_REQUIRED, NOT_FOUND = -32000, -32002
+ELSEWHERE = -32091
+"""Another node of the cluster has the session. Only nodes send it to each other: the sender looks for the session again."""
 
 Id = int | str | None
 
@@ -49,6 +51,8 @@ def rpc_error(error: Exception) -> RpcError:
             return RpcError(INVALID_PARAMS, str(error))
         case Conflict():
             return RpcError(INVALID_REQUEST, str(error))
+        case SessionElsewhere() | LeaseLost():
+            return RpcError(ELSEWHERE, str(error))
         case GatewayError() | ConfigError():
             return RpcError(INTERNAL_ERROR, str(error))
     log.error("the gateway failed", exc_info=error)
@@ -91,6 +95,10 @@ class Client:
         """Answer a request with an error. Its message is redacted and put on one line."""
         message = " ".join(current_redactor(self._redactor).clean(str(error)).split())
         await self._write({"jsonrpc": "2.0", "id": request_id, "error": error_body(error.code, message)})
+
+    async def relay(self, message: dict[str, Any]) -> None:
+        """Write a message of another node of the cluster as it is."""
+        await self._write(message)
 
     async def request(self, method: str, params: BaseModel | dict[str, Any]) -> dict[str, Any]:
         """Send a request and return the client's result. Raises RpcError for an error of the client.

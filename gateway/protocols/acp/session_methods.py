@@ -96,6 +96,11 @@ class OpenSessions:
         self._gateway, self._agent, self._caller, self._client = gateway, agent, caller, client
         self._views: dict[str, SessionView] = {}
 
+    async def drop(self, session_id: str) -> None:
+        """Close the view of a session that another node has by now. Without one, do nothing."""
+        if (view := self._views.get(session_id)) is not None:
+            await self._drop(view)
+
     async def close_views(self) -> None:
         """Close all views, because the client is gone. The sessions and their runs stay."""
         views, self._views = list(self._views.values()), {}

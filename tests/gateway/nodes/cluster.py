@@ -17,7 +17,9 @@ from gateway.gateway import Gateway
 from gateway.nodes.forwarded_requests import request_is_forwarded
 from gateway.nodes.node_keys import NodeKeys
 from gateway.security.redaction import Redactor
+from gateway.store.sqlite import sqlite_url
 from tests.daemon import RunningGateway, gateway_config, serve_gateway
+from tests.store_template import create_database
 
 NODE_KEY = "node-key-for-tests-0123456789abcdef"
 ELSEWHERE = "http://127.0.0.1:9"
@@ -78,19 +80,28 @@ class Cluster:
         return self.nodes["a"]
 
     @property
+    def c(self) -> RunningGateway:
+        return self.nodes["c"]
+
+    @property
     def b(self) -> RunningGateway:
         return self.nodes["b"]
 
 
 @asynccontextmanager
-async def run_cluster(folder: Path, *nodes: str, keys: Sequence[str] = (NODE_KEY,), **tables: Any) -> AsyncIterator[Cluster]:
-    """Run nodes with these ids; the agents of all have the scenarios of `folder`."""
+async def run_cluster(
+    folder: Path, *nodes: str, keys: Sequence[str] = (NODE_KEY,), shared: Sequence[str] = (), **tables: Any
+) -> AsyncIterator[Cluster]:
+    """Run nodes with these ids; the agents of all have the scenarios of `folder`. Those that are `shared` have one store."""
     placement = Placement()
     async with AsyncExitStack() as stack:
         running: dict[str, RunningGateway] = {}
         for node in nodes:
             config = gateway_config(folder, **{name: dict(table) for name, table in tables.items()})
             config["server"]["data_dir"] = str(folder / node)
+            if node in shared:
+                await create_database(folder / "shared")
+                config["store"] = {"url": sqlite_url(folder / "shared")}
             settings = parse(config)
             gateway = Gateway(settings, settings.auth.keys, Redactor())
             gateway.node_keys = NodeKeys(node, keys)

@@ -22,7 +22,9 @@ from gateway.gateway import Gateway
 from gateway.protocols.acp.connection import Connection, checked_slash_commands
 from gateway.protocols.acp.initialization import acp_command
 from gateway.protocols.acp.transport.messages import PARSE_ERROR, parse_message
-from gateway.security.authentication import Caller, caller_of_request
+from gateway.protocols.forwarding.passed_on import is_forwarded
+from gateway.security.authentication import Caller
+from gateway.security.quotas import RequestQuotas
 
 if TYPE_CHECKING:
     pass
@@ -48,26 +50,28 @@ class WebSockets:
         """
         subprotocol = next((name for name in socket.scope.get("subprotocols", ()) if name.startswith(BEARER)), None)
         key = subprotocol.removeprefix(BEARER) if subprotocol else None
-        check_key = partial(self._gateway.auth.check, socket.headers.get("authorization"), key)
+        authorization = socket.headers.get("authorization")
         try:
-            caller = caller_of_request(check_key(), socket.scope, self._gateway.settings.server.host)
+            caller = self._gateway.authenticate(socket.scope, authorization, key)
             self._gateway.agents.get(agent)
             checked_slash_commands(socket.query_params.get("slash_commands"))
-            release = self._gateway.quotas.connections.take(caller.name)
+            quotas = RequestQuotas(self._gateway.quotas, caller.name, forwarded=is_forwarded(socket.scope))
         except GatewayError as error:
             return await socket.send_denial_response(JSONResponse({"error": str(error)}, error.status))
+        # Only named keys can be revoked while the daemon runs. The node to which a client is connected checks its key.
+        is_checked = caller.name is not None and not is_forwarded(socket.scope)
+        check_key = partial(self._gateway.auth.check, authorization, key) if is_checked else None
         try:
             await self._serve_client(agent, socket, subprotocol, caller, check_key)
         finally:
-            release()
+            quotas.release()
 
     async def _serve_client(
-        self, agent: str, socket: WebSocket, subprotocol: str | None, caller: Caller, check_key: Callable[[], object]
+        self, agent: str, socket: WebSocket, subprotocol: str | None, caller: Caller, check_key: Callable[[], object] | None
     ) -> None:
         await socket.accept(subprotocol, headers=[(b"acp-connection-id", uuid.uuid4().hex.encode())])
         self._open.add(socket)
-        # Only named keys can be revoked while the daemon runs.
-        frames = _Frames(socket, check_key if caller.name is not None else None)
+        frames = _Frames(socket, check_key)
         slash_commands = socket.query_params.get("slash_commands")
         # The bridge of a `portico acp` on this machine asks for it: its editor can run that command in a terminal.
         started = caller.name is None and socket.query_params.get("terminal_login") == "on"
@@ -79,6 +83,7 @@ class WebSockets:
             frames.send_all,
             slash_commands=slash_commands,
             login_command=acp_command(agent, self._gateway.settings) if started else None,
+            relayed=not is_forwarded(socket.scope),
         )
         try:
             while True:

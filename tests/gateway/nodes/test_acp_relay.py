@@ -1,0 +1,333 @@
+"""ACP connections whose sessions are at several nodes: messages are relayed in both directions, with the ids of each side."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from websockets.asyncio.client import connect
+from websockets.exceptions import InvalidStatus
+
+from gateway.errors import LeaseLost
+from gateway.nodes.node_keys import NodeKeys
+from gateway.protocols.acp.transport.websocket import WebSockets
+from gateway.security.authentication import ADMINISTRATOR, Caller
+from tests.daemon import KEY, SCENARIOS, RunningGateway
+from tests.gateway.nodes.cluster import ELSEWHERE, NODE_KEY, Cluster, run_cluster
+from tests.gateway.protocols.acp.client import Client, RpcFailed, load, prompt
+from tests.gateway.protocols.acp.conftest import set_options
+from tests.gateway.protocols.acp.transports import on_http, on_websocket
+from tests.gateway.requests import wait_until
+
+WriteScenario = Callable[..., str]
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    """The nodes `a` and `b`, whose script agents play acp.json. New sessions are created at `b`."""
+    scenes = tmp_path / "scenes"
+    scenes.mkdir()
+    (scenes / "acp.json").write_text((SCENARIOS / "acp.json").read_text())
+    agents = {"script": {"driver": "script", "cwd": str(scenes), "options": {"scenario": "acp.json"}}}
+    async with run_cluster(tmp_path, "a", "b", agents=agents) as running:
+        running.placement.creator = "b"
+        yield running
+
+
+@pytest.fixture(params=["websocket", "http"])
+async def client(request: pytest.FixtureRequest, cluster: Cluster) -> AsyncIterator[Client]:
+    """An initialized client of the node `a`, over each transport."""
+    opened = on_websocket if request.param == "websocket" else on_http
+    async with opened(cluster.a.url, "script", KEY) as client:
+        await client.initialize()
+        yield client
+        assert not client.invalid
+
+
+@asynccontextmanager
+async def connected(cluster: Cluster, agent: str = "script", **capabilities: Any) -> AsyncIterator[Client]:
+    async with on_websocket(cluster.a.url, agent, KEY) as client:
+        await client.initialize(**capabilities)
+        yield client
+        assert not client.invalid
+
+
+async def test_a_session_of_another_node_is_prompted_and_deleted(client: Client, cluster: Cluster) -> None:
+    session = await client.new()
+    assert cluster.placement.sessions == {session: "b"}
+    assert (await client.prompt(session, "hello"))["stopReason"] == "end_turn"
+    assert client.text(session) == "Hello, you said: hello"
+    await client.request("session/delete", {"sessionId": session})
+    assert await cluster.b.gateway.store.sessions.get(session) is None
+
+
+async def test_a_session_of_another_node_is_closed_and_loaded(cluster: Cluster) -> None:
+    async with connected(cluster) as client:
+        session = await client.new()
+        await client.prompt(session, "hello")
+        seen = len(client.received)
+        await client.request("session/close", {"sessionId": session})
+        with pytest.raises(RpcFailed, match="not open on this connection"):
+            await client.prompt(session)
+        await client.request("session/load", load(session))
+        assert client.text(session, since=seen) == "Hello, you said: hello"
+
+
+async def test_sessions_of_both_nodes_are_on_one_connection(client: Client, cluster: Cluster) -> None:
+    there = await client.new()
+    cluster.placement.creator = "a"
+    here = await client.new()
+    assert cluster.placement.sessions == {there: "b", here: "a"}
+    await asyncio.gather(client.prompt(there, "there"), client.prompt(here, "here"))
+    assert client.text(there) == "Hello, you said: there"
+    assert client.text(here) == "Hello, you said: here"
+    assert len(cluster.b.gateway.sessions.held) == 1
+
+
+async def test_permission_requests_have_ids_of_the_clients_connection(client: Client, cluster: Cluster) -> None:
+    there = await client.new()
+    cluster.placement.creator = "a"
+    here = await client.new()
+    prompts = [await client.begin("session/prompt", prompt(session, "work")) for session in (there, here)]
+    requests = {request["params"]["sessionId"]: request for request in [await client.next_permission_request() for _ in range(2)]}
+    # Both nodes count their requests from 1.
+    assert requests[there]["id"] != requests[here]["id"]
+    for session in (there, here):
+        await client.answer(requests[session], "allow_once")
+    for _ in range(2):
+        await client.answer(await client.next_permission_request(), "allow_once")
+    assert [(await asyncio.wait_for(answer, 60))["stopReason"] for answer in prompts] == ["end_turn"] * 2
+    assert client.text(there) == client.text(here) == "I write a note.Done."
+
+
+async def test_files_of_the_client_are_read_through_both_nodes(cluster: Cluster, write_scenario: WriteScenario) -> None:
+    reads = {"tool_call": {"id": "c", "name": "lookup", "input": {"query": "q"}, "client": {"read_file": "a.txt"}}}
+    scenario = write_scenario([reads, {"text": "over"}])
+    async with connected(cluster, fs={"readTextFile": True}) as client:
+        session = await client.new()
+        await set_options(cluster.b.gateway, session, scenario=scenario)
+        prompting = await client.begin("session/prompt", prompt(session, "go"))
+        client.choose = lambda _: "allow_once"
+        request = await client.next_service_request("fs/read_text_file")
+        assert request["params"]["sessionId"] == session
+        await client.respond(request, content="from the client")
+        assert (await asyncio.wait_for(prompting, 60))["stopReason"] == "end_turn"
+        assert "from the client" in json.dumps(client.updates(session))
+
+
+async def test_a_cancelled_prompt_is_answered_and_its_permission_request_is_cancelled(client: Client, cluster: Cluster) -> None:
+    session = await client.new()
+    answer = await client.begin("session/prompt", prompt(session, "work"))
+    request = await client.next_permission_request()
+    await client.notify("session/cancel", {"sessionId": session})
+    assert (await asyncio.wait_for(answer, 60))["stopReason"] == "cancelled"
+    cancelled = await client.until(lambda all: [m for m in all if m.get("method") == "$/cancel_request"])
+    assert cancelled[0]["params"]["requestId"] == request["id"]
+
+
+async def test_a_prompt_is_cancelled_by_the_id_that_the_client_gave_it(client: Client) -> None:
+    session = await client.new()
+    answer = await client.begin("session/prompt", prompt(session, "slow"), request_id="my-prompt")
+    await client.until(lambda _: client.text(session))
+    await client.notify("$/cancel_request", {"requestId": "my-prompt"})
+    assert (await asyncio.wait_for(answer, 60))["stopReason"] == "cancelled"
+
+
+async def test_the_answer_of_a_prompt_comes_after_its_updates(
+    client: Client, cluster: Cluster, write_scenario: WriteScenario
+) -> None:
+    session = await client.new()
+    scenario = write_scenario([{"events": {"count": 500, "text": "{n} "}}])
+    await set_options(cluster.b.gateway, session, scenario=scenario)
+    await client.prompt(session)
+    assert client.text(session) == "".join(f"{n} " for n in range(500))
+
+
+async def test_a_fork_is_at_the_node_of_its_origin(client: Client, cluster: Cluster) -> None:
+    session = await client.new()
+    await client.prompt(session, "one")
+    forked = (await client.request("session/fork", load(session)))["sessionId"]
+    assert cluster.placement.sessions[forked] == "b"
+    assert (await client.prompt(forked, "two"))["stopReason"] == "end_turn"
+
+
+async def test_errors_of_the_other_node_are_those_of_this_one(client: Client, cluster: Cluster) -> None:
+    session = await client.new()
+    for params, code in (({"sessionId": session}, -32602), ({"sessionId": session, "prompt": []}, -32602)):
+        with pytest.raises(RpcFailed) as there:
+            await client.request("session/prompt", params)
+        assert there.value.code == code
+    cluster.placement.sessions["sess_none"] = "b"
+    with pytest.raises(RpcFailed, match="there is no session 'sess_none'"):
+        await client.request("session/load", load("sess_none"))
+
+
+async def test_the_other_node_knows_the_caller(cluster: Cluster) -> None:
+    key = cluster.a.gateway.named_keys.add("ci")
+    async with on_websocket(cluster.a.url, "echo", key) as client:
+        await client.initialize()
+        session = await client.new()
+        await client.prompt(session)
+    record = await cluster.b.gateway.store.sessions.get(session)
+    assert record is not None and record.owner == "ci"
+
+
+def sockets_of(running: RunningGateway) -> int:
+    """The connections of sockets that are open at a node."""
+    ended = [close for close in running.gateway.close_last if isinstance(getattr(close, "__self__", None), WebSockets)]
+    return sum(len(close.__self__._open) for close in ended)  # type: ignore[attr-defined]
+
+
+async def test_a_client_that_leaves_leaves_no_connection_behind(cluster: Cluster) -> None:
+    async with connected(cluster) as client:
+        await client.new()
+        await client.new()
+        # The middleware's and that of this connection. The client's connection is counted by its own node only.
+        assert len(cluster.a.gateway.on_node_lost) == 2
+        assert cluster.a.gateway.quotas.connections._held and not cluster.b.gateway.quotas.connections._held
+    await wait_until(lambda: len(cluster.a.gateway.on_node_lost) == 1 and not sockets_of(cluster.b))
+
+
+async def test_a_session_of_this_node_that_another_one_has_taken_over_goes_on_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with run_cluster(tmp_path, "a", "b", shared=("a", "b")) as cluster, connected(cluster, "echo") as client:
+        session = await client.new()
+        await client.prompt(session, "one")
+        [held] = cluster.a.gateway.sessions.held
+
+        async def lost(*_: Any) -> Any:
+            raise LeaseLost(session)
+
+        monkeypatch.setattr(held, "submit", lost)
+        cluster.placement.sessions[session] = "b"
+        assert (await client.prompt(session, "two"))["stopReason"] == "end_turn"
+        assert client.text(session) == "onetwo"
+        assert [s.id for s in cluster.b.gateway.sessions.held] == [session]
+        # And back, when that node is gone: the registry of a node forgets a session that it has lost.
+        del cluster.a.gateway.sessions._known[session], held
+        cluster.placement.sessions[session] = "a"
+        monkeypatch.undo()
+        cluster.a.gateway.node_lost("b")
+        assert (await client.prompt(session, "three"))["stopReason"] == "end_turn"
+        assert client.text(session) == "onetwothree"
+
+
+@asynccontextmanager
+async def three(folder: Path) -> AsyncIterator[Cluster]:
+    """Three nodes, of which `b` and `c` have one store."""
+    async with run_cluster(folder, "a", "b", "c", shared=("b", "c")) as cluster:
+        cluster.placement.creator = "b"
+        yield cluster
+
+
+async def test_an_open_request_gets_an_error_when_its_node_is_lost_and_the_next_one_finds_the_session(
+    tmp_path: Path, write_scenario: WriteScenario
+) -> None:
+    async with three(tmp_path) as cluster, on_websocket(cluster.a.url, "echo", KEY) as client:
+        await client.initialize()
+        session = await client.new()
+        await client.prompt(session, "one")
+        cluster.placement.sessions[session] = "c"
+        cluster.a.gateway.node_lost("b")
+        # It is opened at `c` with the parameters of its creation.
+        assert (await client.prompt(session, "two"))["stopReason"] == "end_turn"
+        assert client.text(session) == "onetwo"
+        assert [s.id for s in cluster.c.gateway.sessions.held] == [session]
+
+
+async def test_a_prompt_at_a_node_that_ends_is_answered_with_an_error_in_words(cluster: Cluster) -> None:
+    async with connected(cluster) as client:
+        session = await client.new()
+        answer = await client.begin("session/prompt", prompt(session, "slow"))
+        await client.until(lambda _: client.text(session))
+        cluster.a.gateway.node_lost("b")
+        with pytest.raises(RpcFailed, match="the node of this session has ended; send it again"):
+            await asyncio.wait_for(answer, 60)
+        # It is still at `b`, where it is opened again.
+        await client.notify("session/cancel", {"sessionId": session})
+        assert (await client.request("session/load", load(session))) is not None
+
+
+async def test_a_node_that_refuses_a_session_makes_the_sender_look_again(tmp_path: Path) -> None:
+    async with three(tmp_path) as cluster, on_websocket(cluster.a.url, "echo", KEY) as client:
+        await client.initialize()
+        session = await client.new()
+        await client.prompt(session, "one")
+        # The node `b` knows of the move before `a` does: a request that needs the session is refused.
+        cluster.placement.sessions[session] = "c"
+        await client.request("session/load", load(session))
+        assert (await client.prompt(session, "two"))["stopReason"] == "end_turn"
+        assert [s.id for s in cluster.c.gateway.sessions.held] == [session]
+
+
+async def test_a_node_that_cannot_be_reached_is_an_error_in_words(client: Client, cluster: Cluster) -> None:
+    cluster.placement.addresses["b"] = ELSEWHERE
+    for _ in range(2):
+        with pytest.raises(RpcFailed, match="has ended; send it again") as failed:
+            await client.new()
+        assert "127.0.0.1" not in failed.value.message
+    cluster.placement.addresses["b"] = cluster.b.url
+    assert (await client.prompt(await client.new(), "hi"))["stopReason"] == "end_turn"
+
+
+async def refused(url: str, headers: dict[str, str]) -> int:
+    with pytest.raises(InvalidStatus) as caught:
+        async with connect(f"ws{url[4:]}/acp/echo", additional_headers=headers, proxy=None):
+            pass
+    return caught.value.response.status_code
+
+
+async def test_a_websocket_with_a_wrong_signature_is_refused(cluster: Cluster) -> None:
+    keys = NodeKeys("a", [NODE_KEY])
+
+    def headers(keys: NodeKeys, to: str = "b", target: bytes = b"/acp/echo", caller: Caller = ADMINISTRATOR) -> dict[str, str]:
+        sent = keys.sign(to, "GET", target, b"", caller)
+        return {"Portico-Node": sent.signature, "Portico-Caller": sent.caller, "Authorization": f"Bearer {KEY}"}
+
+    once = headers(keys)
+    async with connect(f"ws{cluster.b.url[4:]}/acp/echo", additional_headers=once, proxy=None) as socket:
+        await socket.send(json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {"protocolVersion": 1}}))
+        assert json.loads(await socket.recv())["result"]["protocolVersion"] == 1
+    for wrong in (
+        once,
+        headers(NodeKeys("a", ["another-key-0123456789-0123456789-0123"])),
+        headers(keys, to="c"),
+        headers(keys, target=b"/acp/script"),
+        {**headers(keys), "Portico-Caller": headers(keys, caller=Caller("x", False))["Portico-Caller"]},
+    ):
+        assert await refused(cluster.b.url, wrong) == 401
+
+
+async def test_nothing_is_sent_to_a_node_without_proof(cluster: Cluster) -> None:
+    got: list[bytes] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        key = next(line.split(": ")[1] for line in head.split("\r\n") if line.lower().startswith("sec-websocket-key"))
+        accept = base64.b64encode(hashlib.sha1((key + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11").encode()).digest()).decode()
+        lines = [
+            "HTTP/1.1 101 Switching Protocols",
+            "Upgrade: websocket",
+            "Connection: Upgrade",
+            f"Sec-WebSocket-Accept: {accept}",
+        ]
+        writer.write("\r\n".join([*lines, f"Portico-Node-Proof: {'0' * 64}", "", ""]).encode())
+        got.append(await reader.read(2))
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    cluster.placement.addresses["b"] = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with connected(cluster) as client:
+        with pytest.raises(RpcFailed, match="could not be verified"):
+            await client.new()
+    server.close()
+    # A close frame, no text.
+    assert got and got[0][0] == 0x88
