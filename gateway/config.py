@@ -307,6 +307,8 @@ class Settings(_Table):
     def secret_paths(self) -> tuple[Path, ...]:
         """The data directory, the configuration file, and an SQLite database elsewhere: what agents in a sandbox cannot read."""
         files = [self._file] if self._file else []
+        if self.node.key_file:
+            files.append(Path(self.node.key_file).expanduser().absolute())
         scheme, separator, database = self.store.url.partition(":///")
         if separator and scheme.startswith("sqlite") and database:
             file = Path(database.partition("?")[0]).absolute()

@@ -213,6 +213,7 @@ class Gateway:
     def _node(self, instance: str) -> Node:
         # Not imported in a daemon that is no node.
         from gateway.nodes.node import UNUSED, Node
+        from gateway.nodes.node_keys import NodeKeys, node_keys
         from gateway.store.nodes import NodeReport
 
         chosen = self.settings.node
@@ -238,7 +239,11 @@ class Gateway:
         async def tidy() -> None:
             await self.sessions.release_unused(node, UNUSED)
 
+        keys = node_keys(chosen)
+        self.redactor.register(keys)
+        self.node_keys = NodeKeys(instance, keys)
         node = Node(self.store, report, close_runs, tidy, self._intervals, self._node_clock)
+        node.directory.on_lost = self.node_lost
         return node
 
     @property
@@ -249,6 +254,12 @@ class Gateway:
     def _running_turns(self) -> int:
         running = (run.state is RunState.RUNNING for run in self.tasks.running)
         return sum(session.busy for session in self.sessions.held) + sum(running)
+
+    @property
+    def is_node(self) -> bool:
+        """Whether this daemon is one of a cluster."""
+        return bool(self.settings.node.address) or self.node_keys is not None
+
     def node_lost(self, node_id: str) -> None:
         """End what waits for another node, which has lost its sessions: it has ended, or was frozen for too long."""
         for lost in self.on_node_lost:

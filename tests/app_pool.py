@@ -45,7 +45,7 @@ _idle: dict[str, list[tuple[_Current, ASGIApp]]] = defaultdict(list)
 @contextmanager
 def app_of(gateway: Gateway) -> Iterator[ASGIApp]:
     """Give an app for the gateway; it is free for another gateway afterwards."""
-    if gateway.node_keys is not None:
+    if gateway.is_node:
         # Its app has a client with connections to other nodes.
         yield create_app(gateway)
         return

@@ -34,6 +34,11 @@ class NodeDirectory:
         self.node = report().id
         self._nodes: dict[str, _Node] = {}
         self._placed: Counter[str] = Counter()
+        self._alive: set[str] = set()
+        self._silenced: set[str] = set()
+        self._unreachable: dict[str, float] = {}
+        self.on_lost: Callable[[str], None] = lambda _: None
+        """Called with the id of a node that has stopped, or was silent at two updates: what waits for it waits in vain."""
         self.draining = False
         """Whether this node takes no new work."""
 
@@ -43,8 +48,22 @@ class NodeDirectory:
         self._nodes = {record.report.id: _Node(record, now - record.silent_for) for record in records}
         # What was placed since is in their reports, about.
         self._placed.clear()
+        self._report_lost()
         own = self._nodes.get(self.node)
         self.draining = self.draining or (own is not None and own.record.state == "draining")
+
+    def _report_lost(self) -> None:
+        alive = {node for node in self._nodes if self.lives(node)}
+        # Twice: after a failure of the database all nodes have been silent.
+        silent = (self._alive | self._silenced) & self._nodes.keys() - alive
+        lost = (self._alive | self._silenced) - self._nodes.keys() | silent & self._silenced
+        self._alive, self._silenced = alive, silent - lost
+        for node in lost:
+            self.on_lost(node)
+
+    def unreachable(self, node: str) -> None:
+        """Choose another node for what is new: there is no connection to this one, whatever its heartbeats say."""
+        self._unreachable[node] = self._clock()
 
     def lives(self, node: str) -> bool:
         """Whether a node has had a heartbeat lately. This one has, by definition."""
@@ -93,9 +112,13 @@ class NodeDirectory:
         others = [
             node.record.report
             for node in self._nodes.values()
-            if node.record.report.id != self.node and node.record.state == "ready" and self.lives(node.record.report.id)
+            if node.record.report.id != self.node and node.record.state == "ready" and self._is_reachable(node.record.report.id)
         ]
         return others if self.draining else [self._report(), *others]
+
+    def _is_reachable(self, node: str) -> bool:
+        since = self._unreachable.get(node)
+        return self.lives(node) and (since is None or self._clock() - since >= self._silent)
 
     def _load(self, report: NodeReport) -> tuple[float, bool, str]:
         agents = report.live_agents + (self._placed[report.id] if report.id != self.node else 0)

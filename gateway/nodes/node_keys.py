@@ -10,15 +10,18 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
+import os
 import re
 import secrets
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from pydantic_core import from_json, to_json
 
+from gateway.config import NodeSettings
 from gateway.errors import InvalidSettings, Unauthorized
 from gateway.security.authentication import Caller
 
@@ -105,6 +108,20 @@ class NodeKeys:
     def is_proof(self, sent: SentSignature, status: int, proof: str) -> bool:
         """Whether the node that a request was signed for has answered it with this status."""
         return hmac.compare_digest(_mac(sent.key, _ANSWER, sent.to, sent.nonce, str(status)), proof)
+
+
+def node_keys(settings: NodeSettings, environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:
+    """Return the keys of PORTICO_NODE_KEYS, or else those of the key file. Raises InvalidSettings if it cannot be read."""
+    if given := environ.get("PORTICO_NODE_KEYS", "").strip():
+        return tuple(key.strip() for key in given.split(",") if key.strip())
+    if not settings.key_file:
+        return ()
+    try:
+        lines = Path(settings.key_file).expanduser().read_text("utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise InvalidSettings(f"node.key_file: cannot read {settings.key_file}: {reason}") from None
+    return tuple(line.strip() for line in lines if line.strip())
 
 
 def encode_caller(caller: Caller) -> str:

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import cache
 from typing import Any
+from urllib.parse import urlsplit
 
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -115,7 +116,9 @@ def _openapi_routes(app: FastAPI, gateway: Gateway) -> APIRouter:
 def _with_checks(app: ASGIApp, gateway: Gateway, server: ServerSettings) -> ASGIApp:
     """Return the app behind the Host and Origin checks, the CORS headers and the limits of bodies, in this order."""
     origins = origin_pattern(server.origins)
-    if gateway.node_keys is not None:
+    hosts = server.hosts
+    if gateway.is_node:
+        hosts = (*hosts, urlsplit(gateway.settings.node.address).hostname or "localhost")
         from gateway.protocols.forwarding.node_requests import NodeRequests
 
         app = NodeRequests(app, gateway)
@@ -129,7 +132,7 @@ def _with_checks(app: ASGIApp, gateway: Gateway, server: ServerSettings) -> ASGI
             expose_headers=EXPOSED,
             allow_private_network=True,
         )
-    return VendorRequests(HostOriginCheck(app, bind=server.host, hosts=server.hosts, origins=origins, own_pages=server.console))
+    return VendorRequests(HostOriginCheck(app, bind=server.host, hosts=hosts, origins=origins, own_pages=server.console))
 
 
 def _add_error_handlers(app: FastAPI, gateway: Gateway) -> None:

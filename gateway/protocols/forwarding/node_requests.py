@@ -147,6 +147,8 @@ class NodeRequests:
             if outcome not in ("moved", "unreachable"):
                 return
             unreachable = node if outcome == "unreachable" else None
+            if unreachable is not None and self._gateway.node is not None:
+                self._gateway.node.directory.unreachable(node)
             # The handler looks again for the node.
             scope.clear()
             scope.update(before)
