@@ -60,14 +60,14 @@ async def run_gateway(config: Mapping[str, Any]) -> AsyncIterator[RunningGateway
 
 
 @asynccontextmanager
-async def serve_gateway(gateway: Gateway) -> AsyncIterator[RunningGateway]:
-    """Serve a gateway in this loop, on a free port of 127.0.0.1."""
+async def serve_gateway(gateway: Gateway, port: int = 0) -> AsyncIterator[RunningGateway]:
+    """Serve a gateway in this loop, on a port of 127.0.0.1, by default a free one."""
     settings = gateway.settings
     if not settings.store.url:
         await create_database(settings.data_dir)
     with app_of(gateway) as app:
         limit = client_connection_limit(settings.limits.live_agents)
-        server = _FastExitServer(uvicorn_config(gateway, app, "127.0.0.1", 0), limit)
+        server = _FastExitServer(uvicorn_config(gateway, app, "127.0.0.1", port), limit)
         task = asyncio.create_task(server.serve())
         while not server.started:
             if task.done():

@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
 from weakref import WeakValueDictionary
@@ -65,6 +65,10 @@ def session_of(params: Any) -> str | None:
     return found if isinstance(found, str) else None
 
 
+class NodeUnreachable(RpcError):
+    """There is no connection to the other node. Nothing of the request was sent."""
+
+
 class Relays:
     """The connections to other nodes of one client's connection, and which of its sessions are there.
 
@@ -112,19 +116,26 @@ class Relays:
     async def _handle(self, request: RelayedRequest, locally: Callable[[], Awaitable[None]]) -> None:
         session_id = request.session_id
         for attempt in range(request.attempt, MAX_ATTEMPTS):
+            sent = replace(request, attempt=attempt)
             try:
                 node = await self._node_of(session_id, request.method)
                 if node is None:
                     return await locally()
                 (await self._requests()).check(request.method)
-                return await node.request(RelayedRequest(request.id, request.method, request.params, attempt), locally)
+                return await node.request(sent, locally)
             except SessionElsewhere as error:
-                node = await self._at(error, request)
-                return await node.request(RelayedRequest(request.id, request.method, request.params, attempt), locally)
+                found = error
             except LeaseLost:
                 if session_id is None:
                     raise
                 await self._lose(session_id)
+                continue
+            try:
+                return await (await self._at(found, request)).request(sent, locally)
+            except NodeUnreachable:
+                # A new session is created at another node.
+                if session_id is not None or self.gateway.node is None:
+                    raise
         raise RpcError(INTERNAL_ERROR, "this session moves from node to node; send the request again")
 
     def again(self, request: RelayedRequest, locally: Callable[[], Awaitable[None]]) -> None:
@@ -134,7 +145,7 @@ class Relays:
             try:
                 if (session_id := request.session_id) is not None:
                     await self._lose(session_id)
-                await self._handle(RelayedRequest(request.id, request.method, request.params, request.attempt + 1), locally)
+                await self._handle(replace(request, attempt=request.attempt + 1), locally)
             except Exception as error:
                 await self.client.respond_error(request.id, rpc_error(error))
 
@@ -295,7 +306,9 @@ class NodeRelay:
             raise RpcError(INTERNAL_ERROR, "the node of this session refuses this node; its log has the reason") from None
         except (OSError, WebSocketException, TimeoutError) as error:
             log.warning("the node %s cannot be reached: %s", self.node_id, error)
-            raise RpcError(INTERNAL_ERROR, _GONE) from None
+            if relays.gateway.node is not None:
+                relays.gateway.node.directory.unreachable(self.node_id)
+            raise NodeUnreachable(INTERNAL_ERROR, _GONE) from None
         response = self._socket.response
         proof = "" if response is None else response.headers.get(PROOF.decode(), "")
         if not relays.keys.is_proof(signed, 101, proof):

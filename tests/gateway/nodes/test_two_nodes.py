@@ -1,0 +1,120 @@
+"""Two nodes over one PostgreSQL: each of them takes any request, and forwards those of the other's sessions."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+from gateway.config import parse
+from gateway.gateway import Gateway
+from gateway.security.redaction import Redactor
+from tests import stores
+from tests.daemon import KEY, RunningGateway, gateway_config, serve_gateway
+from tests.gateway.nodes.cluster import NODE_KEY
+from tests.gateway.protocols.acp.client import load
+from tests.gateway.protocols.acp.transports import on_websocket
+from tests.gateway.requests import create_session, execute, send_turn, user_message
+
+pytestmark = pytest.mark.usefixtures("store_kind")
+WriteScenario = Callable[..., str]
+
+
+def free_port() -> int:
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        return int(bound.getsockname()[1])
+
+
+@pytest.fixture(params=["postgresql"])
+def store_kind(request: pytest.FixtureRequest) -> AsyncIterator[None]:
+    with stores.use(request.param):
+        yield
+
+
+@pytest.fixture
+async def nodes(tmp_path: Path, store_kind: None, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[list[RunningGateway]]:
+    """The nodes, with the names that their configuration has for each other."""
+    monkeypatch.setenv("PORTICO_NODE_KEYS", NODE_KEY)
+    url = stores.store_url(tmp_path)
+    async with AsyncExitStack() as stack:
+        running = []
+        for name in ("a", "b"):
+            port = free_port()
+            node = {"address": f"http://127.0.0.1:{port}"}
+            config = gateway_config(tmp_path, store={"url": url}, node=node)
+            config["server"]["data_dir"] = str(tmp_path / name)
+            settings = parse(config)
+            gateway = Gateway(settings, settings.auth.keys, Redactor())
+            running.append(await stack.enter_async_context(serve_gateway(gateway, port)))
+        for found in running:
+            assert found.gateway.node is not None
+            await found.gateway.node.beat()
+        yield running
+
+
+def node_of(nodes: list[RunningGateway], session: str) -> RunningGateway:
+    [found] = [running for running in nodes if session in [held.id for held in running.gateway.sessions.held]]
+    return found
+
+
+async def test_sessions_of_one_node_are_used_at_both(nodes: list[RunningGateway]) -> None:
+    sessions = [(await create_session(nodes[0].client, "echo"))["sessionId"] for _ in range(4)]
+    # The least loaded node gets the next one, whichever is asked.
+    assert sorted(len(running.gateway.sessions.held) for running in nodes) == [2, 2]
+    for running in nodes:
+        for session in sessions:
+            assert (await send_turn(running.client, session, "again"))["messages"][-1]["content"] == "again"
+    assert [len(running.gateway.sessions.held) for running in nodes] == [2, 2]
+    assert (await execute(nodes[1].client, "a task", "echo"))[-1]["kind"] == "session_end"
+
+
+async def test_a_stream_from_the_other_node_comes_as_it_is_made(
+    nodes: list[RunningGateway], tmp_path: Path, write_scenario: WriteScenario
+) -> None:
+    scenario = write_scenario([{"text": "one"}], [{"text": "first"}, {"wait_for_file": "go"}, {"text": "second"}])
+    session = (await create_session(nodes[0].client, options={"scenario": scenario}))["sessionId"]
+    [other] = [running for running in nodes if running is not node_of(nodes, session)]
+    body = {"messages": [user_message()], "stream": "delta"}
+    async with other.client.stream("POST", f"/session/{session}", json=body) as answer:
+        chunks, received = answer.aiter_text(), ""
+        while "first" not in received:
+            received += await asyncio.wait_for(anext(chunks), 60)
+        assert "second" not in received
+        (tmp_path / "scenes" / "go").touch()
+        received += "".join([chunk async for chunk in chunks])
+    assert "second" in received
+
+
+async def test_a_session_is_used_by_acp_at_both_nodes(nodes: list[RunningGateway]) -> None:
+    async with on_websocket(nodes[0].url, "echo", KEY) as one, on_websocket(nodes[1].url, "echo", KEY) as two:
+        await one.initialize()
+        await two.initialize()
+        sessions = [await one.new() for _ in range(2)]
+        assert sorted(len(running.gateway.sessions.held) for running in nodes) == [1, 1]
+        for n, session in enumerate(sessions):
+            await one.prompt(session, f"one {n} ")
+            await two.request("session/load", load(session))
+            await two.prompt(session, f"two {n} ")
+            assert two.text(session) == f"one {n} two {n} "
+            await one.until(lambda _, session=session, n=n: f"two {n} " in one.text(session))
+        assert sorted(len(running.gateway.sessions.held) for running in nodes) == [1, 1]
+
+
+async def test_a_node_that_stops_gives_its_sessions_to_the_other_one(nodes: list[RunningGateway]) -> None:
+    session = (await create_session(nodes[0].client, "echo"))["sessionId"]
+    owner = node_of(nodes, session)
+    [other] = [running for running in nodes if running is not owner]
+    async with on_websocket(other.url, "echo", KEY) as client:
+        await client.initialize()
+        await client.request("session/load", load(session))
+        await client.prompt(session, "before ")
+        await owner.gateway.close()
+        assert (await send_turn(other.client, session, "after"))["stopReason"] == "end_turn"
+        assert (await client.prompt(session, "again"))["stopReason"] == "end_turn"
+        assert "again" in client.text(session)
+    assert node_of([other], session) is other
