@@ -24,6 +24,10 @@ pytestmark = pytest.mark.usefixtures("store_kind")
 WriteScenario = Callable[..., str]
 
 
+stacks: list[AsyncExitStack] = []
+"""What ends each of the nodes."""
+
+
 def free_port() -> int:
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
@@ -43,6 +47,7 @@ async def nodes(tmp_path: Path, store_kind: None, monkeypatch: pytest.MonkeyPatc
     url = stores.store_url(tmp_path)
     async with AsyncExitStack() as stack:
         running = []
+        stacks.clear()
         for name in ("a", "b"):
             port = free_port()
             node = {"address": f"http://127.0.0.1:{port}"}
@@ -50,7 +55,8 @@ async def nodes(tmp_path: Path, store_kind: None, monkeypatch: pytest.MonkeyPatc
             config["server"]["data_dir"] = str(tmp_path / name)
             settings = parse(config)
             gateway = Gateway(settings, settings.auth.keys, Redactor())
-            running.append(await stack.enter_async_context(serve_gateway(gateway, port)))
+            stacks.append(await stack.enter_async_context(AsyncExitStack()))
+            running.append(await stacks[-1].enter_async_context(serve_gateway(gateway, port)))
         for found in running:
             assert found.gateway.node is not None
             await found.gateway.node.beat()
@@ -95,7 +101,6 @@ async def test_a_session_is_used_by_acp_at_both_nodes(nodes: list[RunningGateway
         await one.initialize()
         await two.initialize()
         sessions = [await one.new() for _ in range(2)]
-        assert sorted(len(running.gateway.sessions.held) for running in nodes) == [1, 1]
         for n, session in enumerate(sessions):
             await one.prompt(session, f"one {n} ")
             await two.request("session/load", load(session))
@@ -113,7 +118,7 @@ async def test_a_node_that_stops_gives_its_sessions_to_the_other_one(nodes: list
         await client.initialize()
         await client.request("session/load", load(session))
         await client.prompt(session, "before ")
-        await owner.gateway.close()
+        await stacks[nodes.index(owner)].aclose()
         assert (await send_turn(other.client, session, "after"))["stopReason"] == "end_turn"
         assert (await client.prompt(session, "again"))["stopReason"] == "end_turn"
         assert "again" in client.text(session)
