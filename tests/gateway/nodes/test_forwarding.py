@@ -168,8 +168,8 @@ REFUSED: dict[str, dict[str, Any]] = {
     "another key": {"key": "another-key-0123456789-0123456789-0123"},
     "another node": {"to": "c"},
     "another method": {"method": "PUT"},
-    "expired": {"clock": lambda: time.time() - 301},
-    "of the future": {"clock": lambda: time.time() + 301},
+    "expired": {"clock": lambda: time.time() - 400},
+    "of the future": {"clock": lambda: time.time() + 400},
 }
 
 

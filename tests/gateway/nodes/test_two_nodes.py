@@ -100,14 +100,17 @@ async def test_a_session_is_used_by_acp_at_both_nodes(nodes: list[RunningGateway
     async with on_websocket(nodes[0].url, "echo", KEY) as one, on_websocket(nodes[1].url, "echo", KEY) as two:
         await one.initialize()
         await two.initialize()
-        sessions = [await one.new() for _ in range(2)]
-        for n, session in enumerate(sessions):
-            await one.prompt(session, f"one {n} ")
-            await two.request("session/load", load(session))
-            await two.prompt(session, f"two {n} ")
-            assert two.text(session) == f"one {n} two {n} "
-            await one.until(lambda _, session=session, n=n: f"two {n} " in one.text(session))
-        assert sorted(len(running.gateway.sessions.held) for running in nodes) == [1, 1]
+        # Each node creates a session itself while no other one has less to do.
+        own, other = await one.new(), await two.new()
+        await one.prompt(own, "one ")
+        await two.prompt(other, "two ")
+        assert [[held.id for held in running.gateway.sessions.held] for running in nodes] == [[own], [other]]
+        for client, follower, session in ((two, one, own), (one, two, other)):
+            await client.request("session/load", load(session))
+            await client.prompt(session, "three ")
+            assert client.text(session) == f"{'one' if session == own else 'two'} three "
+            await follower.until(lambda _, follower=follower, session=session: "three" in follower.text(session))
+        assert [[held.id for held in running.gateway.sessions.held] for running in nodes] == [[own], [other]]
 
 
 async def test_a_node_that_stops_gives_its_sessions_to_the_other_one(nodes: list[RunningGateway]) -> None:
