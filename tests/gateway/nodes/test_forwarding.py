@@ -13,9 +13,13 @@ from typing import Any
 import httpx
 import pytest
 
+from gateway.config import parse
+from gateway.gateway import Gateway
 from gateway.nodes.node_keys import NodeKeys
 from gateway.security.authentication import ADMINISTRATOR, Caller
-from tests.daemon import KEY, http_client
+from gateway.security.redaction import Redactor
+from gateway.server.app import create_app
+from tests.daemon import KEY, gateway_config, http_client
 from tests.gateway.aap_client import AapClient, BaseUrl
 from tests.gateway.nodes.cluster import ELSEWHERE, NODE_KEY, Cluster, run_cluster
 from tests.gateway.nodes.fake_node import FakeRequest, fake_node
@@ -473,3 +477,14 @@ async def test_a_gateway_that_shuts_down_ends_its_forwarded_requests(tmp_path: P
 async def test_what_was_created_elsewhere_is_read_by_its_session(cluster: Cluster) -> None:
     session = (await create_session(cluster.a.client, "echo", "one", "two"))["sessionId"]
     assert (await get_session(cluster.a.client, session))["sessionId"] == session
+
+
+async def test_the_name_in_the_address_of_a_node_is_its_host(tmp_path: Path) -> None:
+    node = {"address": "http://node-7.internal:7700"}
+    config = parse(gateway_config(tmp_path, store={"url": "postgresql://127.0.0.1:1/none"}, node=node))
+    gateway = Gateway(config, (KEY,), Redactor())
+    async with httpx.AsyncClient(
+        transport=httpx.ASGITransport(create_app(gateway)), base_url="http://node-7.internal:7700"
+    ) as client:
+        assert (await client.get("/healthz")).status_code == 200
+        await expect_error(client.get("/healthz", headers={"Host": "node-8.internal"}), 403)

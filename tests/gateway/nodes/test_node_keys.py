@@ -6,12 +6,14 @@ import base64
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gateway.config import NodeSettings, Settings
 from gateway.errors import InvalidSettings, Unauthorized
-from gateway.nodes.node_keys import NodeKeys, ReceivedSignature, SentSignature, decode_caller, encode_caller
+from gateway.nodes.node_keys import NodeKeys, ReceivedSignature, SentSignature, decode_caller, encode_caller, node_keys
 from gateway.security.authentication import ADMINISTRATOR, LOCAL_ADMINISTRATOR, Caller
 
 OLD, NEW, FOREIGN = (
@@ -186,3 +188,19 @@ def test_keys_are_not_in_the_texts_of_errors() -> None:
     sent = signed(NodeKeys("a", [FOREIGN]))
     assert sent.signature.split()[-1] not in text(lambda: check(b, sent))
     assert "short-secret" not in text(lambda: NodeKeys("a", ["short-secret"]))
+
+
+def test_keys_are_in_the_environment_or_in_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    file.write_text(f"{NEW}\n\n  {OLD}  \n")
+    settings = NodeSettings(key_file=str(file))
+    assert node_keys(settings, {}) == (NEW, OLD)
+    assert node_keys(settings, {"PORTICO_NODE_KEYS": f" {OLD}, {NEW},"}) == (OLD, NEW)
+    assert node_keys(NodeSettings(), {}) == ()
+    with pytest.raises(InvalidSettings, match=r"node\.key_file: cannot read .*: No such file"):
+        node_keys(NodeSettings(key_file=str(tmp_path / "none")), {})
+
+
+def test_agents_in_a_sandbox_cannot_read_the_key_file(tmp_path: Path) -> None:
+    settings = Settings(node=NodeSettings(key_file=str(tmp_path / "keys")))
+    assert tmp_path / "keys" in settings.secret_paths
