@@ -101,7 +101,7 @@ async def counted_response(
             quotas.release()
             raise
         quotas.release_stream()
-        node_request.passed_on = PassedOn(error, caller, quotas, check)
+        node_request.passed_on = PassedOn(error.node_id, error.address, caller, quotas, check)
         return no_response
     except BaseException:
         quotas.release()

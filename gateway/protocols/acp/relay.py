@@ -190,7 +190,8 @@ class Relays:
 
     async def close(self) -> None:
         """Close all connections to other nodes, because the client is gone."""
-        self.gateway.on_node_lost.remove(self._node_lost)
+        if self._node_lost in self.gateway.on_node_lost:
+            self.gateway.on_node_lost.remove(self._node_lost)
         await asyncio.gather(*(node.close() for node in list(self._nodes.values())))
 
     # -- where a session is -----------------------------------------------------------------------------------------------

@@ -59,7 +59,7 @@ class ForwardedResponse:
     ) -> None:
         self._client, self._keys, self._passed_on, self._body = client, keys, passed_on, body
         self._scope, self._receive, self._send = scope, receive, send
-        self._node = passed_on.error.node_id
+        self._node = passed_on.node_id
         self._begun = self._complete = self._ended = False
         self._relaying: asyncio.Task[Outcome] | None = None
 
@@ -94,7 +94,7 @@ class ForwardedResponse:
             self._relaying.cancel()
 
     async def _forward(self, signed: SentSignature, body: bytes) -> Outcome:
-        address, headers = self._passed_on.error.address, _request_headers(self._scope["headers"], signed)
+        address, headers = self._passed_on.address, _request_headers(self._scope["headers"], signed)
         requesting = self._client.request(address, self._scope["method"], target(self._scope), headers, body)
         # A stream may last for hours.
         del body

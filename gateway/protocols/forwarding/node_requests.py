@@ -105,7 +105,7 @@ class NodeRequests:
             request_is_forwarded.reset(token)
         if (passed_on := request.take()) is not None:
             passed_on.quotas.release()
-            text = f"another node has it by now: {passed_on.error.node_id}"
+            text = f"another node has it by now: {passed_on.node_id}"
             await JSONResponse({"error": text}, MOVED)(scope, receive, proving)
 
     def _received(self, scope: Scope) -> ReceivedSignature:
@@ -132,7 +132,7 @@ class NodeRequests:
             passed_on = request.take()
             if passed_on is None:
                 return
-            node = passed_on.error.node_id
+            node = passed_on.node_id
             try:
                 if node == unreachable:
                     break
@@ -157,7 +157,7 @@ class NodeRequests:
 
     async def _forward(self, passed_on: PassedOn, body: KeptBody, scope: Scope, receive: Receive, send: Send) -> Outcome:
         response = ForwardedResponse(self._client, self._keys, passed_on, body, scope, receive, send)
-        responses = self._open[passed_on.error.node_id]
+        responses = self._open[passed_on.node_id]
         responses.add(response)
         outcome: Outcome = "disconnected"
         try:

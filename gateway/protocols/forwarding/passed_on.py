@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 from starlette.types import Receive, Scope, Send
 
-from gateway.errors import SessionElsewhere
 from gateway.security.authentication import FORWARDED_CALLER, Caller
 from gateway.security.quotas import RequestQuotas
 
@@ -22,12 +21,14 @@ FORWARDED_BY, FORWARDED_TO = "portico.forwarded_by", "portico.forwarded_to"
 
 @dataclass(frozen=True, slots=True)
 class PassedOn:
-    """A request that belongs to another node, and its caller. `check` raises Unauthorized once the caller's key is revoked.
+    """A request that belongs to another node (`address` is its base URL), and its caller.
 
-    Whoever takes it releases the quotas.
+    `check` raises Unauthorized once the caller's key is revoked. Whoever takes it releases the quotas. It has no reference to the
+    error, whose traceback has all of the request.
     """
 
-    error: SessionElsewhere
+    node_id: str
+    address: str
     caller: Caller
     quotas: RequestQuotas
     check: Callable[[], object] | None

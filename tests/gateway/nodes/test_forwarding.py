@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import logging
 import time
-from collections.abc import Callable
+import tracemalloc
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -111,10 +113,43 @@ async def test_a_stream_is_relayed_as_it_comes(cluster: Cluster, tmp_path: Path,
 
 
 @pytest.mark.parametrize("size", [0, 100, 3_000_000])
-async def test_a_large_body_is_forwarded_and_not_kept(cluster: Cluster, size: int) -> None:
+async def test_a_body_of_any_size_is_forwarded(cluster: Cluster, size: int) -> None:
     session = (await create_session(cluster.a.client, "echo"))["sessionId"]
     answer = await send_turn(cluster.a.client, session, "x" * size + "y")
     assert answer["messages"][-1]["content"].endswith("y")
+
+
+async def test_a_large_body_is_not_kept_while_its_stream_is_relayed(cluster: Cluster) -> None:
+    size, begun, go = 20_000_000, asyncio.Event(), asyncio.Event()
+
+    async def respond(request: FakeRequest) -> None:
+        assert len(request.body) > size
+        request.body = b""
+        await request.begin(200, "content-type: text/event-stream", "transfer-encoding: chunked")
+        await request.send(b"6\r\ndata: \r\n")
+        begun.set()
+        await go.wait()
+        await request.send(b"0\r\n\r\n")
+
+    async with fake_node(respond) as url:
+        cluster.placement.addresses["b"] = url
+        content = b'{"driver": "echo", "task": "%b"}' % (b"x" * size)
+        tracemalloc.start()
+        headers = {"Content-Type": "application/json"}
+        async with cluster.a.client.stream("POST", "/v1/execute", content=iter_once([content]), headers=headers) as answer:
+            del content
+            await asyncio.wait_for(begun.wait(), 60)
+            await anext(answer.aiter_bytes())
+            gc.collect()
+            kept = tracemalloc.get_traced_memory()[0]
+            tracemalloc.stop()
+            go.set()
+        assert kept < size / 2
+
+
+async def iter_once(parts: list[bytes]) -> AsyncIterator[bytes]:
+    while parts:
+        yield parts.pop()
 
 
 async def test_an_idempotency_key_holds_over_both_nodes(cluster: Cluster) -> None:
@@ -488,3 +523,13 @@ async def test_the_name_in_the_address_of_a_node_is_its_host(tmp_path: Path) -> 
     ) as client:
         assert (await client.get("/healthz")).status_code == 200
         await expect_error(client.get("/healthz", headers={"Host": "node-8.internal"}), 403)
+
+
+async def test_keys_are_rotated_in_three_steps_while_requests_are_forwarded(cluster: Cluster) -> None:
+    new = "new-" + NODE_KEY
+    for keys in ([NODE_KEY, new], [new, NODE_KEY], [new]):
+        for node, running in cluster.nodes.items():
+            running.gateway.node_keys = NodeKeys(node, keys)
+            events = await execute(cluster.a.client, "a task", "echo")
+            assert events[-1]["kind"] == "session_end"
+    assert outcomes(cluster) == {"answered": 6}
