@@ -257,13 +257,15 @@ class NodeSettings(_Table):
     """This daemon as a node of a cluster, which an `address` makes it: the URL by which the other nodes reach it.
 
     `folders` are those that exist here and that agents may work in; without any, all. The keys with which nodes sign their
-    requests to each other are in PORTICO_NODE_KEYS, or one a line in `key_file`.
+    requests to each other are in PORTICO_NODE_KEYS, or one a line in `key_file`; the key with which all of them encrypt secrets
+    is PORTICO_ENCRYPTION_KEY, or in `encryption_key_file`.
     """
 
     address: Annotated[str, AfterValidator(_node_address)] = ""
     labels: tuple[str, ...] = ()
     folders: tuple[Path, ...] = ()
     key_file: str = ""
+    encryption_key_file: str = ""
 
 
 class Settings(_Table):
@@ -305,10 +307,10 @@ class Settings(_Table):
 
     @property
     def secret_paths(self) -> tuple[Path, ...]:
-        """The data directory, the configuration file, and an SQLite database elsewhere: what agents in a sandbox cannot read."""
+        """The data directory, the configuration file, an SQLite database elsewhere, and the keys of a node: what agents in a
+        sandbox cannot read."""
         files = [self._file] if self._file else []
-        if self.node.key_file:
-            files.append(Path(self.node.key_file).expanduser().absolute())
+        files += [Path(file).expanduser().absolute() for file in (self.node.key_file, self.node.encryption_key_file) if file]
         scheme, separator, database = self.store.url.partition(":///")
         if separator and scheme.startswith("sqlite") and database:
             file = Path(database.partition("?")[0]).absolute()

@@ -6,6 +6,7 @@ from __future__ import annotations
 # ├── ClientError           the request is invalid; nothing has changed
 # │   ├── BadRequest        400
 # │   ├── Unauthorized      401
+# │   │   └── KeysUnchecked 503  a node cannot compare its keys with the store
 # │   ├── Forbidden         403
 # │   ├── NotFound          404
 # │   └── Conflict          409
@@ -39,6 +40,12 @@ class Unauthorized(ClientError):
     status = 401
 
 
+class KeysUnchecked(Unauthorized):
+    """A key may have been revoked on another node: it is treated as if it was, but with a status that says to try again."""
+
+    status = 503
+
+
 class Forbidden(ClientError):
     status = 403
 
@@ -57,6 +64,11 @@ class NotSupported(GatewayError):
 
 class TooMany(GatewayError):
     status = 429
+
+
+def too_many_sessions(limit: int) -> TooMany:
+    """Return the error for one session more of a key than it may have."""
+    return TooMany(f"this key has {limit} sessions, and no more may be (limits.sessions_per_key); delete some")
 
 
 class ShuttingDown(GatewayError):

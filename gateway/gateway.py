@@ -32,7 +32,6 @@ from gateway.runs.one_shot_tasks import TaskRunner, remove_task_folders
 from gateway.runs.recovery import close_open_runs, end_left_behind
 from gateway.runs.retention import Retention
 from gateway.runs.run import RunState
-from gateway.security.api_keys import NamedKeys
 from gateway.security.authentication import (
     FORWARDED_CALLER,
     Authenticator,
@@ -41,12 +40,12 @@ from gateway.security.authentication import (
     caller_of_request,
     current_key_name,
 )
-from gateway.security.encryption import SecretEncryption
+from gateway.security.credentials import Credentials, LocalCredentials
+from gateway.security.encryption import SecretEncryption, encryption_key
 from gateway.security.quotas import KeyQuotas, UnauthenticatedBodies
 from gateway.security.redaction import Redactor
 from gateway.security.secret_files import read_or_create
-from gateway.security.sign_in_codes import SignInCodes, WrongTries
-from gateway.security.sign_ins import SignIns
+from gateway.security.sign_in_codes import WrongTries
 from gateway.sessions.registry import Sessions
 from gateway.sessions.search import SessionSearch
 from gateway.shared_services import SharedServices
@@ -58,6 +57,7 @@ from gateway.worktrees.worktrees import Worktrees
 if TYPE_CHECKING:
     from gateway.nodes.node import Intervals, Node
     from gateway.nodes.node_keys import NodeKeys
+    from gateway.nodes.shared_state import SharedState
 
 log = logging.getLogger(__name__)
 
@@ -97,9 +97,12 @@ class Gateway:
     ) -> None:
         self._intervals, self._node_clock = intervals, node_clock
         self.settings = settings
-        self.named_keys = NamedKeys(settings.data_dir)
-        self.sign_ins, self.sign_in_codes, self.wrong_tries = SignIns(settings.data_dir), SignInCodes(), WrongTries()
-        self.auth = Authenticator(keys, self.named_keys, self.sign_ins, share_sessions=settings.auth.share_sessions)
+        self.shared_state = _shared_state(settings)
+        self.credentials: Credentials = (
+            LocalCredentials(settings.data_dir) if self.shared_state is None else self.shared_state.credentials
+        )
+        self.wrong_tries = WrongTries()
+        self.auth = Authenticator(keys, self.credentials, share_sessions=settings.auth.share_sessions)
         self.agents = agents or Agents(settings)
         self.discovery = discovery or Discovery(self.agents, settings.data_dir, redactor)
         self.keep_alive = settings.server.keep_alive
@@ -158,6 +161,9 @@ class Gateway:
     async def _open(self, settings: Settings, data_dir: Path) -> None:
         self._readiness = ReadinessCheck(self.store, {data_dir, self.store.folder or data_dir})
         instance = _instance(data_dir)
+        encryption = SecretEncryption(data_dir, encryption_key(settings))
+        if self.shared_state is not None:
+            await self.shared_state.open(self.store, instance, encryption)
         if (data_dir / "acp").is_dir() and not settings.store.url:
             # Before the recovery, which ends runs that were under way in them.
             imported = await import_earlier_acp_stores(self.store, data_dir)
@@ -187,7 +193,7 @@ class Gateway:
         self._mcp = McpHost(self.redactor, agent_connection_limit(chosen.live_agents))
         shared = SharedServices(
             self.store,
-            SecretEncryption(data_dir),
+            encryption,
             self.redactor,
             spawner,
             limits,
@@ -202,7 +208,7 @@ class Gateway:
             chosen.answer,
             settings.store.durability == "stored-first",
         )
-        admission = AdmissionControl(chosen)
+        admission = AdmissionControl(chosen, self.shared_state.turns if self.shared_state is not None else None)
         self.sessions = Sessions(self.agents, shared, admission, chosen.sleep_after, self.node)
         self.search = SessionSearch(self.store, self.sessions.changes)
         self.conversations = Conversations(self.agents, self.sessions, settings.openai.tools)
@@ -327,6 +333,8 @@ class Gateway:
             self._closed = True
             await self.stop_runs()
             await all_ended([self._mcp.close(), self._retention.close(), self.search.close(), self.worktrees.close()])
+            if self.shared_state is not None:
+                await all_ended([self.shared_state.close()])
             if self.node is not None:
                 await all_ended([asyncio.wait_for(self.node.stop(), CLOSE_TIMEOUT)])
             abandoning = asyncio.get_running_loop().call_later(CLOSE_TIMEOUT, self.store.abandon)
@@ -337,6 +345,15 @@ class Gateway:
 def _folders_of_sessions(data_dir: Path) -> list[Path]:
     """The folders with files that only sessions of this data directory can have left."""
     return [data_dir / name for name in ("state", "transcripts") if any((data_dir / name).glob("sess_*"))]
+
+
+def _shared_state(settings: Settings) -> SharedState | None:
+    """What a node shares with the others; None for a daemon that is no node."""
+    if not settings.node.address:
+        return None
+    from gateway.nodes.shared_state import SharedState
+
+    return SharedState(settings.limits)
 
 
 def _instance(data_dir: Path) -> str:

@@ -196,7 +196,7 @@ def _missing_variables(settings: Settings, manager: Systemd | Launchd, environ: 
     from gateway.agents.environment import process_environment
 
     known = manager.variables()
-    given = {name for name in environ if name == "PORTICO_API_KEY"}
+    given = environ.keys() & {"PORTICO_API_KEY", "PORTICO_ENCRYPTION_KEY", "PORTICO_NODE_KEYS"}
     for agent in Agents(settings):
         given |= process_environment(environ, agent.info.env, {}).keys() - process_environment(environ, (), {}).keys()
     given |= {name for name in environ if name.upper().endswith("_PROXY") or name in ("SSL_CERT_FILE", "NODE_EXTRA_CA_CERTS")}

@@ -8,8 +8,7 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
 
-from drivers.runtime.file_threads import in_thread
-from gateway.errors import BadRequest, Conflict, Forbidden, NotFound, StoreUnavailable, Unauthorized
+from gateway.errors import BadRequest, Conflict, Forbidden, KeysUnchecked, NotFound, Unauthorized
 from gateway.gateway import Gateway
 from gateway.protocols.authenticated_routes import CurrentCaller, authenticated_route, unauthenticated_body, with_body
 from gateway.protocols.authorization import authorization, cookie_name, is_from_own_page
@@ -68,7 +67,7 @@ def router(gateway: Gateway) -> APIRouter:
         base = f"{request.url.scheme}://{request.headers['host']}/console/"
         if gateway.auth.is_off:
             return SignInCode(code=None, expires_in=int(CODE_SECONDS), url=base)
-        code = gateway.sign_in_codes.make(gateway.auth.identity(authorization(request.headers)))
+        code = await gateway.credentials.make_code(gateway.auth.identity(authorization(request.headers)))
         return SignInCode(code=code, expires_in=int(CODE_SECONDS), url=f"{base}#code={code}")
 
     @public.post(
@@ -83,11 +82,8 @@ def router(gateway: Gateway) -> APIRouter:
     )
     async def sign_in(body: SignInRequest, request: Request, response: Response) -> NewSignIn:
         """Sign a browser in: it gets a cookie, and a token for the header `X-Portico-Sign-In`; both are needed."""
-        identity = _identity(gateway, body, request)
-        try:
-            secrets = await in_thread(gateway.sign_ins.begin, identity)
-        except OSError as error:
-            raise StoreUnavailable(f"the sign-in cannot be stored in the data directory: {error.strerror}") from None
+        identity = await _identity(gateway, body, request)
+        secrets = await gateway.credentials.begin_sign_in(identity)
         _set_cookie(response, request, secrets.cookie, COOKIE_SECONDS)
         response.headers["Cache-Control"] = "no-store"
         return NewSignIn(**_state(gateway, secrets, identity.name), token=secrets.token)
@@ -104,7 +100,7 @@ def router(gateway: Gateway) -> APIRouter:
         secrets = authorization(request.headers)
         if not isinstance(secrets, SignInSecrets):
             raise NotFound("this request is not authenticated by a sign-in, which could end")
-        await in_thread(gateway.sign_ins.end, secrets)
+        await gateway.credentials.end_sign_in(secrets)
         response = Response(status_code=204)
         _set_cookie(response, request, "", 0)
         return response
@@ -136,7 +132,7 @@ def _sign_in_route(gateway: Gateway) -> type[StrictJsonRoute]:
     return SignInRoute
 
 
-def _identity(gateway: Gateway, body: SignInRequest, request: Request) -> KeyIdentity:
+async def _identity(gateway: Gateway, body: SignInRequest, request: Request) -> KeyIdentity:
     if gateway.auth.is_off:
         raise Conflict("this gateway was started with --no-auth: it needs no sign-in")
     if not is_from_own_page(request.headers):
@@ -147,7 +143,7 @@ def _identity(gateway: Gateway, body: SignInRequest, request: Request) -> KeyIde
     if body.code is not None:
         # Not limited: nobody guesses 192 random bits, and who shares the address of the user, as all of this machine do, must not
         # keep them from signing in.
-        found = gateway.sign_in_codes.use(body.code)
+        found = await gateway.credentials.use_code(body.code)
         if found is None:
             raise Unauthorized("this code was used before, or is older than a minute: `portico open` makes a new one")
         return found
@@ -155,6 +151,8 @@ def _identity(gateway: Gateway, body: SignInRequest, request: Request) -> KeyIde
     gateway.wrong_tries.check(client)
     try:
         return gateway.auth.identity(f"Bearer {body.key}")
+    except KeysUnchecked:
+        raise
     except Unauthorized:
         gateway.wrong_tries.add(client)
         raise Unauthorized("this API key is unknown; `portico key` prints the key") from None

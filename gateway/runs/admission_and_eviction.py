@@ -5,8 +5,8 @@ Where all agent slots are taken, it chooses the idle agent that makes way. It st
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Protocol
 
 from gateway.config import LimitSettings
@@ -36,11 +36,24 @@ class Occupant(Protocol):
         """End the agent soon. The turn and the history are kept."""
 
 
-class AdmissionControl:
-    """The slots of the daemon. Occupants are known by the id of their log, from `add` to `remove`."""
+class SharedTurns(Protocol):
+    """The turns of each key on all nodes of a cluster."""
 
-    def __init__(self, limits: LimitSettings) -> None:
-        self._limits = limits
+    async def take(self, log_id: str, owner: str | None) -> None:
+        """Count a turn of this log. Raises TooMany if its key may have no more, or StoreUnavailable; then it does not count."""
+
+    def release(self, log_id: str) -> None:
+        """Count it no more, soon. A log that has none is ignored."""
+
+
+class AdmissionControl:
+    """The slots of the daemon. Occupants are known by the id of their log, from `add` to `remove`.
+
+    Of a node of a cluster, `shared` has what holds for all nodes: the turns of a key. The other limits are of this machine.
+    """
+
+    def __init__(self, limits: LimitSettings, shared: SharedTurns | None = None) -> None:
+        self._limits, self._shared = limits, shared
         self._occupants: dict[str, Occupant] = {}
         self._starting: dict[str, str | None] = {}
         self._closing = False
@@ -58,10 +71,12 @@ class AdmissionControl:
     def add(self, log_id: str, occupant: Occupant) -> None:
         """Count what an occupant holds from now on."""
         self._occupants[log_id] = occupant
+        self._settle(log_id)
 
     def remove(self, log_id: str) -> None:
         """An occupant holds nothing any more."""
         self._occupants.pop(log_id, None)
+        self._settle(log_id)
 
     def close(self) -> None:
         """Admit nothing any more."""
@@ -72,21 +87,33 @@ class AdmissionControl:
         if self._closing:
             raise ShuttingDown("the gateway is shutting down; try again when it is back")
 
-    @contextmanager
-    def turn(self, log_id: str, owner: str | None, *, new_agent: bool) -> Iterator[None]:
+    @asynccontextmanager
+    async def turn(self, log_id: str, owner: str | None, *, new_agent: bool) -> AsyncIterator[None]:
         """Hold a slot for a turn and, with `new_agent`, one for its agent, until what starts here counts as an occupant's.
 
-        Raises TooMany, ShuttingDown; then nothing has changed.
+        Raises TooMany, ShuttingDown, on a node also StoreUnavailable; then nothing has changed.
         """
         self.refuse_if_closing()
         self._take_turn(log_id, owner)
-        if new_agent:
-            self._take_agent(log_id)
         self._starting[log_id] = owner
         try:
+            if self._shared is not None:
+                await self._shared.take(log_id, owner)
+                self.refuse_if_closing()
+            if new_agent:
+                self._take_agent(log_id)
             yield
         finally:
             del self._starting[log_id]
+            self._settle(log_id)
+
+    def _settle(self, log_id: str) -> None:
+        """Release the turn of a log on all nodes once it does not run here."""
+        if self._shared is None or log_id in self._starting:
+            return
+        occupant = self._occupants.get(log_id)
+        if occupant is None or not occupant.busy:
+            self._shared.release(log_id)
 
     def has_free_agent_slot(self, log_id: str) -> bool:
         """Whether this occupant could have an agent without the end of another's. False once `close` was called."""

@@ -12,9 +12,11 @@ from weakref import WeakValueDictionary
 from pydantic_core import to_json
 
 from gateway.errors import Conflict
-from gateway.store import IntegrityError, KeyRecord, Store
+from gateway.store import KeyRecord, KeyStored, Store
 
 Answer = TypeVar("Answer")
+ATTEMPTS = 3
+"""To start what a request asks for, where other nodes have begun the same and failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,20 +62,27 @@ class Idempotency:
         if key is None:
             return await start()
         async with self._locks.setdefault(key.key, asyncio.Lock()):
-            known = await self._store.idempotency_keys.get(key.key)
-            if known is not None and known.provisional and find is not None:
-                known = await self._confirmed(known, await find(known))
-            if known is None:
+            for _ in range(ATTEMPTS):
+                known = await self._known(key, find)
+                if known is not None:
+                    break
                 try:
                     return await start()
-                except IntegrityError:
-                    # Another node of a cluster has stored the key meanwhile.
-                    known = await self._store.idempotency_keys.get(key.key)
-                    if known is None:
-                        raise
+                except KeyStored as error:
+                    # By another node of the cluster, which has no part in the lock. `start` has changed nothing.
+                    stored_elsewhere = error
+            else:
+                # What the others began has failed each time.
+                raise stored_elsewhere
         if known.digest != key.digest:
             raise Conflict("this idempotency key belongs to another request; a new request takes a new key")
         return await again(known)
+
+    async def _known(self, key: IdempotencyKey, find: Callable[[KeyRecord], Awaitable[int | None]] | None) -> KeyRecord | None:
+        known = await self._store.idempotency_keys.get(key.key)
+        if known is not None and known.provisional and find is not None:
+            return await self._confirmed(known, await find(known))
+        return known
 
     async def _confirmed(self, known: KeyRecord, first_seq: int | None) -> KeyRecord | None:
         if first_seq is None:

@@ -168,7 +168,7 @@ class TaskRunner:
         start = InterruptibleStart()
         self._starts.add(start)
         try:
-            with self._admission.turn(task_id, task.owner, new_agent=True):
+            async with self._admission.turn(task_id, task.owner, new_agent=True):
                 return await self._begin(start, task, key, task_id, entry, base)
         finally:
             self._starts.discard(start)

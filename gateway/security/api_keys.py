@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gateway.config import AGENT_NAME, Settings
-from gateway.errors import ConfigError
+from gateway.errors import ConfigError, InvalidSettings
 from gateway.private_files import FILE_MODE, private_directory
 from gateway.security.secret_files import read_or_create
 
@@ -34,12 +34,39 @@ USED_AT_INTERVAL = 60.0
 def default_api_keys(settings: Settings, environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:
     """Return PORTICO_API_KEY and the keys of the configuration. Without either, return the key in the data directory.
 
-    That key is generated at the first call.
+    That key is generated at the first call. Raises InvalidSettings without either on a node of a cluster: each node would have
+    another one.
     """
     given = [*settings.auth.keys]
     if from_env := environ.get("PORTICO_API_KEY", "").strip():
         given.insert(0, from_env)
-    return tuple(given) or (read_or_create(settings.data_dir / "api-key", lambda: "pk-" + secrets.token_urlsafe(32)),)
+    if not given and settings.node.address:
+        raise InvalidSettings(
+            "a node needs a default key that all nodes have: set PORTICO_API_KEY, or auth.keys in the configuration, to the same "
+            "on each of them; make one with `openssl rand -hex 32`"
+        )
+    return tuple(given) or (read_or_create(settings.data_dir / "api-key", _random_key),)
+
+
+def new_key(name: str) -> str:
+    """Return a random key for a client. Raises ConfigError if the name cannot be one."""
+    if not re.fullmatch(AGENT_NAME, name):
+        raise ConfigError("a key's name is letters, digits, '.', '_' and '-', 64 at most, and starts with a letter or digit")
+    return _random_key()
+
+
+def name_in_use(used: str) -> ConfigError:
+    """Return the error for a name that differs at most in case from that of a key."""
+    return ConfigError(f"there is a key {used!r} already; take another name, or `portico key remove {used}` first")
+
+
+def no_key(name: str) -> ConfigError:
+    """Return the error for a name that no key has."""
+    return ConfigError(f"there is no key {name!r}; `portico key list` shows those there are")
+
+
+def _random_key() -> str:
+    return "pk-" + secrets.token_urlsafe(32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,15 +86,13 @@ class NamedKeys:
 
     def add(self, name: str) -> str:
         """Create a key and return it; only its hash is stored. Raises ConfigError if the name is in use or cannot be one."""
-        if not re.fullmatch(AGENT_NAME, name):
-            raise ConfigError("a key's name is letters, digits, '.', '_' and '-', 64 at most, and starts with a letter or digit")
+        key = new_key(name)
         private_directory(self._folder.parent)
         private_directory(self._folder)
-        key = "pk-" + secrets.token_urlsafe(32)
         with self._lock():
             # Names of workspaces, which some file systems compare without case.
             for used in [known.name for _, known in self._files() if known.name.casefold() == name.casefold()]:
-                raise ConfigError(f"there is a key {used!r} already; take another name, or `portico key remove {used}` first")
+                raise name_in_use(used)
             # Written to a temporary file of mode 0600 and renamed: another process never reads half of it.
             descriptor, temporary = tempfile.mkstemp(dir=self._folder, prefix=".")
             os.fchmod(descriptor, FILE_MODE)
@@ -82,7 +107,7 @@ class NamedKeys:
         for file, known in self._files():
             if known.name == name:
                 return file.unlink(missing_ok=True)
-        raise ConfigError(f"there is no key {name!r}; `portico key list` shows those there are")
+        raise no_key(name)
 
     def all(self) -> list[NamedKey]:
         """Return all keys, the oldest first. Damaged files are skipped with a warning."""

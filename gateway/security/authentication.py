@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from gateway.errors import Unauthorized
-from gateway.security.api_keys import NamedKeys
+from gateway.security.credentials import KnownCredentials
 from gateway.security.loopback import is_direct_and_local
-from gateway.security.sign_ins import KeyIdentity, SignIn, SignIns, SignInSecrets, digest_of_key
+from gateway.security.sign_ins import KeyIdentity, SignIn, SignInSecrets, digest_of_key
 
 Authorization = str | SignInSecrets | None
 """An Authorization header, or what stands for it in a request of the console's page."""
@@ -61,11 +61,11 @@ class Authenticator:
     With `share_sessions`, callers with named keys see every session.
     """
 
-    def __init__(self, keys: Iterable[str], named: NamedKeys, sign_ins: SignIns, *, share_sessions: bool = False) -> None:
+    def __init__(self, keys: Iterable[str], known: KnownCredentials, *, share_sessions: bool = False) -> None:
         given = tuple(keys)
         self._keys = [key.encode() for key in given]
         self._default = [KeyIdentity(None, digest_of_key(key)) for key in given]
-        self._named, self._sign_ins, self._share = named, sign_ins, share_sessions
+        self._known, self._share = known, share_sessions
 
     @property
     def is_off(self) -> bool:
@@ -109,18 +109,18 @@ class Authenticator:
         # A list, so that every key is compared: the time must not depend on which one matches.
         if any([hmac.compare_digest(key.encode(), known) for key in given for known in self._keys]):
             return ADMINISTRATOR
-        for name in map(self._named.name_of, given):
+        for name in map(self._known.name_of, given):
             if name is not None:
                 return Caller(name, self._share)
         raise Unauthorized(f"this API key is unknown: {HOW_TO_AUTHENTICATE}")
 
     def _signed_in(self, given: SignInSecrets) -> tuple[SignIn, KeyIdentity]:
         """Return a sign-in with the key that it was made by, which is still valid. Raises Unauthorized."""
-        found = self._sign_ins.find(given)
+        found = self._known.find(given)
         if found is None:
             raise Unauthorized(SIGNED_OUT)
         if found.name is not None:
-            keys = [KeyIdentity(found.name, found.key)] if self._named.has(found.name, found.key) else []
+            keys = [KeyIdentity(found.name, found.key)] if self._known.has(found.name, found.key) else []
         else:
             keys = [identity for identity in self._default if found.is_by(identity, given.cookie)]
         if not keys:

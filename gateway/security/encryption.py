@@ -1,14 +1,16 @@
-"""Encrypts the secret options of sessions at rest, with a key in the data directory (mode 0600)."""
+"""Encrypts the secret options of sessions at rest, with a key in the data directory (mode 0600), or that of a cluster."""
 
 from __future__ import annotations
 
 import json
 import logging
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gateway.errors import AgentProblem
+from gateway.config import Settings
+from gateway.errors import AgentProblem, ConfigError, InvalidSettings
 from gateway.security.secret_files import read_or_create
 
 if TYPE_CHECKING:
@@ -17,15 +19,44 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
+KEY_FILE = "vault-key"
+"""The file in the data directory."""
+SHARED_KEY = "PORTICO_ENCRYPTION_KEY"
+HOW_TO_MAKE_A_KEY = "make one with `openssl rand -base64 32`, or take the file vault-key of a gateway whose store was copied"
+_CHECKED = {"checked": "portico"}
+
+
 class SecretsUnreadable(Exception):
     """The ciphertext cannot be decrypted. The text names the key file."""
 
 
-class SecretEncryption:
-    """Encrypts and decrypts mappings of secrets. The key file is created at the first encryption."""
+def encryption_key(settings: Settings, environ: Mapping[str, str] = os.environ) -> str | None:
+    """Return the key that a node of a cluster is configured with, as the other nodes; None for a daemon that is no node.
 
-    def __init__(self, data_dir: Path) -> None:
-        self._file = data_dir / "vault-key"
+    Raises InvalidSettings without one: each node would make its own, and could not read the secrets that another one has stored.
+    """
+    if not settings.node.address:
+        return None
+    if given := environ.get(SHARED_KEY, "").strip():
+        return given
+    file = Path(settings.node.encryption_key_file or settings.data_dir / KEY_FILE)
+    try:
+        return file.expanduser().read_text().strip()
+    except FileNotFoundError:
+        raise InvalidSettings(
+            f"a node needs the key that all nodes encrypt the secrets of sessions with: set {SHARED_KEY} or "
+            f"node.encryption_key_file on each of them; {HOW_TO_MAKE_A_KEY}"
+        ) from None
+    except (OSError, ValueError) as error:
+        raise InvalidSettings(f"the encryption key in {file} cannot be read: {error}") from error
+
+
+class SecretEncryption:
+    """Encrypts and decrypts mappings of secrets. The key file is created at the first encryption, unless a key is given."""
+
+    def __init__(self, data_dir: Path, given: str | None = None) -> None:
+        self._file, self._given = data_dir / KEY_FILE, given
+        self._name = str(self._file) if given is None else f"the encryption key of this node ({SHARED_KEY} or its file)"
         self._fernet: Fernet | None = None
 
     def encrypt(self, secrets: Mapping[str, str]) -> bytes | None:
@@ -49,7 +80,24 @@ class SecretEncryption:
         try:
             return dict(json.loads(self._cipher(create=False).decrypt(ciphertext)))
         except InvalidToken:
-            raise SecretsUnreadable(f"{self._file} is not the key that they were encrypted with") from None
+            raise SecretsUnreadable(f"{self._name} is not the key that they were encrypted with") from None
+
+    def checked_value(self) -> str:
+        """Return a text by which `check` compares this key with that of another node. Raises ConfigError if it is no key."""
+        try:
+            return self._cipher(create=False).encrypt(json.dumps(_CHECKED).encode()).decode()
+        except SecretsUnreadable as error:
+            raise ConfigError(f"{error}; {HOW_TO_MAKE_A_KEY}") from error
+
+    def check(self, value: str) -> None:
+        """Raise ConfigError unless the node that has stored this value has the same key."""
+        try:
+            self.decrypt(value.encode())
+        except SecretsUnreadable:
+            raise ConfigError(
+                "the nodes of this cluster encrypt the secrets of sessions with another key than this node, which could not read "
+                f"them: give this node the same {SHARED_KEY} or node.encryption_key_file as the others"
+            ) from None
 
     def _cipher(self, *, create: bool) -> Fernet:
         if self._fernet is None:
@@ -57,10 +105,15 @@ class SecretEncryption:
             from cryptography.fernet import Fernet
 
             try:
-                key = read_or_create(self._file, lambda: Fernet.generate_key().decode()) if create else self._file.read_text()
-                self._fernet = Fernet(key.strip().encode())
+                key = self._given
+                if key is None:
+                    made = (
+                        read_or_create(self._file, lambda: Fernet.generate_key().decode()) if create else self._file.read_text()
+                    )
+                    key = made.strip()
+                self._fernet = Fernet(key.encode())
             except ValueError:
-                raise SecretsUnreadable(f"{self._file} is not a key") from None
+                raise SecretsUnreadable(f"{self._name} is not a key") from None
             except OSError as error:
                 raise SecretsUnreadable(f"{self._file} cannot be read: {error.strerror}") from None
         return self._fernet

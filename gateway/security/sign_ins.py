@@ -65,7 +65,7 @@ class SignIn:
 
     def is_by(self, identity: KeyIdentity, cookie: str) -> bool:
         """Whether it was made by this key."""
-        return identity.name == self.name and hmac.compare_digest(self.key, _key_of(identity, cookie))
+        return identity.name == self.name and hmac.compare_digest(self.key, compared_key(identity, cookie))
 
 
 class SignIns:
@@ -85,24 +85,23 @@ class SignIns:
         private_directory(self._folder)
         for digest in _surplus(known, identity.name, now):
             self._remove(digest)
-        made = SignInSecrets(secrets.token_urlsafe(32), secrets.token_urlsafe(32))
-        found = SignIn(identity.name, _key_of(identity, made.cookie), _digest(made.token), now)
+        made, found = new_sign_in(identity, now)
         # Written to a temporary file of mode 0600 and renamed: a daemon that is killed meanwhile leaves no half of it.
         descriptor, temporary = tempfile.mkstemp(dir=self._folder, prefix=".")
         os.fchmod(descriptor, FILE_MODE)
         with open(descriptor, "w") as file:
             json.dump({"name": found.name, "key": found.key, "token": found.token}, file)
-        os.replace(temporary, self._folder / _digest(made.cookie))
-        known[_digest(made.cookie)] = found
+        os.replace(temporary, self._folder / digest_of(made.cookie))
+        known[digest_of(made.cookie)] = found
         return made
 
     def find(self, given: SignInSecrets) -> SignIn | None:
         """Return the sign-in with these secrets, and record its use; None if there is none, or it has ended."""
         known, now = self._all(), self._clock()
         # A look-up by hash leaks nothing by its timing: only the value itself gives a chosen hash.
-        digest = _digest(given.cookie)
+        digest = digest_of(given.cookie)
         found = known.get(digest)
-        if found is None or not hmac.compare_digest(found.token, _digest(given.token)):
+        if found is None or not hmac.compare_digest(found.token, digest_of(given.token)):
             return None
         if now > found.expires_at:
             self._remove(digest)
@@ -116,7 +115,7 @@ class SignIns:
     def end(self, given: SignInSecrets) -> None:
         """End the sign-in with these secrets, if there is one. Raises OSError if it cannot be deleted."""
         if self.find(given) is not None:
-            self._remove(_digest(given.cookie))
+            self._remove(digest_of(given.cookie))
 
     def _remove(self, digest: str) -> None:
         self._all().pop(digest, None)
@@ -128,9 +127,20 @@ class SignIns:
         return self._known
 
 
+def new_sign_in(identity: KeyIdentity, now: float) -> tuple[SignInSecrets, SignIn]:
+    """Return a new sign-in of a key with its secrets."""
+    made = SignInSecrets(secrets.token_urlsafe(32), secrets.token_urlsafe(32))
+    return made, SignIn(identity.name, compared_key(identity, made.cookie), digest_of(made.token), now)
+
+
+def digest_of(text: str) -> str:
+    """Return the SHA-256 of a secret in hexadecimal digits."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
 def digest_of_key(key: str) -> str:
     """Return the SHA-256 of an API key, as in KeyIdentity."""
-    return _digest(key)
+    return digest_of(key)
 
 
 def _surplus(known: dict[str, SignIn], name: str | None, now: float) -> list[str]:
@@ -142,16 +152,13 @@ def _surplus(known: dict[str, SignIn], name: str | None, now: float) -> list[str
     return ended + own[MAX_SIGN_INS - 1 :]
 
 
-def _key_of(identity: KeyIdentity, cookie: str) -> str:
+def compared_key(identity: KeyIdentity, cookie: str) -> str:
+    """Return what a sign-in stores of the key that it is made by: `SignIn.key`."""
     # A file of a named key has its hash as its name. That of a default key, which a person may have chosen, could be guessed from
     # a plain hash.
     if identity.name is not None:
         return identity.digest
     return hmac.new(cookie.encode(), identity.digest.encode(), hashlib.sha256).hexdigest()
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _read(file: Path) -> SignIn | None:

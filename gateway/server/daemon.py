@@ -197,13 +197,13 @@ class _Daemon:
         sys.stdout.flush()
         announce_ready(url)
         if self._hints:
-            sys.stderr.write(self._hints(url, self._console_link(host, port)))
+            sys.stderr.write(self._hints(url, await self._console_link(host, port)))
 
-    def _console_link(self, host: str, port: int) -> str | None:
+    async def _console_link(self, host: str, port: int) -> str | None:
         if not self._gateway.settings.server.console:
             return None
         auth = self._gateway.auth
-        code = "" if auth.is_off else f"#code={self._gateway.sign_in_codes.make(auth.default_key)}"
+        code = "" if auth.is_off else f"#code={await self._gateway.credentials.make_code(auth.default_key)}"
         return f"{_url({'0.0.0.0': '127.0.0.1', '::': '::1'}.get(host, host), port)}/console/{code}"
 
     def _handle_signals(self) -> None:

@@ -19,7 +19,7 @@ from drivers.contract.mcp_servers import McpServer
 from drivers.contract.messages import Message, ToolMessage
 from gateway.agents.client_mcp_servers import allowed_servers, check_client_servers
 from gateway.agents.configured_agents import CWD, Agents, ConfiguredAgent
-from gateway.errors import AgentProblem, BadRequest, Conflict, Forbidden, GatewayError, NotFound, TooMany
+from gateway.errors import AgentProblem, BadRequest, Conflict, Forbidden, GatewayError, NotFound, too_many_sessions
 from gateway.events.messages import CANCELLED
 from gateway.events.turn_reader import Turn
 from gateway.observability.logs import bind_session_id
@@ -160,7 +160,8 @@ class Sessions:
             session = self._session(record, config, agent, 0, redactor)
         else:
             async with self._node.leases.creating(record.id) as store:
-                await store.sessions.create(record, bodies, waiting, key_record, copied=copied)
+                limit = self._admission.sessions_per_key
+                await store.sessions.create(record, bodies, waiting, key_record, copied=copied, limit=limit)
             session = self._session(record, config, agent, 0, redactor, self._node.leases.get(record.id))
         if waiting is not None:
             await session.restore_waiting(waiting)
@@ -232,16 +233,16 @@ class Sessions:
 
     @asynccontextmanager
     async def _counted(self, caller: Caller) -> AsyncIterator[None]:
-        """Count one session more for the caller's key, unless the body fails. Raises TooMany."""
+        """Count one session more for the caller's key, unless the body fails. Raises TooMany. The store counts those of nodes."""
         limit, owner = self._admission.sessions_per_key, caller.name
-        if not limit:
+        if not limit or self._node is not None:
             yield
             return
         async with self._counting:
             if owner not in self._counts:
                 self._counts[owner] = await self._store.sessions.count(owner)
         if self._counts[owner] >= limit:
-            raise TooMany(f"this key has {limit} sessions, and no more may be (limits.sessions_per_key); delete some")
+            raise too_many_sessions(limit)
         self._counts[owner] += 1
         try:
             yield

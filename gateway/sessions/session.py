@@ -258,7 +258,7 @@ class Session:
         await self.log.require_written()
         settings = self.config if request.settings is None else request.settings(self.config)
         settings.require_secrets()
-        with self._admitted():
+        async with self._admitted():
             if request.message is None:
                 return await self._answer(start, request, settings)
             return await self._begin(start, request, request.message, settings)
@@ -297,10 +297,10 @@ class Session:
                     f"{ids(repeated)} is answered already; nothing was done twice. GET the session to see what came of it"
                 )
 
-    @contextmanager
-    def _admitted(self) -> Iterator[None]:
+    @asynccontextmanager
+    async def _admitted(self) -> AsyncIterator[None]:
         """Hold a slot for the turn, and one for an agent where there is none, until they count by themselves."""
-        with self._admission.turn(self.id, self.owner, new_agent=not self._agent.exists):
+        async with self._admission.turn(self.id, self.owner, new_agent=not self._agent.exists):
             try:
                 yield
             finally:

@@ -6,6 +6,7 @@ It does not know what the stored JSON means: callers encode and decode it.
 from sqlalchemy.exc import IntegrityError
 
 from gateway.store.audit import AuditFilter
+from gateway.store.idempotency_keys import KeyStored
 from gateway.store.rows import (
     EXECUTION_PREFIX,
     UNNUMBERED,
@@ -39,6 +40,7 @@ __all__ = [
     "FailureRecord",
     "IntegrityError",
     "KeyRecord",
+    "KeyStored",
     "MessageRow",
     "ResponseRecord",
     "RunRecord",

@@ -6,7 +6,9 @@ import time
 from dataclasses import asdict
 
 from sqlalchemy import Connection, bindparam, delete, select, update
+from sqlalchemy.exc import IntegrityError
 
+from gateway.errors import Conflict
 from gateway.store import schema
 from gateway.store.database import Database
 from gateway.store.deletion import delete_in_parts
@@ -14,6 +16,13 @@ from gateway.store.prepared import prepared_insert
 from gateway.store.rows import EXECUTION_PREFIX, KeyRecord
 
 _INSERT = prepared_insert(schema.idempotency_keys, "key", "digest", "log_id", "first_seq", "created_at")
+
+
+class KeyStored(Conflict):
+    """Another request has stored the same idempotency key meanwhile. The write has changed nothing."""
+
+    def __init__(self) -> None:
+        super().__init__("a request with this idempotency key began at the same moment; send it again for the same answer")
 
 
 class IdempotencyKeyRepository:
@@ -30,7 +39,7 @@ class IdempotencyKeyRepository:
         return KeyRecord(**row) if row else None
 
     async def add(self, record: KeyRecord) -> None:
-        """Stores a key. Its time is now."""
+        """Stores a key. Its time is now. Raises KeyStored if it is stored already."""
         await self._database.write(lambda connection: insert_key(connection, record))
 
     async def update(self, key: str, first_seq: int) -> None:
@@ -54,5 +63,8 @@ class IdempotencyKeyRepository:
 
 
 def insert_key(connection: Connection, record: KeyRecord) -> None:
-    """Stores a key within a transaction."""
-    _INSERT.execute(connection, {**asdict(record), "created_at": time.time()})
+    """Stores a key within a transaction. Raises KeyStored if it is stored already."""
+    try:
+        _INSERT.execute(connection, {**asdict(record), "created_at": time.time()})
+    except IntegrityError as error:
+        raise KeyStored from error

@@ -46,7 +46,7 @@ def _add_message_numbers(op: Operations) -> None:
 
 def _add_table(op: Operations) -> None:
     # `create_all` has created it: `failures` in version 6, `session_usage` in version 7, `responses` and `conversations` in
-    # version 8, `worktrees`, `nodes` and `leases` in version 10. Nothing of older runs or sessions is in them.
+    # version 8, `worktrees` and the tables of a cluster in version 10. Nothing of older runs or sessions is in them.
     pass
 
 

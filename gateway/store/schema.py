@@ -42,6 +42,8 @@ sessions = Table(
     # The id of the session whose messages it began with, which may have been deleted since.
     Column("forked_from", String(64)),
     Index("sessions_newest", "created_at", "id"),
+    # Nodes of a cluster count the sessions of an owner at each creation.
+    Index("sessions_owner", "owner").ddl_if(dialect="postgresql"),
 )
 
 messages = Table(
@@ -246,3 +248,53 @@ leases = Table(
 )
 # Few of the rows are in it: those that are not released.
 Index("leases_held", leases.c.node, sqlite_where=leases.c.expires_at > 0, postgresql_where=leases.c.expires_at > 0)
+
+# What follows is used in a cluster of nodes only (gateway/store/shared.py). Values that all nodes share.
+shared_values = Table(
+    "shared_values",
+    metadata,
+    Column("name", String(64), primary_key=True),
+    Column("value", Text, nullable=False),
+)
+
+# Named API keys by their SHA-256. Names differ in more than their case.
+named_keys = Table(
+    "named_keys",
+    metadata,
+    Column("digest", String(64), primary_key=True),
+    Column("name", String(64), nullable=False),
+    Column("folded_name", String(64), nullable=False, unique=True),
+    Column("created_at", Float, nullable=False),
+    Column("used_at", Float),
+)
+
+# Sign-ins of the console by the SHA-256 of their cookie: security/sign_ins.SignIn.
+sign_ins = Table(
+    "sign_ins",
+    metadata,
+    Column("cookie", String(64), primary_key=True),
+    Column("name", String(64)),
+    Column("key", String(64), nullable=False),
+    Column("token", String(64), nullable=False),
+    Column("used_at", Float, nullable=False),
+)
+
+# Codes that sign in once, by their SHA-256, until `expires_at` of the database's clock.
+sign_in_codes = Table(
+    "sign_in_codes",
+    metadata,
+    Column("digest", String(64), primary_key=True),
+    Column("name", String(64)),
+    Column("key", String(64), nullable=False),
+    Column("expires_at", Float, nullable=False),
+)
+
+# Turns that count for the limit of their key, from before their start to their end. `owner` is the name of the key, empty for all
+# default keys. Those of a node without a heartbeat do not count.
+turn_slots = Table(
+    "turn_slots",
+    metadata,
+    Column("log_id", String(64), primary_key=True),
+    Column("owner", String(64), nullable=False, index=True),
+    Column("node", String(64), nullable=False),
+)

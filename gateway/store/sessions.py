@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from sqlalchemy import ColumnElement, Connection, Select, delete, func, insert, select, tuple_, update
 
+from gateway.errors import too_many_sessions
 from gateway.store import schema
 from gateway.store.database import Database
 from gateway.store.failures import failure_reasons
@@ -18,6 +19,9 @@ from gateway.store.messages import copy_messages, insert_messages
 from gateway.store.rows import Cursor, KeyRecord, MessageRow, RunRecord, SessionDetails, SessionListRow, SessionRecord
 from gateway.store.runs import insert_run, last_runs
 from gateway.store.session_usage import usage_of_sessions
+
+UNLOCKED_SESSIONS = 1000
+"""A key that has so many sessions fewer than it may have gets one more without a lock: so many are not created at one time."""
 
 
 class SessionRepository:
@@ -34,14 +38,18 @@ class SessionRepository:
         key: KeyRecord | None = None,
         *,
         copied: tuple[str, int] | None = None,
+        limit: int = 0,
     ) -> None:
         """Stores a session with its first messages (JSON texts), the run that waits for their answers, and the request's key.
 
-        `copied` is the id of another session, and how many of its messages come before them.
+        `copied` is the id of another session, and how many of its messages come before them. `limit` is how many sessions its
+        owner may have, 0 for any number. Raises TooMany for one more.
         """
         values = {**asdict(record), "config": json.dumps(record.config)}
 
         def transaction(connection: Connection) -> None:
+            if limit:
+                _require_fewer(connection, record.owner, limit)
             connection.execute(insert(schema.sessions).values(**values))
             if copied is not None:
                 copy_messages(connection, record.id, *copied)
@@ -196,6 +204,21 @@ def _list_rows() -> Select[Any]:
 
 
 _LIST_ROWS = _list_rows()
+
+
+def _require_fewer(connection: Connection, owner: str | None, limit: int) -> None:
+    """Raise TooMany if an owner has as many sessions as it may have, on whatever node they were created."""
+    query = select(func.count()).select_from(schema.sessions).where(schema.sessions.c.owner == owner)
+    count = int(connection.execute(query).scalar_one())
+    if count >= limit - UNLOCKED_SESSIONS:
+        # Imported where it is used: only nodes of a cluster have a limit here.
+        from gateway.store.shared_values import set_value
+
+        # Another node that is about to store one waits, and counts this one.
+        set_value(connection, "sessions_per_key", "")
+        count = int(connection.execute(query).scalar_one())
+    if count >= limit:
+        raise too_many_sessions(limit)
 
 
 def _last_events() -> Select[tuple[str, int | None]]:

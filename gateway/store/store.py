@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from gateway.store.fencing import Fence
     from gateway.store.leases import LeaseRepository
     from gateway.store.nodes import NodeRepository
+    from gateway.store.shared import SharedRepositories
 
 
 class Store:
@@ -90,6 +91,12 @@ class Store:
         from gateway.store.leases import LeaseRepository
 
         return LeaseRepository(self._database)
+
+    @cached_property
+    def shared(self) -> SharedRepositories:
+        from gateway.store.shared import SharedRepositories
+
+        return SharedRepositories(self._database)
 
     def fenced(self, fence: Fence) -> Store:
         """Returns the same repositories, whose writes raise LeaseLost and change nothing unless the lease is in force."""

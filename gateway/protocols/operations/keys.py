@@ -8,7 +8,6 @@ import re
 from fastapi import APIRouter, Response
 from pydantic import Field
 
-from drivers.runtime.file_threads import in_thread
 from gateway.config import AGENT_NAME
 from gateway.errors import BadRequest, ConfigError, Conflict, Forbidden, NotFound
 from gateway.gateway import Gateway
@@ -60,7 +59,7 @@ def router(gateway: Gateway) -> APIRouter:
     @routes.get("/v1/keys", openapi_extra=LIST)
     async def list_keys(administrator: CurrentAdministrator) -> KeysResponse:
         """List the named keys, the oldest first. Default keys are not among them."""
-        found = await in_thread(gateway.named_keys.all)
+        found = await gateway.credentials.keys()
         return KeysResponse(
             keys=[
                 KeyInfo(
@@ -79,7 +78,7 @@ def router(gateway: Gateway) -> APIRouter:
         if not re.fullmatch(AGENT_NAME, request.name):
             raise BadRequest("name: letters, digits, '.', '_' and '-', 64 at most, and a letter or digit first")
         try:
-            key = await in_thread(gateway.named_keys.add, request.name)
+            key = await gateway.credentials.add_key(request.name)
         except ConfigError as error:
             raise Conflict(str(error)) from error
         log.info("a key %r was created by an administrator", request.name)
@@ -91,7 +90,7 @@ def router(gateway: Gateway) -> APIRouter:
         """Revoke a key: its next request gets a 401, and its open streams end. Its sessions stay."""
         _require_authentication(gateway)
         try:
-            await in_thread(gateway.named_keys.remove, name)
+            await gateway.credentials.remove_key(name)
         except ConfigError as error:
             raise NotFound(f"there is no key {name[:64]!r}; GET /v1/keys lists those there are") from error
         log.info("the key %r was removed by an administrator", name)

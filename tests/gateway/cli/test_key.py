@@ -11,11 +11,11 @@ from click.testing import CliRunner, Result
 from gateway.cli.main import main
 from gateway.config import parse
 from gateway.errors import ConfigError
-from gateway.security.api_keys import NamedKeys, default_api_keys
+from gateway.security.api_keys import default_api_keys
 from gateway.security.authentication import ADMINISTRATOR, Authenticator
+from gateway.security.credentials import LocalCredentials
 from gateway.security.loopback import is_loopback
 from gateway.security.secret_files import read_or_create
-from gateway.security.sign_ins import SignIns
 from tests.conftest import write_config
 from tests.gateway.portico_command import PorticoCommand
 
@@ -66,7 +66,7 @@ def test_configured_keys_take_precedence_over_the_key_file(tmp_path: Path) -> No
 def test_all_configured_keys_are_valid(tmp_path: Path) -> None:
     settings = parse({"auth": {"keys": ["first-of-config", "second-of-config"]}})
     assert default_api_keys(settings, {"PORTICO_API_KEY": "from-env"}) == ("from-env", "first-of-config", "second-of-config")
-    auth = Authenticator(default_api_keys(settings, {}), NamedKeys(tmp_path), SignIns(tmp_path))
+    auth = Authenticator(default_api_keys(settings, {}), LocalCredentials(tmp_path))
     for valid in ("first-of-config", "second-of-config"):
         assert auth.check(f"Bearer {valid}") == ADMINISTRATOR
 

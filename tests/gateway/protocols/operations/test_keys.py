@@ -70,7 +70,7 @@ async def test_named_key_may_not_manage_keys(portico: RunningGateway) -> None:
 
 async def test_keys_are_not_changed_where_authentication_is_off(tmp_path: Path) -> None:
     async with serve_gateway(Gateway(parse(gateway_config(tmp_path)), (), Redactor())) as running:
-        running.gateway.named_keys.add("phone")
+        await running.gateway.credentials.add_key("phone")
         assert [key["name"] for key in await listed(running)] == ["phone"]
         for request in (running.client.post("/v1/keys", json={"name": "more"}), running.client.delete("/v1/keys/phone")):
             assert "portico key" in await expect_error(request, 403)

@@ -1,0 +1,35 @@
+"""The named keys of all nodes of a cluster, as they are in the store. `portico key` changes them while the nodes run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from gateway.security.api_keys import NamedKey, name_in_use, new_key, no_key
+from gateway.security.sign_ins import digest_of
+from gateway.store.credentials import CredentialRepository, NamedKeyRow
+
+
+class SharedKeys:
+    """The keys by their names; only their hashes are stored. `clock` returns seconds since the epoch."""
+
+    def __init__(self, repository: CredentialRepository, clock: Callable[[], float] = time.time) -> None:
+        self._repository, self._clock = repository, clock
+
+    async def keys(self) -> list[NamedKey]:
+        """As KeyStorage."""
+        rows = (await self._repository.all()).keys
+        return [NamedKey(row.name, row.created_at, row.used_at) for row in rows]
+
+    async def add_key(self, name: str) -> str:
+        """As KeyStorage."""
+        key = new_key(name)
+        used = await self._repository.add_key(NamedKeyRow(digest_of(key), name, self._clock(), None))
+        if used is not None:
+            raise name_in_use(used)
+        return key
+
+    async def remove_key(self, name: str) -> None:
+        """As KeyStorage."""
+        if not await self._repository.remove_key(name):
+            raise no_key(name)

@@ -1,0 +1,31 @@
+"""What holds for all nodes of a cluster together: the credentials, and the limits of a key."""
+
+from __future__ import annotations
+
+from gateway.config import LimitSettings
+from gateway.nodes.shared_credentials import SharedCredentials
+from gateway.nodes.shared_turns import SharedTurns
+from gateway.security.encryption import SecretEncryption
+from gateway.store import Store
+
+ENCRYPTION = "encryption"
+"""The name of the shared value that the first node stores, encrypted with the key that all of them must have."""
+
+
+class SharedState:
+    """The part of one node. `await open(...)` before the first request."""
+
+    def __init__(self, limits: LimitSettings) -> None:
+        self.credentials = SharedCredentials()
+        self.turns = SharedTurns(limits.turns_per_key)
+
+    async def open(self, store: Store, node: str, encryption: SecretEncryption) -> None:
+        """Begin to use the store. Raises ConfigError if this node encrypts secrets with another key than the others."""
+        shared = store.shared
+        encryption.check(await shared.values.get_or_add(ENCRYPTION, encryption.checked_value()))
+        await self.turns.open(shared.turn_slots, node)
+        await self.credentials.open(shared.credentials)
+
+    async def close(self) -> None:
+        await self.turns.close()
+        await self.credentials.close()

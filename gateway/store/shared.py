@@ -1,0 +1,17 @@
+"""What only the nodes of a cluster ask of the store. A daemon that is no node does not import it."""
+
+from __future__ import annotations
+
+from gateway.store.credentials import CredentialRepository
+from gateway.store.database import Database
+from gateway.store.shared_values import SharedValueRepository
+from gateway.store.turn_slots import TurnSlotRepository
+
+
+class SharedRepositories:
+    """The repositories of what all nodes share: `Store.shared`."""
+
+    def __init__(self, database: Database) -> None:
+        self.values = SharedValueRepository(database)
+        self.credentials = CredentialRepository(database)
+        self.turn_slots = TurnSlotRepository(database)

@@ -1,0 +1,56 @@
+"""Single values that all nodes of a cluster share, by their names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import Connection, bindparam, select
+
+from gateway.store import schema
+from gateway.store.database import Database
+
+_TABLE = schema.shared_values
+_GET = select(_TABLE.c.value).where(_TABLE.c.name == bindparam("of_name"))
+
+
+class SharedValueRepository:
+    """Texts by their names."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def get(self, name: str) -> str | None:
+        """Returns a value; None if there is none of that name."""
+        return await self._database.read(lambda connection: read_value(connection, name))
+
+    async def get_or_add(self, name: str, value: str) -> str:
+        """Stores a value unless there is one of that name. Returns the one that is stored then: of nodes that start at the
+        same time, all get the same."""
+
+        def transaction(connection: Connection) -> str:
+            connection.execute(_insert(connection, name, value).on_conflict_do_nothing()).close()
+            return str(read_value(connection, name))
+
+        return await self._database.write(transaction)
+
+
+def read_value(connection: Connection, name: str) -> str | None:
+    """Returns a value within a transaction; None if there is none of that name."""
+    found: str | None = connection.execute(_GET, {"of_name": name}).scalar()
+    return found
+
+
+def set_value(connection: Connection, name: str, value: str) -> None:
+    """Stores a value within a transaction, and locks its row until the end of that."""
+    statement = _insert(connection, name, value)
+    connection.execute(statement.on_conflict_do_update(index_elements=[_TABLE.c.name], set_={"value": value})).close()
+
+
+def _insert(connection: Connection, name: str, value: str) -> Any:
+    # The dialect of the connection is imported already, the other one may not be installed.
+    insert: Any
+    if connection.dialect.name == "postgresql":
+        from sqlalchemy.dialects.postgresql import insert
+    else:
+        from sqlalchemy.dialects.sqlite import insert
+    return insert(_TABLE).values(name=name, value=value)

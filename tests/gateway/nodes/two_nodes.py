@@ -1,0 +1,35 @@
+"""Two nodes of a cluster in this process, over one database of PostgreSQL."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from tests import stores
+from tests.daemon import RunningGateway, gateway_config, run_gateway
+
+ENCRYPTION_KEY = "c3ludGhldGljLWtleS1mb3ItdGVzdHMtb25seS0wMTI="
+NODE_KEY = "node-key-of-tests-0123456789abcdef0123456789"
+
+
+def node_config(folder: Path, name: str, **tables: Any) -> dict[str, Any]:
+    """Return the configuration of a node, whose store is that of all nodes of the folder."""
+    encryption, keys = folder / "encryption-key", folder / "node-keys"
+    encryption.write_text(f"{ENCRYPTION_KEY}\n")
+    keys.write_text(f"{NODE_KEY}\n")
+    with stores.use("postgresql"):
+        store = {"url": stores.store_url(folder / "cluster"), **tables.pop("store", {})}
+    node = {"address": "http://127.0.0.1:1", "encryption_key_file": str(encryption), "key_file": str(keys)}
+    return gateway_config(folder / name, node={**node, **tables.pop("node", {})}, store=store, **tables)
+
+
+@asynccontextmanager
+async def two_nodes(folder: Path, **tables: Any) -> AsyncIterator[tuple[RunningGateway, RunningGateway]]:
+    """Run two nodes that have nothing in common but their store and their keys."""
+    async with (
+        run_gateway(node_config(folder, "one", **tables)) as one,
+        run_gateway(node_config(folder, "two", **tables)) as two,
+    ):
+        yield one, two
