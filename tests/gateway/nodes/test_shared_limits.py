@@ -1,0 +1,235 @@
+"""Limits of a key that hold for all nodes together, idempotency keys, and the keys that all nodes must have."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from cryptography.fernet import Fernet
+
+from gateway.config import LimitSettings, parse
+from gateway.errors import ConfigError, InvalidSettings, TooMany
+from gateway.gateway import Gateway
+from gateway.nodes.shared_turns import SharedTurns
+from gateway.runs.admission_and_eviction import AdmissionControl
+from gateway.runs.idempotency import Idempotency, IdempotencyKey
+from gateway.security.api_keys import default_api_keys
+from gateway.security.encryption import encryption_key
+from gateway.security.redaction import Redactor
+from gateway.store import KeyRecord, KeyStored, RunRecord, SessionRecord, Store
+from gateway.store.nodes import NodeReport
+from tests import stores
+from tests.daemon import KEY, gateway_config, run_gateway
+from tests.gateway.nodes.two_nodes import node_config, two_nodes
+
+
+@pytest.fixture
+async def store_pair(tmp_path: Path) -> AsyncIterator[tuple[Store, Store]]:
+    """The store of two nodes on PostgreSQL, each with its own connections."""
+    with stores.use("postgresql"):
+        url = stores.store_url(tmp_path)
+        one, two = await Store.open(url), await Store.open(url)
+        for store, name in ((one, "one"), (two, "two")):
+            await store.nodes.start(NodeReport(id=name, address=f"http://127.0.0.1:1/{name}"), 3600)
+        yield one, two
+        await asyncio.gather(one.close(), two.close())
+
+
+@dataclass
+class Occupant:
+    """A session whose turn runs or not."""
+
+    owner: str | None
+    busy: bool = True
+    has_agent: bool = True
+    eviction_order: tuple[bool, float] | None = None
+
+    def evict(self) -> None: ...
+
+
+async def a_node(store: Store, name: str, **limits: int) -> AdmissionControl:
+    turns = SharedTurns(limits.get("turns_per_key", 0))
+    await turns.open(store.shared.turn_slots, name)
+    return AdmissionControl(LimitSettings(**limits), turns)
+
+
+async def begin(node: AdmissionControl, log_id: str, owner: str | None = "phone") -> Occupant:
+    """Begin a turn, which goes on until its `busy` is false."""
+    async with node.turn(log_id, owner, new_agent=True):
+        found = Occupant(owner)
+        node.add(log_id, found)
+    return found
+
+
+async def end(node: AdmissionControl, log_id: str, occupant: Occupant) -> None:
+    occupant.busy = False
+    node.add(log_id, occupant)
+    assert node._shared is not None
+    await node._shared.close()  # type: ignore[attr-defined]  # It waits for the release.
+
+
+async def test_turns_of_a_key_are_counted_over_all_nodes(store_pair: tuple[Store, Store]) -> None:
+    one, two = [await a_node(store, name, turns_per_key=2) for store, name in zip(store_pair, ("one", "two"), strict=True)]
+    first, _ = await begin(one, "sess_1"), await begin(two, "sess_2")
+    for node in (one, two):
+        with pytest.raises(TooMany, match=r"2 turns running.*limits.turns_per_key"):
+            await begin(node, "sess_3")
+    await begin(one, "sess_4", None)
+    await end(one, "sess_1", first)
+    await begin(two, "sess_3")
+    with pytest.raises(TooMany):
+        await begin(one, "sess_1")
+
+
+async def test_turns_that_begin_at_the_same_time_do_not_pass_the_limit(store_pair: tuple[Store, Store]) -> None:
+    nodes = [await a_node(store, name, turns_per_key=3) for store, name in zip(store_pair, ("one", "two"), strict=True)]
+    begun = await asyncio.gather(*(begin(nodes[n % 2], f"sess_{n}") for n in range(20)), return_exceptions=True)
+    assert sum(isinstance(one, Occupant) for one in begun) == 3
+    assert sum(isinstance(one, TooMany) for one in begun) == 17
+
+
+async def test_a_turn_that_is_refused_or_fails_to_start_does_not_count(store_pair: tuple[Store, Store]) -> None:
+    one, two = [await a_node(store, name, turns_per_key=1) for store, name in zip(store_pair, ("one", "two"), strict=True)]
+    for _ in range(3):
+        with pytest.raises(ZeroDivisionError):
+            async with one.turn("sess_1", "phone", new_agent=True):
+                raise ZeroDivisionError
+    assert one._shared is not None
+    await one._shared.close()  # type: ignore[attr-defined]
+    again = await begin(two, "sess_1")
+    # The same session begins its next turn before the end of the last one is stored.
+    again.busy = False
+    two.add("sess_1", again)
+    async with two.turn("sess_1", "phone", new_agent=False):
+        again.busy = True
+    with pytest.raises(TooMany):
+        await begin(one, "sess_2")
+
+
+async def test_turns_of_a_dead_node_do_not_count(store_pair: tuple[Store, Store]) -> None:
+    one, two = [await a_node(store, name, turns_per_key=1) for store, name in zip(store_pair, ("one", "two"), strict=True)]
+    await begin(one, "sess_1")
+    with pytest.raises(TooMany):
+        await begin(two, "sess_2")
+    await store_pair[0].nodes.remove("one")
+    second = await begin(two, "sess_2")
+    await end(two, "sess_2", second)
+    await store_pair[0].nodes.start(NodeReport(id="one", address="http://127.0.0.1:1/one"), 3600)
+    with pytest.raises(TooMany):
+        await begin(two, "sess_2")
+    # Its next process has none of its turns.
+    await a_node(store_pair[0], "one", turns_per_key=1)
+    await begin(two, "sess_2")
+
+
+async def test_sessions_of_a_key_are_counted_over_all_nodes(tmp_path: Path) -> None:
+    async with two_nodes(tmp_path, limits={"sessions_per_key": 3}) as (one, two):
+        body = {"agent": {"name": "echo"}}
+        created = await asyncio.gather(*((one, two)[n % 2].client.post("/aap/v3/sessions", json=body) for n in range(12)))
+        assert sorted(answer.status_code for answer in created) == [201] * 3 + [429] * 9
+        refused = next(answer for answer in created if answer.status_code == 429)
+        assert "limits.sessions_per_key" in refused.text
+        session = next(answer for answer in created if answer.status_code == 201).json()["sessionId"]
+        assert (await one.client.delete(f"/aap/v3/sessions/{session}")).status_code == 204
+        assert (await two.client.post("/aap/v3/sessions", json=body)).status_code == 201
+        assert (await one.client.post("/aap/v3/sessions", json=body)).status_code == 429
+
+
+async def test_two_equal_requests_at_two_nodes_create_one_session(tmp_path: Path) -> None:
+    async with two_nodes(tmp_path) as (one, two):
+        body = {"agent": {"name": "echo"}}
+        for n in range(5):
+            headers = {"Idempotency-Key": f"key-{n}"}
+            sent = [node.client.post("/aap/v3/sessions", json=body, headers=headers) for node in (one, two, one, two)]
+            answers = await asyncio.gather(*sent)
+            assert [answer.status_code for answer in answers] == [201] * 4, [answer.text for answer in answers]
+            assert len({answer.json()["sessionId"] for answer in answers}) == 1
+        assert len((await one.client.get("/aap/v3/sessions")).json()["sessions"]) == 5
+
+
+async def test_a_request_at_two_nodes_begins_one_run(store_pair: tuple[Store, Store]) -> None:
+    nodes = [Idempotency(store) for store in store_pair]
+    key = IdempotencyKey.of("phone", "execute", "key", ["echo", "x"])
+
+    async def execute(n: int) -> str:
+        store, task = store_pair[n % 2], f"exec_{n}"
+
+        async def start() -> str:
+            await store.runs.start(RunRecord(f"run_{n}", task, "running", None, 1), key=key.record(task, 1))
+            return task
+
+        async def again(known: KeyRecord) -> str:
+            return known.log_id
+
+        return await nodes[n % 2].once(key, start, again)
+
+    assert len(set(await asyncio.gather(*(execute(n) for n in range(10))))) == 1
+    assert len(await store_pair[0].runs.unfinished()) == 1
+
+
+async def test_a_request_whose_twin_has_failed_elsewhere_begins_again(store_pair: tuple[Store, Store]) -> None:
+    one, two = store_pair
+    key = IdempotencyKey.of("phone", "execute", "key", ["echo", "x"])
+    await one.runs.start(RunRecord("run_1", "exec_1", "running", None, 1), key=key.record("exec_1", 1))
+    starts = 0
+
+    async def start() -> str:
+        nonlocal starts
+        starts += 1
+        if starts == 1:
+            # Stored between the look-up and the start, and discarded again: its agent did not start.
+            await one.runs.discard_execution("exec_1")
+            raise KeyStored
+        return "exec_2"
+
+    async def again(known: KeyRecord) -> str:
+        raise AssertionError(known)
+
+    await two.idempotency_keys.remove(key.key)
+    assert await Idempotency(two).once(key, start, again) == "exec_2"
+
+
+async def test_a_key_that_is_stored_twice_changes_nothing(store_pair: tuple[Store, Store]) -> None:
+    one, two = store_pair
+    key = KeyRecord("key", "digest", "sess_1", 1)
+    record = SessionRecord("sess_1", "echo", created_at=1.0)
+    await one.sessions.create(record, [], None, key)
+    with pytest.raises(KeyStored):
+        await two.sessions.create(SessionRecord("sess_2", "echo", created_at=1.0), [], None, key)
+    assert await two.sessions.get("sess_2") is None
+
+
+# -- keys that all nodes have ---------------------------------------------------------------------------------------------------
+
+
+async def test_a_node_with_another_encryption_key_is_refused(tmp_path: Path) -> None:
+    config = node_config(tmp_path, "two")
+    other = tmp_path / "other-key"
+    other.write_bytes(Fernet.generate_key())
+    config["node"]["encryption_key_file"] = str(other)
+    async with run_gateway(node_config(tmp_path, "one")):
+        with pytest.raises(ConfigError, match=r"with another key than this node.*PORTICO_ENCRYPTION_KEY"):
+            await Gateway(parse(config), (KEY,), Redactor()).open()
+        other.write_text("no key")
+        with pytest.raises(ConfigError, match="is not a key; make one with"):
+            await Gateway(parse(config), (KEY,), Redactor()).open()
+
+
+def test_a_node_makes_no_key_of_its_own(tmp_path: Path) -> None:
+    config = gateway_config(tmp_path, node={"address": "http://127.0.0.1:7700"})
+    config["auth"] = {}
+    settings = parse(config)
+    with pytest.raises(InvalidSettings, match="PORTICO_API_KEY"):
+        default_api_keys(settings, {})
+    assert default_api_keys(settings, {"PORTICO_API_KEY": "given"}) == ("given",)
+    with pytest.raises(InvalidSettings, match="PORTICO_ENCRYPTION_KEY"):
+        encryption_key(settings, {})
+    assert encryption_key(settings, {"PORTICO_ENCRYPTION_KEY": " given\n"}) == "given"
+    settings.data_dir.mkdir(exist_ok=True)
+    (settings.data_dir / "vault-key").write_text("copied\n")
+    assert encryption_key(settings, {}) == "copied"
+    assert not (settings.data_dir / "api-key").exists()
+    assert encryption_key(parse(gateway_config(tmp_path)), {}) is None
