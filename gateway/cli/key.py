@@ -13,7 +13,8 @@ from gateway.cli.options import CONFIG, DATA_DIR, config_errors, load_settings, 
 
 if TYPE_CHECKING:
     from gateway.config import Settings
-    from gateway.security.credentials import KeyStorage
+    from gateway.nodes.shared_keys import SharedKeys
+    from gateway.security.api_keys import NamedKeys
 
 Result = TypeVar("Result")
 _GroupOptions = tuple[Path | None, Path | None]
@@ -45,7 +46,7 @@ def add(group: _GroupOptions, name: str, config: Path | None, data_dir: Path | N
     On the other nodes of a cluster it is valid within two seconds.
     """
     with config_errors():
-        click.echo(_on_keys(group, config, data_dir, lambda keys: keys.add_key(name)))
+        click.echo(_named_keys(group, config, data_dir, lambda keys: keys.add(name), lambda shared: shared.add_key(name)))
         click.echo(f"Only its hash is stored: save the key now. `portico key remove {name}` revokes it.", err=True)
 
 
@@ -56,7 +57,7 @@ def add(group: _GroupOptions, name: str, config: Path | None, data_dir: Path | N
 def list_keys(group: _GroupOptions, config: Path | None, data_dir: Path | None) -> None:
     """List the keys of clients: name, creation time, last use."""
     with config_errors():
-        for known in _on_keys(group, config, data_dir, lambda keys: keys.keys()):
+        for known in _named_keys(group, config, data_dir, lambda keys: keys.all(), lambda shared: shared.keys()):
             used = f"last used {_local_time(known.used_at)}" if known.used_at else "never used"
             click.echo(f"{known.name}\tmade {_local_time(known.created_at)}\t{used}")
 
@@ -69,33 +70,34 @@ def list_keys(group: _GroupOptions, config: Path | None, data_dir: Path | None) 
 def remove(group: _GroupOptions, name: str, config: Path | None, data_dir: Path | None) -> None:
     """Revoke the key of the client NAME: its next request gets 401. Its sessions stay."""
     with config_errors():
-        _on_keys(group, config, data_dir, lambda keys: keys.remove_key(name))
+        _named_keys(group, config, data_dir, lambda keys: keys.remove(name), lambda shared: shared.remove_key(name))
 
 
-def _on_keys(
-    group: _GroupOptions, config: Path | None, data_dir: Path | None, call: Callable[[KeyStorage], Awaitable[Result]]
+def _named_keys(
+    group: _GroupOptions,
+    config: Path | None,
+    data_dir: Path | None,
+    in_files: Callable[[NamedKeys], Result],
+    in_store: Callable[[SharedKeys], Awaitable[Result]],
 ) -> Result:
-    """Call a method of the named keys of the configuration: those in the data directory, or those of the nodes of a cluster."""
+    """Return what a function returns for the named keys of the data directory, or for those of the nodes of a cluster."""
+    with starting():
+        from gateway.security.api_keys import NamedKeys
+
+        settings = load_settings(config or group[0], data_dir or group[1])
+    if not settings.node.address:
+        return in_files(NamedKeys(settings.data_dir))
     with starting():
         import asyncio
 
-        settings = load_settings(config or group[0], data_dir or group[1])
-        if settings.node.address:
-            return asyncio.run(_in_store(settings, call))
-        from gateway.security.credentials import LocalCredentials
-
-        credentials = LocalCredentials(settings.data_dir)
-
-    async def called() -> Result:
-        return await call(credentials)
-
-    return asyncio.run(called())
+    return asyncio.run(_in_store(settings, in_store))
 
 
-async def _in_store(settings: Settings, call: Callable[[KeyStorage], Awaitable[Result]]) -> Result:
-    """Call it for the keys in the store, which the nodes may use meanwhile: they notice a change within two seconds."""
-    from gateway.nodes.shared_keys import SharedKeys
-    from gateway.store import Store
+async def _in_store(settings: Settings, call: Callable[[SharedKeys], Awaitable[Result]]) -> Result:
+    """Call a function with the keys in the store. Nodes that run notice a change within two seconds."""
+    with starting():
+        from gateway.nodes.shared_keys import SharedKeys
+        from gateway.store import Store
 
     store = await Store.open_unchanged(settings.store.url)
     try:

@@ -17,12 +17,12 @@ class SharedKeys:
         self._repository, self._clock = repository, clock
 
     async def keys(self) -> list[NamedKey]:
-        """As KeyStorage."""
+        """As Credentials."""
         rows = (await self._repository.all()).keys
         return [NamedKey(row.name, row.created_at, row.used_at) for row in rows]
 
     async def add_key(self, name: str) -> str:
-        """As KeyStorage."""
+        """As Credentials."""
         key = new_key(name)
         used = await self._repository.add_key(NamedKeyRow(digest_of(key), name, self._clock(), None))
         if used is not None:
@@ -30,6 +30,6 @@ class SharedKeys:
         return key
 
     async def remove_key(self, name: str) -> None:
-        """As KeyStorage."""
+        """As Credentials."""
         if not await self._repository.remove_key(name):
             raise no_key(name)

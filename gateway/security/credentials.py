@@ -28,8 +28,8 @@ class KnownCredentials(Protocol):
         """Return the sign-in with these secrets, and record its use; None if there is none, or it has ended."""
 
 
-class KeyStorage(Protocol):
-    """The named keys as they are stored. Each method raises StoreUnavailable if the store does not answer."""
+class Credentials(KnownCredentials, Protocol):
+    """What changes them. Each method raises StoreUnavailable if that cannot be stored."""
 
     async def keys(self) -> list[NamedKey]:
         """Return all keys, the oldest first."""
@@ -39,10 +39,6 @@ class KeyStorage(Protocol):
 
     async def remove_key(self, name: str) -> None:
         """Revoke a key. Raises ConfigError if no key has this name."""
-
-
-class Credentials(KnownCredentials, KeyStorage, Protocol):
-    """All of it. Each method raises StoreUnavailable if a change cannot be stored."""
 
     async def begin_sign_in(self, identity: KeyIdentity) -> SignInSecrets:
         """Store a new sign-in of a key, and return its secrets."""
