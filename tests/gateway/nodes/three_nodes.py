@@ -22,6 +22,7 @@ from gateway.sessions.session import Session, Submission
 from gateway.sessions.settings import SessionSettings
 from tests import stores
 from tests.daemon import gateway_config
+from tests.gateway.nodes.two_nodes import ENCRYPTION_KEY
 
 NEVER = 86400.0
 INTERVALS = Intervals(heartbeat=NEVER, retry=NEVER, takeover=2.0, poll=NEVER)
@@ -118,7 +119,9 @@ def permission() -> Submission:
 @asynccontextmanager
 async def run_node(folder: Path, name: str, **tables: Any) -> AsyncIterator[ClusterNode]:
     """Run a node with the data directory `name`. All nodes of a folder have one store."""
-    chosen = {"address": f"http://{name}:7700", **tables.pop("node", {})}
+    encryption = folder / "encryption-key"
+    encryption.write_text(ENCRYPTION_KEY)
+    chosen = {"address": f"http://{name}:7700", "encryption_key_file": str(encryption), **tables.pop("node", {})}
     config = gateway_config(folder, server={"data_dir": str(folder / name)}, node=chosen, **tables)
     with stores.use("postgresql"):
         config["store"] = {"url": stores.store_url(folder)}
