@@ -92,6 +92,9 @@ def check_key(settings: Settings, environ: Mapping[str, str], portico: str) -> C
         return Check(name="Key", status="ok", text="PORTICO_API_KEY of the environment")
     if settings.auth.keys:
         return _check_file_of_keys(settings)
+    if settings.node.address:
+        text = "a node of a cluster needs a default key that all nodes have: set PORTICO_API_KEY or auth.keys on each of them"
+        return Check(name="Key", status="problem", text=text)
     file = settings.data_dir / KEY_FILE
     try:
         found = file.stat()

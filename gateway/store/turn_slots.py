@@ -45,6 +45,11 @@ class TurnSlotRepository:
 
         return await self._database.write(transaction)
 
+    async def count(self, owner: str | None) -> int:
+        """Returns how many turns a key has that are stored, also those of nodes without a heartbeat."""
+        query = select(func.count()).select_from(_TABLE).where(_TABLE.c.owner == (owner or ""))
+        return await self._database.read(lambda connection: int(connection.execute(query).scalar_one()))
+
     async def release(self, log_id: str, node: str) -> None:
         """Deletes the slot of a turn that has ended on a node."""
         statement = delete(_TABLE).where(_TABLE.c.log_id == log_id, _TABLE.c.node == node)

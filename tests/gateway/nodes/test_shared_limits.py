@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,9 +13,11 @@ from cryptography.fernet import Fernet
 from gateway.config import LimitSettings, parse
 from gateway.errors import ConfigError, InvalidSettings, TooMany
 from gateway.gateway import Gateway
+from gateway.nodes.forwarded_requests import request_is_forwarded
 from gateway.nodes.shared_turns import SharedTurns
 from gateway.runs.admission_and_eviction import AdmissionControl
 from gateway.runs.idempotency import Idempotency, IdempotencyKey
+from gateway.runs.one_shot_tasks import Task
 from gateway.security.api_keys import default_api_keys
 from gateway.security.encryption import encryption_key
 from gateway.security.redaction import Redactor
@@ -23,6 +25,8 @@ from gateway.store import KeyRecord, KeyStored, RunRecord, SessionRecord, Store
 from gateway.store.nodes import NodeReport
 from tests import stores
 from tests.daemon import KEY, gateway_config, run_gateway
+from tests.gateway.nodes.three_nodes import begin as begin_turn
+from tests.gateway.nodes.three_nodes import rest, run_nodes, say, until
 from tests.gateway.nodes.two_nodes import node_config, two_nodes
 
 
@@ -123,6 +127,28 @@ async def test_turns_of_a_dead_node_do_not_count(store_pair: tuple[Store, Store]
     # Its next process has none of its turns.
     await a_node(store_pair[0], "one", turns_per_key=1)
     await begin(two, "sess_2")
+
+
+async def test_the_turns_of_sessions_and_tasks_count_until_they_end(tmp_path: Path, write_scenario: Callable[..., str]) -> None:
+    # No node is chosen for what is new: it stays where it is.
+    request_is_forwarded.set(True)
+    long = write_scenario([{"text": "begun"}, {"delay": 60.0}])
+    async with run_nodes(tmp_path, "one", "two", limits={"turns_per_key": 1}) as [one, two]:
+        session, other = await one.create("script", scenario=long), await two.create()
+        turn = await begin_turn(session)
+        await until(turn, "begun")
+        for refused in (say(other), two.gateway.tasks.execute(Task("echo", "x"))):
+            with pytest.raises(TooMany, match=r"1 turns running.*of all nodes"):
+                await refused
+        await session.cancel()
+        async with asyncio.timeout(20):
+            while await one.gateway.store.shared.turn_slots.count(None):  # noqa: ASYNC110 - the database has no event for it
+                await asyncio.sleep(0.01)
+        await say(other)
+        async with asyncio.timeout(20):
+            while await one.gateway.store.shared.turn_slots.count(None):  # noqa: ASYNC110 - the database has no event for it
+                await asyncio.sleep(0.01)
+        await rest(await one.gateway.tasks.execute(Task("echo", "x")))
 
 
 async def test_sessions_of_a_key_are_counted_over_all_nodes(tmp_path: Path) -> None:
