@@ -97,7 +97,7 @@ class Gateway:
     ) -> None:
         self._intervals, self._node_clock = intervals, node_clock
         self.settings = settings
-        self.shared_state = _shared_state(settings)
+        self.shared_state = _shared_state(settings, keys)
         self.credentials: Credentials = (
             LocalCredentials(settings.data_dir) if self.shared_state is None else self.shared_state.credentials
         )
@@ -237,6 +237,7 @@ class Gateway:
                 live_agents=live,
                 running_turns=running,
                 agent_slots=self.settings.limits.live_agents,
+                digests=self.shared_state.digests if self.shared_state is not None else {},
             )
 
         async def close_runs(store: Store, log_id: str) -> int:
@@ -347,13 +348,13 @@ def _folders_of_sessions(data_dir: Path) -> list[Path]:
     return [data_dir / name for name in ("state", "transcripts") if any((data_dir / name).glob("sess_*"))]
 
 
-def _shared_state(settings: Settings) -> SharedState | None:
+def _shared_state(settings: Settings, keys: tuple[str, ...]) -> SharedState | None:
     """What a node shares with the others; None for a daemon that is no node."""
     if not settings.node.address:
         return None
     from gateway.nodes.shared_state import SharedState
 
-    return SharedState(settings.limits)
+    return SharedState(settings, keys)
 
 
 def _instance(data_dir: Path) -> str:

@@ -28,6 +28,7 @@ from gateway.diagnosis.bounded import ANSWER_SECONDS, bounded
 from gateway.diagnosis.daemon import Address, Holder, check_daemon
 from gateway.diagnosis.data_folder import KEY_FILE, check_data_folder, check_disk, check_key, existing_keys
 from gateway.diagnosis.machine import check_containers, check_proxies, check_sandbox, check_software
+from gateway.diagnosis.nodes import check_nodes
 from gateway.diagnosis.report import AgentReport, Check, Report
 from gateway.errors import ConfigError
 from gateway.security.redaction import Redactor, redact_patterns
@@ -71,6 +72,8 @@ async def diagnose(subject: Subject) -> Report:
             daemon = await asked
             checks += daemon.checks
             address = daemon.address
+            if nodes := await check_nodes(settings, subject.environ):
+                checks.append(nodes)
         elif subject.data_dir is not None:
             checks += await asyncio.gather(*_checks_of_folder(subject.data_dir, subject.portico))
         checks += [check_sandbox(settings), *await check_containers(settings, subject.environ)]
@@ -91,7 +94,10 @@ async def diagnose_running(gateway: Gateway, environ: Mapping[str, str], portico
     checks = [check_software(), await _configuration_of_daemon(settings)]
     key = asyncio.create_task(_answered("Key", lambda: check_key(settings, environ, portico), settings.data_dir))
     checks += await asyncio.gather(*_checks_of_folder(settings.data_dir, portico), key)
-    checks += [await _running(gateway, portico), check_sandbox(settings), *await check_containers(settings, environ)]
+    checks.append(await _running(gateway, portico))
+    if nodes := await check_nodes(settings, environ, gateway.store):
+        checks.append(nodes)
+    checks += [check_sandbox(settings), *await check_containers(settings, environ)]
     checks.append(check_proxies(environ, gateway.agents, _edit(settings.file)))
     found = await report_agents(RunningAgents(gateway), tried, portico, _edit(settings.file))
     if problem := check_any_agent(found):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from gateway.config import LimitSettings
+from collections.abc import Sequence
+
+from gateway.config import Settings
+from gateway.nodes.configuration_digests import configuration_digests
 from gateway.nodes.shared_credentials import SharedCredentials
 from gateway.nodes.shared_turns import SharedTurns
-from gateway.security.encryption import SecretEncryption
+from gateway.security.encryption import SecretEncryption, encryption_key
 from gateway.store import Store
 
 ENCRYPTION = "encryption"
@@ -13,11 +16,12 @@ ENCRYPTION = "encryption"
 
 
 class SharedState:
-    """The part of one node. `await open(...)` before the first request."""
+    """The part of one node. `await open(...)` before the first request. `keys` are its default keys."""
 
-    def __init__(self, limits: LimitSettings) -> None:
+    def __init__(self, settings: Settings, keys: Sequence[str]) -> None:
         self.credentials = SharedCredentials()
-        self.turns = SharedTurns(limits.turns_per_key)
+        self.turns = SharedTurns(settings.limits.turns_per_key)
+        self.digests = configuration_digests(settings, keys, encryption_key(settings) or "")
 
     async def open(self, store: Store, node: str, encryption: SecretEncryption) -> None:
         """Begin to use the store. Raises ConfigError if this node encrypts secrets with another key than the others."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from sqlalchemy import Connection, bindparam, delete, insert, select, update
@@ -19,7 +20,10 @@ State = Literal["ready", "draining"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeReport:
-    """What a node reports about itself with each heartbeat. `address` is its URL for the other nodes."""
+    """What a node reports about itself with each heartbeat. `address` is its URL for the other nodes.
+
+    `digests` are those of what should be the same on all nodes, by its name (gateway/nodes/configuration_digests.py).
+    """
 
     id: str
     address: str
@@ -30,6 +34,7 @@ class NodeReport:
     live_agents: int = 0
     running_turns: int = 0
     agent_slots: int = 0
+    digests: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +98,7 @@ class NodeRepository:
 
 _REPORTED = (
     "address", "agents", "labels", "folders", "version", "store_version", "live_agents", "running_turns", "agent_slots",
+    "digests",
 )  # fmt: skip
 _BEAT = (
     update(_TABLE)
@@ -113,6 +119,7 @@ def _values(report: NodeReport) -> dict[str, Any]:
         "live_agents": report.live_agents,
         "running_turns": report.running_turns,
         "agent_slots": report.agent_slots,
+        "digests": json.dumps(dict(report.digests)),
     }
 
 
@@ -129,6 +136,7 @@ def _records(connection: Connection) -> list[NodeRecord]:
                 live_agents=row.live_agents,
                 running_turns=row.running_turns,
                 agent_slots=row.agent_slots,
+                digests=json.loads(row.digests),
             ),
             row.store_version,
             row.state,

@@ -216,7 +216,8 @@ worktrees = Table(
     # False until the session and all files of the worktree are there.
     Column("ready", Boolean, nullable=False),
 )
-# The nodes of a cluster. Times are of the database's clock, in seconds since the epoch; lists are JSON.
+
+# The nodes of a cluster. Times are of the database's clock, in seconds since the epoch; lists and `digests` are JSON.
 nodes = Table(
     "nodes",
     metadata,
@@ -232,6 +233,7 @@ nodes = Table(
     Column("live_agents", Integer, nullable=False),
     Column("running_turns", Integer, nullable=False),
     Column("agent_slots", Integer, nullable=False),
+    Column("digests", Text, nullable=False),
     Column("started_at", Float, nullable=False),
     Column("heartbeat_at", Float, nullable=False),
 )

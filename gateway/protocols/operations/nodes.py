@@ -28,6 +28,7 @@ _EXAMPLE = {
     "runningTurns": 1,
     "agentSlots": 16,
     "sessions": 4,
+    "differs": [],
     "startedAt": "2026-11-23T09:30:00.000Z",
     "heartbeatAt": "2026-11-23T10:12:41.512Z",
 }
@@ -40,7 +41,7 @@ class NodeInfo(ApiModel):
     """A node. `own`: it has answered this request. Its load is that of its last heartbeat.
 
     `silent` is a node without a heartbeat for 10 seconds. `sessions` are those that only this node may change at the moment, with
-    the tasks at work.
+    the tasks at work. `differs` is what of its configuration is not as on the node that answers, such as `policy`.
     """
 
     id: str
@@ -56,6 +57,7 @@ class NodeInfo(ApiModel):
     running_turns: int
     agent_slots: int
     sessions: int
+    differs: list[str]
     started_at: str
     heartbeat_at: str
 
@@ -96,6 +98,10 @@ def router(gateway: Gateway) -> APIRouter:
 async def _nodes(gateway: Gateway) -> list[NodeInfo]:
     if gateway.node is None:
         return []
+    # Imported in a cluster only.
+    from gateway.nodes.configuration_digests import differences
+
+    own = gateway.shared_state.digests if gateway.shared_state is not None else {}
     held = await gateway.store.leases.count_by_node()
     silent = gateway.node.intervals.silent
     return [
@@ -113,6 +119,7 @@ async def _nodes(gateway: Gateway) -> list[NodeInfo]:
             running_turns=record.report.running_turns,
             agent_slots=record.report.agent_slots,
             sessions=held.get(record.report.id, 0),
+            differs=differences(own, record.report.digests),
             started_at=iso_time(record.started_at),
             heartbeat_at=iso_time(record.heartbeat_at),
         )

@@ -1,0 +1,63 @@
+"""The check of the other nodes, for a node of a cluster: which there are, and whether their configuration is the same."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from gateway.config import Settings
+from gateway.diagnosis.bounded import ANSWER_SECONDS
+from gateway.diagnosis.data_folder import existing_keys
+from gateway.diagnosis.report import Check
+from gateway.errors import ConfigError, StoreUnavailable
+from gateway.security.encryption import SecretEncryption, encryption_key
+
+if TYPE_CHECKING:
+    from gateway.store import Store
+
+NAME = "Nodes"
+
+
+async def check_nodes(settings: Settings, environ: Mapping[str, str], store: Store | None = None) -> Check | None:
+    """Compare this node with those that the store knows; None for a daemon that is no node. A given store stays open."""
+    if not settings.node.address:
+        return None
+    try:
+        async with asyncio.timeout(ANSWER_SECONDS):
+            if store is not None:
+                return await _compared(settings, environ, store)
+            # Not imported for a daemon that is no node.
+            from gateway.store import Store as OpenedStore
+
+            opened = await OpenedStore.open_unchanged(settings.store.url)
+            try:
+                with opened.explained_errors():
+                    return await _compared(settings, environ, opened)
+            finally:
+                await opened.close()
+    except (ConfigError, StoreUnavailable, OSError) as error:
+        return Check(name=NAME, status="problem", text=str(error))
+    except TimeoutError:
+        return Check(name=NAME, status="problem", text=f"the store does not answer within {ANSWER_SECONDS:g} seconds")
+
+
+async def _compared(settings: Settings, environ: Mapping[str, str], store: Store) -> Check:
+    from gateway.nodes.configuration_digests import configuration_digests, differences
+    from gateway.nodes.node import Intervals
+    from gateway.nodes.shared_state import ENCRYPTION
+
+    key = encryption_key(settings, environ)
+    if (value := await store.shared.values.get(ENCRYPTION)) is not None:
+        SecretEncryption(settings.data_dir, key).check(value)
+    own = configuration_digests(settings, existing_keys(settings, environ), key or "")
+    alive = [record for record in await store.nodes.all() if record.silent_for <= Intervals().silent]
+    details = [
+        f"{record.report.address}: {' and '.join(found)} of node {record.report.id} differ from this configuration's"
+        for record in alive
+        if (found := differences(own, record.report.digests))
+    ]
+    text = f"{len(alive)} running ({', '.join(record.report.address for record in alive)})" if alive else "none is running"
+    if details:
+        text += "; what all nodes should have in common differs: give them the same configuration, and restart them"
+    return Check(name=NAME, status="warning" if details else "ok", text=text, details=details)

@@ -1,0 +1,34 @@
+"""What of the configuration should be the same on all nodes of a cluster, as digests that they report to each other."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Mapping, Sequence
+
+from pydantic_core import to_json
+
+from gateway.config import Settings
+
+_OF_POLICY = {"policy", "allow_bypass", "locked", "sandbox", "mcp", "mcp_servers"}
+"""Settings of an agent that decide what it may do."""
+_LIMITS = {"turns_per_key", "sessions_per_key"}
+"""Limits that hold for all nodes together. The others are of one machine."""
+
+
+def configuration_digests(settings: Settings, keys: Sequence[str], encryption_key: str) -> dict[str, str]:
+    """Return the digests of the configuration of a node, by what people call it. `keys` are its default keys."""
+    agents = {name: agent.model_dump(mode="json", include=_OF_POLICY) for name, agent in sorted(settings.agents.items())}
+    # A plain hash of a key that a person has chosen could be found out by guessing.
+    known = hmac.digest(encryption_key.encode(), to_json(sorted(keys)), "sha256").hex()
+    limits = settings.limits.model_dump(mode="json", include=_LIMITS)
+    return {"policy": _digest(agents), "default keys": known, "limits of a key": _digest(limits)}
+
+
+def differences(own: Mapping[str, str], other: Mapping[str, str]) -> list[str]:
+    """Return what differs between the digests of two nodes. What only one of them reports is not compared."""
+    return [name for name, digest in own.items() if other.get(name, digest) != digest]
+
+
+def _digest(data: object) -> str:
+    return hashlib.sha256(to_json(data)).hexdigest()

@@ -1,0 +1,53 @@
+"""What should be the same on all nodes: `/v1/nodes` and `portico doctor` show where it differs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gateway.config import parse
+from gateway.diagnosis.nodes import check_nodes
+from gateway.nodes.configuration_digests import configuration_digests, differences
+from tests.daemon import run_gateway
+from tests.gateway.nodes.two_nodes import node_config
+
+
+def test_what_is_compared() -> None:
+    def digests(key: str = "default-key", encryption: str = "encryption", **tables: object) -> dict[str, str]:
+        return configuration_digests(parse(tables), [key], encryption)
+
+    own = digests()
+    assert differences(own, digests(server={"port": 1}, limits={"live_agents": 3})) == []
+    assert differences(own, digests(key="another-key")) == ["default keys"]
+    assert differences(own, digests(limits={"turns_per_key": 3})) == ["limits of a key"]
+    sandboxed = digests(agents={"echo": {"driver": "echo", "sandbox": "workspace-write"}})
+    assert differences(own, sandboxed) == ["policy"]
+    here, there = ({"echo": {"driver": "echo", "cwd": folder}} for folder in ("/a", "/b"))
+    assert differences(digests(agents=here), digests(agents=there)) == []
+    assert differences(own, {}) == [], "a node of an earlier version reports nothing"
+    assert own["default keys"] != digests(encryption="another")["default keys"], "it is no plain hash of the key"
+
+
+async def test_a_node_with_another_policy_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PORTICO_API_KEY", raising=False)
+    one, other = node_config(tmp_path, "one"), node_config(tmp_path, "two")
+    other["agents"]["script"]["allow_bypass"] = True
+    async with run_gateway(one) as first:
+        found = await check_nodes(first.gateway.settings, {}, first.gateway.store)
+        assert found is not None and found.status == "ok" and found.text.startswith("1 running")
+        async with run_gateway(other) as second:
+            [own] = [node for node in (await second.client.get("/v1/nodes")).json()["nodes"] if node["own"]]
+            [there] = [node for node in (await second.client.get("/v1/nodes")).json()["nodes"] if not node["own"]]
+            assert own["differs"] == [] and there["differs"] == ["policy"]
+            found = await check_nodes(first.gateway.settings, {})
+            assert found is not None and found.status == "warning"
+            assert "policy of node" in found.details[0] and len(found.details) == 1
+            diagnosis = (await first.client.get("/v1/diagnosis")).json()
+            assert [check["status"] for check in diagnosis["checks"] if check["name"] == "Nodes"] == ["warning"]
+    wrong = tmp_path / "wrong-key"
+    wrong.write_text("V1dXV1dXV1dXV1dXV1dXV1dXV1dXV1dXV1dXV1dXV1c=")
+    one["node"]["encryption_key_file"] = str(wrong)
+    found = await check_nodes(parse(one), {})
+    assert found is not None and found.status == "problem" and "another key than this node" in found.text
+    assert await check_nodes(parse({}), {}) is None
