@@ -49,6 +49,9 @@ LISTEN_TIMEOUT = 2.0
 LISTEN_RETRY = 1.0
 _MIGRATION_LOCK = 0x706F727469636F
 """The key of the advisory lock that a migration takes: `portico` in ASCII."""
+_SHARED = "pg_advisory_lock_shared"
+NODE_SETTINGS = "SET idle_in_transaction_session_timeout = '8s'"
+"""Of the connection by which a node of a cluster writes: another node can take over the leases that a stopped one has locked."""
 _DAEMON_LOCK = 0x6461656D6F6E
 """The key of the advisory lock of the daemon that uses the database, which the nodes of a cluster share."""
 _CREATE_WRITERS = """
@@ -97,7 +100,7 @@ class PostgresqlBackend:
         return None
 
     def claim(self, *, shared: bool) -> bool:
-        self._claim = "pg_advisory_lock_shared" if shared else "pg_advisory_lock"
+        self._claim = _SHARED if shared else "pg_advisory_lock"
         return True
 
     def begin_migration(self, connection: Connection) -> None:
@@ -113,6 +116,8 @@ class PostgresqlBackend:
         if self._claim and connected is not self._claimed:
             # The lock ends with the connection. That of a lost one may be held until the server notices the loss.
             connection.exec_driver_sql(f"SELECT {self._claim}({_DAEMON_LOCK})").close()
+            if self._claim == _SHARED:
+                connection.exec_driver_sql(NODE_SETTINGS).close()
             self._claimed = connected
         self._number = self._last_number + 1
         begin = _BEGIN.format(writer=self._writer, number=self._number)

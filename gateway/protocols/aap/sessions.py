@@ -51,7 +51,8 @@ async def create(
     messages: Sequence[Message],
     key: IdempotencyKey | None = None,
 ) -> Session:
-    """A session with a history; nothing runs. Raises BadRequest, AgentProblem; then there is none."""
+    """A session with a history; nothing runs. Raises BadRequest, AgentProblem, SessionElsewhere; then there is none."""
+    await _place(gateway, requested)
     agent, config = gateway.agents.get(requested.name), _config(gateway, caller, requested, tools)
     check_seed(agent, messages)
     return await gateway.sessions.create(caller, agent, config, messages, key=key)
@@ -68,10 +69,12 @@ async def create_and_submit(
     *,
     cancel_on_disconnect: bool,
 ) -> tuple[Session, Turn]:
-    """A session whose last message, the user's, is being answered. Raises BadRequest, AgentProblem; then there is none.
+    """A session whose last message, the user's, is being answered.
 
-    With `cancel_on_disconnect` the turn is cancelled if `disconnected` returns before the agent has the message.
+    With `cancel_on_disconnect` the turn is cancelled if `disconnected` returns before the agent has the message. Raises
+    BadRequest, AgentProblem, SessionElsewhere; then there is none.
     """
+    await _place(gateway, requested)
     agent, config = gateway.agents.get(requested.name), _config(gateway, caller, requested, tools)
     message = check_new(agent, messages)
     session = await gateway.sessions.create(caller, agent, config, messages[:-1], wait_for_calls=False)
@@ -81,6 +84,12 @@ async def create_and_submit(
     except BaseException:
         await gateway.sessions.delete(caller, session.id)
         raise
+
+
+async def _place(gateway: Gateway, requested: AgentConfig) -> None:
+    """Raise SessionElsewhere if another node is to create the session: this one may have neither its agent nor its folder."""
+    if gateway.node is not None:
+        await gateway.node.directory.place(requested.name, (requested.options or {}).get("cwd"))
 
 
 def _config(gateway: Gateway, caller: Caller, requested: AgentConfig, tools: Iterable[Tool] | None) -> SessionSettings:

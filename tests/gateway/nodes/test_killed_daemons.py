@@ -1,0 +1,117 @@
+"""Daemons in processes of their own: one is killed, another one stopped for longer than its leases last."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from gateway.runs.recovery import UNSEEN, WHY
+from tests import stores
+from tests.conftest import write_config
+from tests.daemon import Daemon, gateway_config
+from tests.gateway.requests import wait_until
+
+WriteScenario = Callable[..., str]
+
+
+@asynccontextmanager
+async def daemons(folder: Path, *names: str) -> AsyncIterator[list[Daemon]]:
+    """Start nodes with one store, whose agents have the scenarios of the folder."""
+    with stores.use("postgresql"):
+        store = {"url": stores.store_url(folder)}
+    found = []
+    try:
+        for name in names:
+            (folder / name).mkdir()
+            scenes = {"script": {"driver": "script", "cwd": str(folder / "scenes")}}
+            node = {"address": f"http://127.0.0.1:1{ord(name)}"}
+            server = {"data_dir": str(folder / name / "data")}
+            config = gateway_config(folder, store=store, node=node, server=server, agents=scenes)
+            daemon = Daemon(write_config(folder / name, config), folder / name, {"PORTICO_NODE_KEYS": "n" * 32})
+            found.append(await daemon.start())
+        yield found
+    finally:
+        for daemon in found:
+            if daemon.process is not None and daemon.process.returncode is None:
+                os.kill(daemon.pid, signal.SIGCONT)
+                await daemon.stop()
+
+
+async def begin(client: httpx.AsyncClient, scenario: str) -> str:
+    """Begin a turn in a new session, and return the session's id once the agent has said something."""
+    agent = {"name": "script", "options": {"scenario": scenario}}
+    session = (await client.post("/aap/v3/sessions", json={"agent": agent})).json()["sessionId"]
+    body = {"messages": [{"role": "user", "content": "hello"}], "stream": "delta"}
+    async with client.stream("POST", f"/aap/v3/sessions/{session}/turns", json=body) as answer:
+        async for line in answer.aiter_lines():
+            if "working" in line:
+                return str(session)
+    raise AssertionError("the agent has said nothing")
+
+
+async def follow(client: httpx.AsyncClient, session: str, begun: asyncio.Event) -> list[tuple[int, str]]:
+    """The events of a session's log with their numbers, from the first to the end of a run. `begun` is set at the first."""
+    found: list[tuple[int, str]] = []
+    headers = {"Accept": "text/event-stream"}
+    async with client.stream("GET", f"/aap/v3/sessions/{session}/log", params={"after": 0}, headers=headers) as answer:
+        number = 0
+        async for line in answer.aiter_lines():
+            if line.startswith("id: "):
+                number = int(line[4:])
+            if line.startswith("data: "):
+                found.append((number, line[6:]))
+                begun.set()
+                if json.loads(line[6:]).get("kind") == "session_end":
+                    return found
+    raise AssertionError("the stream has ended before the run")
+
+
+@pytest.mark.slow
+async def test_the_session_of_a_killed_node_ends_for_a_reader_elsewhere_without_reconnecting(
+    tmp_path: Path, write_scenario: WriteScenario
+) -> None:
+    scenario = write_scenario({"when": "hello", "steps": [{"text": "working"}, {"hang": True}]})
+    async with daemons(tmp_path, "a", "b") as (a, b), a.client() as at_a, b.client() as at_b:
+        session = await begin(at_a, scenario)
+        begun = asyncio.Event()
+        following = asyncio.create_task(follow(at_b, session, begun))
+        await begun.wait()
+        await a.kill()
+        async with asyncio.timeout(40):
+            events = await following
+        assert WHY in events[-2][1] and events[-1][0] > UNSEEN
+        numbers = [number for number, _ in events]
+        assert numbers == sorted(set(numbers))
+        assert (await at_b.get(f"/aap/v3/sessions/{session}")).json()["x-portico"]["state"] == "idle"
+        nodes = {node["own"]: node["state"] for node in (await at_b.get("/v1/nodes")).json()["nodes"]}
+        assert nodes == {True: "ready", False: "silent"}
+
+
+@pytest.mark.slow
+async def test_a_node_that_was_stopped_and_goes_on_writes_nothing(tmp_path: Path, write_scenario: WriteScenario) -> None:
+    steps = [{"text": "working"}, {"wait_for_file": "go"}, {"text": "too late"}]
+    scenario = write_scenario({"when": "hello", "steps": steps})
+    async with daemons(tmp_path, "a", "b") as (a, b), a.client() as at_a, b.client() as at_b:
+        session = await begin(at_a, scenario)
+        begun = asyncio.Event()
+        following = asyncio.create_task(follow(at_b, session, begun))
+        await begun.wait()
+        os.kill(a.pid, signal.SIGSTOP)
+        async with asyncio.timeout(40):
+            events = await following
+        (tmp_path / "scenes" / "go").touch()
+        os.kill(a.pid, signal.SIGCONT)
+        log = tmp_path / "a" / "daemon.log"
+        await wait_until(lambda: "lost" in log.read_text(), 20)
+        page = (await at_b.get(f"/aap/v3/sessions/{session}/log", params={"after": 0, "limit": 5000})).json()
+        assert [event["id"] for event in page["events"]] == [number for number, _ in events]
+        assert "too late" not in json.dumps(page)
+        assert (await at_a.get(f"/aap/v3/sessions/{session}/log", params={"after": 0, "limit": 5000})).json() == page
