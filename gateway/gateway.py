@@ -246,10 +246,13 @@ class Gateway:
         async def tidy() -> None:
             await self.sessions.release_unused(node, UNUSED)
 
+        async def announce(log_ids: set[str]) -> None:
+            await self.sessions.announce_elsewhere(node, log_ids)
+
         keys = node_keys(chosen)
         self.redactor.register(keys)
         self.node_keys = NodeKeys(instance, keys)
-        node = Node(self.store, report, close_runs, tidy, self._intervals, self._node_clock)
+        node = Node(self.store, report, close_runs, tidy, announce, self._intervals, self._node_clock)
         node.directory.on_lost = self.node_lost
         return node
 

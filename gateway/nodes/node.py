@@ -22,6 +22,8 @@ log = logging.getLogger(__name__)
 DAY = 86400.0
 UNUSED = 5.0
 """Seconds after which a session that is not used is free for any node."""
+Announce = Callable[[set[str]], Awaitable[None]]
+"""Called every second with the logs that other nodes have written."""
 Tidy = Callable[[], Awaitable[None]]
 """Releases what is not used; on a node that is drained it ends the agents of idle sessions first."""
 
@@ -55,6 +57,7 @@ class Node:
         report: Callable[[], NodeReport],
         close_runs: CloseRuns,
         tidy: Tidy,
+        announce: Announce,
         intervals: Intervals | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -67,7 +70,9 @@ class Node:
             store, self.leases, close_runs, silent=of.silent, interval=of.takeover, observed=of.observed, clock=clock
         )
         self.followed = FollowedLogs(store)
-        self.wakeups = Wakeups(store, self.followed.poll)
+        self.wakeups = Wakeups(store, self._woken)
+        self._changed: set[str] = set()
+        self._announce = announce
         self._works: list[asyncio.Task[None]] = []
 
     def no_lease(self, log_id: str) -> NoLease:
@@ -86,7 +91,7 @@ class Node:
         works = [
             self._repeated(self.beat_and_tidy, of.heartbeat, of.retry, "the heartbeat of this node"),
             self._repeated(self.takeover.look, of.takeover, of.takeover, "the search for dead nodes"),
-            self._repeated(self.followed.poll, of.poll, of.poll, "the search for events of other nodes"),
+            self._repeated(self.poll, of.poll, of.poll, "the search for events of other nodes"),
         ]
         self._works = [asyncio.create_task(work) for work in works]
         self.wakeups.start()
@@ -106,6 +111,17 @@ class Node:
         """Report a heartbeat, and release what is not used."""
         await self.beat()
         await self._tidy()
+
+    async def poll(self) -> None:
+        """Look for what other nodes have written, whether or not there were notifications."""
+        await self.followed.poll()
+        changed, self._changed = self._changed, set()
+        if changed:
+            await self._announce(changed)
+
+    async def _woken(self, log_ids: set[str] | None) -> None:
+        self._changed.update(log_ids or ())
+        await self.followed.poll(log_ids)
 
     async def stop(self) -> None:
         """Release all leases, and report nothing more: other nodes may take what this one had."""

@@ -14,8 +14,8 @@ Change = Literal["changed", "deleted"]
 class ChangeListener:
     """The changes of the sessions that one caller sees. Each session is in it once, however often it has changed."""
 
-    def __init__(self, caller: Caller, removed: Callable[[ChangeListener], None]) -> None:
-        self._caller, self._removed = caller, removed
+    def __init__(self, caller: Caller, removed: Callable[[ChangeListener], None], *, everywhere: bool) -> None:
+        self._caller, self._removed, self.everywhere = caller, removed, everywhere
         self._changes: dict[str, Change] = {}
         self._wake = asyncio.Event()
         self._closed = False
@@ -59,9 +59,12 @@ class SessionChanges:
         self._listeners: set[ChangeListener] = set()
         self._closed = False
 
-    def listen(self, caller: Caller) -> ChangeListener:
-        """Return a listener that gets the changes from now on. Close it when it is not read any more."""
-        listener = ChangeListener(caller, self._listeners.discard)
+    def listen(self, caller: Caller, *, everywhere: bool = False) -> ChangeListener:
+        """Return a listener that gets the changes from now on, with `everywhere` also those at other nodes of a cluster.
+
+        Close it when it is not read any more.
+        """
+        listener = ChangeListener(caller, self._listeners.discard, everywhere=everywhere)
         if self._closed:
             listener.end()
         else:
@@ -72,6 +75,17 @@ class SessionChanges:
         """A session was created or deleted, or what its information has is different now."""
         for listener in self._listeners:
             listener.add(session_id, owner, change)
+
+    @property
+    def listened_to_everywhere(self) -> bool:
+        """Whether a listener gets the changes at other nodes."""
+        return any(listener.everywhere for listener in self._listeners)
+
+    def announce_elsewhere(self, session_id: str, owner: str | None, change: Change = "changed") -> None:
+        """As `announce`, for a session that another node has changed."""
+        for listener in self._listeners:
+            if listener.everywhere:
+                listener.add(session_id, owner, change)
 
     def close(self) -> None:
         """End all listeners: the gateway is shutting down."""

@@ -7,7 +7,7 @@ import logging
 import shutil
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -36,7 +36,7 @@ from gateway.sessions.changes import SessionChanges
 from gateway.sessions.session import Session
 from gateway.sessions.settings import SessionFilter, SessionSettings, SessionSummary
 from gateway.shared_services import SharedServices
-from gateway.store import Cursor, RunRecord, SessionDetails, SessionRecord
+from gateway.store import EXECUTION_PREFIX, Cursor, RunRecord, SessionDetails, SessionRecord
 from gateway.worktrees.worktrees import SessionWorktree
 
 if TYPE_CHECKING:
@@ -407,6 +407,20 @@ class Sessions:
                 # Another node may have it soon. Those who follow it here get its events from there.
                 node.followed.add(session.log, lease)
         await node.leases.release(*due)
+
+    async def announce_elsewhere(self, node: Node, log_ids: Collection[str]) -> None:
+        """Other nodes have written these logs: clients that follow all of their sessions are notified."""
+        if not self.changes.listened_to_everywhere:
+            return
+        changed = [key for key in log_ids if node.leases.get(key) is None and not key.startswith(EXECUTION_PREFIX)]
+        records = {record.id: record for record in await self._store.sessions.some(changed)}
+        for session_id in changed:
+            record = records.get(session_id)
+            if record is not None:
+                self.changes.announce_elsewhere(session_id, record.owner)
+            else:
+                # Whose it was is not known any more.
+                self.changes.announce_elsewhere(session_id, None, "deleted")
 
     async def _drain(self, session: Session) -> None:
         bind_session_id(session.id, session.redactor)

@@ -43,12 +43,18 @@ READ_PAUSE = 0.2
 class _Write:
     """A queued write: a function that takes a connection, its result, and the lease without which it is not executed."""
 
-    __slots__ = ("done", "required", "transaction")
+    __slots__ = ("done", "log_id", "required", "transaction")
 
     def __init__(
-        self, transaction: Callable[[Connection], Any] | None, done: asyncio.Future[Any], required: RequiredLease | None
+        self,
+        transaction: Callable[[Connection], Any] | None,
+        done: asyncio.Future[Any],
+        required: RequiredLease | None,
+        log_id: str | None,
     ) -> None:
         self.transaction, self.done, self.required = transaction, done, required
+        self.log_id = log_id if required is None else required[0]
+        """The log that it changes, where other nodes are to be notified of that."""
 
     def execute(self, connection: Connection, leases: Leases) -> Outcome:
         """The result, or LeaseLost. Raises what the function raises."""
@@ -227,17 +233,23 @@ class Database:
         self._backend.close()
         self._engine.dispose()
 
-    async def write(self, transaction: Callable[[Connection], Result], required: RequiredLease | None = None) -> Result:
+    async def write(
+        self,
+        transaction: Callable[[Connection], Result],
+        required: RequiredLease | None = None,
+        log_id: str | None = None,
+    ) -> Result:
         """Runs a function in a transaction, after all writes that were queued before; committed when this returns.
 
         Cancelling the caller does not cancel the write: it is queued before the first `await`, and is completed. Raises
         StoreUnavailable where the database cannot write now, as with a full disk or a lock of another process, and LeaseLost,
-        with nothing changed, where the `required` lease is not in force.
+        with nothing changed, where the `required` lease is not in force. Other nodes are notified that the log of the lease, or
+        `log_id`, has changed.
         """
         if self.abandoned:
             raise StoreAbandoned(ABANDONED)
         try:
-            result: Result = await self._queued(transaction, required)
+            result: Result = await self._queued(transaction, required, log_id)
             return result
         except DBAPIError as error:
             if isinstance(error, OperationalError) or self._backend.is_lost(error):
@@ -254,13 +266,18 @@ class Database:
             if not done.done():
                 done.set_exception(StoreAbandoned(ABANDONED))
 
-    async def _queued(self, transaction: Callable[[Connection], Any] | None, required: RequiredLease | None = None) -> Any:
+    async def _queued(
+        self,
+        transaction: Callable[[Connection], Any] | None,
+        required: RequiredLease | None = None,
+        log_id: str | None = None,
+    ) -> Any:
         """Queue a write, and wait for its result. With None, wait for the writes that are queued."""
         done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._waiting.add(done)
         try:
             with self._queue_lock:
-                self._queue.append(_Write(transaction, done, required))
+                self._queue.append(_Write(transaction, done, required, log_id))
                 if not self._draining:
                     self._writer.submit(self._write_group)
                     self._draining = True
@@ -427,7 +444,7 @@ def _required_leases(connection: Connection, group: Sequence[_Write]) -> Leases:
 
 def _changed(group: Sequence[_Write]) -> Sequence[str]:
     """The logs of a group of writes that other nodes of a cluster may follow."""
-    return list({write.required[0]: None for write in group if write.required is not None})
+    return list({write.log_id: None for write in group if write.log_id is not None})
 
 
 def _finish(group: Sequence[_Write], outcomes: Sequence[Outcome]) -> None:

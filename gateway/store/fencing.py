@@ -73,4 +73,4 @@ class CreatingDatabase:
             insert_lease(connection, *self._lease)
             return transaction(connection)
 
-        return await self._database.write(with_lease)
+        return await self._database.write(with_lease, log_id=self._lease[0])

@@ -31,7 +31,7 @@ def router(gateway: Gateway, base: str, tag: str, kind: type[Info], tool: type[T
     async def updates(caller: CurrentCaller, quotas: CurrentQuotas) -> Response:
         """Follow all sessions: what the list has of one, whenever it is created or changes. Nothing is repeated."""
         quotas.take_stream()
-        listener = gateway.sessions.changes.listen(caller)
+        listener = gateway.sessions.changes.listen(caller, everywhere=True)
         return event_stream(_follow(gateway, listener, kind, tool), gateway.keep_alive, closed=listener.close)
 
     return routes

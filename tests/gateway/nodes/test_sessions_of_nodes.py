@@ -11,7 +11,7 @@ import pytest
 from drivers.contract.events import SessionEnd
 from gateway.errors import LeaseLost, NotFound, SessionElsewhere
 from gateway.events.turn_reader import Turn
-from gateway.security.authentication import ADMINISTRATOR
+from gateway.security.authentication import ADMINISTRATOR, Caller
 from gateway.sessions.settings import SessionSettings
 from tests import stores
 from tests.gateway.nodes.three_nodes import begin, create_waiting, rest, run_nodes, say, until
@@ -158,3 +158,23 @@ async def test_what_was_written_while_the_listener_was_disconnected_is_found_whe
         said = await say(session)
         async with asyncio.timeout(20):
             assert await following == said
+
+
+async def test_who_follows_all_sessions_is_told_of_those_of_other_nodes(tmp_path: Path) -> None:
+    async with run_nodes(tmp_path, "a", "b") as (a, b):
+        listener = b.gateway.sessions.changes.listen(ADMINISTRATOR, everywhere=True)
+        session = await a.create()
+        changes: dict[str, str] = {}
+        async with asyncio.timeout(20):
+            while session.id not in changes:
+                await b.node.poll()
+                changes |= listener.drain()
+            assert changes == {session.id: "changed"}
+            await a.gateway.sessions.delete(ADMINISTRATOR, session.id)
+            while changes[session.id] != "deleted":
+                await b.node.poll()
+                changes |= listener.drain()
+        named = b.gateway.sessions.changes.listen(Caller("phone", all_sessions=False), everywhere=True)
+        await say(await a.create())
+        await b.node.poll()
+        assert named.drain() == {}
