@@ -23,10 +23,10 @@ def init(self: Gateway, *args: Any, **kwargs: Any) -> None:
     self.node_keys = NodeKeys(NODE, ["benchmark-node-key-0123456789abcdef"])
 
 
-async def get(self: Sessions, caller: Any, session_id: str) -> Any:
+async def get(self: Sessions, caller: Any, session_id: str, **reading: Any) -> Any:
     if OTHER is not None:
         raise SessionElsewhere("owner", OTHER, session_id)
-    return await _get(self, caller, session_id)
+    return await _get(self, caller, session_id, **reading)
 
 
 async def create(self: Sessions, *args: Any, **kwargs: Any) -> Any:

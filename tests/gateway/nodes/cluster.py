@@ -51,9 +51,10 @@ def place(gateway: Gateway, node: str, placement: Placement) -> None:
     sessions, tasks = gateway.sessions, gateway.tasks
     get, create, start = sessions.get, sessions.create, tasks._start
 
-    async def placed_get(caller: Any, session_id: str) -> Any:
+    async def placed_get(caller: Any, session_id: str, **reading: Any) -> Any:
+        # Also for reading: the stores are not the same.
         placement.check(node, session_id)
-        return await get(caller, session_id)
+        return await get(caller, session_id, **reading)
 
     async def placed_create(*args: Any, **kwargs: Any) -> Any:
         placement.check(node, None)
