@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import time
 from collections.abc import Callable
 
-from gateway.security.api_keys import NamedKey, name_in_use, new_key, no_key
+from gateway.security.api_keys import NamedKey, NamedKeys, name_in_use, new_key, no_key
 from gateway.security.sign_ins import digest_of
 from gateway.store.credentials import CredentialRepository, NamedKeyRow
+
+log = logging.getLogger(__name__)
 
 
 class SharedKeys:
@@ -33,3 +37,17 @@ class SharedKeys:
         """As Credentials."""
         if not await self._repository.remove_key(name):
             raise no_key(name)
+
+
+async def move_to_store(files: NamedKeys, repository: CredentialRepository) -> None:
+    """Store the keys of a data directory, which was that of a single daemon, for all nodes, and delete their files.
+
+    A key whose name is in use by another one is not moved.
+    """
+    for digest, key in await asyncio.to_thread(files.stored):
+        used = await repository.add_key(NamedKeyRow(digest, key.name, key.created_at, key.used_at))
+        if used is None:
+            await asyncio.to_thread(files.forget, digest)
+            log.warning("the named key %r of this data directory is valid on all nodes of the cluster from now on", key.name)
+        else:
+            log.warning("the named key %r of this data directory is not valid: the nodes have a key %r already", key.name, used)

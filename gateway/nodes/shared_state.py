@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from gateway.config import Settings
 from gateway.nodes.configuration_digests import configuration_digests
 from gateway.nodes.shared_credentials import SharedCredentials
+from gateway.nodes.shared_keys import move_to_store
 from gateway.nodes.shared_turns import SharedTurns
+from gateway.security.api_keys import NamedKeys
 from gateway.security.encryption import SecretEncryption, encryption_key
 from gateway.store import Store
 
@@ -19,6 +21,7 @@ class SharedState:
     """The part of one node. `await open(...)` before the first request. `keys` are its default keys."""
 
     def __init__(self, settings: Settings, keys: Sequence[str]) -> None:
+        self._data_dir = settings.data_dir
         self.credentials = SharedCredentials()
         self.turns = SharedTurns(settings.limits.turns_per_key)
         self.digests = configuration_digests(settings, keys, encryption_key(settings) or "")
@@ -28,6 +31,7 @@ class SharedState:
         shared = store.shared
         encryption.check(await shared.values.get_or_add(ENCRYPTION, encryption.checked_value()))
         await self.turns.open(shared.turn_slots, node)
+        await move_to_store(NamedKeys(self._data_dir), shared.credentials)
         await self.credentials.open(shared.credentials)
 
     async def close(self) -> None:

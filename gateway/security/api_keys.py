@@ -131,6 +131,14 @@ class NamedKeys:
         found = _read(self._folder / digest)
         return found is not None and found.name == name
 
+    def stored(self) -> list[tuple[str, NamedKey]]:
+        """Return the SHA-256 in hexadecimal digits of each key, with the key, the oldest first."""
+        return sorted(((file.name, known) for file, known in self._files()), key=lambda found: found[1].created_at)
+
+    def forget(self, digest: str) -> None:
+        """Delete the file of a key that is stored elsewhere from now on."""
+        (self._folder / digest).unlink(missing_ok=True)
+
     def _files(self) -> Iterator[tuple[Path, NamedKey]]:
         for file in self._folder.glob("[0-9a-f]*"):
             if known := _read(file):

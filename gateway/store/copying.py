@@ -27,7 +27,7 @@ TABLES: Sequence[Table] = tuple(
     # The daemon fills the index of the search anew, which is of another kind. The copy is of no cluster.
     table
     for table in schema.metadata.sorted_tables
-    if table not in (schema.schema_version, schema.search_sessions, schema.nodes, schema.leases)
+    if table not in (schema.schema_version, schema.search_sessions, *schema.OF_RUNNING_NODES)
 )
 _STATE = "store_copy"
 

@@ -72,16 +72,16 @@ class CredentialRepository:
         return await self._database.read(rows)
 
     async def add_key(self, row: NamedKeyRow) -> str | None:
-        """Stores a key, unless there is one of its name, whose case does not count. Returns the name of that, else None."""
+        """Stores a key, unless another one has its name, whose case does not count. Returns the name of that, else None."""
         folded = row.name.casefold()
 
         def transaction(connection: Connection) -> str | None:
             # Its lock lets no other node add a key of the name meanwhile.
             _changed(connection)
-            used: str | None = connection.execute(_NAME, {"of_name": folded}).scalar()
+            used = connection.execute(_NAME, {"of_name": folded}).first()
             if used is None:
                 connection.execute(insert(schema.named_keys).values(**asdict(row), folded_name=folded)).close()
-            return used
+            return None if used is None or used.digest == row.digest else str(used.name)
 
         return await self._database.write(transaction)
 
@@ -164,7 +164,7 @@ class CredentialRepository:
 _keys, _sign_ins = schema.named_keys.c, schema.sign_ins.c
 _KEYS = select(_keys.digest, _keys.name, _keys.created_at, _keys.used_at).order_by(_keys.created_at, _keys.name)
 _SIGN_INS = select(_sign_ins.cookie, _sign_ins.name, _sign_ins.key, _sign_ins.token, _sign_ins.used_at)
-_NAME = select(_keys.name).where(_keys.folded_name == bindparam("of_name"))
+_NAME = select(_keys.name, _keys.digest).where(_keys.folded_name == bindparam("of_name"))
 _KEY_USED = (
     update(schema.named_keys)
     .where(_keys.digest == bindparam("of_digest"), or_(_keys.used_at.is_(None), _keys.used_at < bindparam("at")))

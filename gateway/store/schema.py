@@ -300,3 +300,6 @@ turn_slots = Table(
     Column("owner", String(64), nullable=False, index=True),
     Column("node", String(64), nullable=False),
 )
+
+OF_RUNNING_NODES = (nodes, leases, sign_in_codes, turn_slots)
+"""Tables whose rows mean nothing without the processes that have stored them."""

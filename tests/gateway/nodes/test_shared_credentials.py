@@ -14,12 +14,13 @@ from click.testing import CliRunner, Result
 from gateway.cli.main import main
 from gateway.errors import ConfigError, KeysUnchecked
 from gateway.nodes.shared_credentials import POLL_SECONDS, RELOAD_SECONDS, STALE_SECONDS, SharedCredentials
+from gateway.security.api_keys import NamedKeys
 from gateway.security.sign_in_codes import CODE_SECONDS, MAX_CODES
 from gateway.security.sign_ins import MAX_SIGN_INS, UNUSED_SECONDS, KeyIdentity
 from gateway.store import Store
 from tests import stores
 from tests.conftest import write_config
-from tests.daemon import KEY, RunningGateway
+from tests.daemon import KEY, RunningGateway, run_gateway
 from tests.gateway.nodes.two_nodes import node_config, two_nodes
 from tests.gateway.requests import create_session, user_message
 
@@ -264,6 +265,22 @@ async def test_a_stream_ends_before_the_next_event_after_its_key_is_revoked_on_a
             session = (await create_session(one.client, "echo", user_message("x")))["sessionId"]
             async with asyncio.timeout(WITHIN):
                 assert session not in "".join([text async for text in stream.aiter_text()])
+
+
+async def test_named_keys_of_a_single_daemon_are_moved_to_the_store(tmp_path: Path) -> None:
+    files = NamedKeys(tmp_path / "two" / "data")
+    phone, tablet = files.add("phone"), files.add("Tablet")
+    async with run_gateway(node_config(tmp_path, "one")) as one:
+        other = (await one.client.post("/v1/keys", json={"name": "tablet"})).json()["key"]
+        async with run_gateway(node_config(tmp_path, "two")) as two:
+            for key, status in ((phone, 200), (other, 200), (tablet, 401)):
+                async with client_of(two, key) as client:
+                    assert (await client.get("/sessions")).status_code == status
+            assert {key["name"] for key in (await one.client.get("/v1/keys")).json()["keys"]} == {"phone", "tablet"}
+            assert [known.name for known in files.all()] == ["Tablet"]
+            assert (await one.client.delete("/v1/keys/phone")).status_code == 204
+    async with run_gateway(node_config(tmp_path, "two")) as two, client_of(two, phone) as client:
+        assert (await client.get("/sessions")).status_code == 401, "it is not moved again"
 
 
 async def test_the_console_signs_in_at_one_node_by_a_code_of_another(tmp_path: Path) -> None:
