@@ -109,3 +109,54 @@ def test_a_named_key_sees_its_own_agents_and_no_diagnosis(windows: Windows, daem
     expect(page.get_by_text("No agent is running now")).to_be_visible()
     page.get_by_role("button", name="Run the diagnosis").click()
     expect(page.get_by_text("Only for the administrator")).to_be_visible()
+
+
+NODES = [
+    {
+        "id": f"{number}be5e2a1f0c94d6f8f4c1c9e2a7b4d5e",
+        "address": f"http://10.0.0.{number}:7700",
+        "own": number == 1,
+        "state": state,
+        "agents": ["claude", "echo"],
+        "labels": ["gpu"],
+        "folders": [],
+        "version": "0.1.0",
+        "storeVersion": 10,
+        "liveAgents": 3,
+        "runningTurns": 1,
+        "agentSlots": 16,
+        "sessions": 4,
+        "differs": differs,
+        "startedAt": "2026-11-23T09:30:00.000Z",
+        "heartbeatAt": "2026-11-23T10:12:41.512Z",
+        "heartbeatAge": age,
+    }
+    for number, state, differs, age in ((1, "ready", [], 1.4), (2, "draining", ["policy"], 2.0), (3, "silent", [], 75.2))
+]
+"""As `/v1/nodes` of a cluster answers."""
+
+
+def test_the_nodes_of_a_cluster_are_shown(windows: Windows) -> None:
+    context = windows.context(viewport={"width": 1440, "height": 900})
+    context.route("**/v1/nodes", lambda route: route.fulfill(json={"nodes": NODES}))
+    page = windows.open("/console/agents", context)
+    table = page.get_by_role("region", name="Nodes").get_by_role("table")
+    expect(page.get_by_role("heading", name="Nodes 3")).to_be_visible()
+    first, second, third = (table.get_by_role("row", name=f"http://10.0.0.{number}:7700") for number in (1, 2, 3))
+    for text in ("this one", "gpu", "1be5e2a1", "ready", "3 of 16", "claude, echo", "0.1.0", "1 s ago"):
+        expect(first).to_contain_text(text)
+    expect(second).to_contain_text("draining")
+    expect(second).to_contain_text("other policy")
+    expect(third).to_contain_text("silent")
+    expect(third).to_contain_text("1 min 15 s ago")
+    expect(third).not_to_contain_text("this one")
+
+
+def test_a_daemon_that_is_no_node_shows_no_nodes(windows: Windows) -> None:
+    context = windows.context(viewport={"width": 1440, "height": 900})
+    page = context.new_page()
+    with page.expect_response(lambda response: response.url.endswith("/v1/nodes")) as answer:
+        page.goto("/console/agents")
+    assert answer.value.json() == {"nodes": []}
+    expect(page.get_by_role("article", name="script")).to_be_visible()
+    expect(page.get_by_role("heading", name="Nodes")).to_have_count(0)

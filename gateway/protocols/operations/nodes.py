@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Path
+from pydantic import Field
 
 from gateway.errors import NotFound
 from gateway.gateway import Gateway
@@ -31,6 +32,7 @@ _EXAMPLE = {
     "differs": [],
     "startedAt": "2026-11-23T09:30:00.000Z",
     "heartbeatAt": "2026-11-23T10:12:41.512Z",
+    "heartbeatAge": 1.4,
 }
 LIST = openapi_extra(responses={200: {"nodes": [_EXAMPLE]}})
 DRAIN = openapi_extra(responses={200: {**_EXAMPLE, "state": "draining"}})
@@ -60,6 +62,7 @@ class NodeInfo(ApiModel):
     differs: list[str]
     started_at: str
     heartbeat_at: str
+    heartbeat_age: float = Field(description="Seconds by the database's clock.")
 
 
 class NodesResponse(ApiModel):
@@ -122,6 +125,7 @@ async def _nodes(gateway: Gateway) -> list[NodeInfo]:
             differs=differences(own, record.report.digests),
             started_at=iso_time(record.started_at),
             heartbeat_at=iso_time(record.heartbeat_at),
+            heartbeat_age=round(max(record.silent_for, 0.0), 1),
         )
         for record in await gateway.store.nodes.all()
     ]

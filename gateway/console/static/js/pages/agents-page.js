@@ -8,6 +8,7 @@ import { titleOf, useSession } from "../sessions.js";
 import { toast } from "../ui/index.js";
 import { dateTime, formatBytes, formatNumber, formatSeconds, wholeSeconds } from "./format.js";
 import { WorktreeList } from "../worktrees/worktree-list.js";
+import { Nodes } from "./nodes-section.js";
 import { AdministratorOnly, Command, Confirm, LoadError, Page, Status, Waiting, useAnswer, useInterval } from "./parts.js";
 
 /** Milliseconds between two readings of the live agents. */
@@ -33,6 +34,7 @@ export function AgentsPage() {
   };
   const actions = html`<button type="button" class="button" disabled=${probing} onClick=${probe}>${probing ? "Probing…" : "Probe all programs"}</button>`;
   return html`<${Page} title="Agents" wide=${true} actions=${actions} about="The agents of the configuration, and the programs that were found on this machine.">
+    <${Nodes} />
     <${LiveAgents} />
     <section aria-labelledby="agents-known">
       <h2 id="agents-known">Known agents</h2>
