@@ -18,6 +18,7 @@ from tests import stores
 from tests.conftest import write_config
 from tests.daemon import Daemon, RunningGateway, gateway_config
 from tests.gateway.nodes.three_nodes import begin, create_waiting, permission, rest, run_node, run_nodes, say, until
+from tests.gateway.nodes.two_nodes import ENCRYPTION_KEY
 from tests.gateway.portico_command import PorticoCommand
 from tests.gateway.requests import expect_error
 
@@ -94,7 +95,9 @@ async def serving(tmp_path: Path) -> AsyncIterator[Daemon]:
     with stores.use("postgresql"):
         store = {"url": stores.store_url(tmp_path)}
     config = gateway_config(tmp_path, store=store, node={"address": "http://127.0.0.1:7711", "labels": ["gpu"]})
-    daemon = Daemon(write_config(tmp_path, config), tmp_path, {"PORTICO_NODE_KEYS": "n" * 32})
+    daemon = Daemon(
+        write_config(tmp_path, config), tmp_path, {"PORTICO_NODE_KEYS": "n" * 32, "PORTICO_ENCRYPTION_KEY": ENCRYPTION_KEY}
+    )
     yield await daemon.start()
     if daemon.process is not None and daemon.process.returncode is None:
         await daemon.stop()

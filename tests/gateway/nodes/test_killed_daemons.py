@@ -17,6 +17,7 @@ from gateway.runs.recovery import UNSEEN, WHY
 from tests import stores
 from tests.conftest import write_config
 from tests.daemon import Daemon, gateway_config
+from tests.gateway.nodes.two_nodes import ENCRYPTION_KEY
 from tests.gateway.requests import wait_until
 
 WriteScenario = Callable[..., str]
@@ -35,7 +36,11 @@ async def daemons(folder: Path, *names: str) -> AsyncIterator[list[Daemon]]:
             node = {"address": f"http://127.0.0.1:1{ord(name)}"}
             server = {"data_dir": str(folder / name / "data")}
             config = gateway_config(folder, store=store, node=node, server=server, agents=scenes)
-            daemon = Daemon(write_config(folder / name, config), folder / name, {"PORTICO_NODE_KEYS": "n" * 32})
+            daemon = Daemon(
+                write_config(folder / name, config),
+                folder / name,
+                {"PORTICO_NODE_KEYS": "n" * 32, "PORTICO_ENCRYPTION_KEY": ENCRYPTION_KEY},
+            )
             found.append(await daemon.start())
         yield found
     finally:
