@@ -144,6 +144,8 @@ class Gateway:
             with self.store.explained_errors():
                 await self._open(settings, data_dir)
         except BaseException:
+            if self.shared_state is not None:
+                await all_ended([asyncio.wait_for(self.shared_state.close(), CLOSE_TIMEOUT)])
             await self.store.close()
             raise
         for change in corrected:
@@ -337,10 +339,10 @@ class Gateway:
             self._closed = True
             await self.stop_runs()
             await all_ended([self._mcp.close(), self._retention.close(), self.search.close(), self.worktrees.close()])
-            if self.shared_state is not None:
-                await all_ended([self.shared_state.close()])
             if self.node is not None:
                 await all_ended([asyncio.wait_for(self.node.stop(), CLOSE_TIMEOUT)])
+            if self.shared_state is not None:
+                await all_ended([asyncio.wait_for(self.shared_state.close(), CLOSE_TIMEOUT)])
             abandoning = asyncio.get_running_loop().call_later(CLOSE_TIMEOUT, self.store.abandon)
             await all_ended([self.store.close()])
             abandoning.cancel()

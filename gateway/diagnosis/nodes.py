@@ -49,7 +49,7 @@ async def _compared(settings: Settings, environ: Mapping[str, str], store: Store
 
     key = encryption_key(settings, environ)
     if (value := await store.shared.values.get(ENCRYPTION)) is not None:
-        SecretEncryption(settings.data_dir, key).check(value)
+        SecretEncryption(settings.data_dir, key).check(value.encode())
     own = configuration_digests(settings, existing_keys(settings, environ), key or "")
     alive = [record for record in await store.nodes.all() if record.silent_for <= Intervals().silent]
     details = [

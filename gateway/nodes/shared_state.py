@@ -29,7 +29,10 @@ class SharedState:
     async def open(self, store: Store, node: str, encryption: SecretEncryption) -> None:
         """Begin to use the store. Raises ConfigError if this node encrypts secrets with another key than the others."""
         shared = store.shared
-        encryption.check(await shared.values.get_or_add(ENCRYPTION, encryption.checked_value()))
+        if await shared.values.get(ENCRYPTION) is None and (secrets := await store.sessions.any_secrets()) is not None:
+            # Those of a single daemon whose store this was.
+            encryption.check(secrets)
+        encryption.check((await shared.values.get_or_add(ENCRYPTION, encryption.checked_value())).encode())
         await self.turns.open(shared.turn_slots, node)
         await move_to_store(NamedKeys(self._data_dir), shared.credentials)
         await self.credentials.open(shared.credentials)

@@ -89,14 +89,14 @@ class SecretEncryption:
         except SecretsUnreadable as error:
             raise ConfigError(f"{error}; {HOW_TO_MAKE_A_KEY}") from error
 
-    def check(self, value: str) -> None:
-        """Raise ConfigError unless the node that has stored this value has the same key."""
+    def check(self, ciphertext: bytes) -> None:
+        """Raise ConfigError unless this was encrypted with the same key: by another node, or a daemon whose store this was."""
         try:
-            self.decrypt(value.encode())
+            self.decrypt(ciphertext)
         except SecretsUnreadable:
             raise ConfigError(
-                "the nodes of this cluster encrypt the secrets of sessions with another key than this node, which could not read "
-                f"them: give this node the same {SHARED_KEY} or node.encryption_key_file as the others"
+                "the secrets of sessions in this store are encrypted with another key than this node has: give it the "
+                f"{SHARED_KEY} or node.encryption_key_file of the other nodes, or the vault-key of the daemon whose store this was"
             ) from None
 
     def _cipher(self, *, create: bool) -> Fernet:

@@ -250,7 +250,8 @@ leases = Table(
 )
 # Few of the rows are in it: those that are not released.
 # As text: arguments of a dialect would import that of PostgreSQL into each daemon (30 ms).
-event.listen(leases, "after_create", DDL("CREATE INDEX leases_held ON leases (node) WHERE expires_at > 0"))
+_LEASES_HELD = DDL("CREATE INDEX leases_held ON leases (node) WHERE expires_at > 0")  # type: ignore[no-untyped-call]
+event.listen(leases, "after_create", _LEASES_HELD)
 
 # What follows is used in a cluster of nodes only (gateway/store/shared.py). Values that all nodes share.
 shared_values = Table(

@@ -143,6 +143,12 @@ class SessionRepository:
         query = select(func.count()).select_from(schema.sessions).where(schema.sessions.c.owner == owner)
         return await self._database.read(lambda connection: int(connection.execute(query).scalar_one()))
 
+    async def any_secrets(self) -> bytes | None:
+        """Returns the encrypted secrets of some session; None if no session has any."""
+        secrets = schema.sessions.c.secrets
+        query = select(secrets).where(secrets.is_not(None)).limit(1)
+        return await self._database.read(lambda connection: connection.execute(query).scalar())
+
     async def update(self, session_id: str, **values: Any) -> None:
         """Sets columns of a session: `config` (JSON data), `secrets`, `native_id`."""
         if "config" in values:

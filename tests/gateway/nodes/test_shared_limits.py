@@ -19,7 +19,7 @@ from gateway.runs.admission_and_eviction import AdmissionControl
 from gateway.runs.idempotency import Idempotency, IdempotencyKey
 from gateway.runs.one_shot_tasks import Task
 from gateway.security.api_keys import default_api_keys
-from gateway.security.encryption import encryption_key
+from gateway.security.encryption import SecretEncryption, encryption_key
 from gateway.security.redaction import Redactor
 from gateway.store import KeyRecord, KeyStored, RunRecord, SessionRecord, Store
 from gateway.store.nodes import NodeReport
@@ -238,11 +238,21 @@ async def test_a_node_with_another_encryption_key_is_refused(tmp_path: Path) -> 
     other.write_bytes(Fernet.generate_key())
     config["node"]["encryption_key_file"] = str(other)
     async with run_gateway(node_config(tmp_path, "one")):
-        with pytest.raises(ConfigError, match=r"with another key than this node.*PORTICO_ENCRYPTION_KEY"):
+        with pytest.raises(ConfigError, match=r"with another key than this node has.*PORTICO_ENCRYPTION_KEY"):
             await Gateway(parse(config), (KEY,), Redactor()).open()
         other.write_text("no key")
         with pytest.raises(ConfigError, match="is not a key; make one with"):
             await Gateway(parse(config), (KEY,), Redactor()).open()
+
+
+async def test_the_first_node_has_the_key_of_the_daemon_whose_store_it_was(tmp_path: Path) -> None:
+    config = node_config(tmp_path, "one")
+    store = await Store.open(config["store"]["url"])
+    before = SecretEncryption(tmp_path, Fernet.generate_key().decode())
+    await store.sessions.create(SessionRecord("sess_1", "echo", secrets=before.encrypt({"token": "x"}), created_at=1.0), [])
+    await store.close()
+    with pytest.raises(ConfigError, match="vault-key of the daemon whose store this was"):
+        await Gateway(parse(config), (KEY,), Redactor()).open()
 
 
 def test_a_node_makes_no_key_of_its_own(tmp_path: Path) -> None:
