@@ -96,7 +96,7 @@ class SecretEncryption:
         except SecretsUnreadable:
             raise ConfigError(
                 "the secrets of sessions in this store are encrypted with another key than this node has: give it the "
-                f"{SHARED_KEY} or node.encryption_key_file of the other nodes, or the vault-key of the daemon whose store this was"
+                f"{SHARED_KEY} or node.encryption_key_file of the others, or the vault-key of the daemon whose store this was"
             ) from None
 
     def _cipher(self, *, create: bool) -> Fernet:
