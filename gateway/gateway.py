@@ -66,6 +66,8 @@ STORE_TIMEOUT = 1.0
 """Seconds after `limits.grace` at which a shutdown abandons a store that does not answer."""
 CLOSE_TIMEOUT = 0.3
 """Seconds that the end of connections may take once all runs have ended, and then the last writes."""
+USABLE_FOR = 1.0
+"""Seconds for which a node takes the agents that it has found for those that it offers."""
 END_TIMEOUT = 1.4
 """Seconds after `limits.grace` at which a shutdown goes on without the agents that cannot be ended."""
 
@@ -225,6 +227,16 @@ class Gateway:
         from gateway.store.nodes import NodeReport
 
         chosen = self.settings.node
+        names: tuple[str, ...] = ()
+        found_at = -USABLE_FOR
+
+        def usable_agents() -> tuple[str, ...]:
+            # The search of the programs takes a millisecond.
+            nonlocal names, found_at
+            now = time.monotonic()
+            if now - found_at >= USABLE_FOR:
+                names, found_at = tuple(agent.name for agent in self.agents if agent.usable), now
+            return names
 
         def report() -> NodeReport:
             opened = hasattr(self, "tasks")
@@ -232,7 +244,7 @@ class Gateway:
             return NodeReport(
                 id=instance,
                 address=chosen.address,
-                agents=tuple(agent.name for agent in self.agents if agent.usable),
+                agents=usable_agents(),
                 labels=chosen.labels,
                 folders=tuple(map(str, chosen.folders)),
                 version=__version__,

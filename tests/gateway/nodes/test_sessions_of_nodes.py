@@ -15,6 +15,7 @@ from gateway.security.authentication import ADMINISTRATOR, Caller
 from gateway.sessions.settings import SessionSettings
 from tests import stores
 from tests.gateway.nodes.three_nodes import begin, create_waiting, rest, run_nodes, say, until
+from tests.gateway.requests import wait_until
 
 WriteScenario = Callable[..., str]
 
@@ -164,17 +165,21 @@ async def test_who_follows_all_sessions_is_told_of_those_of_other_nodes(tmp_path
     async with run_nodes(tmp_path, "a", "b") as (a, b):
         listener = b.gateway.sessions.changes.listen(ADMINISTRATOR, everywhere=True)
         session = await a.create()
-        changes: dict[str, str] = {}
-        async with asyncio.timeout(20):
-            while session.id not in changes:
-                await b.node.poll()
-                changes |= listener.drain()
-            assert changes == {session.id: "changed"}
-            await a.gateway.sessions.delete(ADMINISTRATOR, session.id)
-            while changes[session.id] != "deleted":
-                await b.node.poll()
-                changes |= listener.drain()
+
+        async def told(change: str) -> bool:
+            await b.node.poll()
+            return listener.drain() == {session.id: change}
+
+        await wait_until(lambda: told("changed"), 20)
+        await a.gateway.sessions.delete(ADMINISTRATOR, session.id)
+        await wait_until(lambda: told("deleted"), 20)
         named = b.gateway.sessions.changes.listen(Caller("phone", all_sessions=False), everywhere=True)
-        await say(await a.create())
-        await b.node.poll()
+        other = await a.create()
+        both = b.gateway.sessions.changes.listen(ADMINISTRATOR, everywhere=True)
+
+        async def told_of_other() -> bool:
+            await b.node.poll()
+            return other.id in both.drain()
+
+        await wait_until(told_of_other, 20)
         assert named.drain() == {}

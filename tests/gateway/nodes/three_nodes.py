@@ -119,9 +119,11 @@ def permission() -> Submission:
 @asynccontextmanager
 async def run_node(folder: Path, name: str, **tables: Any) -> AsyncIterator[ClusterNode]:
     """Run a node with the data directory `name`. All nodes of a folder have one store."""
-    encryption = folder / "encryption-key"
+    encryption, keys = folder / "encryption-key", folder / "node-keys"
     encryption.write_text(ENCRYPTION_KEY)
-    chosen = {"address": f"http://{name}:7700", "encryption_key_file": str(encryption), **tables.pop("node", {})}
+    keys.write_text("n" * 32)
+    files = {"encryption_key_file": str(encryption), "key_file": str(keys)}
+    chosen = {"address": f"http://{name}:7700", **files, **tables.pop("node", {})}
     config = gateway_config(folder, server={"data_dir": str(folder / name)}, node=chosen, **tables)
     with stores.use("postgresql"):
         config["store"] = {"url": stores.store_url(folder)}
