@@ -24,7 +24,7 @@ _EXAMPLE = {
     "labels": ["gpu"],
     "folders": ["/srv/projects"],
     "version": "0.1.0",
-    "storeVersion": 10,
+    "storeVersion": 11,
     "liveAgents": 3,
     "runningTurns": 1,
     "agentSlots": 16,
