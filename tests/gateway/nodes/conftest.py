@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.gateway.nodes.cluster import Cluster, run_cluster
+from tests.gateway.nodes.cluster import NODE_KEY, Cluster, run_cluster
 
 
 @pytest.fixture
@@ -16,3 +16,9 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
     async with run_cluster(tmp_path, "a", "b") as running:
         running.placement.creator = "b"
         yield running
+
+
+@pytest.fixture(autouse=True)
+def node_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node does not start without a key."""
+    monkeypatch.setenv("PORTICO_NODE_KEYS", NODE_KEY)
