@@ -11,6 +11,7 @@ from playwright.sync_api import Page, expect
 from tests.console.checked_pages import Windows
 from tests.console.console_daemon import ConsoleDaemon
 from tests.console.test_accessibility import AXE, violations
+from tests.console.test_agents_page import NODES
 
 RULES = [{"tool": "shell", "when": {"command": "rm *"}, "decide": "deny", "reason": "No."}, {"tool": "lookup", "decide": "allow"}]
 LONG = "a_long_name_without_any_space_" * 8
@@ -60,7 +61,15 @@ def replay(page: Page) -> None:
 
 def known_agents(page: Page) -> None:
     expect(page.get_by_role("article", name="broken")).to_be_visible()
-    expect(page.locator(".table-cards")).to_be_visible()
+    expect(page.get_by_role("region", name="Live agents", exact=True)).to_be_visible()
+
+
+def nodes(page: Page) -> None:
+    shown = [{**node, "labels": [LONG], "agents": [LONG, "echo"]} for node in NODES]
+    page.route("**/v1/nodes", lambda route: route.fulfill(json={"nodes": shown}))
+    page.reload()
+    expect(page.get_by_role("heading", name="Nodes 3")).to_be_visible()
+    known_agents(page)
 
 
 def stop(page: Page) -> None:
@@ -98,6 +107,7 @@ STATES: list[tuple[str, Callable[[Page], None]]] = [
     ("events", requests),
     ("events", replay),
     ("agents", known_agents),
+    ("agents", nodes),
     ("agents", stop),
     ("policy", checked_command),
     ("audit", opened_decision),
