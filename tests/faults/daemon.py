@@ -82,13 +82,14 @@ class Client(httpx.AsyncClient):
 class Daemon:
     """`portico serve` with the faulty agents. `faults` runs it by the launcher, which reads the file `faults.json`.
 
-    `command` is a program with arguments that runs the command line that follows.
+    `traced`: its writes are recorded. `command` is a program with arguments that runs the command line that follows.
     """
 
     home: Path
     limits: dict[str, float] = field(default_factory=dict)
     tables: dict[str, dict[str, Any]] = field(default_factory=dict)
     faults: bool = False
+    traced: bool = True
     command: Sequence[str] = ()
     url: str = ""
     process: asyncio.subprocess.Process | None = None
@@ -175,7 +176,11 @@ class Daemon:
         env["PYTHONFAULTHANDLER"] = "1"
         # Its open files are counted.
         env["PORTICO_ALLOW_INSPECTION"] = "1"
-        return {**env, "FAULTS": str(self.home / "faults.json"), "FAULTS_TRACE": str(self.trace)} if self.faults else env
+        if self.faults:
+            env["FAULTS"] = str(self.home / "faults.json")
+            if self.traced:
+                env["FAULTS_TRACE"] = str(self.trace)
+        return env
 
     def log_tail(self, size: int = 600) -> str:
         return self.log.read_text(errors="replace")[-size:]
