@@ -22,6 +22,7 @@ log = logging.getLogger(__name__)
 DAY = 86400.0
 UNUSED = 5.0
 """Seconds after which a session that is not used is free for any node."""
+HEARTBEAT = "the heartbeat of this node"
 Announce = Callable[[set[str]], Awaitable[None]]
 """Called every second with the logs that other nodes have written."""
 Tidy = Callable[[], Awaitable[None]]
@@ -48,7 +49,7 @@ class Intervals:
 class Node:
     """`await start()` before the first request, `await stop()` when all runs have ended. `clock` is monotonic.
 
-    `report` is called for each heartbeat, `close_runs` for each log that is taken over, `tidy` after each heartbeat.
+    `report` is called for each heartbeat, `close_runs` for each log that is taken over, `tidy` as often as `report`.
     """
 
     def __init__(
@@ -62,7 +63,7 @@ class Node:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.intervals = of = intervals or Intervals()
-        self._store, self._report, self._tidy, self._clock = store, report, tidy, clock
+        self._store, self._report, self.tidy, self._clock = store, report, tidy, clock
         self.directory = NodeDirectory(report, of.silent, clock)
         self.id = self.directory.node
         self.leases = Leases(store, self.directory, of.lease, clock)
@@ -83,15 +84,24 @@ class Node:
         """Report this node, and recover what its earlier process has left. Returns how many runs were at work then."""
         await self._store.nodes.start(self._report(), DAY)
         await self.beat()
-        return await self.takeover.recover()
+        of = self.intervals
+        # The recovery may take longer than a lease lasts.
+        beating = asyncio.create_task(self._repeated(self.beat, of.heartbeat, of.retry, HEARTBEAT))
+        try:
+            return await self.takeover.recover()
+        finally:
+            beating.cancel()
+            await asyncio.wait([beating])
 
     def repeat(self) -> None:
         """Do from now on what a node does again and again."""
         of = self.intervals
         works = [
-            self._repeated(self.beat_and_tidy, of.heartbeat, of.retry, "the heartbeat of this node"),
+            self._repeated(self.beat, of.heartbeat, of.retry, HEARTBEAT),
             self._repeated(self.takeover.look, of.takeover, of.takeover, "the search for dead nodes"),
             self._repeated(self.poll, of.poll, of.poll, "the search for events of other nodes"),
+            # Not after the heartbeat in one task: it waits for the ends of agents where the node is drained.
+            self._repeated(self.tidy, of.heartbeat, of.retry, "the release of what is not used"),
         ]
         self._works = [asyncio.create_task(work) for work in works]
         self.wakeups.start()
@@ -106,11 +116,6 @@ class Node:
             raise
         self.directory.update(records)
         await self.leases.renewed(tokens, since)
-
-    async def beat_and_tidy(self) -> None:
-        """Report a heartbeat, and release what is not used."""
-        await self.beat()
-        await self._tidy()
 
     async def poll(self) -> None:
         """Look for what other nodes have written, whether or not there were notifications."""

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 
 from gateway.errors import SessionElsewhere
 from gateway.nodes.leases import HeldLease, Leases
+from gateway.nodes.node_directory import NodeUnknown
 from gateway.store import Store
 from gateway.store.leases import Lease
 
@@ -88,8 +89,8 @@ class Takeover:
         for log_id in [*own, *await self._store.runs.unfinished_without_lease()]:
             try:
                 held = await self._leases.hold(log_id)
-            except SessionElsewhere:
-                # Of a log without a lease, which another node that starts has found too.
+            except (SessionElsewhere, NodeUnknown):
+                # Of a log without a lease, which another node that starts has found too; or it was taken over just now.
                 continue
             held.in_use = True
             self._taken[log_id] = held

@@ -61,11 +61,14 @@ class Worktrees:
     """All worktrees of the gateway, in `folder`. `data_dir` is the gateway's data directory.
 
     Commands that change what the worktrees of a repository share run one after the other for each repository.
+
+    On a node of a cluster, whose id is `node`, the store also has the worktrees of other machines. They have the same paths where
+    the data directories have; so the id of the node is in the path.
     """
 
-    def __init__(self, store: Store, data_dir: Path) -> None:
-        self._store, self._data_dir = store, Path(os.path.realpath(data_dir))
-        self.folder = self._data_dir / "worktrees"
+    def __init__(self, store: Store, data_dir: Path, node: str | None = None) -> None:
+        self._store, self._data_dir, self._node = store, Path(os.path.realpath(data_dir)), node
+        self.folder = self._data_dir / "worktrees" / (node or "")
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._recovery: asyncio.Task[None] | None = None
 
@@ -200,13 +203,29 @@ class Worktrees:
     def _lock(self, repository: str) -> asyncio.Lock:
         return self._locks.setdefault(repository, asyncio.Lock())
 
+    def is_here(self, record: WorktreeRecord) -> bool:
+        """Whether the files of a worktree are, or were, on this machine. It reads the file system."""
+        # A session that was taken over has it here under the path that it had there.
+        return self._is_own(record) or os.path.lexists(record.path)
+
+    def _is_own(self, record: WorktreeRecord) -> bool:
+        """Whether this daemon has created a worktree. It reads the file system."""
+        if self._node is None:
+            return True
+        folder = Path(record.path).parent
+        # The second one is of the time before this daemon was a node, or that of another machine has the same path.
+        return folder == self.folder or (folder == self.folder.parent and os.path.lexists(record.path))
+
     # -- removal ----------------------------------------------------------------------------------------------------------
 
     async def remove(self, record: WorktreeRecord, *, force: bool = False) -> None:
         """Remove a worktree with its files and its branch.
 
-        Raises Conflict if work would be lost with it, or that cannot be known, unless `force` is set; then it is as it was.
+        Raises Conflict if work would be lost with it, or that cannot be known, unless `force` is set, and if it is
+        another node's; then it is as it was.
         """
+        if not await asyncio.to_thread(self.is_here, record):
+            raise Conflict(f"the files of the worktree {record.path} are on another node of the cluster, and stay there")
         async with self._lock(record.repository):
             if not force:
                 await self._require_no_loss(record)
@@ -274,8 +293,9 @@ class Worktrees:
 
     async def start_recovery(self) -> None:
         """Begin to remove, in the background, what a killed gateway has left: worktrees of sessions that were not created, and
-        those of deleted sessions that lose no work. Call it before sessions are created."""
-        left = await self._store.worktrees.without_session()
+        those of deleted sessions that lose no work. Call it before sessions are created. Those of other nodes stay."""
+        found = await self._store.worktrees.without_session()
+        left = [record for record in found if await asyncio.to_thread(self._is_own, record)]
         if left:
             self._recovery = asyncio.create_task(self._recover(left))
 
@@ -302,6 +322,11 @@ class Worktrees:
 
 
 _FORCE = "merge it, or remove it with `force`, and that is lost"
+
+
+def node_in(path: str) -> str:
+    """The id of the node that has created a worktree with this path; no node has it where that was no node of a cluster."""
+    return Path(path).parent.name
 
 
 def no_worktree(session_id: str) -> NotFound:

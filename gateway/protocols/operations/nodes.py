@@ -89,7 +89,8 @@ def router(gateway: Gateway) -> APIRouter:
             raise NotFound(f"there is no node {id!r}; GET /v1/nodes lists those that exist")
         if id == node.id:
             # The others notice it at their next heartbeat.
-            await node.beat_and_tidy()
+            await node.beat()
+            await node.tidy()
         for found in await _nodes(gateway):
             if found.id == id:
                 return found

@@ -18,7 +18,7 @@ from tests import stores
 from tests.conftest import write_config
 from tests.daemon import Daemon, RunningGateway, gateway_config
 from tests.gateway.nodes.three_nodes import begin, create_waiting, permission, rest, run_node, run_nodes, say, until
-from tests.gateway.nodes.two_nodes import ENCRYPTION_KEY
+from tests.gateway.nodes.two_nodes import ENCRYPTION_KEY, NODE_KEY
 from tests.gateway.portico_command import PorticoCommand
 from tests.gateway.requests import expect_error
 
@@ -34,7 +34,8 @@ async def test_a_drained_node_keeps_what_is_at_work_and_nothing_else(tmp_path: P
         turn = await begin(busy)
         await until(turn, "working")
         await b.gateway.store.nodes.drain(a.id)
-        await a.node.beat_and_tidy()
+        await a.node.beat()
+        await a.node.tidy()
         await b.node.beat()
         assert [lease.log_id for lease in a.node.leases.all] == [busy.id]
         assert idle.live is None and waits.live is None and busy.live is not None
@@ -49,7 +50,8 @@ async def test_a_drained_node_keeps_what_is_at_work_and_nothing_else(tmp_path: P
         assert (await a.get(busy.id)) is busy, "it has its requests until it is over"
         (tmp_path / "scenes" / "go").touch()
         await rest(turn)
-        await a.node.beat_and_tidy()
+        await a.node.beat()
+        await a.node.tidy()
         assert a.node.leases.all == []
 
 
@@ -95,9 +97,8 @@ async def serving(tmp_path: Path) -> AsyncIterator[Daemon]:
     with stores.use("postgresql"):
         store = {"url": stores.store_url(tmp_path)}
     config = gateway_config(tmp_path, store=store, node={"address": "http://127.0.0.1:7711", "labels": ["gpu"]})
-    daemon = Daemon(
-        write_config(tmp_path, config), tmp_path, {"PORTICO_NODE_KEYS": "n" * 32, "PORTICO_ENCRYPTION_KEY": ENCRYPTION_KEY}
-    )
+    keys = {"PORTICO_NODE_KEYS": NODE_KEY, "PORTICO_ENCRYPTION_KEY": ENCRYPTION_KEY}
+    daemon = Daemon(write_config(tmp_path, config), tmp_path, keys)
     yield await daemon.start()
     if daemon.process is not None and daemon.process.returncode is None:
         await daemon.stop()

@@ -22,7 +22,7 @@ from gateway.sessions.session import Session, Submission
 from gateway.sessions.settings import SessionSettings
 from tests import stores
 from tests.daemon import gateway_config
-from tests.gateway.nodes.two_nodes import ENCRYPTION_KEY
+from tests.gateway.nodes.two_nodes import ENCRYPTION_KEY, NODE_KEY
 
 NEVER = 86400.0
 INTERVALS = Intervals(heartbeat=NEVER, retry=NEVER, takeover=2.0, poll=NEVER)
@@ -117,11 +117,11 @@ def permission() -> Submission:
 
 
 @asynccontextmanager
-async def run_node(folder: Path, name: str, **tables: Any) -> AsyncIterator[ClusterNode]:
+async def run_node(folder: Path, name: str, intervals: Intervals = INTERVALS, **tables: Any) -> AsyncIterator[ClusterNode]:
     """Run a node with the data directory `name`. All nodes of a folder have one store."""
     encryption, keys = folder / "encryption-key", folder / "node-keys"
     encryption.write_text(ENCRYPTION_KEY)
-    keys.write_text("n" * 32)
+    keys.write_text(NODE_KEY)
     files = {"encryption_key_file": str(encryption), "key_file": str(keys)}
     chosen = {"address": f"http://{name}:7700", **files, **tables.pop("node", {})}
     config = gateway_config(folder, server={"data_dir": str(folder / name)}, node=chosen, **tables)
@@ -129,7 +129,7 @@ async def run_node(folder: Path, name: str, **tables: Any) -> AsyncIterator[Clus
         config["store"] = {"url": stores.store_url(folder)}
     settings = parse(config)
     clock = Clock()
-    gateway = Gateway(settings, settings.auth.keys, Redactor(), intervals=INTERVALS, node_clock=clock)
+    gateway = Gateway(settings, settings.auth.keys, Redactor(), intervals=intervals, node_clock=clock)
     await gateway.open()
     # The loops begin with a pause, of which only that of the takeover is short.
     gateway.node._works.pop(1).cancel()  # type: ignore[union-attr]
