@@ -104,7 +104,13 @@ async def test_the_daemon_imports_what_its_first_request_needs(tmp_path: Path) -
         unused = ["acp", "alembic", "cryptography", "jsonschema", "mcp", "prometheus_client", "rich", "websockets"]
         unused += ["drivers.api", "gateway.policy.shell_commands", "gateway.protocols.acp.requests", "pydantic.v1"]
         unused += ["gateway.console.routes", "gateway.protocols.aap.search", "gateway.protocols.operations.audit"]
-        unused += ["gateway.nodes", "gateway.store.fencing", "gateway.store.leases", "gateway.store.nodes", "gateway.store.shared"]
+        unused += [
+            "gateway.nodes",
+            "gateway.store.fencing",
+            "gateway.store.leases",
+            "gateway.store.nodes",
+            "gateway.store.shared",
+        ]
         unused += ["psycopg", "sqlalchemy.dialects.postgresql"]
         imported = await modules_of(process)
         assert [name for name in unused if name in imported] == []

@@ -98,9 +98,7 @@ class Soak:
 
     def _clients(self, traffic: Traffic) -> tuple[list[Talker], list[Follower]]:
         talkers = [
-            Talker(
-                name=f"s{n}", reader=Reader(traffic, self.random("talker", n)), asks=n % FOLLOWED == 1, texts=TEXTS, pause=2.0
-            )
+            Talker(name=f"s{n}", reader=Reader(traffic, self.random("talker", n)), asks=n % FOLLOWED == 1, texts=TEXTS, pause=2.0)
             for n in range(self.sessions)
         ]
         followed = talkers[::FOLLOWED]

@@ -148,5 +148,3 @@ def _tables(cluster: Cluster, name: str) -> dict[str, dict[str, Any]]:
         "limits": {"live_agents": LIVE_AGENTS, "connections_per_key": 2000, "streams_per_key": 2000},
         "agents.faulty": {"cwd": work, "args": ["--folder", work]},
     }
-
-
