@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
 from pydantic import ValidationError
 from pydantic_core import to_json
 
 from drivers.contract.messages import MESSAGE, AssistantMessage, UserMessage, text_of
-from gateway.errors import BadRequest, NotSupported
+from gateway.errors import BadRequest, NotSupported, StoreUnavailable
 from gateway.runs.session_metadata import displayed_title
 from gateway.security.authentication import ADMINISTRATOR, Caller
 from gateway.sessions.changes import SessionChanges
@@ -22,11 +22,14 @@ from gateway.store import MessageRow, Store
 from gateway.store.search import JOINED, MATCH_BEGIN, MATCH_END, NotIndexed, Position, SearchRow
 
 log = logging.getLogger(__name__)
+Result = TypeVar("Result")
 
 START_DELAY = 2.0
 """Seconds after the start of the gateway until it begins to fill the index, unless somebody searches before."""
 DELAY = 1.0
 """Seconds after a change until it is in the index, unless somebody searches before: many turns are one transaction then."""
+RETRY = 5.0
+"""Seconds after which the store is tried again that did not answer, as while a server of PostgreSQL is restarted."""
 PART_CHARACTERS = 64 * 1024
 """Text that one transaction adds to the index, about: 5 ms of the thread that writes."""
 MAX_INDEXED = 64 * 1024
@@ -76,6 +79,7 @@ class SessionSearch:
         self._work: asyncio.Task[None] | None = None
         self._wanted, self._prepared = asyncio.Event(), asyncio.Event()
         self._lock = asyncio.Lock()
+        self._changed: set[str] = set()
         self._deleted: set[str] = set()
         self._removing: asyncio.Task[None] | None = None
         self._complete = False
@@ -164,14 +168,14 @@ class SessionSearch:
         try:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._wanted.wait(), START_DELAY)
-            if await self._store.search.prepare() != "index":
+            if await self._repeated(self._store.search.prepare) != "index":
                 return
             self._prepared.set()
-            filling = asyncio.create_task(self._fill())
+            filling = asyncio.create_task(self._fill_all())
             try:
                 while await self._listener.wait():
                     await asyncio.sleep(DELAY)
-                    await self._update()
+                    await self._repeated(self._update)
             finally:
                 filling.cancel()
                 await asyncio.wait([filling])
@@ -181,34 +185,52 @@ class SessionSearch:
             self._listener.close()
             self._prepared.set()
 
-    async def _fill(self) -> None:
-        """Add what the index lacks of all sessions, a part at a time, with pauses for the turns."""
+    async def _repeated(self, work: Callable[[], Awaitable[Result]]) -> Result:
+        """Do a work again until the store answers."""
+        failing = False
+        while True:
+            try:
+                return await work()
+            except StoreUnavailable as error:
+                if not failing:
+                    log.warning("the index of the search waits for the store; trying again every %g s: %s", RETRY, error)
+                failing = True
+                await asyncio.sleep(RETRY)
+
+    async def _fill_all(self) -> None:
         try:
-            for session_id in await self._store.search.deleted():
-                await self._store.search.remove(session_id)
-            while lacking := await self._store.search.not_indexed(SESSIONS):
-                for session in lacking:
-                    await self._index(session, pause=True)
+            await self._repeated(self._fill)
             self._complete = True
         except Exception:
             log.exception("the index of the search lacks earlier sessions, until the gateway is started again")
 
+    async def _fill(self) -> None:
+        """Add what the index lacks of all sessions, a part at a time, with pauses for the turns."""
+        for session_id in await self._store.search.deleted():
+            await self._store.search.remove(session_id)
+        while lacking := await self._store.search.not_indexed(SESSIONS):
+            for session in lacking:
+                await self._index(session, pause=True)
+
     async def _update(self) -> None:
-        """Add what has changed since the last call. What was deleted is removed later: it is not found any more."""
+        """Add what has changed since it last succeeded. What was deleted is removed later: it is not found any more."""
         async with self._lock:
             changes = self._listener.drain()
             self._deleted |= {one for one, change in changes.items() if change == "deleted"}
             if self._deleted and (self._removing is None or self._removing.done()):
                 self._removing = asyncio.create_task(self._remove())
-            changed = [one for one, change in changes.items() if change == "changed"]
-            for first in range(0, len(changed), SESSIONS):
-                for session in await self._store.search.not_indexed(SESSIONS, changed[first : first + SESSIONS]):
+            self._changed |= {one for one, change in changes.items() if change == "changed"}
+            while part := list(self._changed)[:SESSIONS]:
+                for session in await self._store.search.not_indexed(SESSIONS, part):
                     await self._index(session)
+                self._changed.difference_update(part)
 
     async def _remove(self) -> None:
         try:
             while self._deleted:
-                await self._store.search.remove(self._deleted.pop())
+                one = next(iter(self._deleted))
+                await self._repeated(lambda one=one: self._store.search.remove(one))  # type: ignore[misc]
+                self._deleted.discard(one)
         except Exception:
             log.exception("the index of the search has deleted sessions, until the gateway is started again")
 

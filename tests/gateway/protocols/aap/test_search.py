@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
+from gateway.errors import StoreUnavailable
 from gateway.security.api_keys import NamedKeys
 from gateway.sessions import search
 from gateway.store import search as store_search
@@ -253,3 +254,21 @@ async def test_a_session_with_many_messages(early: RunningGateway) -> None:
     assert len(await found(early.client, "message", limit=100)) == 3000
     await early.client.delete(f"{SESSIONS}/{session}")
     assert await found(early.client, "message") == []
+
+
+async def test_the_index_is_filled_after_the_store_did_not_answer(early: RunningGateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    await until_complete(early.client)
+    real, failed = store_search.SearchRepository.not_indexed, asyncio.Event()
+
+    async def not_indexed(self: Any, *args: Any) -> Any:
+        if failed.is_set():
+            return await real(self, *args)
+        failed.set()
+        raise StoreUnavailable("the store cannot be read: the server has ended the connection")
+
+    monkeypatch.setattr(search, "RETRY", 0.01)
+    monkeypatch.setattr(store_search.SearchRepository, "not_indexed", not_indexed)
+    first = await say(early.client, "during the failure")
+    await asyncio.wait_for(failed.wait(), 10)
+    second = await say(early.client, "after the failure")
+    assert {one["sessionId"] for one in await found(early.client, "failure")} == {first, second}
