@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
 
 from gateway.errors import SessionElsewhere
 from gateway.nodes.leases import HeldLease, Leases
@@ -15,6 +17,9 @@ from gateway.store.leases import Lease
 
 log = logging.getLogger(__name__)
 
+Item = TypeVar("Item")
+AT_ONCE = 16
+"""Leases that are taken over at the same time. Their writes are committed together."""
 CloseRuns = Callable[[Store, str], Awaitable[int]]
 """Ends the runs of a log that were at work, in a fenced store, as a start after a kill does. Returns their number."""
 
@@ -63,12 +68,9 @@ class Takeover:
         due = [lease for key, lease in seen.items() if now - self._seen[key] >= self._observed]
         # The nodes that are left begin at different ones.
         random.shuffle(due)
-        taken = 0
-        for lease in due:
-            taken += await self._take(lease)
-        for held in list(self._taken.values()):
-            await self._finish(held)
-        return taken
+        # What an earlier look has not finished, before there is more of it.
+        await _at_once(self._finish, list(self._taken.values()))
+        return await _at_once(self._take, due)
 
     async def _take(self, lease: Lease) -> bool:
         held = await self._leases.take_over(lease.log_id, lease.token)
@@ -106,3 +108,18 @@ class Takeover:
         await held.release()
         del self._taken[held.log_id]
         return closed
+
+
+async def _at_once(work: Callable[[Item], Awaitable[int]], items: Sequence[Item]) -> int:
+    """Do a work for each item, AT_ONCE at the same time, and return the sum. Where some fail the others are done nevertheless."""
+    queue, total = iter(items), 0
+
+    async def worker() -> None:
+        nonlocal total
+        for item in queue:
+            total += await work(item)
+
+    for result in await asyncio.gather(*(worker() for _ in range(AT_ONCE)), return_exceptions=True):
+        if isinstance(result, BaseException):
+            raise result
+    return total

@@ -14,6 +14,7 @@ from gateway.runs.idempotency import IdempotencyKey
 from gateway.runs.one_shot_tasks import Task
 from gateway.runs.recovery import UNSEEN, WHY
 from gateway.sessions.registry import LOST
+from gateway.store import Store
 from tests.gateway.nodes.three_nodes import (
     ClusterNode,
     begin,
@@ -257,3 +258,30 @@ async def test_tasks_of_a_dead_node(tmp_path: Path, write_scenario: WriteScenari
         events = await asyncio.wait_for(rest(turn), 20)
         assert isinstance(events[-1], SessionEnd)
         assert await asyncio.wait_for(task.run.wait(), 20) is None
+
+
+async def test_the_sessions_of_a_dead_node_are_taken_over_at_the_same_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with run_nodes(tmp_path, "a", "b") as (a, b):
+        sessions = [await a.create() for _ in range(4)]
+        takeover, closing = b.node.takeover, set[str]()
+        all_closing, real = asyncio.Event(), takeover._close_runs
+
+        async def close_runs(store: Store, log_id: str) -> int:
+            closing.add(log_id)
+            if len(closing) == len(sessions):
+                all_closing.set()
+            await asyncio.wait_for(all_closing.wait(), 10)
+            if log_id == sessions[0].id:
+                raise StoreUnavailable("the server has ended the connection")
+            return await real(store, log_id)
+
+        monkeypatch.setattr(takeover, "_close_runs", close_runs)
+        await silence(b.gateway.store, a.id)
+        with pytest.raises(StoreUnavailable):
+            await b.look(*TAKEOVER)
+        assert [lease.log_id for lease in b.node.leases.all] == [sessions[0].id], "the others are free"
+        monkeypatch.setattr(takeover, "_close_runs", real)
+        await b.look(2.0)
+        assert not b.node.leases.all
