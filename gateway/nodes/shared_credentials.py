@@ -7,6 +7,7 @@ anywhere, and accepts a new one, within two seconds.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import hmac
 import logging
 import secrets
@@ -133,12 +134,13 @@ class SharedCredentials:
 
     async def make_code(self, identity: KeyIdentity) -> str:
         code = secrets.token_urlsafe(24)
-        await self._repository.add_code(digest_of(code), identity.name, identity.digest, CODE_SECONDS, MAX_CODES)
+        key = _masked(identity.digest, code)
+        await self._repository.add_code(digest_of(code), identity.name, key, CODE_SECONDS, MAX_CODES)
         return code
 
     async def use_code(self, code: str) -> KeyIdentity | None:
         found = await self._repository.use_code(digest_of(code))
-        return None if found is None else KeyIdentity(*found)
+        return None if found is None else KeyIdentity(found[0], _masked(found[1], code))
 
     # -- the copy -----------------------------------------------------------------------------------------------------------
 
@@ -191,3 +193,10 @@ class SharedCredentials:
                 failed = True
             else:
                 failed = False
+
+
+def _masked(digest: str, code: str) -> str:
+    """Return a digest as it is stored with a code, or the digest of what is stored. Only who has the code gets one from the other:
+    a default key that a person has chosen could be guessed from its digest."""
+    mask = hashlib.sha256(b"portico sign-in code:" + code.encode()).digest()
+    return bytes(a ^ b for a, b in zip(bytes.fromhex(digest), mask, strict=True)).hex()

@@ -44,6 +44,8 @@ RESOLVE_TIMEOUT = 10.0
 RESOLVE_PAUSE = 0.1
 CHANNEL = "portico_logs"
 """The channel of notifications about logs: their payload is the ids of those that a transaction has written."""
+NOTIFIED_LOGS = 100
+"""Ids in one notification, whose payload has less than 8000 bytes. An id has 64 at most."""
 LISTEN_TIMEOUT = 2.0
 """Seconds without a notification after which a listener checks its connection."""
 LISTEN_RETRY = 1.0
@@ -121,9 +123,9 @@ class PostgresqlBackend:
             self._claimed = connected
         self._number = self._last_number + 1
         begin = _BEGIN.format(writer=self._writer, number=self._number)
-        if changed:
-            # Sent to the listeners at the commit. The ids have only characters that need no quotes.
-            begin += f"; SELECT pg_notify('{CHANNEL}', '{','.join(changed)}')"
+        # Sent to the listeners at the commit. The ids have only characters that need no quotes.
+        for first in range(0, len(changed), NOTIFIED_LOGS):
+            begin += f"; SELECT pg_notify('{CHANNEL}', '{','.join(changed[first : first + NOTIFIED_LOGS])}')"
         # All of it is one message to the server.
         connection.exec_driver_sql(begin).close()
 

@@ -16,7 +16,7 @@ from gateway.errors import ConfigError, KeysUnchecked
 from gateway.nodes.shared_credentials import POLL_SECONDS, RELOAD_SECONDS, STALE_SECONDS, SharedCredentials
 from gateway.security.api_keys import NamedKeys
 from gateway.security.sign_in_codes import CODE_SECONDS, MAX_CODES
-from gateway.security.sign_ins import MAX_SIGN_INS, UNUSED_SECONDS, KeyIdentity
+from gateway.security.sign_ins import MAX_SIGN_INS, UNUSED_SECONDS, KeyIdentity, digest_of_key
 from gateway.store import Store
 from tests import stores
 from tests.conftest import write_config
@@ -26,7 +26,10 @@ from tests.gateway.requests import create_session, user_message
 
 WITHIN = 20.0
 """Seconds that a change has to reach every node on a busy machine. By itself it takes POLL_SECONDS, and two queries."""
-ADMINISTRATOR, PHONE = KeyIdentity(None, "digest-of-a-default-key"), KeyIdentity("phone", "digest-of-phone")
+ADMINISTRATOR, PHONE = (
+    KeyIdentity(None, digest_of_key("a default key")),
+    KeyIdentity("phone", digest_of_key("of the phone")),
+)
 
 
 @pytest.fixture(params=stores.KINDS)
@@ -197,6 +200,15 @@ async def test_a_code_is_used_once_over_all_nodes(store: Store) -> None:
     used = await asyncio.gather(*(node.use_code(code) for node in nodes))
     assert sorted(map(str, used)) == sorted(map(str, [PHONE, None, None, None, None]))
     assert await nodes[0].use_code(code) is None and await nodes[1].use_code("") is None
+
+
+async def test_the_digest_of_a_default_key_is_not_stored_with_a_code(store: Store) -> None:
+    node = await a_node(store)
+    code = await node.make_code(ADMINISTRATOR)
+    stored = await store.shared.credentials.use_code(digest_of_key(code))
+    # A key that a person has chosen could be guessed from it.
+    assert stored is not None and stored[1] != ADMINISTRATOR.digest
+    assert await node.use_code(await node.make_code(ADMINISTRATOR)) == ADMINISTRATOR
 
 
 async def test_codes_end_and_have_a_limit(store: Store) -> None:
