@@ -112,14 +112,13 @@ class Takeover:
 
 async def _at_once(work: Callable[[Item], Awaitable[int]], items: Sequence[Item]) -> int:
     """Do a work for each item, AT_ONCE at the same time, and return the sum. Where some fail the others are done nevertheless."""
-    queue, total = iter(items), 0
+    queue = iter(items)
 
-    async def worker() -> None:
-        nonlocal total
-        for item in queue:
-            total += await work(item)
+    async def worker() -> int:
+        return sum([await work(item) for item in queue])
 
-    for result in await asyncio.gather(*(worker() for _ in range(AT_ONCE)), return_exceptions=True):
+    results = await asyncio.gather(*(worker() for _ in range(min(AT_ONCE, len(items)))), return_exceptions=True)
+    for result in results:
         if isinstance(result, BaseException):
             raise result
-    return total
+    return sum(result for result in results if isinstance(result, int))
