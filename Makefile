@@ -6,7 +6,7 @@ CLIS := .clis
 PEERS := .peers
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test test-real test-console test-containers check format bench bench-guard bench-peers faults matrix clean
+.PHONY: help install run test test-real test-console test-containers check format bench bench-guard bench-peers faults faults-cluster matrix clean
 
 help: ## Print this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -134,6 +134,10 @@ bench-peers: $(VENV)/.dev $(PEERS)/.installed $(CLIS)/.installed ## Compare with
 
 faults: $(VENV)/.dev ## Kill, stop and starve the daemon in many ways: a table of the violations, in less than ten minutes
 	@$(BIN)/python -m tests.faults $(FAULTS)
+
+faults-cluster: FAULTS ?= --quick
+faults-cluster: $(VENV)/.dev ## Kill and stop nodes and restart PostgreSQL under load: a table of the violations, in a minute (FAULTS= for 200 sessions)
+	@$(BIN)/python -m tests.faults.cluster $(FAULTS)
 
 matrix: $(VENV)/.dev ## Check releases of the CLIs (CLI=claude|codex|gemini SINCE=6m N=7, VERSION=V): docs/compatibility.md
 	@$(BIN)/python -m tests.matrix $(if $(CLI),--cli $(CLI)) $(if $(SINCE),--since $(SINCE)) $(if $(N),--count $(N)) $(if $(VERSION),--version $(VERSION))
