@@ -41,8 +41,13 @@ INSTALLERS = (
     ("pacman", "sudo pacman -S"), ("apk", "sudo apk add"), ("brew", "brew install"),
 )  # fmt: skip
 
-OF_RUNTIME = ("HOME", "PATH", "USER", "LOGNAME", "TMPDIR", "XDG_*", "DOCKER_*", "CONTAINER*", "DBUS_*", "STORAGE_*")
-"""Variables that the runtime's own process needs with the gateway's values, as patterns of fnmatch."""
+OF_RUNTIME = (
+    "HOME", "PATH", "USER", "LOGNAME", "TMPDIR", "XDG_*", "DBUS_SESSION_BUS_ADDRESS", "STORAGE_DRIVER", "STORAGE_OPTS",
+    "DOCKER_HOST", "DOCKER_CONFIG", "DOCKER_CONTEXT", "DOCKER_API_VERSION", "DOCKER_TLS*", "DOCKER_CERT_PATH",
+    "CONTAINER_HOST", "CONTAINER_CONNECTION", "CONTAINER_SSHKEY", "CONTAINERS_*CONF*",
+)  # fmt: skip
+"""Variables that the runtime's own process needs with the gateway's values, as patterns of fnmatch. None is of a secret, as
+DOCKER_AUTH_CONFIG is: an agent's own value of one of them is in the arguments."""
 OF_HOST = ("TMPDIR", "XDG_*")
 """Variables whose values of the gateway's environment name what no container has."""
 OF_HOST_FILES = ("PATH", "SHELL", "SSL_CERT_*", "NODE_EXTRA_CA_CERTS")
@@ -109,7 +114,7 @@ class Container:
         own = {key: value for key, value in self.environ.items() if _is_any(key, OF_RUNTIME)}
         for key, value in env.items():
             if _is_any(key, OF_RUNTIME) and own.get(key) != value:
-                # The runtime's program has another value. Such names are not of secrets.
+                # The runtime's program has another value.
                 passed.append(f"--env={key}={value}")
             else:
                 # Without a value, so that no secret is in the arguments, which every user can read.

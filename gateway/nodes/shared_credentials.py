@@ -196,7 +196,7 @@ class SharedCredentials:
 
 
 def _masked(digest: str, code: str) -> str:
-    """Return a digest as it is stored with a code, or the digest of what is stored. Only who has the code gets one from the other:
+    """Return a digest as it is stored with a code, or the digest of what is stored. Only with the code one is got from the other:
     a default key that a person has chosen could be guessed from its digest."""
     mask = hashlib.sha256(b"portico sign-in code:" + code.encode()).digest()
     return bytes(a ^ b for a, b in zip(bytes.fromhex(digest), mask, strict=True)).hex()

@@ -218,10 +218,10 @@ def _require_fewer(connection: Connection, owner: str | None, limit: int) -> Non
     count = int(connection.execute(query).scalar_one())
     if count >= limit - UNLOCKED_SESSIONS:
         # Imported where it is used: only nodes of a cluster have a limit here.
-        from gateway.store.shared_values import set_value
+        from gateway.store.shared_values import LIMITS, set_value
 
         # Another node that is about to store one waits, and counts this one.
-        set_value(connection, "sessions_per_key", "")
+        set_value(connection, LIMITS, "")
         count = int(connection.execute(query).scalar_one())
     if count >= limit:
         raise too_many_sessions(limit)

@@ -10,6 +10,9 @@ from gateway.store import schema
 from gateway.store.database import Database
 
 _TABLE = schema.shared_values
+LIMITS = "limits"
+"""The value that transactions lock which compare what a key has with its limit. One for all limits: with several, two nodes could
+wait for each other, since writes that are committed together are in any order."""
 _GET = select(_TABLE.c.value).where(_TABLE.c.name == bindparam("of_name"))
 
 

@@ -7,11 +7,9 @@ from sqlalchemy import Connection, bindparam, delete, func, insert, or_, select
 from gateway.store import schema
 from gateway.store.clock import DatabaseTime
 from gateway.store.database import Database
-from gateway.store.shared_values import set_value
+from gateway.store.shared_values import LIMITS, set_value
 
 _TABLE = schema.turn_slots
-LOCK = "turn_slots"
-"""The name of the shared value whose row is locked while slots are counted and taken."""
 
 
 class TurnSlotRepository:
@@ -34,7 +32,7 @@ class TurnSlotRepository:
 
         def transaction(connection: Connection) -> int | None:
             # Whoever comes second waits here, and counts what the first has stored.
-            set_value(connection, LOCK, "")
+            set_value(connection, LIMITS, "")
             parameters = {"of_owner": owner or "", "of_log": log_id, "of_node": node}
             others = int(connection.execute(self._count, parameters).scalar_one())
             if others >= limit:

@@ -310,3 +310,13 @@ async def test_stand_in_of_docker_gets_the_command_line_of_docker(tmp_path: Path
     assert name.startswith(f"portico-{INSTANCE}.docker.")
     assert [call[0] for call in calls] == ["image", "run", "rm"]
     assert calls[2] == ["rm", "--force", name]
+
+
+def test_no_secret_with_a_name_of_the_runtime_is_in_the_arguments(tmp_path: Path) -> None:
+    names = ("DOCKER_AUTH_CONFIG", "DOCKER_PASSWORD", "CONTAINER_REGISTRY_TOKEN", "STORAGE_ACCOUNT_KEY", "DBUS_SECRET")
+    container = Container("docker", "/usr/bin/docker", {"PATH": "/usr/bin", "DOCKER_HOST": "unix:///run/d.sock"}, "app:1")
+    env = {**dict.fromkeys(names, "sesame"), "DOCKER_HOST": "tcp://agent"}
+    located = container.located(Command(("sh",), tmp_path, env), MARKER, f"{INSTANCE}.docker.1")
+    assert not [argument for argument in located.argv if "sesame" in argument]
+    assert {f"--env={name}" for name in names} <= {*located.argv} and all(located.env[name] == "sesame" for name in names)
+    assert "--env=DOCKER_HOST=tcp://agent" in located.argv and located.env["DOCKER_HOST"] == "unix:///run/d.sock"

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import pytest
 from cryptography.fernet import Fernet
+from sqlalchemy import Connection
 
 from gateway.config import LimitSettings, parse
 from gateway.errors import ConfigError, InvalidSettings, TooMany
@@ -22,7 +26,10 @@ from gateway.security.api_keys import default_api_keys
 from gateway.security.encryption import SecretEncryption, encryption_key
 from gateway.security.redaction import Redactor
 from gateway.store import KeyRecord, KeyStored, RunRecord, SessionRecord, Store
+from gateway.store.database import Database
 from gateway.store.nodes import NodeReport
+from gateway.store.sessions import SessionRepository
+from gateway.store.turn_slots import TurnSlotRepository
 from tests import stores
 from tests.daemon import KEY, gateway_config, run_gateway
 from tests.gateway.nodes.three_nodes import begin as begin_turn
@@ -93,6 +100,36 @@ async def test_turns_that_begin_at_the_same_time_do_not_pass_the_limit(store_pai
     begun = await asyncio.gather(*(begin(nodes[n % 2], f"sess_{n}") for n in range(20)), return_exceptions=True)
     assert sum(isinstance(one, Occupant) for one in begun) == 3
     assert sum(isinstance(one, TooMany) for one in begun) == 17
+
+
+class Recorder:
+    """A database that keeps the transaction that it is given."""
+
+    async def write(self, transaction: Callable[[Connection], object]) -> None:
+        self.transaction = transaction
+
+
+async def test_nodes_do_not_wait_for_each_other_where_both_limits_are_checked_in_one_commit(
+    store_pair: tuple[Store, Store],
+) -> None:
+    both = threading.Barrier(2)
+
+    async def commit(number: int) -> None:
+        slot, created = Recorder(), Recorder()
+        await TurnSlotRepository(cast(Database, slot)).take(f"sess_{number}", "phone", "one", 9)
+        record = SessionRecord(f"sess_{number}", "echo", {}, None, owner="phone")
+        await SessionRepository(cast(Database, created)).create(record, [], limit=9)
+        first, second = (slot, created) if number else (created, slot)
+
+        def in_this_order(connection: Connection) -> None:
+            first.transaction(connection)
+            with suppress(threading.BrokenBarrierError):
+                both.wait(1.0)
+            second.transaction(connection)
+
+        await store_pair[number]._database.write(in_this_order)
+
+    await asyncio.gather(commit(0), commit(1))
 
 
 async def test_a_turn_that_is_refused_or_fails_to_start_does_not_count(store_pair: tuple[Store, Store]) -> None:
