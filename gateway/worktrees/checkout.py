@@ -6,7 +6,7 @@ import asyncio
 import os
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -136,7 +136,7 @@ class Checkout:
             raise conflict(f"git cannot read the worktree {record.path}", error) from error
         git_dir = Path(record.git_dir)
         operation = next((name for file, name in _OPERATIONS.items() if (git_dir / file).exists()), None)
-        submodules = (git_dir / "modules").is_dir()
+        submodules = (git_dir / "modules").is_dir() or await self._has_nested_repository()
         return State(
             head, branch, base is not None, int(ahead), int(behind), count, uncommitted, operation, submodules
         )  # fmt: skip
@@ -195,8 +195,26 @@ class Checkout:
         if current.exists():
             await asyncio.to_thread(shutil.copyfile, current, index)
         extra = {**extra, "GIT_INDEX_FILE": str(index)}
+        # Of those in the index, git runs `git status` in their folders, with the filters of their own configuration. New ones are
+        # read by this process.
+        links = await self._submodules(extra)
+        for path in links:
+            await self._git("update-index", "--force-remove", "--", path, extra=extra)
         await self._git("add", "--all", "--", ".", extra=extra, seconds=CHECKOUT_SECONDS)
+        for path, commit in links.items():
+            folder = Path(self._record.path) / path
+            if folder.is_dir() and not any(folder.iterdir()):
+                await self._git("update-index", "--add", "--cacheinfo", "160000", commit, path, extra=extra)
         return (await self._git("write-tree", extra=extra)).text
+
+    async def _submodules(self, extra: Mapping[str, str] | None = None) -> dict[str, str]:
+        """The paths of the submodules in the index, with their commits."""
+        fields = (await self._git("ls-files", "--stage", "-z", extra=extra)).fields
+        return {one.split("\t", 1)[1]: one.split()[1] for one in fields if one.startswith("160000 ")}
+
+    async def _has_nested_repository(self) -> bool:
+        paths = [Path(self._record.path) / path / ".git" for path in await self._submodules()]
+        return any(await asyncio.to_thread(list, map(os.path.lexists, paths)))
 
     async def snapshot(self, temporary: Path) -> tuple[str, str]:
         """Return the commit, and the tree of the files as they are, which is in the repository from then on. Raises Conflict."""
@@ -360,8 +378,9 @@ def _require_folders(record: WorktreeRecord) -> None:
 
 
 async def _changed_paths(git: Git, untracked: str) -> list[str]:
+    # Not the files in submodules: git would run there, with the filters of their own configuration.
     output = await git(
-        "status", "--porcelain", "-z", "--no-renames", "--ignore-submodules=none", untracked,
+        "status", "--porcelain", "-z", "--no-renames", "--ignore-submodules=dirty", untracked,
         extra={"GIT_OPTIONAL_LOCKS": "0"}, seconds=CHECKOUT_SECONDS,
     )  # fmt: skip
     return [printable(line[3:]) for line in output.fields]

@@ -619,3 +619,32 @@ async def test_folder_cannot_make_git_read_another_repository(
     assert (await client.delete(f"{BASE}/worktrees/{session}?force=true")).status_code == 204
     assert git(repository, "worktree", "list").count("\n") == 0
     assert not (tmp_path / "ran").exists()
+
+
+async def test_no_filter_of_a_repository_in_a_submodules_folder_runs(
+    client: httpx.AsyncClient, repository: Path, tmp_path: Path
+) -> None:
+    """An agent in a sandbox may write such a repository, and its configuration, in its worktree."""
+    for name, commit in (("lib", "1" * 40), ("empty", "2" * 40)):
+        (repository / name).mkdir()
+        git(repository, "update-index", "--add", "--cacheinfo", f"160000,{commit},{name}")
+    git(repository, "commit", "-q", "-m", "submodule")
+    session = await new_session(client)
+    folder, ran = await folder_of(client, session), tmp_path / "ran"
+    nested = make_repository(tmp_path / "nested", _gitattributes="* filter=evil\n")
+    for found in nested.iterdir():
+        found.rename(folder / "lib" / found.name)
+    git(folder / "lib", "config", "filter.evil.clean", f"touch {ran}; cat")
+    (folder / "lib" / "a.txt").write_text("two\n")
+    state = await state_of(client, session)
+    assert not await asyncio.to_thread(ran.exists)
+    assert [one["path"] for one in state["files"]] == ["lib"] and state["uncommitted"] == ["lib"]
+    assert "submodules" in state["loses"]
+    body = {"message": "with lib"}
+    assert (await client.post(f"{BASE}/worktrees/{session}/commit", json=body)).status_code == 201
+    assert (await state_of(client, session))["uncommitted"] == []
+    assert git(folder, "ls-tree", "--name-only", "HEAD").split().count("empty") == 1
+    (folder / "lib" / "a.txt").write_text("three\n")
+    assert (await client.post(f"{BASE}/worktrees/{session}/merge")).status_code == 200
+    assert "submodules" in (await client.delete(f"{BASE}/worktrees/{session}")).text
+    assert not await asyncio.to_thread(ran.exists)
