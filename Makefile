@@ -6,7 +6,8 @@ CLIS := .clis
 PEERS := .peers
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test test-real test-console test-containers check format bench bench-guard bench-peers faults faults-cluster matrix clean
+.PHONY: help install run test test-cluster test-real test-console test-containers check format bench bench-guard bench-peers
+.PHONY: faults faults-cluster matrix clean
 
 help: ## Print this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -98,10 +99,16 @@ run: $(VENV)/.run ## Start the gateway on 127.0.0.1 and print how to use it
 	@$(BIN)/portico serve --hints
 
 # Without compiled modules each process of the suite compiles the gateway, and pytest rewrites the assertions of each test, anew.
-test test-real test-console test-containers: export PYTHONDONTWRITEBYTECODE =
+test test-cluster test-real test-console test-containers: export PYTHONDONTWRITEBYTECODE =
 
 test: $(VENV)/.dev ## Run the whole suite: no model, no CLI, no network
 	@$(BIN)/python -m pytest -q -n 3 --dist worksteal --durations=10
+
+# AAP and execute with both placements; a connection of ACP stays at its node, which relays it to the other one.
+PROTOCOLS := tests/gateway/protocols
+test-cluster: $(VENV)/.dev ## Run the tests of the protocols against two nodes behind a proxy
+	@PORTICO_TEST_CLUSTER=near $(BIN)/python -m pytest -q -n 3 --dist worksteal $(PROTOCOLS)/aap $(wildcard $(PROTOCOLS)/test_*.py)
+	@PORTICO_TEST_CLUSTER=away $(BIN)/python -m pytest -q -n 3 --dist worksteal $(PROTOCOLS)/aap $(PROTOCOLS)/acp $(wildcard $(PROTOCOLS)/test_*.py)
 
 test-real: $(VENV)/.console $(CLIS)/.installed $(CLIS)/acpx/.installed $(CLIS)/acp-client/.installed $(CLIS)/agents/.installed $(CLIS)/model-apis/.installed $(CLIS)/aider/.installed $(CLIS)/python/.installed ## Run the tests with the real CLIs against model servers on loopback
 	@$(BIN)/python -m pytest -q -n 2 --dist loadfile tests/real

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests import fork_server, postgresql, store_template, stores
+from tests import cluster, fork_server, postgresql, store_template, stores
 from tests.daemon import Daemon, RunningGateway, gateway_config, run_gateway
 
 pytest_plugins = ["tests.time_limit"]
@@ -86,6 +86,8 @@ async def portico(tmp_path: Path) -> AsyncIterator[RunningGateway]:
 @pytest.fixture
 async def daemon(tmp_path: Path) -> AsyncIterator[Daemon]:
     """A daemon in its own process, not started yet, with the agents `echo` and `script`."""
+    if cluster.placement():
+        cluster.leave_out("has a daemon as a process")
     found = Daemon(write_config(tmp_path, gateway_config(tmp_path)), tmp_path)
     yield found
     if found.process is not None and found.process.returncode is None:

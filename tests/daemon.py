@@ -8,10 +8,10 @@ import signal
 import socket
 import sys
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 import httpx
 
@@ -21,8 +21,10 @@ from gateway.file_descriptors import client_connection_limit
 from gateway.gateway import Gateway
 from gateway.security.redaction import Redactor
 from gateway.server.daemon import uvicorn_config
+from tests import cluster
 from tests.app_pool import app_of
 from tests.fork_server import forked_command
+from tests.round_robin import round_robin
 from tests.store_template import create_database
 from tests.stores import configured_store
 
@@ -53,10 +55,49 @@ class RunningGateway:
 
 @asynccontextmanager
 async def run_gateway(config: Mapping[str, Any]) -> AsyncIterator[RunningGateway]:
-    """Run a gateway in this loop, on a free port of 127.0.0.1."""
+    """Run a gateway in this loop, on a free port of 127.0.0.1; two nodes behind a proxy where tests.cluster says so."""
+    if cluster.placement() and "node" not in config:
+        async with _run_nodes(config) as nodes:
+            yield nodes
+        return
     settings = parse(config)
     async with serve_gateway(Gateway(settings, settings.auth.keys, Redactor())) as running:
         yield running
+
+
+@asynccontextmanager
+async def _run_nodes(config: Mapping[str, Any]) -> AsyncIterator[RunningGateway]:
+    """Run two nodes with this configuration behind a proxy that gives each request to the next one."""
+    first = Path(config["server"]["data_dir"])
+    if not str(config.get("store", {}).get("url", "")).startswith("postgresql"):
+        cluster.leave_out("has a store of its own")
+    key = first.parent / "encryption-key"
+    key.parent.mkdir(parents=True, exist_ok=True)
+    key.write_text(cluster.ENCRYPTION_KEY)
+    keys = first.parent / "node-keys"
+    keys.write_text(cluster.NODE_KEY)
+    async with AsyncExitStack() as stack:
+        nodes = []
+        for data_dir in (first, first.with_name(f"{first.name}-2")):
+            port = _free_port()
+            node = {"address": f"http://127.0.0.1:{port}", "encryption_key_file": str(key), "key_file": str(keys)}
+            server = {**config["server"], "data_dir": str(data_dir)}
+            settings = parse({**config, "server": server, "node": node})
+            gateway = Gateway(settings, settings.auth.keys, Redactor())
+            nodes.append(await stack.enter_async_context(serve_gateway(gateway, port)))
+        for running in nodes:
+            assert running.gateway.node is not None
+            await running.gateway.node.beat()
+            cluster.place(running.gateway)
+        url = await stack.enter_async_context(round_robin([running.url for running in nodes]))
+        client = await stack.enter_async_context(http_client(url))
+        yield RunningGateway(url, cast(Gateway, cluster.ClusterGateway([running.gateway for running in nodes], url)), client)
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        port: int = found.getsockname()[1]
+        return port
 
 
 @asynccontextmanager

@@ -1,6 +1,6 @@
 """Which database the stores of tests are in: SQLite files, or databases of a PostgreSQL server that this process starts.
 
-PORTICO_TEST_STORE=postgresql runs a test on PostgreSQL that does not choose. The fixture `store_kind` chooses for a test.
+PORTICO_TEST_STORE=postgresql, or PORTICO_TEST_CLUSTER, runs a test on PostgreSQL that does not choose. The fixture `store_kind` chooses for a test.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from tests import postgresql
 Kind = Literal["sqlite", "postgresql"]
 KINDS: tuple[Kind, ...] = ("sqlite", "postgresql")
 
-_kind: Kind = "postgresql" if os.environ.get("PORTICO_TEST_STORE") == "postgresql" else "sqlite"
+_chosen = os.environ.get("PORTICO_TEST_STORE") == "postgresql" or "PORTICO_TEST_CLUSTER" in os.environ
+_kind: Kind = "postgresql" if _chosen else "sqlite"
 _databases: dict[Path, str] = {}
 
 

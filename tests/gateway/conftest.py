@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests import stores
+from tests import cluster, stores
 from tests.daemon import RunningGateway
 from tests.gateway.aap_client import BASE_URLS, AapClient, BaseUrl
 from tests.stores import KINDS
@@ -30,5 +30,16 @@ def each_store(request: pytest.FixtureRequest) -> Iterator[str]:
     """Each kind of database, as parameters. Tests of several subjects use it, so that a run of all tests has PostgreSQL too."""
     if request.param != "sqlite" and request.node.get_closest_marker("sqlite_only"):
         pytest.skip("is about an SQLite file")
+    if cluster.placement() and request.param == "sqlite":
+        pytest.skip("nodes have a store of PostgreSQL")
     with stores.use(request.param):
         yield request.param
+
+
+@pytest.fixture(params=["one daemon", *cluster.PLACEMENTS])
+def also_in_a_cluster(request: pytest.FixtureRequest) -> Iterator[None]:
+    """One gateway, and two nodes with each placement, as parameters. Tests of each protocol use it, so that a run of all tests has them."""
+    if cluster.placement() and request.param != cluster.placement():
+        pytest.skip("PORTICO_TEST_CLUSTER chooses the placement")
+    with cluster.use(request.param if request.param in cluster.PLACEMENTS else None):
+        yield

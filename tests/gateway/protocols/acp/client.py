@@ -7,12 +7,14 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from jsonschema import Draft202012Validator
 
 from gateway.protocols.acp.connection import Connection, GatewayToOpen
 from gateway.security.authentication import ADMINISTRATOR, Caller
+from tests.cluster import ClusterGateway, leave_out
+from tests.gateway.protocols.acp.remote_connection import RemoteConnection
 
 SCHEMA = json.loads((Path(__file__).parents[3] / "acp_schema" / "schema.json").read_text())
 RESULTS = {
@@ -221,8 +223,14 @@ def kinds(updates: list[dict[str, Any]]) -> list[str]:
 def connect(
     gateway: GatewayToOpen, agent: str = "script", caller: Caller = ADMINISTRATOR, *, slash_commands: str | None = None
 ) -> tuple[Client, Connection]:
-    """A client over a connection in this process."""
+    """A client over a connection in this process, or over a WebSocket to the proxy of a cluster."""
     client: Client
+    if isinstance(gateway, ClusterGateway):
+        if caller is not ADMINISTRATOR or slash_commands is not None:
+            leave_out("connects with what a WebSocket does not have")
+        remote = RemoteConnection(f"ws{gateway.url[4:]}/acp/{agent}")
+        remote.client = Client(remote.send)
+        return remote.client, cast(Connection, remote)
 
     async def to_client(message: dict[str, Any]) -> None:
         await client.receive(json.loads(json.dumps(message)))

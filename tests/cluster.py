@@ -1,0 +1,104 @@
+"""Two nodes and a proxy instead of one gateway, for the tests that speak with a gateway over HTTP only.
+
+PORTICO_TEST_CLUSTER=near runs each test so that does not choose: requests go to the nodes in turn, and what is new is begun where the
+request arrives. With `away` it is begun at the other node, so that a connection of ACP, which stays at its node, is relayed.
+
+`RunningGateway.gateway` is a `ClusterGateway` then. Of a gateway's inside it has what several nodes have too; a test that looks
+for anything else is skipped, with the name of it as the reason.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal, NoReturn
+
+import pytest
+
+from gateway.errors import SessionElsewhere
+from gateway.gateway import Gateway
+from gateway.nodes.node_directory import NodeDirectory
+from gateway.security.authentication import Caller
+from gateway.sessions.session import Session
+from tests import stores
+
+ENCRYPTION_KEY = "c3ludGhldGljLWtleS1mb3ItdGVzdHMtb25seS0wMTI="
+NODE_KEY = "node-key-of-tests-0123456789abcdef0123456789"
+
+Placement = Literal["near", "away"]
+PLACEMENTS: tuple[Placement, ...] = ("near", "away")
+
+_placement: Placement | None = next((found for found in PLACEMENTS if found == os.environ.get("PORTICO_TEST_CLUSTER")), None)
+
+
+@contextmanager
+def use(placement: Placement | None) -> Iterator[None]:
+    """Run gateways as nodes inside, or with None as they are without PORTICO_TEST_CLUSTER."""
+    global _placement
+    before, _placement = _placement, placement or _placement
+    try:
+        with stores.use("postgresql" if _placement else stores.kind()):
+            yield
+    finally:
+        _placement = before
+
+
+def placement() -> Placement | None:
+    """Return where what is new begins; None if gateways are no nodes."""
+    return _placement
+
+
+def place(gateway: Gateway) -> None:
+    """Have an open node begin what is new at another one, if `placement()` says so."""
+    if _placement == "away":
+        assert gateway.node is not None
+        directory: NodeDirectory = gateway.node.directory
+        directory._load = lambda report: (0.0, report.id == directory.node, report.id)  # type: ignore[method-assign]
+
+
+def leave_out(why: str) -> NoReturn:
+    """Skip the test, which cannot be run with two nodes."""
+    pytest.skip(f"cluster: {why}")
+
+
+class ClusterSessions:
+    """The sessions of all nodes."""
+
+    def __init__(self, nodes: Sequence[Gateway]) -> None:
+        self._nodes = nodes
+
+    async def get(self, caller: Caller, session_id: str) -> Session:
+        """The session, at the node that has it."""
+        for node in (*self._nodes, *self._nodes):
+            try:
+                return await node.sessions.get(caller, session_id)
+            except SessionElsewhere:
+                continue
+        raise AssertionError(f"no node has {session_id}")
+
+    @property
+    def held(self) -> list[Session]:
+        """The sessions that the nodes have in memory."""
+        return [session for node in self._nodes for session in node.sessions.held]
+
+    def __getattr__(self, name: str) -> NoReturn:
+        leave_out(f"uses sessions.{name} of a gateway")
+
+
+class ClusterGateway:
+    """What tests use of a gateway, for two nodes, with the store of one of them; `url` is that of the proxy. Everything else skips the test."""
+
+    def __init__(self, nodes: Sequence[Gateway], url: str) -> None:
+        self.nodes, self.url = nodes, url
+        self.sessions = ClusterSessions(nodes)
+        self.settings = nodes[0].settings
+        self.store = nodes[0].store
+
+    async def stop_runs(self) -> None:
+        """End the runs of all nodes."""
+        for node in self.nodes:
+            await node.stop_runs()
+
+    def __getattr__(self, name: str) -> NoReturn:
+        leave_out(f"uses `{name}` of a gateway")
