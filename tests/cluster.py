@@ -1,7 +1,7 @@
 """Two nodes and a proxy instead of one gateway, for the tests that speak with a gateway over HTTP only.
 
-PORTICO_TEST_CLUSTER=near runs each test so that does not choose: requests go to the nodes in turn, and what is new is begun where the
-request arrives. With `away` it is begun at the other node, so that a connection of ACP, which stays at its node, is relayed.
+PORTICO_TEST_CLUSTER=near runs each test so that does not choose: requests go to the nodes in turn, and what is new is begun where
+the request arrives. With `away` it is begun at the other node, so that a connection of ACP, which stays at its node, is relayed.
 
 `RunningGateway.gateway` is a `ClusterGateway` then. Of a gateway's inside it has what several nodes have too; a test that looks
 for anything else is skipped, with the name of it as the reason.
@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal, NoReturn
+from typing import Literal, NoReturn
 
 import pytest
 
@@ -87,12 +87,14 @@ class ClusterSessions:
 
 
 class ClusterGateway:
-    """What tests use of a gateway, for two nodes, with the store of one of them; `url` is that of the proxy. Everything else skips the test."""
+    """What tests use of a gateway, for two nodes. Everything else skips the test.
+
+    The store is that of one of them, and `url` that of the proxy.
+    """
 
     def __init__(self, nodes: Sequence[Gateway], url: str) -> None:
         self.nodes, self.url = nodes, url
         self.sessions = ClusterSessions(nodes)
-        self.settings = nodes[0].settings
         self.store = nodes[0].store
 
     async def stop_runs(self) -> None:

@@ -1,6 +1,7 @@
 """Which database the stores of tests are in: SQLite files, or databases of a PostgreSQL server that this process starts.
 
-PORTICO_TEST_STORE=postgresql, or PORTICO_TEST_CLUSTER, runs a test on PostgreSQL that does not choose. The fixture `store_kind` chooses for a test.
+PORTICO_TEST_STORE=postgresql, or PORTICO_TEST_CLUSTER, runs a test on PostgreSQL that does not choose. The fixture `store_kind`
+chooses for a test.
 """
 
 from __future__ import annotations

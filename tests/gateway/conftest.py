@@ -38,7 +38,7 @@ def each_store(request: pytest.FixtureRequest) -> Iterator[str]:
 
 @pytest.fixture(params=["one daemon", *cluster.PLACEMENTS])
 def also_in_a_cluster(request: pytest.FixtureRequest) -> Iterator[None]:
-    """One gateway, and two nodes with each placement, as parameters. Tests of each protocol use it, so that a run of all tests has them."""
+    """One gateway, and two nodes with each placement, as parameters. Some tests of each protocol use it."""
     if cluster.placement() and request.param != cluster.placement():
         pytest.skip("PORTICO_TEST_CLUSTER chooses the placement")
     with cluster.use(request.param if request.param in cluster.PLACEMENTS else None):
