@@ -16,6 +16,7 @@ from typing import Literal, NoReturn
 
 import pytest
 
+from gateway.agents.configured_agents import ConfiguredAgent
 from gateway.errors import SessionElsewhere
 from gateway.gateway import Gateway
 from gateway.nodes.node_directory import NodeDirectory
@@ -86,6 +87,30 @@ class ClusterSessions:
         leave_out(f"uses sessions.{name} of a gateway")
 
 
+class ClusterAgent:
+    """An agent of all nodes."""
+
+    def __init__(self, agent: ConfiguredAgent) -> None:
+        self.working_directory = agent.working_directory
+
+    def __getattr__(self, name: str) -> NoReturn:
+        leave_out(f"uses `{name}` of an agent")
+
+
+class ClusterAgents:
+    """The agents of all nodes."""
+
+    def __init__(self, node: Gateway) -> None:
+        self._node = node
+
+    def get(self, name: str) -> ClusterAgent:
+        """The agent of that name."""
+        return ClusterAgent(self._node.agents.get(name))
+
+    def __getattr__(self, name: str) -> NoReturn:
+        leave_out(f"uses agents.{name} of a gateway")
+
+
 class ClusterGateway:
     """What tests use of a gateway, for two nodes. Everything else skips the test.
 
@@ -95,7 +120,7 @@ class ClusterGateway:
     def __init__(self, nodes: Sequence[Gateway], url: str) -> None:
         self.nodes, self.url = nodes, url
         self.sessions = ClusterSessions(nodes)
-        self.store = nodes[0].store
+        self.store, self.agents = nodes[0].store, ClusterAgents(nodes[0])
 
     async def stop_runs(self) -> None:
         """End the runs of all nodes."""
