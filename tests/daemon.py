@@ -79,9 +79,8 @@ async def _run_nodes(config: Mapping[str, Any]) -> AsyncIterator[RunningGateway]
     # An agent has a folder of its own at each node otherwise, and a session another one wherever it is shown.
     shared = {name: {"cwd": str(first / "workspaces" / name), **table} for name, table in config["agents"].items()}
     agents = {"echo": {"driver": "echo", "cwd": str(first / "workspaces" / "echo")}, **shared}
-    for name, table in agents.items():
-        if table["cwd"] == str(first / "workspaces" / name):
-            Path(table["cwd"]).mkdir(parents=True, exist_ok=True)
+    for name in agents:
+        (first / "workspaces" / name).mkdir(parents=True, exist_ok=True)
     async with AsyncExitStack() as stack:
         nodes = []
         for data_dir in (first, first.with_name(f"{first.name}-2")):

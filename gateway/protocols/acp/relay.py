@@ -182,6 +182,24 @@ class Relays:
         else:
             self._sessions[session_id] = node
 
+    def opening(self, session_id: str, params: Any, node: NodeRelay) -> Callable[[], None]:
+        """Record a session that the client opens at another node. Returns what takes that back, for a node that refuses it.
+
+        A session that the client had open stays open then, as it was.
+        """
+        before, at, lost = self._opened.get(session_id), self._sessions.get(session_id), session_id in self._lost
+        self.opened(session_id, params, node)
+
+        def refused() -> None:
+            if before is None:
+                return self.ended(session_id)
+            self._opened[session_id] = before
+            if lost or at is not node:
+                self._sessions.pop(session_id, None)
+                self._lost.add(session_id)
+
+        return refused
+
     def ended(self, session_id: str) -> None:
         """Forget a session that the client has closed or deleted."""
         self._opened.pop(session_id, None)
@@ -280,6 +298,8 @@ class NodeRelay:
         """The requests that this gateway makes itself."""
         self._pending: dict[Id, tuple[RelayedRequest, Callable[[], Awaitable[None]]]] = {}
         """The client's requests by the ids under which they were sent."""
+        self._opening: dict[Id, Callable[[], None]] = {}
+        """What takes back that these have opened a session."""
         self._asked: dict[Id, asyncio.Task[None]] = {}
         """The node's requests to the client."""
         self._reading: asyncio.Task[None] | None = None
@@ -324,10 +344,10 @@ class NodeRelay:
 
     async def request(self, request: RelayedRequest, locally: Callable[[], Awaitable[None]]) -> None:
         """Send a request of the client. The answer is written to the client when it comes."""
+        relayed = self._next_id()
         if request.method in _OPENS and (session_id := request.session_id) is not None:
             # What the node sends of it comes before the answer.
-            self._relays.opened(session_id, request.params, self)
-        relayed = self._next_id()
+            self._opening[relayed] = self._relays.opening(session_id, request.params, self)
         self._pending[relayed] = request, locally
         await self.send({"jsonrpc": "2.0", "id": relayed, "method": request.method, "params": request.params})
 
@@ -387,6 +407,7 @@ class NodeRelay:
         for task in list(self._asked.values()):
             task.cancel()
         pending, self._pending = self._pending, {}
+        self._opening.clear()
         for request, _ in pending.values():
             await self._client.respond_error(request.id, RpcError(INTERNAL_ERROR, _GONE))
 
@@ -416,6 +437,9 @@ class NodeRelay:
             return
         request, locally = found
         error, result, session_id = message.get("error"), message.get("result"), request.session_id
+        refused = self._opening.pop(message["id"], None)
+        if error is not None and refused is not None:
+            refused()
         if error is not None and error.get("code") == ELSEWHERE:
             return self._relays.again(request, locally)
         if error is None:
@@ -423,8 +447,6 @@ class NodeRelay:
                 self._relays.opened(made, request.params, self)
             elif request.method in _ENDS and session_id is not None:
                 self._relays.ended(session_id)
-        elif request.method in _OPENS and session_id is not None:
-            self._relays.ended(session_id)
         await self._client.relay({**message, "id": request.id})
 
     async def _ask_client(self, request_id: Id, method: str, params: dict[str, Any]) -> None:

@@ -169,6 +169,15 @@ async def test_errors_of_the_other_node_are_those_of_this_one(client: Client, cl
         await client.request("session/load", load("sess_none"))
 
 
+async def test_a_session_whose_opening_is_refused_stays_open_as_it_was(client: Client, cluster: Cluster) -> None:
+    session = await client.new()
+    for method in ("session/load", "session/resume"):
+        with pytest.raises(RpcFailed, match="additionalDirectories"):
+            await client.request(method, {**load(session), "additionalDirectories": ["/missing"]})
+    await client.prompt(session, "still here")
+    assert "still here" in client.text(session)
+
+
 async def test_the_other_node_knows_the_caller(cluster: Cluster) -> None:
     key = cluster.a.gateway.named_keys.add("ci")
     async with on_websocket(cluster.a.url, "echo", key) as client:
