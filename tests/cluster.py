@@ -129,3 +129,8 @@ class ClusterGateway:
 
     def __getattr__(self, name: str) -> NoReturn:
         leave_out(f"uses `{name}` of a gateway")
+
+
+def nodes_of(gateway: Gateway | ClusterGateway) -> Sequence[Gateway]:
+    """The gateways of a `RunningGateway`: one, or those of all nodes."""
+    return gateway.nodes if isinstance(gateway, ClusterGateway) else [gateway]

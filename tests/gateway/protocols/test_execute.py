@@ -13,6 +13,7 @@ from drivers.runtime.cli_agent import CliAgent
 from tests.daemon import KEY, RunningGateway, gateway_config, run_gateway
 from tests.gateway.requests import execute, expect_error, is_alive, read_pid, wait_until
 
+pytestmark = pytest.mark.usefixtures("also_in_a_cluster")
 WriteScenario = Callable[..., str]
 FIELDS: dict[str, tuple[set[str], set[str]]] = {
     "agent_token": ({"text"}, set()),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import pytest
 
 from gateway.runs.idempotency import IdempotencyKey
 from gateway.store import EventRow, RunRecord
+from tests.cluster import nodes_of
 from tests.conftest import write_config
 from tests.daemon import Daemon, RunningGateway, gateway_config
 from tests.gateway.requests import agent_processes, execute, expect_error, is_alive, parse_output_events, read_pid, wait_until
@@ -36,13 +37,16 @@ def play(portico: RunningGateway, write_scenario: WriteScenario, monkeypatch: py
 async def started(portico: RunningGateway, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The markers of the processes that the gateway starts."""
     marks: list[str] = []
-    record = portico.gateway.store.processes.started
+    for gateway in nodes_of(portico.gateway):
+        processes = gateway.store.processes
 
-    async def collect(marker: str, pid: int, created: float) -> None:
-        marks.append(marker)
-        await record(marker, pid, created)
+        async def collect(
+            marker: str, pid: int, created: float, record: Callable[..., Awaitable[None]] = processes.started
+        ) -> None:
+            marks.append(marker)
+            await record(marker, pid, created)
 
-    monkeypatch.setattr(portico.gateway.store.processes, "started", collect)
+        monkeypatch.setattr(processes, "started", collect)
     return marks
 
 

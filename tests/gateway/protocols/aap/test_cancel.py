@@ -26,6 +26,7 @@ from tests.gateway.requests import (
     wait_until_idle,
 )
 
+pytestmark = pytest.mark.usefixtures("also_in_a_cluster")
 WriteScenario = Callable[..., str]
 TOOL = {"spawn": {"seconds": 300, "new_session": True, "pid_file": "tool"}}
 
