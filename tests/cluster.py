@@ -87,11 +87,21 @@ class ClusterSessions:
         leave_out(f"uses sessions.{name} of a gateway")
 
 
+class ClusterOptions:
+    """The settings of an agent: its options, which are the same object at all nodes."""
+
+    def __init__(self, agent: ConfiguredAgent) -> None:
+        self.options = agent.settings.options
+
+    def __getattr__(self, name: str) -> NoReturn:
+        leave_out(f"uses settings.{name} of an agent")
+
+
 class ClusterAgent:
     """An agent of all nodes."""
 
     def __init__(self, agent: ConfiguredAgent) -> None:
-        self.working_directory = agent.working_directory
+        self.working_directory, self.settings = agent.working_directory, ClusterOptions(agent)
 
     def __getattr__(self, name: str) -> NoReturn:
         leave_out(f"uses `{name}` of an agent")
@@ -100,12 +110,15 @@ class ClusterAgent:
 class ClusterAgents:
     """The agents of all nodes."""
 
-    def __init__(self, node: Gateway) -> None:
-        self._node = node
+    def __init__(self, nodes: Sequence[Gateway]) -> None:
+        self._nodes = nodes
 
     def get(self, name: str) -> ClusterAgent:
         """The agent of that name."""
-        return ClusterAgent(self._node.agents.get(name))
+        first, *others = [node.agents.get(name) for node in self._nodes]
+        for other in others:
+            other.settings.__dict__["options"] = first.settings.options
+        return ClusterAgent(first)
 
     def __getattr__(self, name: str) -> NoReturn:
         leave_out(f"uses agents.{name} of a gateway")
@@ -120,7 +133,7 @@ class ClusterGateway:
     def __init__(self, nodes: Sequence[Gateway], url: str) -> None:
         self.nodes, self.url = nodes, url
         self.sessions = ClusterSessions(nodes)
-        self.store, self.agents = nodes[0].store, ClusterAgents(nodes[0])
+        self.store, self.agents = nodes[0].store, ClusterAgents(nodes)
 
     async def stop_runs(self) -> None:
         """End the runs of all nodes."""
