@@ -73,7 +73,7 @@ class Windows:
 
     def _signed_in(self, key: str) -> StorageState:
         """What a browser keeps of a new sign-in."""
-        answer = httpx.post(f"{self.url}/v1/sign-ins", json={"key": key}, trust_env=False)
+        answer = httpx.post(f"{self.url}/v1/sign-ins", json={"key": key}, trust_env=False, timeout=60)
         assert answer.status_code == 201, answer.text
         [(name, value)] = answer.cookies.items()
         host = urlsplit(self.url).hostname or ""

@@ -179,7 +179,7 @@ async def test_a_session_whose_opening_is_refused_stays_open_as_it_was(client: C
 
 
 async def test_the_other_node_knows_the_caller(cluster: Cluster) -> None:
-    key = cluster.a.gateway.named_keys.add("ci")
+    key = await cluster.a.gateway.credentials.add_key("ci")
     async with on_websocket(cluster.a.url, "echo", key) as client:
         await client.initialize()
         session = await client.new()

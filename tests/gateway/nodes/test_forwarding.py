@@ -25,6 +25,7 @@ from tests.daemon import KEY, gateway_config, http_client
 from tests.gateway.aap_client import AapClient, BaseUrl
 from tests.gateway.nodes.cluster import ELSEWHERE, NODE_KEY, Cluster, run_cluster
 from tests.gateway.nodes.fake_node import FakeRequest, fake_node
+from tests.gateway.nodes.two_nodes import ENCRYPTION_KEY
 from tests.gateway.raw_http import connect
 from tests.gateway.requests import (
     create_session,
@@ -165,8 +166,8 @@ async def test_an_idempotency_key_holds_over_both_nodes(cluster: Cluster) -> Non
 
 
 async def test_the_other_node_knows_the_caller_that_this_one_has_authenticated(cluster: Cluster) -> None:
-    key = cluster.a.gateway.named_keys.add("ci")
-    other = cluster.a.gateway.named_keys.add("other")
+    key = await cluster.a.gateway.credentials.add_key("ci")
+    other = await cluster.a.gateway.credentials.add_key("other")
     async with http_client(cluster.a.url) as ci:
         ci.headers["Authorization"] = f"Bearer {key}"
         session = (await create_session(ci, "echo"))["sessionId"]
@@ -180,7 +181,7 @@ async def test_the_other_node_knows_the_caller_that_this_one_has_authenticated(c
 
 
 async def test_a_stream_ends_when_the_key_is_revoked(cluster: Cluster, tmp_path: Path, write_scenario: WriteScenario) -> None:
-    key = cluster.a.gateway.named_keys.add("ci")
+    key = await cluster.a.gateway.credentials.add_key("ci")
     scenario = write_scenario([{"text": "first"}, {"wait_for_file": "go"}, {"text": "second"}])
     body = {"agent": {"name": "script", "options": {"scenario": scenario}}, "messages": [user_message()], "stream": "delta"}
     async with http_client(cluster.a.url) as ci:
@@ -189,7 +190,7 @@ async def test_a_stream_ends_when_the_key_is_revoked(cluster: Cluster, tmp_path:
             chunks, received = answer.aiter_text(), ""
             while "first" not in received:
                 received += await asyncio.wait_for(anext(chunks), 60)
-            cluster.a.gateway.named_keys.remove("ci")
+            await cluster.a.gateway.credentials.remove_key("ci")
             (tmp_path / "scenes" / "go").touch()
             received += "".join([chunk async for chunk in chunks])
     assert "second" not in received
@@ -514,7 +515,8 @@ async def test_what_was_created_elsewhere_is_read_by_its_session(cluster: Cluste
     assert (await get_session(cluster.a.client, session))["sessionId"] == session
 
 
-async def test_the_name_in_the_address_of_a_node_is_its_host(tmp_path: Path) -> None:
+async def test_the_name_in_the_address_of_a_node_is_its_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PORTICO_ENCRYPTION_KEY", ENCRYPTION_KEY)
     node = {"address": "http://node-7.internal:7700"}
     config = parse(gateway_config(tmp_path, store={"url": "postgresql://127.0.0.1:1/none"}, node=node))
     gateway = Gateway(config, (KEY,), Redactor())

@@ -16,6 +16,7 @@ from gateway.security.redaction import Redactor
 from tests import stores
 from tests.daemon import KEY, RunningGateway, gateway_config, serve_gateway
 from tests.gateway.nodes.cluster import NODE_KEY
+from tests.gateway.nodes.two_nodes import ENCRYPTION_KEY
 from tests.gateway.protocols.acp.client import load
 from tests.gateway.protocols.acp.transports import on_websocket
 from tests.gateway.requests import create_session, execute, send_turn, user_message
@@ -44,6 +45,7 @@ def store_kind(request: pytest.FixtureRequest) -> AsyncIterator[None]:
 async def nodes(tmp_path: Path, store_kind: None, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[list[RunningGateway]]:
     """The nodes, with the names that their configuration has for each other."""
     monkeypatch.setenv("PORTICO_NODE_KEYS", NODE_KEY)
+    monkeypatch.setenv("PORTICO_ENCRYPTION_KEY", ENCRYPTION_KEY)
     url = stores.store_url(tmp_path)
     async with AsyncExitStack() as stack:
         running = []
