@@ -11,7 +11,7 @@ from tests.console.named_key import open_with_named_key
 
 
 def status_with(daemon: ConsoleDaemon, key: str) -> int:
-    return httpx.get(f"{daemon.url}/aap/v3/sessions", headers={"Authorization": f"Bearer {key}"}).status_code
+    return httpx.get(f"{daemon.url}/aap/v3/sessions", headers={"Authorization": f"Bearer {key}"}, timeout=60).status_code
 
 
 def open_keys(windows: Windows) -> Page:

@@ -47,7 +47,7 @@ def test_the_link_signs_in_and_its_code_is_gone(windows: Windows, daemon: Consol
 
 def test_a_used_link_says_so(windows: Windows, daemon: ConsoleDaemon) -> None:
     code = code_of(daemon)
-    httpx.post(f"{daemon.url}/v1/sign-ins", json={"code": code}, trust_env=False)
+    httpx.post(f"{daemon.url}/v1/sign-ins", json={"code": code}, trust_env=False, timeout=60)
     page = stranger(windows, f"/console/#code={code}")
     expect(page.get_by_role("alert")).to_contain_text("portico open")
     expect(page.get_by_label("Key")).to_be_visible()
@@ -122,11 +122,11 @@ def test_a_link_does_not_replace_a_sign_in_by_itself(windows: Windows, daemon: C
     """Anybody with a key can make one, and what is written then would be in sessions of that key."""
     key = daemon.api.post("/v1/keys", json={"name": "phone"}).json()["key"]
     headers = {"Authorization": f"Bearer {key}"}
-    code = httpx.post(f"{daemon.url}/v1/sign-in-codes", headers=headers, trust_env=False).json()["code"]
+    code = httpx.post(f"{daemon.url}/v1/sign-in-codes", headers=headers, trust_env=False, timeout=60).json()["code"]
     for_administrator = windows.open(f"/console/#code={code}")
     expect(for_administrator.get_by_role("navigation", name="Sessions and pages")).to_be_visible()
     # The code was not used.
-    assert httpx.post(f"{daemon.url}/v1/sign-ins", json={"code": code}, trust_env=False).json()["name"] == "phone"
+    assert httpx.post(f"{daemon.url}/v1/sign-ins", json={"code": code}, trust_env=False, timeout=60).json()["name"] == "phone"
 
     page = windows.context(key=key).new_page()
     windows.expect("401")
