@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
-from fastapi import APIRouter, Path
+from fastapi import APIRouter
 from pydantic import Field
 
 from gateway.errors import NotFound
@@ -36,7 +36,6 @@ _EXAMPLE = {
 }
 LIST = openapi_extra(responses={200: {"nodes": [_EXAMPLE]}})
 DRAIN = openapi_extra(responses={200: {**_EXAMPLE, "state": "draining"}})
-NodeId = Annotated[str, Path(max_length=64)]
 
 
 class NodeInfo(ApiModel):
@@ -79,7 +78,7 @@ def router(gateway: Gateway) -> APIRouter:
         return NodesResponse(nodes=await _nodes(gateway))
 
     @routes.post("/v1/nodes/{id}/drain", openapi_extra=DRAIN)
-    async def drain(_: CurrentAdministrator, id: NodeId) -> NodeInfo:
+    async def drain(_: CurrentAdministrator, id: str) -> NodeInfo:
         """Have a node take no new work: its idle sessions are free for the others, runs at work go on to their end.
 
         It is ready again after a restart.

@@ -43,6 +43,12 @@ V3_ENDPOINTS: list[tuple[str, str, dict[str, Any]]] = [
     ("GET", "/sessions/sess_x/frames", {}),
     ("POST", "/sessions/sess_x/fork", {"json": {}}),
     ("GET", "/folders", {}),
+    ("GET", "/worktrees", {}),
+    ("GET", "/worktrees/sess_x", {}),
+    ("GET", "/worktrees/sess_x/diff?path=junk", {}),
+    ("POST", "/worktrees/sess_x/commit", {"json": {}}),
+    ("POST", "/worktrees/sess_x/merge", {"json": {}}),
+    ("DELETE", "/worktrees/sess_x", {}),
     ("GET", "/updates", {}),
     ("GET", "/search", {}),
 ]
@@ -76,6 +82,8 @@ ENDPOINTS = [
     ("GET", "/v1/policy", {}),
     ("POST", "/v1/policy/check", {"json": {}}),
     ("GET", "/v1/diagnosis", {}),
+    ("GET", "/v1/nodes", {}),
+    ("POST", "/v1/nodes/node_x/drain", {}),
     ("GET", "/metrics", {}),
     *[(method, "/acp/echo", {}) for method in ("POST", "GET", "DELETE")],
     ("GET", "/openapi.json", {}),
@@ -119,6 +127,7 @@ async def test_every_documented_endpoint_is_covered(portico: RunningGateway) -> 
         "conv_x": "{conversation_id}",
         "live_x": "{id}",
         "key_x": "{name}",
+        "node_x": "{id}",
     }
     tested = set()
     for method, path, _ in ENDPOINTS:

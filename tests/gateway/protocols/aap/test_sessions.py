@@ -143,6 +143,9 @@ async def test_turn_during_a_run_is_refused(portico: RunningGateway, aap: AapCli
     session = (await aap.create_session(options={"scenario": name}))["sessionId"]
     async with aap.stream(session, user_message("go")) as answer:
         assert answer.status_code == 200
+        async for line in answer.aiter_lines():
+            if '"a"' in line:
+                break
         before = await aap.get_session(session)
         assert before["state"] == "running"
         for message in (user_message(), {"role": "tool", "toolCallId": "x", "content": "y"}):
