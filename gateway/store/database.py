@@ -218,6 +218,8 @@ class Database:
         if self.abandoned:
             for threads in (self._writer, self._readers):
                 threads.shutdown(wait=False, cancel_futures=True)
+            # The connections are closed once the threads have ended, if the process still runs then.
+            threading.Thread(target=self._close, name="store-closer", daemon=True).start()
         else:
             # Not one of the event loop's default threads: file accesses may block all of them.
             closer = ThreadPoolExecutor(1, thread_name_prefix="store-closer")

@@ -365,6 +365,12 @@ async def test_closing_after_abandon_does_not_wait_for_a_blocked_write(tmp_path:
             await blocked
     finally:
         release.set()
+    # Then the connections are closed, too.
+    for thread in threading.enumerate():
+        if thread.name == "store-closer":
+            await asyncio.to_thread(thread.join, 30)
+            assert not thread.is_alive()
+    assert "Connections in pool: 0" in database._engine.pool.status()
 
 
 @pytest.mark.sqlite_only
