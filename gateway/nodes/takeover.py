@@ -9,7 +9,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
-from gateway.errors import SessionElsewhere
+from gateway.errors import SessionElsewhere, StoreUnavailable
 from gateway.nodes.leases import HeldLease, Leases
 from gateway.nodes.node_directory import NodeUnknown
 from gateway.store import Store
@@ -68,9 +68,13 @@ class Takeover:
         due = [lease for key, lease in seen.items() if now - self._seen[key] >= self._observed]
         # The nodes that are left begin at different ones.
         random.shuffle(due)
-        # What an earlier look has not finished, before there is more of it.
-        await _at_once(self._finish, list(self._taken.values()))
-        return await _at_once(self._take, due)
+        try:
+            # What an earlier look has not finished, before there is more of it.
+            await _at_once(self._finish, list(self._taken.values()))
+        finally:
+            # A log whose runs cannot be closed does not hold up the others.
+            taken = await _at_once(self._take, due)
+        return taken
 
     async def _take(self, lease: Lease) -> bool:
         held = await self._leases.take_over(lease.log_id, lease.token)
@@ -96,7 +100,12 @@ class Takeover:
                 continue
             held.in_use = True
             self._taken[log_id] = held
-            closed += await self._finish(held)
+            try:
+                closed += await self._finish(held)
+            except StoreUnavailable:
+                raise
+            except Exception:
+                log.exception("the runs of %s cannot be closed; the next look for dead nodes tries again", log_id)
         return closed
 
     async def _finish(self, held: HeldLease) -> int:
@@ -112,13 +121,18 @@ class Takeover:
 
 async def _at_once(work: Callable[[Item], Awaitable[int]], items: Sequence[Item]) -> int:
     """Do a work for each item, AT_ONCE at the same time, and return the sum. Where some fail the others are done nevertheless."""
-    queue = iter(items)
+    queue, errors = iter(items), list[Exception]()
 
     async def worker() -> int:
-        return sum([await work(item) for item in queue])
+        done = 0
+        for item in queue:
+            try:
+                done += await work(item)
+            except Exception as error:
+                errors.append(error)
+        return done
 
-    results = await asyncio.gather(*(worker() for _ in range(min(AT_ONCE, len(items)))), return_exceptions=True)
-    for result in results:
-        if isinstance(result, BaseException):
-            raise result
-    return sum(result for result in results if isinstance(result, int))
+    done = sum(await asyncio.gather(*(worker() for _ in range(min(AT_ONCE, len(items))))))
+    if errors:
+        raise errors[0]
+    return done

@@ -62,6 +62,36 @@ async def test_a_dead_nodes_session_is_taken_over_and_its_run_ends_with_an_error
         assert any(isinstance(event, AgentToken) and "hang" in event.text for event in said), "the agent is seeded"
 
 
+async def test_a_log_whose_runs_cannot_be_closed_does_not_hold_up_the_others(
+    tmp_path: Path, write_scenario: WriteScenario, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scenario = write_scenario(HANGS)
+    async with run_nodes(tmp_path, "a", "b", "c") as (a, b, c):
+        damaged, other = await a.create("script", scenario=scenario), await c.create("script", scenario=scenario)
+        for session in (damaged, other):
+            await until(await begin(session), "working")
+            await session.log.written()
+        close_runs = b.node.takeover._close_runs
+
+        async def fail(store: Store, log_id: str) -> int:
+            if log_id == damaged.id:
+                raise ValueError("an event that cannot be read")
+            return await close_runs(store, log_id)
+
+        monkeypatch.setattr(b.node.takeover, "_close_runs", fail)
+        await silence(b.gateway.store, a.id)
+        with pytest.raises(ValueError, match="cannot be read"):
+            await b.look(*TAKEOVER)
+        await silence(b.gateway.store, c.id)
+        for seconds in TAKEOVER:
+            with pytest.raises(ValueError, match="cannot be read"):
+                await b.look(seconds)
+        assert [run.log_id for run in await b.gateway.store.runs.unfinished()] == [damaged.id]
+        monkeypatch.undo()
+        await b.look(0.1)
+        assert await b.gateway.store.runs.unfinished() == []
+
+
 async def test_a_node_that_was_stopped_for_long_writes_nothing_once_it_is_taken_over(
     tmp_path: Path, write_scenario: WriteScenario
 ) -> None:
