@@ -18,7 +18,7 @@ from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 from gateway.errors import ConfigError, LeaseLost, StoreAbandoned, StoreUnavailable
 from gateway.store import schema
 from gateway.store.backend import Backend, backend_of
-from gateway.store.fences import leases_in_force
+from gateway.store.lease_checks import leases_in_force
 from gateway.store.migrations import migrate
 
 log = logging.getLogger(__name__)

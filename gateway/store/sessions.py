@@ -13,8 +13,8 @@ from gateway.errors import too_many_sessions
 from gateway.store import schema
 from gateway.store.database import Database
 from gateway.store.failures import failure_reasons
-from gateway.store.fences import delete_lease
 from gateway.store.idempotency_keys import insert_key
+from gateway.store.lease_checks import delete_lease
 from gateway.store.messages import copy_messages, insert_messages
 from gateway.store.rows import Cursor, KeyRecord, MessageRow, RunRecord, SessionDetails, SessionListRow, SessionRecord
 from gateway.store.runs import insert_run, last_runs

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from gateway.store.fencing import Fence
     from gateway.store.leases import LeaseRepository
     from gateway.store.nodes import NodeRepository
-    from gateway.store.shared import SharedRepositories
+    from gateway.store.shared_repositories import SharedRepositories
 
 
 class Store:
@@ -94,7 +94,7 @@ class Store:
 
     @cached_property
     def shared(self) -> SharedRepositories:
-        from gateway.store.shared import SharedRepositories
+        from gateway.store.shared_repositories import SharedRepositories
 
         return SharedRepositories(self._database)
 

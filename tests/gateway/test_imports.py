@@ -109,7 +109,7 @@ async def test_the_daemon_imports_what_its_first_request_needs(tmp_path: Path) -
             "gateway.store.fencing",
             "gateway.store.leases",
             "gateway.store.nodes",
-            "gateway.store.shared",
+            "gateway.store.shared_repositories",
         ]
         unused += ["psycopg", "sqlalchemy.dialects.postgresql"]
         imported = await modules_of(process)
