@@ -84,6 +84,12 @@ def sql(data_dir: Path, statement: str, parameters: Sequence[Mapping[str, Any]] 
         engine.dispose()
 
 
+def cut_listeners(data_dir: Path) -> None:
+    """Cut the connections that receive the notifications of a database of PostgreSQL."""
+    of_listeners = "query ~ '^LISTEN|pg_notify' AND pid <> pg_backend_pid() AND datname = current_database()"
+    sql(data_dir, f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {of_listeners}")
+
+
 def commits(data_dir: Path) -> int:
     """Return how many transactions of its last writer the store of a data directory has, by its own count."""
     [(found,)] = sql(data_dir, "PRAGMA user_version" if _kind == "sqlite" else "SELECT max(last_commit) FROM store_writers")

@@ -49,7 +49,7 @@ class Wakeups:
         if self._work is not None:
             self._work.cancel()
         if self._thread is not None:
-            await self._store.stop_listening()
+            self._store.stop_listening()
             await asyncio.get_running_loop().run_in_executor(None, self._thread.join, STOP_TIMEOUT)
 
     def _notified(self, log_ids: Sequence[str] | None) -> None:

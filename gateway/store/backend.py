@@ -45,17 +45,24 @@ class Backend(Protocol):
     def checkpoint(self, connection: Connection) -> None:
         """Moves what was committed to where it stays. Called outside of a transaction."""
 
-    def begin(self, connection: Connection, changed: Sequence[str]) -> None:
-        """Called at the beginning of a transaction that writes. Listeners are notified of the logs that it changes."""
+    def begin(self, connection: Connection) -> None:
+        """Called at the beginning of a transaction that writes."""
+
+    def notify(self, log_ids: Sequence[str]) -> None:
+        """Called after the commit of a transaction that has changed these logs: the listeners of all nodes are notified soon.
+
+        A notification may be lost, as when the process ends. It does not block.
+        """
 
     def listen(self, notified: Callable[[Sequence[str] | None], None], stopped: threading.Event) -> None:
         """Calls `notified` with the ids of logs that were changed, until `stopped` is set; with None where some may be missed.
 
-        It blocks, until `stop_listening` is called too.
+        One thread of a process listens, which sends the notifications of `notify`, too. It blocks, until `stop_listening` is
+        called too.
         """
 
     def stop_listening(self) -> None:
-        """Wakes all listeners, so that those that are stopped return."""
+        """Wakes the listener, so that it returns if it is stopped. It does not block."""
 
     def before_commit(self, connection: Connection) -> Any:
         """Called at the end of a transaction that writes. What it returns is given to `committed`."""

@@ -361,7 +361,7 @@ class Database:
         executed: list[Result] = []
 
         def recorded(connection: Connection) -> None:
-            self._backend.begin(connection, changed)
+            self._backend.begin(connection)
             executed.append(transaction(connection))
 
         with self._noticed_damage():
@@ -373,6 +373,8 @@ class Database:
                 if not (executed and self._backend.was_committed()):
                     executed.clear()
                     self._transaction(recorded)
+        if changed:
+            self._backend.notify(changed)
         return executed[0]
 
     def _transaction(self, transaction: Callable[[Connection], None]) -> None:
@@ -428,9 +430,9 @@ class Database:
         """Calls `notified` with the ids of logs that nodes have written, until `stopped` is set: Backend.listen. It blocks."""
         self._backend.listen(notified, stopped)
 
-    async def stop_listening(self) -> None:
-        """Wakes the listeners, so that those that are stopped return."""
-        await asyncio.get_running_loop().run_in_executor(self._readers, self._backend.stop_listening)
+    def stop_listening(self) -> None:
+        """Wakes the listener, so that it returns if it is stopped."""
+        self._backend.stop_listening()
 
     async def touch(self) -> None:
         """Writes a value that is there already. Raises what any other write would raise."""

@@ -10,7 +10,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -20,6 +19,7 @@ from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from gateway.errors import ConfigError
+from gateway.store.postgresql_notifications import Notifications
 
 if TYPE_CHECKING:
     import psycopg
@@ -42,13 +42,6 @@ does not keep its locks: the transaction is rolled back, and repeated when the d
 RESOLVE_TIMEOUT = 10.0
 """Seconds in which the outcome of a commit without an answer is asked for: as long as SQLite waits for a lock."""
 RESOLVE_PAUSE = 0.1
-CHANNEL = "portico_logs"
-"""The channel of notifications about logs: their payload is the ids of those that a transaction has written."""
-NOTIFIED_LOGS = 100
-"""Ids in one notification, whose payload has less than 8000 bytes. An id has 64 at most."""
-LISTEN_TIMEOUT = 2.0
-"""Seconds without a notification after which a listener checks its connection."""
-LISTEN_RETRY = 1.0
 _MIGRATION_LOCK = 0x706F727469636F
 """The key of the advisory lock that a migration takes: `portico` in ASCII."""
 _SHARED = "pg_advisory_lock_shared"
@@ -91,6 +84,7 @@ class PostgresqlBackend:
         self._number = self._last_number = 0
         self._claim: str | None = None
         self._claimed: object = None
+        self.notifications = Notifications(self.engine)
 
     def before_connecting(self) -> None:
         pass
@@ -113,7 +107,7 @@ class PostgresqlBackend:
     def checkpoint(self, connection: Connection) -> None:
         pass
 
-    def begin(self, connection: Connection, changed: Sequence[str]) -> None:
+    def begin(self, connection: Connection) -> None:
         connected = connection.connection.driver_connection
         if self._claim and connected is not self._claimed:
             # The lock ends with the connection. That of a lost one may be held until the server notices the loss.
@@ -122,12 +116,8 @@ class PostgresqlBackend:
                 connection.exec_driver_sql(NODE_SETTINGS).close()
             self._claimed = connected
         self._number = self._last_number + 1
-        begin = _BEGIN.format(writer=self._writer, number=self._number)
-        # Sent to the listeners at the commit. The ids have only characters that need no quotes.
-        for first in range(0, len(changed), NOTIFIED_LOGS):
-            begin += f"; SELECT pg_notify('{CHANNEL}', '{','.join(changed[first : first + NOTIFIED_LOGS])}')"
         # All of it is one message to the server.
-        connection.exec_driver_sql(begin).close()
+        connection.exec_driver_sql(_BEGIN.format(writer=self._writer, number=self._number)).close()
 
     def before_commit(self, connection: Connection) -> Any:
         return None
@@ -162,7 +152,7 @@ class PostgresqlBackend:
     def explain(self, error: BaseException | None) -> str | None:
         if not isinstance(error, driver().Error):
             return None
-        cause = _first_line(error)
+        cause = first_line(error)
         for kind, advice in _ADVICE.items():
             if (error.sqlstate or "").startswith(kind) or (error.sqlstate is None and kind in cause):
                 return f"the database {self.name} cannot be used ({cause}): {advice}"
@@ -186,40 +176,14 @@ class PostgresqlBackend:
         # A server that becomes read-only has been replaced by another one.
         return error.connection_invalidated or (isinstance(error.orig, kinds) and state == "") or state.startswith(_LOST)
 
-    def listen(self, notified: Callable[[Sequence[str] | None], None], stopped: threading.Event) -> None:
-        """Calls `notified` with the ids of logs that others have written, until `stopped` is set. It blocks.
+    def notify(self, log_ids: Sequence[str]) -> None:
+        self.notifications.send(log_ids)
 
-        With None it is called where notifications may have been lost: after each connection.
-        """
-        while not stopped.is_set():
-            try:
-                self._listen(notified, stopped)
-            except (driver().Error, SQLAlchemyError) as error:
-                log.warning("notifications of the database are not received; connecting again: %s", _first_line(error))
-                stopped.wait(LISTEN_RETRY)
+    def listen(self, notified: Callable[[Sequence[str] | None], None], stopped: threading.Event) -> None:
+        self.notifications.listen(notified, stopped)
 
     def stop_listening(self) -> None:
-        """Wakes all listeners, so that those that are stopped return. It blocks."""
-        with suppress(SQLAlchemyError), self.engine.connect() as connection:
-            connection.exec_driver_sql(f"NOTIFY {CHANNEL}").close()
-
-    def _listen(self, notified: Callable[[Sequence[str] | None], None], stopped: threading.Event) -> None:
-        pooled = self.engine.raw_connection()
-        try:
-            connection: psycopg.Connection[Any] = pooled.driver_connection  # type: ignore[assignment]
-            connection.execute(f"LISTEN {CHANNEL}")
-            notified(None)
-            while not stopped.is_set():
-                for notification in connection.notifies(timeout=LISTEN_TIMEOUT):
-                    if stopped.is_set():
-                        return
-                    notified(notification.payload.split(","))
-                # Raises an error where the connection is lost.
-                connection.execute("SELECT 1")
-        finally:
-            # The pool would give it to others with its LISTEN.
-            pooled.invalidate()
-            pooled.close()
+        self.notifications.wake()
 
     def close(self) -> None:
         # Nobody asks for its commits any more. If the server cannot be reached, a later start deletes the row.
@@ -262,7 +226,8 @@ def _sqlstate(error: BaseException | None) -> str:
     return (getattr(error, "sqlstate", None) or "") if isinstance(error, driver().Error) else ""
 
 
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
+    """Returns the first line of an error's text."""
     return str(error).strip().split("\n", 1)[0]
 
 

@@ -268,6 +268,10 @@ class SqliteBackend:
         # The lock of the data directory does it.
         return False
 
+    def notify(self, log_ids: Sequence[str]) -> None:
+        # No other process reads it.
+        pass
+
     def listen(self, notified: Callable[[Sequence[str] | None], None], stopped: threading.Event) -> None:
         # No other process writes it.
         pass
@@ -281,7 +285,7 @@ class SqliteBackend:
     def checkpoint(self, connection: Connection) -> None:
         checkpoint(connection)
 
-    def begin(self, connection: Connection, changed: Sequence[str]) -> None:
+    def begin(self, connection: Connection) -> None:
         pass
 
     def before_commit(self, connection: Connection) -> int | None:

@@ -117,9 +117,9 @@ class Store:
         """
         self._database.listen(notified, stopped)
 
-    async def stop_listening(self) -> None:
-        """Wakes the listeners, so that those that are stopped return."""
-        await self._database.stop_listening()
+    def stop_listening(self) -> None:
+        """Wakes the listener, so that it returns if it is stopped."""
+        self._database.stop_listening()
 
     @property
     def abandoned(self) -> bool:

@@ -39,3 +39,5 @@ async def test_a_turn_has_one_statement_about_leases_for_each_commit(tmp_path: P
         assert all("FOR SHARE" in one for one in of_leases)
         assert len(of_leases) == len(commits) == 3, "the start of the run, its first events, and its end"
         assert len(found) <= 13
+        # Commits of transactions that notify wait for each other.
+        assert not any("notify" in one.lower() for one in found)

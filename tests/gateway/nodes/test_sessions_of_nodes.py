@@ -13,6 +13,7 @@ from gateway.errors import LeaseLost, NotFound, SessionElsewhere
 from gateway.events.turn_reader import Turn
 from gateway.security.authentication import ADMINISTRATOR, Caller
 from gateway.sessions.settings import SessionSettings
+from gateway.store.postgresql import PostgresqlBackend
 from tests import stores
 from tests.gateway.nodes.three_nodes import begin, create_waiting, rest, run_nodes, say, until
 from tests.gateway.requests import wait_until
@@ -149,13 +150,30 @@ async def test_a_reader_on_another_node_is_woken_by_a_notification(tmp_path: Pat
             assert await following == said
 
 
+async def test_events_whose_notification_was_lost_are_found_by_the_next_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when a node is killed after a commit, before it has notified."""
+    lost = set[str]()
+    monkeypatch.setattr(PostgresqlBackend, "notify", lambda self, log_ids: lost.update(log_ids))
+    async with run_nodes(tmp_path, "a", "b") as (a, b):
+        session = await a.create()
+        read = await b.get(session.id, reading=True)
+        following = asyncio.create_task(rest(Turn(read.log, 0)))
+        said = await say(session)
+        assert session.id in lost
+        while not following.done():
+            await b.node.poll()
+        assert await following == said
+
+
 async def test_what_was_written_while_the_listener_was_disconnected_is_found_when_it_is_back(tmp_path: Path) -> None:
     async with run_nodes(tmp_path, "a", "b") as (a, b):
         session = await a.create()
         read = await b.get(session.id, reading=True)
         following = asyncio.create_task(rest(Turn(read.log, 0)))
         with stores.use("postgresql"):
-            stores.sql(tmp_path, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'LISTEN%'")
+            stores.cut_listeners(tmp_path)
         said = await say(session)
         async with asyncio.timeout(20):
             assert await following == said
