@@ -109,11 +109,28 @@ def open_folder(path: Path) -> int:
 
     Raises OSError, with ELOOP where a component of the path is a symbolic link; ValueError for a path that cannot exist.
     """
+    return _open_real(path, FOLDER)
+
+
+def identity(path: Path) -> tuple[int, int]:
+    """Return the device and the inode of a file or folder by its real path. Raises as `open_folder` does."""
+    descriptor = _open_real(path, SEARCH | os.O_CLOEXEC)
+    try:
+        found = os.fstat(descriptor)
+    finally:
+        os.close(descriptor)
+    if stat.S_ISLNK(found.st_mode):
+        # O_PATH opens the link itself where there is no openat2.
+        raise _link_error(str(path))
+    return found.st_dev, found.st_ino
+
+
+def _open_real(path: Path, flags: int) -> int:
     if has_openat2():
-        return _openat2(AT_FDCWD, str(path), FOLDER, 0, RESOLVE_NO_SYMLINKS)
+        return _openat2(AT_FDCWD, str(path), flags, 0, RESOLVE_NO_SYMLINKS)
     start = os.open("/" if path.is_absolute() else ".", FOLDER)
     try:
-        return _walk(start, str(path).strip("/") or ".", FOLDER, 0)
+        return _walk(start, str(path).strip("/") or ".", flags, 0)
     finally:
         os.close(start)
 

@@ -13,6 +13,7 @@ import fnmatch
 import io
 import logging
 import os
+import shlex
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,7 +24,7 @@ from typing import Literal
 
 from drivers.contract.codec import Command
 from drivers.contract.errors import AgentUnavailable
-from drivers.runtime.confined_files import open_folder
+from drivers.runtime.confined_files import identity
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +59,20 @@ OF_KERNEL = ("/proc/sys", "/proc/sysrq-trigger", "/proc/fs", "/proc/acpi", "/pro
 """What a superuser could change the machine by, without any capability: in bwrap 0.8.0 /proc/sys is writable to one."""
 OF_RESOLVER = (Path("/run/systemd/resolve"), Path("/run/NetworkManager"), Path("/run/resolvconf"), Path("/run/current-system"))
 """What programs need of /run: the files of name resolution, and the programs of NixOS."""
+
+
+_CHECK = """\
+stat=/usr/bin/stat
+[ -x "$stat" ] || stat=/bin/stat
+found=$("$stat" -c %d:%i -- {targets}) || exit 125
+if [ "$found" != {expected} ]; then
+    echo "portico: a folder was replaced while it was mounted, and the agent was not started; try again" >&2
+    exit 125
+fi
+unset stat found
+exec "$@"
+"""
+"""A shell script that compares the device and the inode of each mounted folder, and then runs its arguments."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,12 +119,10 @@ class Container:
         its value. Creates the folders `created` and the state folder. Blocks. Raises OSError, AgentUnavailable."""
         env = {**self._environment(command.env), marker: name}
         mounts = _ordered(self._mounts(command))
-        for mount in mounts:
-            # A link in the path would mount what it leads to.
-            if mount.source.is_dir():
-                os.close(_opened(mount.source))
+        # What the administrator's own arguments mount instead is not known here.
+        check = _check_of([mount for mount in mounts if not any(str(mount.target) in one for one in self.args)])
         if not self.has_image:
-            return Located((self.program, *self._of_bwrap(mounts, command.cwd), "--", *command.argv), env)
+            return Located((self.program, *self._of_bwrap(mounts, command.cwd), "--", *check, *command.argv), env)
         passed, given = list[str](), dict[str, str]()
         own = {key: value for key, value in self.environ.items() if _is_any(key, OF_RUNTIME)}
         for key, value in env.items():
@@ -122,7 +135,7 @@ class Container:
                 given[key] = value
         argv = (
             self.program, "run", *self._of_image(name, mounts), f"--workdir={command.cwd}", *passed, *self.args,
-            f"--entrypoint={command.argv[0]}", self.image, *command.argv[1:],
+            f"--entrypoint={check[0]}", self.image, *check[1:], *command.argv,
         )  # fmt: skip
         return Located(argv, {**given, **own})
 
@@ -354,11 +367,25 @@ async def remove_left_behind(instance: str, runtimes: Iterable[Runtime], environ
     return problems
 
 
-def _opened(folder: Path) -> int:
-    try:
-        return open_folder(folder)
-    except OSError as error:
-        raise AgentUnavailable(f"{folder} cannot be mounted: {error.strerror or error}") from error
+def _check_of(mounts: Iterable[Mount]) -> tuple[str, ...]:
+    """Return a command that runs its arguments as a command if each mounted folder is what its source is at this moment.
+
+    The runtime finds the sources by their paths, and follows links that have replaced folders by then. Device and inode are the
+    same inside. Raises AgentUnavailable for a source with a link in its path.
+    """
+    targets, expected = list[str](), list[str]()
+    for mount in mounts:
+        # Files are not compared: programs replace theirs at any time, such as `~/.claude.json`.
+        if not mount.source.is_dir():
+            continue
+        try:
+            device, inode = identity(mount.source)
+        except OSError as error:
+            raise AgentUnavailable(f"{mount.source} cannot be mounted: {error.strerror or error}") from error
+        targets.append(str(mount.target))
+        expected.append(f"{device}:{inode}")
+    # The path of `stat` is fixed: a program of that name may be in a folder that agents write.
+    return "/bin/sh", "-c", _CHECK.format(targets=shlex.join(targets), expected=shlex.quote("\n".join(expected))), "sh"
 
 
 def _ordered(mounts: Iterable[Mount]) -> list[Mount]:

@@ -8,6 +8,7 @@ import os
 import shutil
 import sys
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from drivers.runtime.process import Process, Spawner
 from drivers.runtime.process_tree import MARKER
 from tests.container_runtimes import IMAGE, SYSTEM_MOUNTS, bwrap_problem, install_fake_docker, require_podman
 from tests.real.processes import wait_until
+from tests.swapped_folders import swapped
 
 INSTANCE = f"c0ffee{os.getpid():08x}"
 _seconds = itertools.count(100_000 + 100 * os.getpid())
@@ -216,6 +218,35 @@ async def test_working_folder_behind_a_link_is_refused(place: Place) -> None:
         await place.spawner().spawn(Command(("true",), place.base / "link", ENV))
 
 
+async def test_folder_that_is_replaced_while_it_is_mounted(place: Place) -> None:
+    """Another agent may replace a folder between the check of its path and the mount: nothing starts in what it leads to."""
+    (place.work / "mine").write_text("")
+    seen = set[str]()
+    with swapped(place.work, place.base / "hidden"):
+        for _ in range(40 if place.container.runtime == "bwrap" else 12):
+            with suppress(AgentUnavailable):
+                process = await place.spawn("exec 2>&1; echo started; ls; cat api-key")
+                lines = []
+                while more := await process.read_lines():
+                    lines += [line.decode().rstrip() for line in more]
+                seen |= {*lines, *process.stderr_tail()}
+                await process.close(0.0)
+    assert "secret" not in seen and "api-key" not in seen, seen
+
+
+async def test_folder_that_is_replaced_before_the_mount_is_refused(place: Place) -> None:
+    """The same, each time: the runtime's program begins with the replacement."""
+    work, program = place.work, place.base / "replacing"
+    replace_folder = f"mv {work} {work}-before; ln -s {place.base}/hidden {work}"
+    program.write_text(f'#!/bin/sh\ncase "$*" in *api-key*) {replace_folder};; esac\nexec {place.container.program} "$@"\n')
+    program.chmod(0o755)
+    code, lines = await place.run("cat api-key", program=str(program))
+    assert (code, "was replaced" in lines[-1]) == (125, True), lines
+    work.unlink()
+    (place.base / "work-before").rename(work)
+    assert await place.run("echo begun; exit 3") == (3, ["begun"])
+
+
 async def test_image_that_is_not_there(place: Place) -> None:
     if not place.container.has_image:
         pytest.skip("bwrap has no images")
@@ -252,7 +283,7 @@ def test_command_line_of_a_container(runtime: Runtime, tmp_path: Path) -> None:
     )
     argv, env = located(where, tmp_path, ANTHROPIC_API_KEY="key", HOME="/srv/home", PATH="/bin", TMPDIR="/tmp/x")
     assert argv[:6] == [f"/usr/bin/{runtime}", "run", "--rm", "--interactive", "--init", "--pull=never"]
-    assert argv[-4:] == ["--pids-limit=99", "--entrypoint=claude", "image:1", "--print"]
+    assert [*argv[-8:-4], *argv[-3:]] == ["--pids-limit=99", "--entrypoint=/bin/sh", "image:1", "-c", "sh", "claude", "--print"]
     expected = {
         "--name=portico-c0ffee.podman.1", "--label=portico.instance=c0ffee", "--network=agents", "--memory=2g", "--cpus=1.5",
         "--cap-drop=all", "--security-opt=no-new-privileges", "--log-driver=none", f"--workdir={tmp_path}",
@@ -285,7 +316,7 @@ def test_bwrap_shows_the_program_and_python_where_they_are_hidden(tmp_path: Path
     assert f"--tmpfs {tmp_path}/home" in joined
     assert f"--ro-bind {versions} {versions}" in joined and f"--ro-bind {program.parent} {program.parent}" in joined
     assert joined.index(f"--tmpfs {tmp_path}/home") < joined.index(f"--ro-bind {versions}")
-    assert joined.endswith(f"--chdir {tmp_path}/work -- claude --print")
+    assert f"--chdir {tmp_path}/work -- /bin/sh -c" in joined and joined.endswith(" sh claude --print")
 
 
 def test_installation_of_an_npm_package_has_its_prefix(tmp_path: Path) -> None:
