@@ -81,7 +81,7 @@ class PostgresqlServer:
         deadline = time.monotonic() + 30
         while True:
             try:
-                return psycopg.connect(self._parameters("postgres")).close()
+                return psycopg.connect(self.connection_parameters("postgres")).close()
             except psycopg.OperationalError:
                 if time.monotonic() > deadline:
                     raise RuntimeError(f"PostgreSQL does not start: {(self._folder / 'log').read_text()}") from None
@@ -122,7 +122,8 @@ class PostgresqlServer:
         self.stop(signal.SIGQUIT)
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _parameters(self, database: str) -> str:
+    def connection_parameters(self, database: str) -> str:
+        """What psycopg connects to a database with, over the Unix socket."""
         return f"host={self._folder} port={self.port} user=postgres dbname={database}"
 
     def url(self, database: str) -> str:
@@ -136,7 +137,7 @@ class PostgresqlServer:
 
     def execute(self, statement: str, database: str = "postgres") -> list[tuple[Any, ...]]:
         """Execute a statement outside of a transaction, and return its rows."""
-        with psycopg.connect(self._parameters(database), autocommit=True) as connection:
+        with psycopg.connect(self.connection_parameters(database), autocommit=True) as connection:
             cursor = connection.execute(statement)  # type: ignore[call-overload]
             return cursor.fetchall() if cursor.description else []
 
@@ -161,7 +162,7 @@ class PostgresqlServer:
     def drop_databases(self) -> None:
         """Drop all databases that were created, and cut their connections."""
         if self.databases and self._shell is not None:
-            with psycopg.connect(self._parameters("postgres"), autocommit=True) as connection:
+            with psycopg.connect(self.connection_parameters("postgres"), autocommit=True) as connection:
                 for name in self.databases:
                     connection.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")  # type: ignore[call-overload]
         self.databases.clear()

@@ -88,6 +88,9 @@ class Backend(Protocol):
     def is_locked(self, error: BaseException | None) -> bool:
         """Whether an error of the driver is that of a lock of another process, for which it has waited."""
 
+    def is_conflict(self, error: BaseException | None) -> bool:
+        """Whether an error of the driver has ended a transaction for the sake of others, so that it may be executed again."""
+
     def is_full(self, error: BaseException | None) -> bool:
         """Whether an error of the driver is that of a disk without space for what is written."""
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 import threading
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -38,6 +40,12 @@ READERS = 3
 READ_TIMEOUT = 5.0
 """Seconds for which a read is repeated whose connection is lost: the restart of a server takes one or two."""
 READ_PAUSE = 0.2
+CONFLICTS = 5
+"""Times that a transaction is executed which other connections are in the way of: two that wait for each other, of which the
+database ends one. It has changed nothing then.
+"""
+CONFLICT_PAUSE = 0.02
+"""Seconds before it is executed again, twice as long each time, and a random part of that: two writers go on in turn."""
 
 
 class _Write:
@@ -357,22 +365,39 @@ class Database:
             await asyncio.sleep(READ_PAUSE)
 
     def _write(self, transaction: Callable[[Connection], Result], changed: Sequence[str]) -> Result:
-        """Execute a transaction that writes, once more if the connection was lost and the transaction is not stored."""
+        """Execute a transaction that writes.
+
+        It is executed once more if the connection was lost and it is not stored, and CONFLICTS times at most if others were in
+        the way.
+        """
         executed: list[Result] = []
+        conflicts = 0
 
         def recorded(connection: Connection) -> None:
             self._backend.begin(connection)
             executed.append(transaction(connection))
 
         with self._noticed_damage():
-            try:
-                self._transaction(recorded)
-            except SQLAlchemyError as error:
-                if not self._backend.is_lost(error) or self.abandoned:
-                    raise
-                if not (executed and self._backend.was_committed()):
-                    executed.clear()
+            lost = False
+            while True:
+                try:
                     self._transaction(recorded)
+                    break
+                except SQLAlchemyError as error:
+                    if self.abandoned:
+                        raise
+                    if _is(self._backend.is_conflict, error):
+                        conflicts += 1
+                        if conflicts == CONFLICTS:
+                            raise
+                        time.sleep(CONFLICT_PAUSE * 2**conflicts * random.random())
+                    elif lost or not self._backend.is_lost(error):
+                        raise
+                    elif executed and self._backend.was_committed():
+                        break
+                    else:
+                        lost = True
+                    executed.clear()
         if changed:
             self._backend.notify(changed)
         return executed[0]

@@ -166,6 +166,9 @@ class PostgresqlBackend:
     def is_locked(self, error: BaseException | None) -> bool:
         return _sqlstate(error) == "55P03"
 
+    def is_conflict(self, error: BaseException | None) -> bool:
+        return _sqlstate(error) in ("40P01", "40001")
+
     def is_full(self, error: BaseException | None) -> bool:
         return _sqlstate(error) == "53100"
 

@@ -313,6 +313,10 @@ class SqliteBackend:
     def is_locked(self, error: BaseException | None) -> bool:
         return is_locked(error)
 
+    def is_conflict(self, error: BaseException | None) -> bool:
+        # There is one writer at a time, for which the others wait.
+        return False
+
     def is_full(self, error: BaseException | None) -> bool:
         return is_full(error)
 

@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from pathlib import Path
 
+import psycopg
 import pytest
 from sqlalchemy import Connection, insert, select, text
 
@@ -294,3 +295,57 @@ async def test_a_missing_driver_is_named(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setitem(sys.modules, "psycopg", None)
     with pytest.raises(ConfigError, match=r'pip install "portico\[postgresql\]"'):
         await Store.open("postgresql://localhost/portico")
+
+
+async def test_a_write_that_the_server_ends_for_the_sake_of_another_is_executed_again() -> None:
+    name = server().create_database()
+    database = await Database.open(server().url(name))
+    await database.write(lambda connection: [insert_process(connection, marker) for marker in ("one", "two")])
+    executed, waits = 0, threading.Event()
+    holds = threading.Event()
+
+    def lock(marker: str) -> str:
+        return f"UPDATE processes SET pid = pid + 1 WHERE marker = '{marker}'"
+
+    def other() -> None:
+        with psycopg.connect(server().connection_parameters(name)) as connection:
+            # The server ends the one that notices it first.
+            connection.execute("SET deadlock_timeout = '60s'")
+            connection.execute(lock("two"))
+            holds.set()
+            assert waits.wait(20)
+            connection.execute(lock("one"))
+
+    def write(connection: Connection) -> int:
+        nonlocal executed
+        executed += 1
+        connection.exec_driver_sql(lock("one")).close()
+        waits.set()
+        connection.exec_driver_sql(lock("two")).close()
+        return executed
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    await asyncio.get_running_loop().run_in_executor(None, holds.wait, 20)
+    assert await asyncio.wait_for(database.write(write), 30) == 2
+    thread.join()
+    assert server().execute("SELECT pid FROM processes", name) == [(3,), (3,)]
+    await database.close()
+
+
+async def test_a_write_that_is_always_in_the_way_of_others_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database_module, "CONFLICT_PAUSE", 0.001)
+    database = await Database.open(server().url(server().create_database()))
+    executed = 0
+
+    def write(connection: Connection) -> None:
+        nonlocal executed
+        executed += 1
+        insert_process(connection, f"try {executed}")
+        raise_error = "DO $$ BEGIN RAISE EXCEPTION 'could not serialize access' USING ERRCODE = '40001'; END $$"
+        connection.exec_driver_sql(raise_error)
+
+    with pytest.raises(StoreUnavailable, match="could not serialize"):
+        await database.write(write)
+    assert executed == database_module.CONFLICTS and await database.read(markers) == []
+    await database.close()
