@@ -15,7 +15,7 @@ from gateway.nodes.node_directory import NodeDirectory
 from gateway.nodes.takeover import CloseRuns, Takeover
 from gateway.nodes.wakeups import Wakeups
 from gateway.store import Store
-from gateway.store.nodes import NodeReport
+from gateway.store.nodes import NODES, NodeReport
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +64,7 @@ class Node:
     ) -> None:
         self.intervals = of = intervals or Intervals()
         self._store, self._report, self.tidy, self._clock = store, report, tidy, clock
-        self.directory = NodeDirectory(report, of.silent, clock)
+        self.directory = NodeDirectory(report, of.silent, clock, store.nodes.all)
         self.id = self.directory.node
         self.leases = Leases(store, self.directory, of.lease, clock)
         self.takeover = Takeover(
@@ -125,6 +125,9 @@ class Node:
             await self._announce(changed)
 
     async def _woken(self, log_ids: set[str] | None) -> None:
+        if log_ids is not None and NODES in log_ids:
+            log_ids -= {NODES}
+            self.directory.refresh(await self._store.nodes.all())
         self._changed.update(log_ids or ())
         await self.followed.poll(log_ids)
 

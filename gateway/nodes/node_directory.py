@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from gateway.errors import GatewayError, SessionElsewhere, ShuttingDown
 from gateway.nodes.forwarded_requests import request_is_forwarded
 from gateway.store.nodes import NodeRecord, NodeReport
+
+
+LOOK_UP_PAUSE = 0.5
+"""Seconds between two searches for nodes that are not known here."""
+STARTS_WITHIN = 1.0
+"""Seconds after which the load that a node reports has the agent of a session that was placed there."""
+LookUp = Callable[[], Awaitable[Sequence[NodeRecord]]]
+"""Reads all nodes from the store."""
 
 
 class NodeUnknown(GatewayError):
@@ -27,13 +36,25 @@ class _Node:
 
 
 class NodeDirectory:
-    """Nodes without a heartbeat for `silent` seconds get no new work. `clock` is monotonic, `report` is about this node."""
+    """Nodes without a heartbeat for `silent` seconds get no new work. `clock` is monotonic, `report` is about this node.
 
-    def __init__(self, report: Callable[[], NodeReport], silent: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self._report, self._silent, self._clock = report, silent, clock
+    A node that is not known, or that cannot be reached at its address, is searched for by `look_up`.
+    """
+
+    def __init__(
+        self,
+        report: Callable[[], NodeReport],
+        silent: float,
+        clock: Callable[[], float] = time.monotonic,
+        look_up: LookUp | None = None,
+    ) -> None:
+        self._report, self._silent, self._clock, self._look_up = report, silent, clock, look_up
+        self._looking_up: asyncio.Future[None] | None = None
+        self._looked_up_at = float("-inf")
         self.node = report().id
         self._nodes: dict[str, _Node] = {}
-        self._placed: Counter[str] = Counter()
+        self._placed: defaultdict[str, list[float]] = defaultdict(list)
+        """When sessions and tasks were placed at each node whose load, as it is known here, may not have them."""
         self._alive: set[str] = set()
         self._silenced: set[str] = set()
         self._unreachable: dict[str, float] = {}
@@ -43,20 +64,31 @@ class NodeDirectory:
         """Whether this node takes no new work."""
 
     def update(self, records: Sequence[NodeRecord]) -> None:
+        """These are all nodes, as they have just been read with a heartbeat of this one."""
+        self.refresh(records)
+        self._report_silent()
+
+    def refresh(self, records: Sequence[NodeRecord]) -> None:
         """These are all nodes, as they have just been read."""
-        now = self._clock()
+        now, before = self._clock(), self._nodes
         self._nodes = {record.report.id: _Node(record, now - record.silent_for) for record in records}
-        # What was placed since is in their reports, about.
-        self._placed.clear()
-        self._report_lost()
+        for node, found in self._nodes.items():
+            self._placed[node] = [at for at in self._placed[node] if at > found.beat_at - STARTS_WITHIN]
+            if node in before and _has_moved(before[node].record, found.record):
+                self._unreachable.pop(node, None)
+        stopped = (self._alive | self._silenced) - self._nodes.keys()
+        self._alive = self._alive - stopped | {node for node in self._nodes if self.lives(node)}
+        self._silenced -= stopped
         own = self._nodes.get(self.node)
         self.draining = self.draining or (own is not None and own.record.state == "draining")
+        for node in stopped:
+            self.on_lost(node)
 
-    def _report_lost(self) -> None:
+    def _report_silent(self) -> None:
         alive = {node for node in self._nodes if self.lives(node)}
         # Twice: after a failure of the database all nodes have been silent.
-        silent = (self._alive | self._silenced) & self._nodes.keys() - alive
-        lost = (self._alive | self._silenced) - self._nodes.keys() | silent & self._silenced
+        silent = (self._alive | self._silenced) - alive
+        lost = silent & self._silenced
         self._alive, self._silenced = alive, silent - lost
         for node in lost:
             self.on_lost(node)
@@ -72,18 +104,46 @@ class NodeDirectory:
 
     async def elsewhere(self, node: str, log_id: str | None) -> GatewayError:
         """The error that passes a request on to a node, for the caller to raise."""
+        if node not in self._nodes or node in self._unreachable:
+            await self._search()
         found = self._nodes.get(node)
         if found is None:
             return NodeUnknown(f"{log_id!r} belongs to the node {node!r}, which is not known here; send the request again later")
         return SessionElsewhere(node, found.record.report.address, log_id)
 
-    async def place(self, agent: str, folder: str | None, log_id: str | None = None, preferred: str | None = None) -> None:
+    async def _search(self) -> None:
+        """Read the nodes from the store, unless that was done just now. Raises StoreUnavailable."""
+        if self._look_up is None:
+            return
+        if self._looking_up is None:
+            if self._clock() - self._looked_up_at < LOOK_UP_PAUSE:
+                return
+            self._looking_up = asyncio.ensure_future(self._read_nodes(self._look_up))
+        await asyncio.shield(self._looking_up)
+
+    async def _read_nodes(self, look_up: LookUp) -> None:
+        try:
+            self.refresh(await look_up())
+        finally:
+            self._looking_up, self._looked_up_at = None, self._clock()
+
+    async def place(
+        self,
+        agent: str,
+        folder: str | None,
+        log_id: str | None = None,
+        preferred: str | None = None,
+        *,
+        again: bool = False,
+    ) -> None:
         """Raise SessionElsewhere unless this node is the one for a session or a task of this agent in this folder.
 
-        A request that was forwarded to this node is not forwarded again. Raises ShuttingDown where this node takes no new work
-        and no other offers the agent.
+        A request that was forwarded to this node is not forwarded again. With `again` the same is asked once more where this
+        node is the one. Raises ShuttingDown where this node takes no new work and no other offers the agent.
         """
         if request_is_forwarded.get():
+            if not again:
+                self._note_placed(self.node)
             return
         chosen = self.choose(agent, folder, preferred)
         if chosen is None:
@@ -91,8 +151,13 @@ class NodeDirectory:
                 raise ShuttingDown("this node takes no new work (it is drained), and no other node offers the agent; try again")
             # What is wrong with the request is reported here.
             return
+        if chosen != self.node or not again:
+            self._note_placed(chosen)
         if chosen != self.node:
             raise await self.elsewhere(chosen, log_id)
+
+    def _note_placed(self, node: str) -> None:
+        self._placed[node].append(self._clock())
 
     def choose(self, agent: str, folder: str | None, preferred: str | None = None) -> str | None:
         """The node for a session or a task: the least loaded of those that are ready, offer the agent and have the folder.
@@ -104,9 +169,7 @@ class NodeDirectory:
             return preferred
         if not found:
             return None
-        chosen = min(found.values(), key=self._load)
-        self._placed[chosen.id] += 1
-        return chosen.id
+        return min(found.values(), key=self._load).id
 
     def _candidates(self) -> list[NodeReport]:
         others = [
@@ -121,9 +184,17 @@ class NodeDirectory:
         return self.lives(node) and (since is None or self._clock() - since >= self._silent)
 
     def _load(self, report: NodeReport) -> tuple[float, bool, str]:
-        agents = report.live_agents + (self._placed[report.id] if report.id != self.node else 0)
+        known = self._nodes.get(report.id)
+        reported = known.record.report.live_agents if known is not None else 0
+        # This node's own report is of this moment, but sessions that were placed here just now have no agent yet.
+        agents = max(reported + len(self._placed[report.id]), report.live_agents)
         # Of equal nodes this one, which needs no forwarding.
         return agents / max(report.agent_slots, 1), report.id != self.node, report.id
+
+
+def _has_moved(before: NodeRecord, now: NodeRecord) -> bool:
+    """Whether a node has been started again, or has another address."""
+    return (before.started_at, before.report.address) != (now.started_at, now.report.address)
 
 
 def _has(report: NodeReport, folder: str | None) -> bool:

@@ -56,8 +56,8 @@ class Idempotency:
     ) -> Answer:
         """The result of `start`, which stores the key; or that of `again`, with the record that an earlier request has stored.
 
-        `find` returns the number of the event with the key of a provisional record, None if the log has none: such a key is
-        removed, and the request is a new one. Raises Conflict where the key belongs to another request.
+        `find` returns the number of the event with the key of a provisional record. If the log has none it removes the key and
+        returns None: the request is a new one. Raises Conflict where the key belongs to another request.
         """
         if key is None:
             return await start()
@@ -81,14 +81,9 @@ class Idempotency:
     async def _known(self, key: IdempotencyKey, find: Callable[[KeyRecord], Awaitable[int | None]] | None) -> KeyRecord | None:
         known = await self._store.idempotency_keys.get(key.key)
         if known is not None and known.provisional and find is not None:
-            return await self._confirmed(known, await find(known))
+            first_seq = await find(known)
+            return None if first_seq is None else replace(known, first_seq=first_seq)
         return known
-
-    async def _confirmed(self, known: KeyRecord, first_seq: int | None) -> KeyRecord | None:
-        if first_seq is None:
-            await self._store.idempotency_keys.remove(known.key)
-            return None
-        return replace(known, first_seq=first_seq)
 
 
 def _hash(data: Any) -> str:

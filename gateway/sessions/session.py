@@ -46,7 +46,7 @@ from gateway.sessions.permission_choices import choices_of
 from gateway.sessions.queued_messages import TurnQueue
 from gateway.sessions.settings import SessionSettings, with_mode_option
 from gateway.shared_services import SharedServices
-from gateway.store import MessageRow, RunRecord, SessionRecord, SettingsRecord
+from gateway.store import KeyRecord, MessageRow, RunRecord, SessionRecord, SettingsRecord, Store
 
 if TYPE_CHECKING:
     from gateway.nodes.leases import HeldLease
@@ -520,6 +520,18 @@ class Session:
         if key is not None and seq is not None and self.log.is_stored(seq):
             with suppress(StoreUnavailable):
                 await keys.update(key.key, seq)
+        return seq
+
+    @property
+    def store(self) -> Store:
+        """The store for what belongs to this session. On a node of a cluster, it takes writes only while the node has its lease."""
+        return self._shared.store
+
+    async def find_steered(self, known: KeyRecord) -> int | None:
+        """The number of the message to the agent at work that a provisional key is of. If there is none, the key is removed."""
+        seq = await self.log.find_steered(known.key, -known.first_seq)
+        if seq is None:
+            await self._shared.store.idempotency_keys.remove(known.key)
         return seq
 
     def turn_from(self, seq: int) -> Turn:

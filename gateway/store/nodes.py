@@ -16,6 +16,8 @@ from gateway.store.leases import renew_leases
 
 _TABLE = schema.nodes
 State = Literal["ready", "draining"]
+NODES = "nodes"
+"""What listeners are notified of, in the place of a log, when a node starts, stops or is drained."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +66,7 @@ class NodeRepository:
             started = {"state": "ready", "started_at": DatabaseTime(), "heartbeat_at": DatabaseTime()}
             connection.execute(insert(_TABLE).values(**_values(report), id=report.id, **started)).close()
 
-        await self._database.write(transaction)
+        await self._database.write(transaction, log_id=NODES)
 
     async def beat(self, report: NodeReport, seconds: float) -> tuple[dict[str, int], list[NodeRecord]]:
         """Stores a heartbeat, and extends all leases of the node, in one transaction.
@@ -85,11 +87,12 @@ class NodeRepository:
     async def drain(self, node: str) -> bool:
         """Stores that a node is to take no new work. Returns whether there is such a node."""
         statement = update(_TABLE).where(_TABLE.c.id == node).values(state="draining")
-        return await self._database.write(lambda connection: bool(connection.execute(statement).rowcount))
+        return await self._database.write(lambda connection: bool(connection.execute(statement).rowcount), log_id=NODES)
 
     async def remove(self, node: str) -> None:
         """Deletes a node that has stopped."""
-        await self._database.write(lambda connection: connection.execute(delete(_TABLE).where(_TABLE.c.id == node)).close())
+        statement = delete(_TABLE).where(_TABLE.c.id == node)
+        await self._database.write(lambda connection: connection.execute(statement).close(), log_id=NODES)
 
     async def all(self) -> list[NodeRecord]:
         """Returns all nodes, in the order of their ids."""

@@ -10,6 +10,9 @@ from gateway.store.database import Database
 from gateway.store.shared_values import LIMITS, set_value
 
 _TABLE = schema.turn_slots
+_LEASED_ELSEWHERE = select(schema.leases.c.log_id).where(
+    schema.leases.c.log_id == bindparam("of_log"), schema.leases.c.node != bindparam("of_node"), schema.leases.c.expires_at > 0.0
+)
 
 
 class TurnSlotRepository:
@@ -34,6 +37,9 @@ class TurnSlotRepository:
             # Whoever comes second waits here, and counts what the first has stored.
             set_value(connection, LIMITS, "")
             parameters = {"of_owner": owner or "", "of_log": log_id, "of_node": node}
+            if connection.execute(_LEASED_ELSEWHERE, parameters).first() is not None:
+                # This node was stopped, and another one has the log: the turn, which does not begin, must not replace one there.
+                return None
             others = int(connection.execute(self._count, parameters).scalar_one())
             if others >= limit:
                 return others

@@ -27,9 +27,10 @@ class WorktreeRepository:
         statement = update(schema.worktrees).where(schema.worktrees.c.session_id == session_id).values(**values)
         await self._database.write(lambda connection: connection.execute(statement).close())
 
-    async def remove(self, session_id: str) -> None:
-        """Deletes the row of a worktree, if there is one."""
-        statement = delete(schema.worktrees).where(schema.worktrees.c.session_id == session_id)
+    async def remove(self, session_id: str, path: str) -> None:
+        """Deletes the row of a worktree, if there is one. Another one of this session, with another path, stays."""
+        table = schema.worktrees
+        statement = delete(table).where(table.c.session_id == session_id, table.c.path == path)
         await self._database.write(lambda connection: connection.execute(statement).close())
 
     async def get(self, session_id: str) -> WorktreeRecord | None:

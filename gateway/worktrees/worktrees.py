@@ -265,7 +265,7 @@ class Worktrees:
             # It stays where the user has it checked out elsewhere.
             with suppress(GitFailed):
                 await git("branch", "--quiet", "-D", "--", record.branch)
-        await self._store.worktrees.remove(record.session_id)
+        await self._store.worktrees.remove(record.session_id, record.path)
 
     async def discard(self, session_id: str) -> None:
         """Remove the worktree of a session that was not created. It raises nothing: what is left is removed at the next start."""

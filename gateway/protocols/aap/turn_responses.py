@@ -103,7 +103,7 @@ class Exchange:
 
         async def find(known: KeyRecord) -> int | None:
             session = await gateway.sessions.get(self._caller, known.log_id)
-            return await session.log.find_steered(known.key, -known.first_seq)
+            return await session.find_steered(known)
 
         return await gateway.idempotency.once(key, start, again, find)
 

@@ -126,7 +126,7 @@ class NodeRequests:
             body.drop()
             await send(message)
 
-        unreachable: str | None = None
+        unreachable: tuple[str, str] | None = None
         for _ in range(MAX_ATTEMPTS):
             await self._app(scope, body.receive, begun)
             passed_on = request.take()
@@ -134,7 +134,7 @@ class NodeRequests:
                 return
             node = passed_on.node_id
             try:
-                if node == unreachable:
+                if (node, passed_on.address) == unreachable:
                     break
                 scope[FORWARDED_TO] = node
                 outcome = await self._forward(passed_on, body, scope, receive, begun)
@@ -146,7 +146,7 @@ class NodeRequests:
                 passed_on.quotas.release()
             if outcome not in ("moved", "unreachable"):
                 return
-            unreachable = node if outcome == "unreachable" else None
+            unreachable = (node, passed_on.address) if outcome == "unreachable" else None
             if unreachable is not None and self._gateway.node is not None:
                 self._gateway.node.directory.unreachable(node)
             # The handler looks again for the node.

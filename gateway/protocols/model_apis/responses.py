@@ -325,7 +325,7 @@ class _Responses:
                 request.conversation_id,
             )
             # It is stored while the agent works.
-            stored = None if request.store is False else self._stored.add(record)
+            stored = None if request.store is False else self._stored.add(record, turn.session)
         if request.background:
             response = await self._in_background(turn, record, stored, stream=bool(request.stream))
         else:
@@ -415,7 +415,7 @@ class _Responses:
         view.events(parts)
         view.end(running.answer, now)
         if stored is not None:
-            self._stored.set_over(record, running.last, now)
+            self._stored.set_over(record, running.turn.session, running.last, now)
             await asyncio.shield(stored)
         running.finish()
         return _response(view.response(running.answer, now))
@@ -446,7 +446,7 @@ class _Responses:
                         events = []
             now = time.time()
             if stored is not None:
-                self._stored.set_over(record, running.last, now)
+                self._stored.set_over(record, running.turn.session, running.last, now)
                 await asyncio.shield(stored)
             running.finish()
             yield frames([*events, *view.end(running.answer, now)]) + DONE
@@ -470,7 +470,7 @@ class _Responses:
         try:
             await running.complete()
             running.finish()
-            self._stored.set_over(record, running.last, time.time())
+            self._stored.set_over(record, turn.session, running.last, time.time())
         except GatewayError as error:
             log.warning("response %s does not go on: %s", record.id, error)
 

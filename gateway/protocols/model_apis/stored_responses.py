@@ -24,7 +24,7 @@ from gateway.protocols.model_apis.responses_output import Json, ResponseView
 from gateway.runs.cancellation import completed
 from gateway.security.authentication import Caller
 from gateway.sessions.session import Session
-from gateway.store import ResponseRecord
+from gateway.store import ResponseRecord, Store
 
 log = logging.getLogger(__name__)
 
@@ -91,7 +91,7 @@ class StoredResponses:
         self._items: OrderedDict[str, Sequence[Json]] = OrderedDict()
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._ends: dict[str, tuple[int, float]] = {}
+        self._ends: dict[str, tuple[Store, int, float]] = {}
         self._storing_ends: asyncio.TimerHandle | None = None
 
     async def close(self) -> None:
@@ -111,15 +111,15 @@ class StoredResponses:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    def add(self, record: ResponseRecord) -> asyncio.Task[None]:
-        """Let a response be found from now on. The task ends when it is stored."""
+    def add(self, record: ResponseRecord, session: Session) -> asyncio.Task[None]:
+        """Let a response of a session be found from now on. The task ends when it is stored."""
         self._keep(record)
-        return self.run(self._store(record))
+        return self.run(self._store(record, session))
 
-    async def _store(self, record: ResponseRecord) -> None:
+    async def _store(self, record: ResponseRecord, session: Session) -> None:
         # Its client gets the response all the same: it can be found until the gateway stops.
         with _logged(f"response {record.id} is not stored"):
-            await self._gateway.store.responses.add(record)
+            await session.store.responses.add(record)
 
     def remove(self, record: ResponseRecord, stored: asyncio.Task[None]) -> None:
         """Forget a response that no client knows of, in the background once it is stored."""
@@ -131,26 +131,31 @@ class StoredResponses:
         with _logged(f"response {response_id} is not removed from the store"):
             await self._gateway.store.responses.delete(response_id)
 
-    def set_over(self, record: ResponseRecord, last: int, completed_at: float) -> None:
-        """Note that a response is over, with the number of its last event. It is stored within STORE_ENDS_AFTER seconds.
+    def set_over(self, record: ResponseRecord, session: Session, last: int, completed_at: float) -> None:
+        """Note that a response of a session is over, with the number of its last event. It is stored within STORE_ENDS_AFTER seconds.
 
         Without it, after a kill, the end is found in the log.
         """
         if record.id in self._recent:
             self._keep(replace(record, last_seq=last, completed_at=completed_at))
-        self._ends[record.id] = last, completed_at
+        self._ends[record.id] = session.store, last, completed_at
         if self._storing_ends is None:
             self._storing_ends = asyncio.get_running_loop().call_later(STORE_ENDS_AFTER, self._store_ends)
 
     def _store_ends(self) -> None:
         self._storing_ends = None
         if self._ends:
-            self.run(self._write_ends({**self._ends}))
+            # One, or on a node of a cluster one for each session, which are committed together.
+            of_stores: dict[Store, dict[str, tuple[int, float]]] = {}
+            for response_id, (store, last, completed_at) in self._ends.items():
+                of_stores.setdefault(store, {})[response_id] = last, completed_at
+            for store, ends in of_stores.items():
+                self.run(self._write_ends(store, ends))
             self._ends.clear()
 
-    async def _write_ends(self, ends: Mapping[str, tuple[int, float]]) -> None:
+    async def _write_ends(self, store: Store, ends: Mapping[str, tuple[int, float]]) -> None:
         with _logged("the ends of responses are not stored"):
-            await self._gateway.store.responses.set_over(ends)
+            await store.responses.set_over(ends)
 
     def _keep(self, record: ResponseRecord) -> None:
         self._recent[record.id] = record
@@ -202,7 +207,7 @@ class StoredResponses:
 
     async def delete(self, response: StoredResponse) -> None:
         """Delete a response: its id. What has been said stays in its session."""
-        await completed(self._gateway.store.responses.delete(response.record.id))
+        await completed(response.session.store.responses.delete(response.record.id))
         self._recent.pop(response.record.id, None)
         self._items.pop(response.record.id, None)
 

@@ -40,7 +40,7 @@ async def test_a_drained_node_keeps_what_is_at_work_and_nothing_else(tmp_path: P
         assert [lease.log_id for lease in a.node.leases.all] == [busy.id]
         assert idle.live is None and waits.live is None and busy.live is not None
         with pytest.raises(SessionElsewhere):
-            await a.create()
+            await a.create_anywhere()
         with pytest.raises(SessionElsewhere):
             await a.get(idle.id)
         await say(await b.get(idle.id), "on")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import replace
 from typing import Literal
 
 import pytest
 
 from gateway.errors import SessionElsewhere, ShuttingDown
 from gateway.nodes.forwarded_requests import request_is_forwarded
-from gateway.nodes.node_directory import NodeDirectory, NodeUnknown
+from gateway.nodes.node_directory import LOOK_UP_PAUSE, NodeDirectory, NodeUnknown
 from gateway.store.nodes import NodeRecord, NodeReport
 from tests.gateway.nodes.three_nodes import Clock
 
@@ -34,11 +36,42 @@ def test_the_least_loaded_node_that_offers_the_agent_is_chosen() -> None:
     assert nodes.choose("codex", None) is None
 
 
-def test_of_equal_nodes_this_one_is_chosen_and_what_was_placed_counts_until_the_next_heartbeat() -> None:
-    nodes = directory(report("m", 2), record(report("a")), record(report("z")))
-    assert [nodes.choose("echo", None) for _ in range(6)] == ["a", "z", "a", "z", "m", "m"]
-    nodes.update([record(report("a")), record(report("z"))])
-    assert nodes.choose("echo", None) == "a"
+async def placed(nodes: NodeDirectory) -> str:
+    """The node that a new session goes to."""
+    try:
+        await nodes.place("echo", None)
+    except SessionElsewhere as error:
+        return error.node_id
+    return nodes.node
+
+
+async def test_what_was_placed_counts_until_the_heartbeat_of_its_node() -> None:
+    clock = Clock()
+    own, a, z = report("m", 2), record(report("a")), record(report("z"))
+    nodes = directory(own, a, z, clock=clock)
+    assert [await placed(nodes) for _ in range(9)] == ["a", "z", "a", "z", "m", "a", "z", "m", "a"]
+    clock.now += 2.0
+    # Only the one of `z` has come since.
+    nodes.update([record(own), record(report("a"), silent_for=4.0), record(report("z", 1))])
+    assert [await placed(nodes) for _ in range(3)] == ["z", "m", "z"]
+
+
+async def test_what_was_forwarded_to_this_node_counts_before_its_agent_runs() -> None:
+    nodes = directory(report("a"), record(report("b")))
+    token = request_is_forwarded.set(True)
+    await nodes.place("echo", None)
+    request_is_forwarded.reset(token)
+    assert await placed(nodes) == "b"
+
+
+async def test_an_agent_that_runs_is_not_counted_twice_at_this_node() -> None:
+    live = 0
+    nodes = NodeDirectory(lambda: report("m", live), 10.0, Clock())
+    nodes.update([record(report("m")), record(report("z", 1))])
+    assert await placed(nodes) == "m"
+    live = 1
+    assert await placed(nodes) == "m", "one each, and this one needs no forwarding"
+    assert await placed(nodes) == "z"
 
 
 @pytest.mark.parametrize(
@@ -85,3 +118,38 @@ async def test_a_drained_node_without_others_refuses_new_work() -> None:
     nodes.update([record(report("a"), "draining")])
     with pytest.raises(ShuttingDown, match="drained"):
         await nodes.place("echo", None)
+
+
+async def test_a_node_that_is_not_known_is_looked_up_at_once_but_not_with_each_request() -> None:
+    clock, stored, asked = Clock(), [record(report("a"))], 0
+
+    async def look_up() -> list[NodeRecord]:
+        nonlocal asked
+        asked += 1
+        return stored
+
+    nodes = NodeDirectory(lambda: report("a"), 10.0, clock, look_up)
+    assert isinstance(await nodes.elsewhere("new", "sess_1"), NodeUnknown)
+    stored.append(record(report("new")))
+    assert isinstance(await nodes.elsewhere("new", "sess_1"), NodeUnknown) and asked == 1
+    clock.now += LOOK_UP_PAUSE
+    found = await asyncio.gather(*(nodes.elsewhere("new", "sess_1") for _ in range(3)))
+    assert [isinstance(error, SessionElsewhere) for error in found] == [True] * 3 and asked == 2
+    clock.now += LOOK_UP_PAUSE
+    await nodes.elsewhere("new", "sess_1")
+    assert asked == 2
+
+
+async def test_a_node_that_cannot_be_reached_is_looked_up_for_another_address() -> None:
+    clock = Clock()
+    moved = replace(record(replace(report("b"), address="http://elsewhere")), started_at=2.0)
+
+    async def look_up() -> list[NodeRecord]:
+        return [record(report("a")), moved]
+
+    nodes = NodeDirectory(lambda: report("a", 5), 10.0, clock, look_up)
+    nodes.update([record(report("a")), record(report("b"))])
+    nodes.unreachable("b")
+    error = await nodes.elsewhere("b", "sess_1")
+    assert isinstance(error, SessionElsewhere) and error.address == "http://elsewhere"
+    assert nodes.choose("echo", None) == "b", "it was started again"

@@ -15,7 +15,7 @@ from gateway.security.authentication import ADMINISTRATOR, Caller
 from gateway.sessions.settings import SessionSettings
 from gateway.store.postgresql import PostgresqlBackend
 from tests import stores
-from tests.gateway.nodes.three_nodes import begin, create_waiting, rest, run_nodes, say, until
+from tests.gateway.nodes.three_nodes import begin, create_waiting, rest, run_node, run_nodes, say, until
 from tests.gateway.requests import wait_until
 
 WriteScenario = Callable[..., str]
@@ -92,7 +92,7 @@ async def test_a_session_that_another_node_had_meanwhile_is_loaded_again(tmp_pat
         await b.tidy(6.0)
         with pytest.raises(LeaseLost):
             await begin(session, "by an object that is out of date")
-        again = await a.get(session.id)
+        again = await a.get_forwarded(session.id)
         assert again is not session and again.log.last == at_b.log.last
         await say(again, "again")
         assert await again.history.count() == 4
@@ -201,3 +201,24 @@ async def test_who_follows_all_sessions_is_told_of_those_of_other_nodes(tmp_path
 
         await wait_until(told_of_other, 20)
         assert named.drain() == {}
+
+
+async def test_a_node_that_starts_is_known_to_the_others_before_their_next_heartbeat(tmp_path: Path) -> None:
+    async with run_nodes(tmp_path, "a") as (a,), run_node(tmp_path, "b") as b:
+        await wait_until(lambda: a.node.directory.lives(b.id))
+        session = await b.create()
+        with pytest.raises(SessionElsewhere):
+            await a.get(session.id)
+        await a.gateway.store.nodes.drain(b.id)
+        await wait_until(lambda: b.node.directory.draining)
+
+
+async def test_the_node_of_a_session_is_looked_up_where_its_start_was_missed(tmp_path: Path) -> None:
+    async with run_nodes(tmp_path, "a") as (a,):
+        await a.node.wakeups.stop()
+        async with run_node(tmp_path, "b") as b:
+            session = await b.create()
+            assert not a.node.directory.lives(b.id)
+            with pytest.raises(SessionElsewhere) as raised:
+                await a.get(session.id)
+            assert raised.value.address == "http://b:7700"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -15,6 +15,7 @@ from drivers.contract.messages import UserMessage
 from gateway.config import parse
 from gateway.events.turn_reader import Turn
 from gateway.gateway import Gateway
+from gateway.nodes.forwarded_requests import request_is_forwarded
 from gateway.nodes.node import Intervals, Node
 from gateway.security.authentication import ADMINISTRATOR
 from gateway.security.redaction import Redactor
@@ -69,13 +70,32 @@ class ClusterNode:
         await self.gateway.sessions.release_unused(self.node, 5.0)
 
     async def create(self, agent: str = "echo", **options: str) -> Session:
-        """Create a session."""
+        """Create a session at this node, whatever the loads are."""
+        with _forwarded():
+            return await self.create_anywhere(agent, **options)
+
+    async def create_anywhere(self, agent: str = "echo", **options: str) -> Session:
+        """Create a session, or raise SessionElsewhere."""
         settings = SessionSettings(options=options)
         return await self.gateway.sessions.create(ADMINISTRATOR, self.gateway.agents.get(agent), settings, [])
 
     async def get(self, session_id: str, *, reading: bool = False) -> Session:
         """The session, to be changed or to be read."""
         return await self.gateway.sessions.get(ADMINISTRATOR, session_id, reading=reading)
+
+    async def get_forwarded(self, session_id: str) -> Session:
+        """The session, for a request that another node has forwarded to this one."""
+        with _forwarded():
+            return await self.get(session_id)
+
+
+@contextmanager
+def _forwarded() -> Iterator[None]:
+    token = request_is_forwarded.set(True)
+    try:
+        yield
+    finally:
+        request_is_forwarded.reset(token)
 
 
 async def begin(session: Session, text: str = "hello") -> Turn:

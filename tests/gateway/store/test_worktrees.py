@@ -25,8 +25,10 @@ async def test_worktrees_outlive_their_sessions(tmp_path: Path) -> None:
     assert await store.worktrees.without_session() == []
     await store.sessions.delete("sess_b")
     assert await store.worktrees.without_session() == [SECOND]
-    await store.worktrees.remove("sess_b")
-    await store.worktrees.remove("sess_b")
+    await store.worktrees.remove("sess_b", "/the/path/of/an/earlier/one")
+    assert await store.worktrees.get("sess_b") == SECOND
+    await store.worktrees.remove("sess_b", SECOND.path)
+    await store.worktrees.remove("sess_b", SECOND.path)
     assert [one.session_id for one in await store.worktrees.all()] == ["sess_a"]
     assert await store.worktrees.get("sess_b") is None
     await store.close()

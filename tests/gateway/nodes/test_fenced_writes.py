@@ -1,0 +1,78 @@
+"""What a node that was stopped, and has lost a session meanwhile, does not write when it goes on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gateway.errors import LeaseLost
+from gateway.protocols.model_apis.stored_responses import StoredResponses
+from gateway.runs.idempotency import IdempotencyKey
+from gateway.store import KeyRecord, ResponseRecord
+from tests.gateway.nodes.three_nodes import ClusterNode, run_nodes, say
+from tests.gateway.store.expiry import silence
+
+TAKEOVER = (0.0, 2.0, 2.0)
+"""Looks of which the last one takes over what the first one has seen."""
+
+
+async def take_over(stopped: ClusterNode, other: ClusterNode) -> None:
+    await silence(other.gateway.store, stopped.id)
+    assert await other.look(*TAKEOVER) == 1
+
+
+async def test_the_responses_of_a_session_are_written_by_the_node_that_has_it(tmp_path: Path) -> None:
+    async with run_nodes(tmp_path, "a", "b") as (a, b):
+        session = await a.create()
+        await say(session)
+        responses, stored = StoredResponses(a.gateway), b.gateway.store.responses
+        before, late = (ResponseRecord(name, session.id, 1, 10.0, {"fields": {}}, None) for name in ("resp_1", "resp_2"))
+        await responses.add(before, session)
+        await take_over(a, b)
+        responses.set_over(before, session, 999, 12.0)
+        await responses.add(late, session)
+        await responses.close()
+        assert await stored.get("resp_1") == before and await stored.get("resp_2") is None
+        at_b, of_b = await b.get(session.id), StoredResponses(b.gateway)
+        of_b.set_over(before, at_b, at_b.log.last, 12.0)
+        await of_b.close()
+        over = await stored.get("resp_1")
+        assert over is not None and over.last_seq == at_b.log.last
+
+
+async def test_a_provisional_key_is_removed_by_the_node_that_has_the_session(tmp_path: Path) -> None:
+    async with run_nodes(tmp_path, "a", "b") as (a, b):
+        session = await a.create()
+        await say(session)
+        key = IdempotencyKey.of(None, "turn", "once", [])
+        provisional = key.provisional_record(session.id, session.log.last + 1)
+        await session.store.idempotency_keys.add(provisional)
+
+        async def find(known: KeyRecord) -> int | None:
+            # The node is stopped here, and another one has taken the same request.
+            await take_over(a, b)
+            return await session.find_steered(known)
+
+        async def start() -> None:
+            raise AssertionError("it runs at the other node")
+
+        async def again(_: KeyRecord) -> None: ...
+
+        with pytest.raises(LeaseLost):
+            await a.gateway.idempotency.once(key, start, again, find)
+        assert await b.gateway.store.idempotency_keys.get(key.key) == provisional
+        assert await (await b.get(session.id)).find_steered(provisional) is None
+        assert await b.gateway.store.idempotency_keys.get(key.key) is None
+
+
+async def test_the_slot_of_a_turn_at_another_node_stays(tmp_path: Path) -> None:
+    async with run_nodes(tmp_path, "a", "b") as (a, b):
+        session = await a.create()
+        await take_over(a, b)
+        at_b = await b.get(session.id)
+        slots = b.gateway.store.shared.turn_slots
+        assert await slots.take(at_b.id, None, b.id, 1) is None
+        await slots.take(at_b.id, None, a.id, 1)
+        await slots.release(at_b.id, a.id)
+        assert await slots.count(None) == 1
