@@ -13,7 +13,6 @@ from gateway.errors import GatewayError, SessionElsewhere, ShuttingDown
 from gateway.nodes.forwarded_requests import request_is_forwarded
 from gateway.store.nodes import NodeRecord, NodeReport
 
-
 LOOK_UP_PAUSE = 0.5
 """Seconds between two searches for nodes that are not known here."""
 STARTS_WITHIN = 1.0

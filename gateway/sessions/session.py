@@ -524,7 +524,7 @@ class Session:
 
     @property
     def store(self) -> Store:
-        """The store for what belongs to this session. On a node of a cluster, it takes writes only while the node has its lease."""
+        """The store for what belongs to this session. On a node of a cluster it takes writes only while the lease is held."""
         return self._shared.store
 
     async def find_steered(self, known: KeyRecord) -> int | None:

@@ -22,7 +22,7 @@ from tests.real.tool_bench import bench, unstarted_bench
 
 __all__ = ["bench", "gemini", "running", "unstarted_bench"]
 
-# codex 0.169.0 uses an installed bubblewrap for its sandbox, which with bubblewrap 0.8.0 does not start for a CODEX_HOME below /tmp.
+# codex 0.169.0 uses an installed bubblewrap for its sandbox. With version 0.8.0 that does not start for a CODEX_HOME below /tmp.
 os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", "/var/tmp")
 
 DUMMY_KEY = "sk-ant-dummy-0123456789abcdef"
