@@ -29,7 +29,7 @@ from gateway.runs.cancellation import all_ended
 from gateway.runs.earlier_acp_stores import import_earlier_acp_stores
 from gateway.runs.idempotency import Idempotency
 from gateway.runs.one_shot_tasks import TaskRunner, remove_task_folders
-from gateway.runs.recovery import close_open_runs, end_left_behind
+from gateway.runs.recovery import close_open_runs, end_left_behind, remove_containers
 from gateway.runs.retention import Retention
 from gateway.runs.run import RunState
 from gateway.security.authentication import (
@@ -124,6 +124,7 @@ class Gateway:
         """Called with the id of a node that has lost its sessions: what waits for it ends."""
         self._opened = self._closing = self._closed = False
         self._stopping: asyncio.Task[None] | None = None
+        self._containers_removed: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
         """Open the store, end the processes and runs that a killed daemon left, and be ready for requests. Idempotent.
@@ -146,6 +147,7 @@ class Gateway:
             with self.store.explained_errors():
                 await self._open(settings, data_dir)
         except BaseException:
+            await self._end_removal_of_containers()
             if self.shared_state is not None:
                 await all_ended([asyncio.wait_for(self.shared_state.close(), CLOSE_TIMEOUT)])
             await self.store.close()
@@ -174,7 +176,10 @@ class Gateway:
             if imported:
                 log.warning("%d sessions of portico acp of an earlier release are imported", imported)
         in_cluster = bool(settings.node.address)
-        await end_left_behind(self.store, instance, runtimes=settings.container_runtimes, in_cluster=in_cluster)
+        in_containers = await end_left_behind(self.store, instance, in_cluster=in_cluster)
+        if in_containers or settings.container_runtimes:
+            removing = remove_containers(self.store, instance, in_containers, settings.container_runtimes)
+            self._containers_removed = asyncio.create_task(removing)
         if in_cluster:
             self.node = self._node(instance)
             closed = await self.node.start()
@@ -185,7 +190,7 @@ class Gateway:
         transcripts = Transcripts(data_dir / "transcripts", self.redactor)
         self._retention = Retention(self.store, transcripts, settings.store)
         self.idempotency = Idempotency(self.store)
-        spawner = Spawner(instance, self.store.processes)
+        spawner = Spawner(instance, self.store.processes, containers_removed=self._containers_removed)
         chosen = settings.limits
         limits = Limits(chosen.start, chosen.idle, chosen.total, chosen.grace)
         states = data_dir / "state"
@@ -345,11 +350,18 @@ class Gateway:
         closing = asyncio.create_task(all_ended(close() for close in self.close_last))
         await asyncio.wait([closing], timeout=CLOSE_TIMEOUT)
 
+    async def _end_removal_of_containers(self) -> None:
+        """End the removal of what an earlier daemon has left behind; the next start tries again."""
+        if self._containers_removed is not None:
+            self._containers_removed.cancel()
+            await asyncio.wait([self._containers_removed])
+
     async def close(self) -> None:
         """Stop what still runs and close the store. Idempotent; raises nothing."""
         if not self._closed:
             self._closed = True
             await self.stop_runs()
+            await self._end_removal_of_containers()
             await all_ended([self._mcp.close(), self._retention.close(), self.search.close(), self.worktrees.close()])
             if self.node is not None:
                 await all_ended([asyncio.wait_for(self.node.stop(), CLOSE_TIMEOUT)])

@@ -16,6 +16,7 @@ import os
 import shlex
 import shutil
 import sys
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -34,6 +35,9 @@ LABEL = "portico.instance"
 """The label of a container, with the id of the data directory whose gateway has started it."""
 CALL_SECONDS = 20.0
 """Seconds that a short command of the runtime may take, such as the removal of a container."""
+SILENT_SECONDS = 10.0
+"""Seconds after such a command was too slow in which others of the same program fail at once. The daemon of docker does not
+answer, and what needs several commands, or is tried again, would wait for each."""
 REMOVAL_RETRIES = (0.2, 1.0)
 """Seconds before each repetition of a failed removal: a container may be starting, or be removed by its own `--rm`."""
 PACKAGES: Mapping[Runtime, str] = {"podman": "podman", "docker": "docker.io", "bwrap": "bubblewrap"}
@@ -264,20 +268,41 @@ def pull_command(runtime: Runtime, image: str) -> str:
     return f"{runtime} build -t {image} ." if image.startswith("localhost/") else f"{runtime} pull {image}"
 
 
-async def call(program: str, *arguments: str, environ: Mapping[str, str], seconds: float = CALL_SECONDS) -> tuple[int, str]:
-    """Run a short command of a runtime. Return its exit code, and its output or else its errors. Raises OSError, TimeoutError."""
+_silent_until = dict[str, float]()
+"""The time until which a runtime is taken for one that does not answer, by its program."""
+
+
+async def call(program: str, *arguments: str, environ: Mapping[str, str]) -> tuple[int, str]:
+    """Run a short command of a runtime. Return its exit code, and its output or else its errors.
+
+    Raises OSError; TimeoutError if it does not answer, or has not answered a moment ago.
+    """
+    if _is_silent(program):
+        raise TimeoutError(_silence(program))
     process = await asyncio.create_subprocess_exec(
         program, *arguments, env=dict(environ), start_new_session=True,
         stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
     try:
-        async with asyncio.timeout(seconds):
+        async with asyncio.timeout(CALL_SECONDS):
             output, errors = await process.communicate()
-    except BaseException:
-        with suppress(ProcessLookupError):
-            process.kill()
-        raise
+    except TimeoutError:
+        _silent_until[program] = time.monotonic() + SILENT_SECONDS
+        raise TimeoutError(_silence(program)) from None
+    finally:
+        if process.returncode is None:
+            with suppress(ProcessLookupError):
+                process.kill()
     return process.returncode or 0, (output.strip() or errors.strip()).decode(errors="replace")
+
+
+def _is_silent(program: str) -> bool:
+    return time.monotonic() < _silent_until.get(program, 0.0)
+
+
+def _silence(program: str) -> str:
+    name = os.path.basename(program)
+    return f"{program} has not answered within {CALL_SECONDS:g} s; see what `{name} info` does, and restart {name}"
 
 
 _present = set[tuple[str, str]]()
@@ -304,7 +329,7 @@ async def image_problem(runtime: Runtime, program: str, image: str, environ: Map
     try:
         code, output = await call(program, "image", "inspect", "--format={{.Id}}", image, environ=environ)
     except (OSError, TimeoutError) as error:
-        return f"{program} does not answer: {str(error) or f'nothing in {CALL_SECONDS:g} s'}"
+        return str(error)
     if code == 0:
         return None
     if any(words in output.lower() for words in ("no such image", "image not known", "failed to find image")):
@@ -332,12 +357,13 @@ async def remove(runtime: Runtime, program: str, names: Sequence[str], environ: 
         try:
             code, output = await call(program, *arguments, environ=environ)
         except (OSError, TimeoutError) as error:
-            code, output = -1, str(error) or f"no answer in {CALL_SECONDS:g} s"
+            code, output = -1, str(error)
         if code == 0 or all("no such container" in line.lower() for line in output.splitlines()):
             return None
         problem = output
-        if delay is not None:
-            await asyncio.sleep(delay)
+        if delay is None or _is_silent(program):
+            break
+        await asyncio.sleep(delay)
     return problem
 
 
@@ -359,7 +385,7 @@ async def remove_left_behind(instance: str, runtimes: Iterable[Runtime], environ
             names = await names_of(program, instance, environ) if program else []
             problem = await remove(runtime, program, names, environ) if program and names else None
         except (OSError, TimeoutError) as error:
-            problem = str(error) or f"no answer in {CALL_SECONDS:g} s"
+            problem = str(error)
         if problem or program is None:
             problems[runtime] = problem or f"{runtime} is not on PATH"
         elif names:

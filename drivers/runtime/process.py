@@ -282,7 +282,10 @@ class Process:
 
 
 class Spawner:
-    """Starts processes; each has the marker of this gateway's `instance` in its environment and is entered in the ledger."""
+    """Starts processes; each has the marker of this gateway's `instance` in its environment and is entered in the ledger.
+
+    Those in containers start after `containers_removed`, which removes the containers of an earlier daemon by their label.
+    """
 
     def __init__(
         self,
@@ -291,8 +294,10 @@ class Spawner:
         recorder: TrafficRecorder | None = None,
         sandbox: Sandbox | None = None,
         on_start: Callable[[], None] | None = None,
+        containers_removed: asyncio.Task[None] | None = None,
     ) -> None:
         self._instance = instance or uuid.uuid4().hex
+        self._containers_removed = containers_removed
         self._ledger, self._recorder, self._sandbox, self._on_start = ledger, recorder, sandbox, on_start
         self._container: Container | None = None
 
@@ -337,6 +342,8 @@ class Spawner:
         container = self._container
         marker = new_marker(self._instance, container.runtime if container and container.has_image else "")
         if container is not None:
+            if container.has_image and self._containers_removed is not None:
+                await asyncio.wait([self._containers_removed])
             await check_image(container)
         try:
             opened = await _prepared(command, self._sandbox, container, marker)

@@ -54,7 +54,7 @@ async def _check_runtime(runtime: Runtime, agents: str, environ: Mapping[str, st
     try:
         version, problem = await working_version(runtime, program, environ)
     except (OSError, TimeoutError) as error:
-        version, problem = "", str(error) or "no answer"
+        version, problem = "", str(error)
     if problem:
         return Check(name="Containers", status="problem", text=f"{program} does not work: {problem}; used by {agents}")
     return Check(name="Containers", status="ok", text=f"{version}, {program}; used by {agents}")

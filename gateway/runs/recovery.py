@@ -32,21 +32,12 @@ No number is given to two events.
 """
 
 
-async def end_left_behind(
-    store: Store,
-    instance: str,
-    grace: float = 1.0,
-    runtimes: Collection[Runtime] = (),
-    environ: Mapping[str, str] = os.environ,
-    *,
-    in_cluster: bool = False,
-) -> int:
-    """Ends the agent processes of an earlier daemon with this data directory. Returns how many were found.
+async def end_left_behind(store: Store, instance: str, grace: float = 1.0, *, in_cluster: bool = False) -> list[str]:
+    """Ends the agent processes of an earlier daemon with this data directory. Returns the markers of those in containers.
 
     They are found by pid and start time, and they and their descendants by the marker and the tag of the instance. `grace` is
-    in seconds. Their containers are removed: those of the `runtimes` of the configuration, and of the stored processes. With
-    `in_cluster` the store is that of several instances. An entry of a process that has ended already is deleted; a failure of
-    that does not prevent the start.
+    in seconds. With `in_cluster` the store is that of several instances. An entry of a process that has ended already is
+    deleted; a failure of that does not prevent the start. Those in containers are deleted by `remove_containers`.
     """
     entries = await store.processes.all()
     if in_cluster:
@@ -59,17 +50,31 @@ async def end_left_behind(
     if ended.left:
         log.warning("processes of an earlier daemon's agents still run after SIGKILL: %s", described(ended.left))
     left = {process.pid for process in ended.left}
-    used = {runtime for marker, _, _ in entries if (runtime := runtime_of(marker))}
+    gone = [marker for marker, pid, _ in entries if pid not in left]
+    await _delete(store, [marker for marker in gone if runtime_of(marker) is None])
+    return [marker for marker in gone if runtime_of(marker) is not None]
+
+
+async def remove_containers(
+    store: Store, instance: str, markers: Collection[str], runtimes: Collection[Runtime], environ: Mapping[str, str] = os.environ
+) -> None:
+    """Removes the containers that an earlier daemon with this data directory left behind: those of the `runtimes` of the
+    configuration, and of the `markers` of stored processes, which are deleted then.
+
+    A runtime may not answer: nothing but agents in its containers waits for this. It raises nothing.
+    """
+    used = {runtime for marker in markers if (runtime := runtime_of(marker))}
     problems = await remove_left_behind(instance, {*runtimes, *used}, environ)
     for runtime, problem in problems.items():
         log.warning("containers that an earlier daemon may have left behind in %s cannot be removed: %s", runtime, problem)
+    await _delete(store, [marker for marker in markers if runtime_of(marker) not in problems])
+
+
+async def _delete(store: Store, markers: Sequence[str]) -> None:
     try:
-        await store.processes.ended(
-            *(marker for marker, pid, _ in entries if pid not in left and runtime_of(marker) not in problems)
-        )
+        await store.processes.ended(*markers)
     except Exception as error:
         log.warning("the end of an earlier daemon's processes cannot be stored: %s", error)
-    return len(ended.found)
 
 
 async def close_open_runs(store: Store, seeds: Callable[[str], bool] = lambda agent: True, log_id: str | None = None) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import os
 import shutil
 import sys
@@ -117,6 +119,54 @@ async def test_image_that_is_missing_has_the_command_that_gets_it(folder: Path, 
         found = discovery.current(agent)
         assert found.problem is not None and "the image missing is not here" in found.problem
         assert found.command == "docker pull missing"
+
+
+async def test_runtime_that_does_not_answer(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The start of the daemon does not wait for it. Agents in its containers do, once, and others never."""
+    install_fake_docker(folder)
+    calls = folder / "calls"
+    program = folder / "fake-bin" / "docker"
+    program.write_text(f'#!/bin/sh\necho "$1" >> {calls}\nexec sleep 600\n')
+    monkeypatch.setenv("PATH", f"{folder}/fake-bin:{os.environ['PATH']}")
+    config = config_of(folder, **DOCKER)
+    config["agents"]["echo"] = {"driver": "echo"}
+    async with run_gateway(config) as portico:
+        removing = portico.gateway._containers_removed
+        assert removing is not None and not removing.done()
+        assert (await portico.client.get("/healthz")).status_code == 200
+        assert (await create_session(portico.client, "echo", "hello"))["stopReason"] == "end_turn"
+        assert not removing.done()
+    assert removing.cancelled()
+    calls.unlink()
+    monkeypatch.setattr("drivers.runtime.containers.CALL_SECONDS", 1.0)
+    async with run_gateway(config) as portico:
+        body = {"agent": {"name": "shell"}, "messages": [{"role": "user", "content": "true"}]}
+        for _ in range(2):
+            answer = await portico.client.put("/session", json=body)
+            assert answer.status_code == 503
+            assert "docker has not answered within 1 s; see what `docker info` does" in answer.json()["error"]
+    # That of the removal at the start; nothing was asked again.
+    assert calls.read_text().split() == ["ps"]
+
+
+async def test_removal_of_an_earlier_daemons_containers_comes_first(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An agent starts in a container after it: it would have the label of those that are removed."""
+    for name, value in install_fake_docker(folder).items():
+        monkeypatch.setenv(name, value)
+    program = folder / "fake-bin" / "docker"
+    go, real = folder / "go", program.rename(folder / "fake-bin" / "real-docker")
+    program.write_text(f'#!/bin/sh\n[ "$1" = ps ] && until [ -e {go} ]; do sleep 0.05; done\nexec {real} "$@"\n')
+    program.chmod(0o755)
+    async with run_gateway(config_of(folder, **DOCKER)) as portico:
+        session = asyncio.create_task(create_session(portico.client, "shell", "echo ran"))
+        removing = portico.gateway._containers_removed
+        assert removing is not None
+        await asyncio.wait([session], timeout=0.5)
+        assert not session.done() and not (folder / "docker" / "calls").exists()
+        go.touch()
+        assert (await session)["messages"][-1]["content"] == "ran\n"
+    commands = [json.loads(line)[0] for line in (folder / "docker" / "calls").read_text().splitlines()]
+    assert commands[0] == "ps" and "run" in commands and commands.count("ps") == 1
 
 
 async def test_program_of_an_image_is_not_looked_for_on_this_machine(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
