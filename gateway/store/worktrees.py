@@ -22,7 +22,7 @@ class WorktreeRepository:
         statement = insert(schema.worktrees).values(**asdict(record))
         await self._database.write(lambda connection: connection.execute(statement).close())
 
-    async def update(self, session_id: str, **values: str | bool) -> None:
+    async def update(self, session_id: str, **values: str | bool | None) -> None:
         """Sets columns of a worktree. Does nothing if there is no such one."""
         statement = update(schema.worktrees).where(schema.worktrees.c.session_id == session_id).values(**values)
         await self._database.write(lambda connection: connection.execute(statement).close())

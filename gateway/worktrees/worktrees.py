@@ -126,22 +126,38 @@ class Worktrees:
     ) -> None:
         """Create the folder of a session's worktree again if it is gone: on its branch, or on a new one if that is gone too.
 
-        `folder` returns the folder that the session was created with. Raises GatewayError.
+        `folder` returns the folder of the session without a worktree. By then that may be in another repository than the worktree
+        was of, such as when the configuration was changed: then its branch is used if it is still there. Raises GatewayError.
         """
         if await asyncio.to_thread(_is_there, found):
             return
         record = await self._store.worktrees.get(session_id)
         # Not the branch of that time: the user may have merged and removed the worktree, and the session goes on from there.
-        source = await source_of(folder(), self._data_dir)
+        commit = record.base_commit if record is not None else ""
+        if record is None or not await _has_branch(record):
+            source = await source_of(folder(), self._data_dir)
+            if str(source.top) != found.base:
+                # Rules about files name those of the repository that it began with.
+                raise Conflict(
+                    f"the worktree {found.path} is gone, and the folder of the session is in {source.top} now, which is not its "
+                    f"repository {found.base}; fork the session, which gives it a worktree of that, or create another one"
+                )
+            commit = source.commit
+            if record is None:
+                record = WorktreeRecord(
+                    session_id, owner, agent, str(source.repository), "", found.path, found.branch, source.branch, commit,
+                    time.time(), ready=True,
+                )  # fmt: skip
+                await self._store.worktrees.add(record)
+            else:
+                # The branch is made anew, perhaps in another repository at the same path.
+                record = replace(record, repository=str(source.repository), base_branch=source.branch, base_commit=commit)
+                await self._store.worktrees.update(
+                    session_id, repository=record.repository, base_branch=record.base_branch, base_commit=commit
+                )
         log.warning("session %s: its worktree %s is gone and is created again", session_id, found.path)
-        if record is None:
-            record = WorktreeRecord(
-                session_id, owner, agent, str(source.repository), "", found.path, found.branch, source.branch, source.commit,
-                time.time(), ready=True,
-            )  # fmt: skip
-            await self._store.worktrees.add(record)
         try:
-            await self._add(record, source.commit)
+            await self._add(record, commit)
         except GitFailed as error:
             raise conflict(f"git cannot create the worktree {found.path} again", error) from error
         await asyncio.to_thread(Path(found.folder).mkdir, parents=True, exist_ok=True)
@@ -339,6 +355,14 @@ async def _shared_git(record: WorktreeRecord) -> Git:
     repository = Path(record.repository)
     git = Git(repository, repository)
     return replace(git, config=await without_own_programs(git))
+
+
+async def _has_branch(record: WorktreeRecord) -> bool:
+    """Whether the repository of a worktree is there and has its branch."""
+    if not await asyncio.to_thread(os.path.isdir, record.repository):
+        return False
+    git = await _shared_git(record)
+    return await git.succeeds("rev-parse", "--verify", "--quiet", f"refs/heads/{record.branch}")
 
 
 async def _folder_with(git: Git, branch: str) -> str | None:

@@ -505,6 +505,53 @@ async def test_folder_that_is_removed_is_created_again_on_its_branch(client: htt
     assert (await state_of(client, session))["ahead"] == 1
 
 
+@pytest.mark.parametrize("listed_by_then", [True, False])
+async def test_folder_of_a_session_that_is_in_another_repository_by_then(
+    tmp_path: Path, repository: Path, listed_by_then: bool
+) -> None:
+    """By another `cwd` in the configuration: its commit is not looked for in the repository of before, and no file is mixed."""
+    async with run_gateway(worktree_config(tmp_path, repository)) as running:
+        kept, gone = await new_session(running.client), await new_session(running.client)
+        await turn(running.client, kept, "new")
+        for session in (kept, gone):
+            await running.client.post(f"{BASE}/worktrees/{session}/commit", json={"message": "c"})
+        folders = {session: await folder_of(running.client, session) for session in (kept, gone)}
+        if not listed_by_then:
+            assert (await running.client.delete(f"{BASE}/worktrees/{gone}?force=true")).status_code == 204
+    for folder in folders.values():
+        shutil.rmtree(folder, ignore_errors=True)
+    git(repository, "worktree", "prune")
+    if listed_by_then:
+        git(repository, "branch", "-D", f"portico/{gone.removeprefix('sess_')[:12]}")
+    other = make_repository(tmp_path / "other", b_txt="b\n")
+    async with run_gateway(worktree_config(tmp_path, other)) as running:
+        # Its work is on its branch, in the repository of before.
+        await turn(running.client, kept, "hello")
+        assert (folders[kept] / "new.txt").exists() and not (folders[kept] / "b.txt").exists()
+        body = {"messages": [{"role": "user", "content": "hello"}]}
+        error = await refused(running.client, "POST", f"/sessions/{gone}/turns", 409, **body)
+        assert f"is in {other} now" in error and "fork the session" in error
+        assert not folders[gone].exists()
+        assert git(other, "branch", "--list", "portico/*") == ""
+        fork = (await running.client.post(f"{BASE}/sessions/{gone}/fork", json={})).json()["sessionId"]
+        await turn(running.client, fork, "change")
+        assert (await folder_of(running.client, fork) / "b.txt").exists()
+        assert (await state_of(running.client, fork))["baseCommit"] == git(other, "rev-parse", "main")
+
+
+async def test_repository_that_another_one_replaces(client: httpx.AsyncClient, repository: Path, tmp_path: Path) -> None:
+    """At the same path, such as a new clone: the worktree is made of that one, and merged into it."""
+    session = await new_session(client)
+    folder = await folder_of(client, session)
+    await client.delete(f"/v1/live-agents/{session}")
+    shutil.rmtree(folder)
+    shutil.rmtree(repository)
+    commit = commit_file(make_repository(repository, b_txt="b\n"), "c.txt", "c\n")
+    await turn(client, session, "change")
+    assert (folder / "c.txt").exists()
+    assert (await state_of(client, session))["baseCommit"] == commit
+
+
 async def test_folder_that_has_lost_its_git_file_is_not_touched(client: httpx.AsyncClient) -> None:
     session = await new_session(client)
     folder = await folder_of(client, session)
