@@ -122,6 +122,8 @@ class Gateway:
         """What this daemon does as one of a cluster; None without [node]."""
         self.on_node_lost: list[Callable[[str], None]] = []
         """Called with the id of a node that has lost its sessions: what waits for it ends."""
+        self.on_outdated: list[Callable[[], None]] = []
+        """Called where a newer program has migrated the store in a way that this one cannot use: the daemon is to end."""
         self._opened = self._closing = self._closed = False
         self._stopping: asyncio.Task[None] | None = None
         self._containers_removed: asyncio.Task[None] | None = None
@@ -140,7 +142,7 @@ class Gateway:
         # Another database than that of the data directory may be a new one.
         in_use = () if settings.store.url else _folders_of_sessions(data_dir)
         if settings.node.address:
-            self.store = await Store.open_as_node(settings.store.url)
+            self.store = await Store.open_as_node(settings.store.url, _instance(data_dir))
         else:
             self.store = await Store.open_alone(settings.store.url or sqlite_url(data_dir), in_use)
         try:
@@ -268,10 +270,16 @@ class Gateway:
         async def announce(log_ids: set[str]) -> None:
             await self.sessions.announce_elsewhere(node, log_ids)
 
+        def outdated() -> None:
+            # It must write nothing more into tables that it does not know.
+            self.store.abandon()
+            for end in self.on_outdated:
+                end()
+
         keys = node_keys(chosen)
         self.redactor.register(keys)
         self.node_keys = NodeKeys(instance, keys)
-        node = Node(self.store, report, close_runs, tidy, announce, self._intervals, self._node_clock)
+        node = Node(self.store, report, close_runs, tidy, announce, outdated, self._intervals, self._node_clock)
         node.directory.on_lost = self.node_lost
         return node
 

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from weakref import WeakValueDictionary
 
 from gateway.errors import LeaseLost, SessionElsewhere
-from gateway.nodes.node_directory import NodeDirectory, NodeUnknown
+from gateway.nodes.node_directory import LogTooNew, NodeDirectory, NodeUnknown
 from gateway.store import Store
 
 log = logging.getLogger(__name__)
@@ -84,7 +84,7 @@ class Leases:
         return self._held.get(log_id)
 
     async def hold(self, log_id: str, previous: HeldLease | None = None) -> HeldLease:
-        """The lease of a log, which is acquired if this node does not hold it. Raises SessionElsewhere.
+        """The lease of a log, which is acquired if this node does not hold it. Raises SessionElsewhere, NodeUnknown, LogTooNew.
 
         It is `previous` where nobody had it since that was released; otherwise the log may have changed.
         """
@@ -118,7 +118,7 @@ class Leases:
                 raise LeaseLost(lease.log_id)
             try:
                 found = await self._acquire(lease.log_id, lease)
-            except (SessionElsewhere, NodeUnknown) as error:
+            except (SessionElsewhere, NodeUnknown, LogTooNew) as error:
                 raise LeaseLost(lease.log_id) from error
         if found is not lease:
             # Nobody uses the other one.
@@ -129,9 +129,11 @@ class Leases:
         since = self.clock()
         with self._acquisition(log_id):
             lease = await self._store.leases.acquire(log_id, self.node, self.seconds)
-            if lease.node != self.node:
+            if lease.node != self.node or not lease.is_readable:
                 if previous is not None:
                     self.lose(previous)
+                if lease.node == self.node or lease.released:
+                    raise LogTooNew(log_id, lease.compatible_from or 0)
                 raise await self._directory.elsewhere(lease.node, log_id)
             if previous is not None and not previous.lost and lease.token == previous.token + 1:
                 previous.token, previous.since, previous.held = lease.token, since, True

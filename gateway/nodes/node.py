@@ -16,6 +16,7 @@ from gateway.nodes.takeover import CloseRuns, Takeover
 from gateway.nodes.wakeups import Wakeups
 from gateway.store import Store
 from gateway.store.nodes import NODES, NodeReport
+from gateway.store.versions import StoreTooNew
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +50,8 @@ class Intervals:
 class Node:
     """`await start()` before the first request, `await stop()` when all runs have ended. `clock` is monotonic.
 
-    `report` is called for each heartbeat, `close_runs` for each log that is taken over, `tidy` as often as `report`.
+    `report` is called for each heartbeat, `close_runs` for each log that is taken over, `tidy` as often as `report`, `outdated`
+    where this program cannot use the store any more: a newer one has migrated it while this one was stopped.
     """
 
     def __init__(
@@ -59,9 +61,11 @@ class Node:
         close_runs: CloseRuns,
         tidy: Tidy,
         announce: Announce,
+        outdated: Callable[[], None],
         intervals: Intervals | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._outdated = outdated
         self.intervals = of = intervals or Intervals()
         self._store, self._report, self.tidy, self._clock = store, report, tidy, clock
         self.directory = NodeDirectory(report, of.silent, clock, store.nodes.all)
@@ -107,10 +111,15 @@ class Node:
         self.wakeups.start()
 
     async def beat(self) -> None:
-        """Report a heartbeat, and renew the leases. Raises StoreUnavailable."""
+        """Report a heartbeat, and renew the leases. Raises StoreUnavailable, StoreTooNew."""
         since = self._clock()
         try:
             tokens, records = await self._store.nodes.beat(self._report(), self.intervals.lease)
+        except StoreTooNew as error:
+            log.error("this node ends: %s", error)
+            self.directory.draining = True
+            self._outdated()
+            raise
         except BaseException:
             self.takeover.begin_again()
             raise
@@ -139,6 +148,8 @@ class Node:
             with suppress(asyncio.CancelledError):
                 await work
         await self.wakeups.stop()
+        if self._store.abandoned:
+            return
         await self.leases.release(*self.leases.all)
         await self._store.nodes.remove(self.id)
 
@@ -150,5 +161,8 @@ class Node:
                 await work()
                 failing = False
             except Exception as error:
+                if self._store.abandoned:
+                    # For good: the daemon ends.
+                    return
                 log.error("%s has failed; trying again in %g s: %s", what, retry, error, exc_info=not failing)
                 failing = True

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from gateway.errors import GatewayError, SessionElsewhere, ShuttingDown
 from gateway.nodes.forwarded_requests import request_is_forwarded
+from gateway.store import schema
 from gateway.store.nodes import NodeRecord, NodeReport
 
 LOOK_UP_PAUSE = 0.5
@@ -25,6 +26,18 @@ class NodeUnknown(GatewayError):
     """The node that has a session is not known any more; another one takes the session over within seconds."""
 
     status = 503
+
+
+class LogTooNew(GatewayError):
+    """A newer program has stored something in the log that this one cannot read, and there is no node that can."""
+
+    status = 503
+
+    def __init__(self, log_id: str, reads: int) -> None:
+        super().__init__(
+            f"{log_id!r} has what a newer portico has stored, and no node runs that can go on with it; send the request again "
+            f"once there is one that offers its agent and reads version {reads} of the store"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,20 +145,24 @@ class NodeDirectory:
         folder: str | None,
         log_id: str | None = None,
         preferred: str | None = None,
+        reads: int = 0,
         *,
         again: bool = False,
     ) -> None:
         """Raise SessionElsewhere unless this node is the one for a session or a task of this agent in this folder.
 
-        A request that was forwarded to this node is not forwarded again. With `again` the same is asked once more where this
-        node is the one. Raises ShuttingDown where this node takes no new work and no other offers the agent.
+        `reads` is the least version of the store that its program must read. A request that was forwarded to this node is not
+        forwarded again. With `again` the same is asked once more where this node is the one. Raises ShuttingDown where this
+        node takes no new work and no other offers the agent, and LogTooNew.
         """
         if request_is_forwarded.get():
             if not again:
                 self._note_placed(self.node)
             return
-        chosen = self.choose(agent, folder, preferred)
+        chosen = self.choose(agent, folder, preferred, reads)
         if chosen is None:
+            if log_id is not None and reads > schema.VERSION:
+                raise LogTooNew(log_id, reads)
             if self.draining:
                 raise ShuttingDown("this node takes no new work (it is drained), and no other node offers the agent; try again")
             # What is wrong with the request is reported here.
@@ -158,25 +175,30 @@ class NodeDirectory:
     def _note_placed(self, node: str) -> None:
         self._placed[node].append(self._clock())
 
-    def choose(self, agent: str, folder: str | None, preferred: str | None = None) -> str | None:
+    def choose(self, agent: str, folder: str | None, preferred: str | None = None, reads: int = 0) -> str | None:
         """The node for a session or a task: the least loaded of those that are ready, offer the agent and have the folder.
 
-        The preferred node, which had the session last, is chosen if it is one of these. None if there are none.
+        Their programs read this version of the store at least. The preferred node, which had the session last, is chosen if it is
+        one of these. None if there are none.
         """
-        found = {report.id: report for report in self._candidates() if agent in report.agents and _has(report, folder)}
+        candidates = self._candidates(reads)
+        found = {report.id: report for report in candidates if agent in report.agents and _has(report, folder)}
         if preferred in found:
             return preferred
         if not found:
             return None
         return min(found.values(), key=self._load).id
 
-    def _candidates(self) -> list[NodeReport]:
+    def _candidates(self, reads: int) -> list[NodeReport]:
         others = [
             node.record.report
             for node in self._nodes.values()
-            if node.record.report.id != self.node and node.record.state == "ready" and self._is_reachable(node.record.report.id)
+            if node.record.report.id != self.node
+            and node.record.state == "ready"
+            and node.record.store_version >= reads
+            and self._is_reachable(node.record.report.id)
         ]
-        return others if self.draining else [self._report(), *others]
+        return others if self.draining or reads > schema.VERSION else [self._report(), *others]
 
     def _is_reachable(self, node: str) -> bool:
         since = self._unreachable.get(node)

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from gateway.errors import SessionElsewhere, StoreUnavailable
 from gateway.nodes.leases import HeldLease, Leases
-from gateway.nodes.node_directory import NodeUnknown
+from gateway.nodes.node_directory import LogTooNew, NodeUnknown
 from gateway.store import Store
 from gateway.store.leases import Lease
 
@@ -95,7 +95,7 @@ class Takeover:
         for log_id in [*own, *await self._store.runs.unfinished_without_lease()]:
             try:
                 held = await self._leases.hold(log_id)
-            except (SessionElsewhere, NodeUnknown):
+            except (SessionElsewhere, NodeUnknown, LogTooNew):
                 # Of a log without a lease, which another node that starts has found too; or it was taken over just now.
                 continue
             held.in_use = True

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -155,6 +156,7 @@ class _Daemon:
         sys.setswitchinterval(SWITCH_INTERVAL)
         # Set before uvicorn starts, because uvicorn restores these handlers and sends a signal that it caught again at its end.
         self._handle_signals()
+        self._gateway.on_outdated.append(partial(self._on_signal, signal.SIGTERM))
         # Before uvicorn, which would log an error of the store with its traceback.
         await self._gateway.open()
         await self._accept_editors()

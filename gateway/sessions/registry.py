@@ -299,7 +299,8 @@ class Sessions:
             # Also one that has expired: its node may only have been without the database. If it is dead, it is taken over soon.
             raise await node.directory.elsewhere(current.node, session_id)
         folder = record.config.get("options", {}).get(CWD.name)
-        await node.directory.place(record.agent, folder, session_id, current.node if current is not None else None)
+        last, reads = (current.node, current.compatible_from or 0) if current is not None else (None, 0)
+        await node.directory.place(record.agent, folder, session_id, last, reads)
         lease = await node.leases.hold(session_id, known.lease if known is not None else None)
         if known is not None and known.lease is lease:
             return known

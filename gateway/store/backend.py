@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -23,6 +23,8 @@ class Backend(Protocol):
     """The folder of the database file; None if the database is not a file."""
     single_connection: bool
     """Whether all reads and writes share one connection."""
+    has_programs: bool
+    """Whether other processes may use the database at the same time, which `programs` finds."""
 
     def before_connecting(self) -> None:
         """Prepares what a first connection needs."""
@@ -40,7 +42,14 @@ class Backend(Protocol):
         """
 
     def begin_migration(self, connection: Connection) -> None:
-        """Makes the whole migration one transaction, which waits for one of another process."""
+        """Makes the whole migration one transaction, which waits for one of another process.
+
+        It fails as locked where `claim` excludes a process that uses the database. From then on the transaction waits for the
+        locks of others for a moment only, so that those who wait for its own can go on, and fails as locked, too.
+        """
+
+    def programs(self, connection: Connection) -> Collection[int]:
+        """Returns the versions of the store that the programs read which have claimed the database, those that run here too."""
 
     def checkpoint(self, connection: Connection) -> None:
         """Moves what was committed to where it stays. Called outside of a transaction."""

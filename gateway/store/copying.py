@@ -51,7 +51,7 @@ async def copy_store(source: str, target: str, progress: Progress = lambda name,
     No daemon may use either. Raises ConfigError if one of them cannot be used, if the target has rows that are not of this copy,
     and if they differ at the end.
     """
-    original = await Database.open_unchanged(source)
+    original = await Database.open_unchanged(source, exactly=True)
     try:
         with original.explained_errors():
             copy = await Database.open_for_copy(target)

@@ -11,17 +11,19 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-from sqlalchemy import Connection, insert, inspect, select, update
+from sqlalchemy import Connection, insert, update
 from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 
 from gateway.errors import ConfigError, LeaseLost, StoreAbandoned, StoreUnavailable
 from gateway.store import schema
 from gateway.store.backend import Backend, backend_of
 from gateway.store.lease_checks import leases_in_force
-from gateway.store.migrations import migrate
+from gateway.store.migrations import COMPATIBLE_FROM, load, migrate
+from gateway.store.versions import check_usable, store_version
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +48,9 @@ database ends one. It has changed nothing then.
 """
 CONFLICT_PAUSE = 0.02
 """Seconds before it is executed again, twice as long each time, and a random part of that: two writers go on in turn."""
+MIGRATION_TIMEOUT = 60.0
+"""Seconds for which a migration is tried again that has given way to others who use the tables."""
+MIGRATION_PAUSE = 0.25
 
 
 class _Write:
@@ -100,6 +105,7 @@ class Database:
         self._queue_lock = threading.Lock()
         self._draining = False
         self._waiting: set[asyncio.Future[Any]] = set()
+        self._migrating = False
         self.abandoned = False
         """Whether `abandon` was called: a thread may still be blocked by the database."""
 
@@ -110,9 +116,34 @@ class Database:
         Raises ConfigError if a newer version has written the database, if it cannot be used, or if it is empty although it was
         used before: `in_use` are files and folders that are there only if it was.
         """
+        return await cls._open(url, in_use)
+
+    @classmethod
+    async def _open(
+        cls,
+        url: str,
+        in_use: Sequence[Path] = (),
+        *,
+        shared: bool | None = None,
+        node: str | None = None,
+        unfinished_copy: bool = False,
+    ) -> Self:
+        """Opens a database, and claims it, `shared` or not, before it is migrated; None: without a claim."""
         database = cls(backend_of(url))
         async with database._opening():
-            await asyncio.get_running_loop().run_in_executor(database._writer, database._prepare, in_use)
+            claims = shared is not None and database._backend.claim(shared=shared)
+            try:
+                await asyncio.get_running_loop().run_in_executor(
+                    database._writer, database._prepare, in_use, node, unfinished_copy
+                )
+                if claims:
+                    await database.write(lambda connection: None)
+            except (SQLAlchemyError, StoreUnavailable) as failure:
+                error = failure.__cause__ if isinstance(failure, StoreUnavailable) else failure
+                if claims and isinstance(error, SQLAlchemyError) and database._is_claimed(error):
+                    other = "a daemon without [node]" if shared else "another daemon"
+                    raise ConfigError(f"{other} uses the database {database._backend.name}: stop it first") from failure
+                raise
         return database
 
     @classmethod
@@ -121,45 +152,36 @@ class Database:
 
         An SQLite file has no lock of its own: that of its data directory is held by the caller.
         """
-        database = await cls.open(url, in_use)
-        async with database._opening():
-            await database._claim()
-        return database
+        return await cls._open(url, in_use, shared=False)
 
     @classmethod
-    async def open_as_node(cls, url: str) -> Self:
-        """Opens a database as `open_alone`, but other nodes may use it too."""
-        database = await cls.open(url)
-        async with database._opening():
-            await database._claim(shared=True)
-        return database
+    async def open_as_node(cls, url: str, node: str | None = None) -> Self:
+        """Opens a database as `open_alone`, but other nodes may use it too. `node` is the id of this one.
+
+        Raises ConfigError if the database is older, and a node runs that could not use it once it is migrated.
+        """
+        return await cls._open(url, shared=True, node=node)
 
     @classmethod
     async def open_for_copy(cls, url: str) -> Self:
-        """Opens a database as `open_alone`, also one to which a copy is not finished."""
-        database = cls(backend_of(url))
+        """Opens a database as `open_alone`, also one to which a copy is not finished. Raises ConfigError for a newer one."""
+        database = await cls._open(url, shared=False, unfinished_copy=True)
         async with database._opening():
-            await asyncio.get_running_loop().run_in_executor(database._writer, database._prepare, (), True)
-            await database._claim()
+            await database.read(partial(_check_version, unfinished_copy=True, exactly=True))
         return database
 
-    async def _claim(self, *, shared: bool = False) -> None:
-        if not self._backend.claim(shared=shared):
-            return
-        try:
-            await self.write(lambda connection: None)
-        except StoreUnavailable as error:
-            if isinstance(error.__cause__, SQLAlchemyError) and self._backend.is_locked(error.__cause__.__cause__):
-                other = "a daemon without [node]" if shared else "another daemon"
-                raise ConfigError(f"{other} uses the database {self._backend.name}: stop it first") from error
-            raise
+    def _is_claimed(self, error: SQLAlchemyError) -> bool:
+        return not self._migrating and self._backend.is_locked(error.__cause__)
 
     @classmethod
-    async def open_unchanged(cls, url: str) -> Self:
-        """Connects, and migrates nothing. Raises ConfigError if the database is not of this version, or cannot be used."""
+    async def open_unchanged(cls, url: str, *, exactly: bool = False) -> Self:
+        """Connects, and migrates nothing. Raises ConfigError if this program cannot use the database.
+
+        With `exactly` also one of a newer version is refused, whose tables may have more than this program knows.
+        """
         database = cls(backend_of(url))
         async with database._opening():
-            await database.read(_check_version)
+            await database.read(partial(_check_version, exactly=exactly))
         return database
 
     @asynccontextmanager
@@ -190,11 +212,11 @@ class Database:
         finally:
             self._explains = False
 
-    def _prepare(self, in_use: Sequence[Path], unfinished_copy: bool = False) -> None:
+    def _prepare(self, in_use: Sequence[Path], node: str | None, unfinished_copy: bool) -> None:
         backend = self._backend
         backend.before_connecting()
         with self._engine.connect() as connection:
-            found = _version(connection)
+            found = store_version(connection)
             if found is None and (used := [*in_use, *backend.used_before()]):
                 named = ", ".join(map(str, used))
                 raise ConfigError(
@@ -202,15 +224,34 @@ class Database:
                     f"database, or start with an empty store: move {named} away"
                 )
             self.problem = backend.start(connection)
-        if found != schema.VERSION and not (unfinished_copy and found == schema.UNFINISHED_COPY):
-            self._migrate()
+        if unfinished_copy and found is not None and found.version == schema.UNFINISHED_COPY:
+            return
+        check_usable(found)
+        if found is None or found.version < schema.VERSION:
+            self._migrate(found is not None, node)
+        elif found.version > schema.VERSION:
+            log.warning("a newer portico has migrated the store to version %d; this one knows %d", found.version, schema.VERSION)
 
-    def _migrate(self) -> None:
+    def _migrate(self, exists: bool, node: str | None) -> None:
         def migrate_database(connection: Connection) -> None:
+            self._migrating = False
             self._backend.begin_migration(connection)
-            _migrate(connection)
+            self._migrating = True
+            _migrate(connection, self._backend, node)
 
-        self._transaction(migrate_database)
+        if exists:
+            load()
+        deadline = time.monotonic() + MIGRATION_TIMEOUT
+        while True:
+            try:
+                self._transaction(migrate_database)
+                break
+            except SQLAlchemyError as error:
+                gives_way = self._migrating and self._backend.is_locked(error.__cause__)
+                if not gives_way or time.monotonic() > deadline:
+                    raise
+            time.sleep(MIGRATION_PAUSE)
+        self._migrating = False
         with self._engine.connect() as connection:
             # So that a database whose log is removed has its tables.
             self._backend.checkpoint(connection)
@@ -494,40 +535,39 @@ def _is(kind: Callable[[BaseException | None], bool], error: BaseException) -> b
     return isinstance(error, SQLAlchemyError) and kind(error.__cause__)
 
 
-def _migrate(connection: Connection) -> None:
+def _migrate(connection: Connection, backend: Backend, node: str | None) -> None:
     # Another process may have migrated it before this one got the lock.
-    found = _version(connection)
-    _check_not_newer(found)
+    found = store_version(connection)
+    check_usable(found)
+    if found is not None and found.version >= schema.VERSION:
+        return
+    if found is not None and backend.has_programs:
+        # Not imported in a daemon with an SQLite file.
+        from gateway.store.older_programs import check_nobody_older
+
+        check_nobody_older(connection, found.version, COMPATIBLE_FROM, lambda: backend.programs(connection), node)
     schema.metadata.create_all(connection)
     if found is None:
-        connection.execute(insert(schema.schema_version).values(version=schema.VERSION))
-    elif found < schema.VERSION:
-        migrate(connection, found)
+        values = {"version": schema.VERSION, "compatible_from": COMPATIBLE_FROM}
+        connection.execute(insert(schema.schema_version).values(values))
+    else:
+        migrate(connection, found.version)
 
 
-def _check_version(connection: Connection) -> None:
-    found = _version(connection)
-    _check_not_newer(found)
+def _check_version(connection: Connection, *, exactly: bool, unfinished_copy: bool = False) -> None:
+    found = store_version(connection)
+    if unfinished_copy and found is not None and found.version == schema.UNFINISHED_COPY:
+        return
+    check_usable(found)
     if found is None:
         raise ConfigError("the database is empty: `portico serve` creates the tables")
-    if found < schema.VERSION:
+    if found.version < schema.VERSION:
         raise ConfigError(
-            f"the store is of version {found}, this portico reads {schema.VERSION}: a daemon of this version migrates it when it "
-            "starts; if one of the older version runs, use the command of that version"
+            f"the store is of version {found.version}, this portico reads {schema.VERSION}: a daemon of this version migrates it "
+            "when it starts; if one of the older version runs, use the command of that version"
         )
-
-
-def _check_not_newer(found: int | None) -> None:
-    if found == schema.UNFINISHED_COPY:
-        raise ConfigError("a copy of another store to this database is not finished: run `portico store copy` again")
-    if found is not None and found > schema.VERSION:
+    if exactly and found.version > schema.VERSION:
         raise ConfigError(
-            f"the store is of version {found}, this portico reads {schema.VERSION}: install the portico that wrote it"
+            f"the store is of version {found.version}, and this portico knows only what version {schema.VERSION} has: install "
+            "the portico that wrote it"
         )
-
-
-def _version(connection: Connection) -> int | None:
-    if not inspect(connection).has_table(schema.schema_version.name):
-        return None
-    version: int | None = connection.execute(select(schema.schema_version.c.version)).scalar()
-    return version

@@ -13,6 +13,7 @@ from gateway.store import schema
 from gateway.store.clock import DatabaseTime
 from gateway.store.database import Database
 from gateway.store.leases import renew_leases
+from gateway.store.versions import check_still_usable
 
 _TABLE = schema.nodes
 State = Literal["ready", "draining"]
@@ -58,9 +59,13 @@ class NodeRepository:
         self._database = database
 
     async def start(self, report: NodeReport, forget: float) -> None:
-        """Stores a node that starts now, as ready. Nodes without a heartbeat for `forget` seconds are deleted."""
+        """Stores a node that starts now, as ready. Nodes without a heartbeat for `forget` seconds are deleted.
+
+        Raises StoreTooNew if a newer program has migrated the store in a way that this one cannot use.
+        """
 
         def transaction(connection: Connection) -> None:
+            check_still_usable(connection, until_commit=True)
             connection.execute(delete(_TABLE).where(_TABLE.c.heartbeat_at < DatabaseTime() - forget)).close()
             connection.execute(delete(_TABLE).where(_TABLE.c.id == report.id)).close()
             started = {"state": "ready", "started_at": DatabaseTime(), "heartbeat_at": DatabaseTime()}
@@ -71,10 +76,12 @@ class NodeRepository:
     async def beat(self, report: NodeReport, seconds: float) -> tuple[dict[str, int], list[NodeRecord]]:
         """Stores a heartbeat, and extends all leases of the node, in one transaction.
 
-        Returns the tokens of its leases by log, and all nodes. A node whose row is missing is stored again.
+        Returns the tokens of its leases by log, and all nodes. A node whose row is missing is stored again. Raises StoreTooNew as
+        `start`.
         """
 
         def transaction(connection: Connection) -> tuple[dict[str, int], list[NodeRecord]]:
+            check_still_usable(connection)
             values = _values(report)
             changed = connection.execute(_BEAT, {**values, "of_node": report.id}).rowcount
             if not changed:

@@ -20,6 +20,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from gateway.errors import ConfigError
 from gateway.store.postgresql_notifications import Notifications
+from gateway.store.schema import VERSION
 
 if TYPE_CHECKING:
     import psycopg
@@ -44,6 +45,14 @@ RESOLVE_TIMEOUT = 10.0
 RESOLVE_PAUSE = 0.1
 _MIGRATION_LOCK = 0x706F727469636F
 """The key of the advisory lock that a migration takes: `portico` in ASCII."""
+_PROGRAMS = 0x706F7274
+"""The class of the advisory locks that programs share which have claimed the database; the object is their version."""
+MIGRATION_WAIT, CLAIM_WAIT = "SET LOCAL lock_timeout = '60s'", "SET LOCAL lock_timeout = '10s'"
+"""Of the beginning of a migration: for that of another process, and for a daemon that does not share the database."""
+MIGRATION_SETTINGS = "SET LOCAL lock_timeout = '500ms'"
+"""Of a migration that changes tables. Whoever wants to use a table waits behind the migration that waits for it; and this is less
+than the time after which the server looks for deadlocks, so that it is the migration that gives way.
+"""
 _SHARED = "pg_advisory_lock_shared"
 NODE_SETTINGS = "SET idle_in_transaction_session_timeout = '8s'"
 """Of the connection by which a node of a cluster writes: another node can take over the leases that a stopped one has locked."""
@@ -67,6 +76,8 @@ class PostgresqlBackend:
     A transaction that writes begins by `begin`, which stores its number in the row of this writer in `store_writers`: the row is
     what is known about a commit whose answer was lost. Whoever locks it waits until the lost transaction has ended.
     """
+
+    has_programs = True
 
     folder: Path | None = None
     single_connection = False
@@ -101,8 +112,20 @@ class PostgresqlBackend:
 
     def begin_migration(self, connection: Connection) -> None:
         connection.exec_driver_sql("BEGIN").close()
-        connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_MIGRATION_LOCK})").close()
+        connection.exec_driver_sql(f"{MIGRATION_WAIT}; SELECT pg_advisory_xact_lock({_MIGRATION_LOCK})").close()
+        if self._claim:
+            lock = self._claim.replace("advisory_lock", "advisory_xact_lock")
+            connection.exec_driver_sql(CLAIM_WAIT).close()
+            connection.exec_driver_sql(f"SELECT {lock}({_DAEMON_LOCK})").close()
         connection.exec_driver_sql(_CREATE_WRITERS).close()
+        connection.exec_driver_sql(MIGRATION_SETTINGS).close()
+
+    def programs(self, connection: Connection) -> Sequence[int]:
+        query = (
+            "SELECT DISTINCT objid::bigint FROM pg_locks WHERE locktype = 'advisory' AND granted AND objsubid = 2 "
+            f"AND classid = {_PROGRAMS} AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+        )
+        return [int(row[0]) for row in connection.exec_driver_sql(query)]
 
     def checkpoint(self, connection: Connection) -> None:
         pass
@@ -112,6 +135,7 @@ class PostgresqlBackend:
         if self._claim and connected is not self._claimed:
             # The lock ends with the connection. That of a lost one may be held until the server notices the loss.
             connection.exec_driver_sql(f"SELECT {self._claim}({_DAEMON_LOCK})").close()
+            connection.exec_driver_sql(f"SELECT {_SHARED}({_PROGRAMS}, {VERSION})").close()
             if self._claim == _SHARED:
                 connection.exec_driver_sql(NODE_SETTINGS).close()
             self._claimed = connected

@@ -27,7 +27,7 @@ _CREATE = (
 )
 _LOCK = 0x736561726368
 """The key of the advisory lock that the creation takes."""
-_INSERT = text(f"INSERT INTO {TABLE} VALUES (:row_id, :body, array_to_tsvector(CAST(:words AS text[])))")
+_INSERT = text(f"INSERT INTO {TABLE} (row_id, body, words) VALUES (:row_id, :body, array_to_tsvector(CAST(:words AS text[])))")
 _DELETE = text(f"DELETE FROM {TABLE} WHERE row_id = ANY(CAST(:row_ids AS bigint[]))")
 _PART = text(f"SELECT row_id FROM {TABLE} WHERE row_id BETWEEN :first AND :last LIMIT :limit")
 _FIND = text(f"""

@@ -10,7 +10,8 @@ import sqlalchemy
 from sqlalchemy import DDL, BigInteger, Boolean, Column, Float, ForeignKey, Index, Integer, LargeBinary, MetaData, Table, event
 from sqlalchemy.types import TypeEngine
 
-VERSION = 10
+VERSION = 11
+"""The version of the tables, which the program is of, too."""
 UNFINISHED_COPY = 1_000_000_000
 """The version of a database to which another is being copied."""
 metadata = MetaData()
@@ -25,7 +26,13 @@ Text = sqlalchemy.Text().with_variant(sqlalchemy.Text(collation="C"), "postgresq
 Number = Integer().with_variant(BigInteger(), "postgresql")
 """A number that the database gives to a row."""
 
-schema_version = Table("schema_version", metadata, Column("version", Integer, nullable=False))
+# `compatible_from` is the oldest version of a program that can use these tables (gateway/store/migrations.py).
+schema_version = Table(
+    "schema_version",
+    metadata,
+    Column("version", Integer, nullable=False),
+    Column("compatible_from", Integer),
+)
 
 # `config` is JSON (options, tools) without secret option values; `secrets` has those, encrypted.
 sessions = Table(
@@ -247,6 +254,8 @@ leases = Table(
     Column("node", String(64), nullable=False),
     Column("token", BigInteger, nullable=False),
     Column("expires_at", Float, nullable=False),
+    # The oldest version of a program that can read what is in the log; null: any.
+    Column("compatible_from", Integer),
 )
 # Few of the rows are in it: those that are not released.
 # As text: arguments of a dialect would import that of PostgreSQL into each daemon (30 ms).

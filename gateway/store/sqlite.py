@@ -238,6 +238,8 @@ _MODULUS = 2**31
 class SqliteBackend:
     """A database file, or a database in memory. With `counts`, its commits are counted."""
 
+    has_programs = False
+
     def __init__(self, url: URL) -> None:
         self.name = url.database or url.render_as_string()
         self.single_connection = url.database in (None, "", ":memory:")
@@ -281,6 +283,9 @@ class SqliteBackend:
 
     def begin_migration(self, connection: Connection) -> None:
         begin_immediately(connection)
+
+    def programs(self, connection: Connection) -> Sequence[int]:
+        return ()
 
     def checkpoint(self, connection: Connection) -> None:
         checkpoint(connection)

@@ -69,13 +69,17 @@ class Store:
         return cls(await Database.open_alone(url, in_use))
 
     @classmethod
-    async def open_as_node(cls, url: str) -> Self:
-        """Opens a database as `open`, for a node of a cluster. Raises ConfigError if a daemon that is no node uses it."""
-        return cls(await Database.open_as_node(url))
+    async def open_as_node(cls, url: str, node: str | None = None) -> Self:
+        """Opens a database as `open`, for the node of a cluster with this id.
+
+        Raises ConfigError if a daemon that is no node uses it, and where it is of an older version, which a node is of that could
+        not use it once it is migrated.
+        """
+        return cls(await Database.open_as_node(url, node))
 
     @classmethod
     async def open_unchanged(cls, url: str) -> Self:
-        """Opens a database that a daemon may use, and migrates nothing. Raises ConfigError if it is not of this version."""
+        """Opens a database that a daemon may use, and migrates nothing. Raises ConfigError if it is older, or too new."""
         return cls(await Database.open_unchanged(url))
 
     # What only a cluster needs is imported there.

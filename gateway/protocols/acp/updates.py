@@ -36,7 +36,6 @@ from drivers.contract.events import (
     Event,
     FileChange,
     MessageEnd,
-    OutputEvent,
     PlanEntry,
     RateLimit,
     SessionEnd,
@@ -125,7 +124,7 @@ class Updates:
         self._unstarted.clear()
         self._message_kind = None
 
-    def of_event(self, event: OutputEvent) -> list[Update]:
+    def of_event(self, event: Event) -> list[Update]:
         """Return the updates for one event."""
         handle = _HANDLERS.get(type(event))
         return [] if handle is None else handle(self, event)

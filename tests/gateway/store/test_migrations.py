@@ -17,6 +17,7 @@ import pytest
 from sqlalchemy import Engine, event
 
 from gateway.store import RunRecord, SessionRecord, Store, schema
+from gateway.store.migrations import COMPATIBLE_FROM
 from gateway.store.sqlite import sqlite_url
 from tests.gateway.stored_messages import message_bodies
 
@@ -82,7 +83,7 @@ async def check_migrated(folder: Path, times: int = 2) -> None:
         assert {column for column, _ in columns} == set(table.columns.keys())
         here = {index.name for index in table.indexes if index.name not in OF_POSTGRESQL}
         assert here <= set(indexes)
-    assert found["schema_version"][2] == [(schema.VERSION,)]
+    assert found["schema_version"][2] == [(schema.VERSION, COMPATIBLE_FROM)]
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -109,7 +110,7 @@ async def test_kill_between_any_two_statements_of_a_migration(tmp_path: Path, ve
         found.append(content(folder))
         await check_migrated(folder)
     # A migration is stored completely or not at all.
-    assert all(state == before or state["schema_version"][2] == [(schema.VERSION,)] for state in found)
+    assert all(state == before or state["schema_version"][2] == [(schema.VERSION, COMPATIBLE_FROM)] for state in found)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
