@@ -9,7 +9,7 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 from weakref import WeakValueDictionary
@@ -33,6 +33,7 @@ from gateway.security.authentication import ADMINISTRATOR, Caller
 from gateway.security.encryption import SecretsUnreadable
 from gateway.security.redaction import Redactor
 from gateway.sessions.changes import SessionChanges
+from gateway.sessions.pending_call import PendingCall
 from gateway.sessions.session import Session
 from gateway.sessions.settings import SessionFilter, SessionSettings, SessionSummary
 from gateway.shared_services import SharedServices
@@ -46,6 +47,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LOST = "another node of the cluster has taken this session over, because this one was out of reach; send the message again"
+KEPT_WAITING = 1000
+"""Sessions at other nodes whose pending calls are kept. To find them, all messages of a session are read."""
 FILTERED_ROWS = 200
 """Sessions that are read at once where a filter is applied to them afterwards."""
 STATES: Mapping[str, Literal["idle", "running", "waiting"]] = {"running": "running", "waiting": "waiting", "ended": "idle"}
@@ -76,6 +79,8 @@ class Sessions:
         self._sleep_timers: dict[str, asyncio.TimerHandle] = {}
         self._sleep_after = sleep_after
         self.changes = SessionChanges()
+        self._waiting: dict[str, _Waiting] = {}
+        """Of sessions that wait at other nodes, those that were listed last."""
         self._closing = False
         self._counting = asyncio.Lock()
         self._counts: dict[str | None, int] = {}
@@ -462,8 +467,14 @@ class Sessions:
         """Summaries of stored sessions, also of those whose agent is no longer configured."""
         at_work = {record.id: self._turn_usage(record.id) for record in records}
         found = await self._store.sessions.details([record.id for record in records])
-        waiting = [key for key, details in found.items() if details.run is not None and details.run.state == "waiting"]
-        loaded = {key: session for key in waiting if (session := await self._loaded(key)) is not None}
+        waiting = [record for record in records if _waits(found.get(record.id))]
+        if self._node is None:
+            ids = [record.id for record in waiting]
+            loaded = {key: session for key in ids if (session := await self._loaded(key)) is not None}
+            stored: dict[str, _Waiting] = {}
+        else:
+            loaded = {record.id: session for record in waiting if (session := self._current(record.id)) is not None}
+            stored = {one.id: await self._stored_waiting(one, found[one.id]) for one in waiting if one.id not in loaded}
         folders = _Folders(self._agents)
 
         def summary(record: SessionRecord) -> SessionSummary:
@@ -472,6 +483,8 @@ class Sessions:
             usage = self._usage(record.id, details, at_work[record.id])
             cwd, origin = folders.of(record.agent, config), record.forked_from
             plain = _summary(record.id, record.agent, config, state, details, record.created_at, usage, cwd, origin)
+            if record.id in stored:
+                return replace(plain, pending=stored[record.id].pending, waiting_since=stored[record.id].since)
             return _with_state(plain, loaded.get(record.id) or self._current(record.id))
 
         return [summary(record) for record in records]
@@ -491,9 +504,24 @@ class Sessions:
         except GatewayError as error:
             log.debug("session %s cannot be loaded: %s", session_id, error)
             return None
-        if self._node is None:
-            self._changed(session)
+        self._changed(session)
         return session
+
+    async def _stored_waiting(self, record: SessionRecord, details: SessionDetails) -> _Waiting:
+        """What a session waits for that this node of a cluster has no lease of. It is kept as long as the session is the same."""
+        known = self._waiting.pop(record.id, None)
+        if known is None or (known.run, known.last_seq, known.config) != (details.run, details.last_seq, record.config):
+            known = _Waiting(details.run, details.last_seq, record.config, (), None)
+            agent = self._agents.find(record.agent)
+            if agent is not None and details.run is not None:
+                config = self._settings(record, agent, listed=True)
+                session = self._session(record, config, agent, details.last_seq, self._redactor_of(config))
+                await session.restore_waiting(details.run)
+                known = replace(known, pending=session.pending_calls, since=session.waiting_since)
+        self._waiting[record.id] = known
+        while len(self._waiting) > KEPT_WAITING:
+            del self._waiting[next(iter(self._waiting))]
+        return known
 
     def _settings(self, record: SessionRecord, agent: ConfiguredAgent | None, *, listed: bool = False) -> SessionSettings:
         """The stored settings, without options that have been locked since. Lost secrets are logged, for a list at `debug`."""
@@ -688,6 +716,21 @@ class _Folders:
         chosen = self._chosen(record.agent, record.config.get("options", {}), record.config.get("workspace_key"))
         worktree = SessionWorktree.from_json(record.config.get("worktree"))
         return (chosen,) if worktree is None else (chosen, worktree.folder)
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """What a session waits for since when, as it is stored, and of what that was read."""
+
+    run: RunRecord | None
+    last_seq: int
+    config: Mapping[str, Any]
+    pending: Sequence[PendingCall]
+    since: float | None
+
+
+def _waits(details: SessionDetails | None) -> bool:
+    return details is not None and details.run is not None and details.run.state == "waiting"
 
 
 def _with_state(summary: SessionSummary, session: Session | None) -> SessionSummary:

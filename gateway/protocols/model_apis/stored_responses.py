@@ -132,9 +132,9 @@ class StoredResponses:
             await self._gateway.store.responses.delete(response_id)
 
     def set_over(self, record: ResponseRecord, session: Session, last: int, completed_at: float) -> None:
-        """Note that a response is over, with the number of its last event. It is stored STORE_ENDS_AFTER seconds later.
+        """Note that a response of a session is over, with the number of its last event.
 
-        Without it, after a kill, the end is found in the log.
+        It is stored within STORE_ENDS_AFTER seconds. Without it, after a kill, the end is found in the log.
         """
         if record.id in self._recent:
             self._keep(replace(record, last_seq=last, completed_at=completed_at))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,9 +14,10 @@ from gateway.errors import LeaseLost, NotFound, SessionElsewhere
 from gateway.events.turn_reader import Turn
 from gateway.security.authentication import ADMINISTRATOR, Caller
 from gateway.sessions.settings import SessionSettings
+from gateway.store.messages import MessageRepository
 from gateway.store.postgresql import PostgresqlBackend
 from tests import stores
-from tests.gateway.nodes.three_nodes import begin, create_waiting, rest, run_node, run_nodes, say, until
+from tests.gateway.nodes.three_nodes import begin, create_waiting, permission, rest, run_node, run_nodes, say, until
 from tests.gateway.requests import wait_until
 
 WriteScenario = Callable[..., str]
@@ -222,3 +224,31 @@ async def test_the_node_of_a_session_is_looked_up_where_its_start_was_missed(tmp
             with pytest.raises(SessionElsewhere) as raised:
                 await a.get(session.id)
             assert raised.value.address == "http://b:7700"
+
+
+async def test_what_sessions_of_other_nodes_wait_for_is_read_once(
+    tmp_path: Path, write_scenario: WriteScenario, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with run_nodes(tmp_path, "a", "b") as (a, b):
+        session = await create_waiting(a, write_scenario)
+        read, page = 0, MessageRepository.page
+
+        async def counted(*args: Any) -> Any:
+            nonlocal read
+            read += 1
+            return await page(*args)
+
+        monkeypatch.setattr(MessageRepository, "page", counted)
+
+        async def pending() -> list[str]:
+            [summary] = await b.gateway.sessions.summaries_of([session.id])
+            assert (summary.waiting_since is not None) == (summary.state == "waiting")
+            return [call.id for call in summary.pending]
+
+        assert await pending() == ["sky"] and read
+        read = 0
+        assert await pending() == ["sky"] and not read
+        assert not b.node.followed._logs, "nobody follows them"
+        await rest(await session.submit(permission()))
+        await say(session, "again")
+        assert await pending() == ([] if session.state == "idle" else ["sky"])
