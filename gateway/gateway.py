@@ -267,8 +267,11 @@ class Gateway:
         async def tidy() -> None:
             await self.sessions.release_unused(node, UNUSED)
 
-        async def announce(log_ids: set[str]) -> None:
-            await self.sessions.announce_elsewhere(node, log_ids)
+        async def announce(changed: set[str], deleted: Mapping[str, str | None]) -> None:
+            await self.sessions.announce_elsewhere(node, changed, deleted)
+
+        def missed() -> None:
+            self.sessions.changes.end_everywhere()
 
         def outdated() -> None:
             # It must write nothing more into tables that it does not know.
@@ -279,7 +282,7 @@ class Gateway:
         keys = node_keys(chosen)
         self.redactor.register(keys)
         self.node_keys = NodeKeys(instance, keys)
-        node = Node(self.store, report, close_runs, tidy, announce, outdated, self._intervals, self._node_clock)
+        node = Node(self.store, report, close_runs, tidy, announce, missed, outdated, self._intervals, self._node_clock)
         node.directory.on_lost = self.node_lost
         return node
 

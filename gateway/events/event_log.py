@@ -89,7 +89,7 @@ class EventLog:
         self._held: list[tuple[list[LogEvent], Sequence[tuple[int, str]]]] = []
         self._ends: dict[int, EndOfTurn] = {}
         self._writer: asyncio.Task[None] | None = None
-        self._closed = self._deleted = self._stalled = False
+        self._closed = self._deleted = self._stalled = self._read_only = False
 
     def append(self, events: Iterable[LogEvent], messages: Sequence[tuple[int, str]] = ()) -> None:
         """Number the events, publish them to the readers, and have them written in the background.
@@ -98,6 +98,8 @@ class EventLog:
         stored history is always what the stored events complete. Events that come while another has the next number reserved
         follow it.
         """
+        if self._read_only:
+            return
         if self._reservation.locked():
             self._held.append((list(events), messages))
             return
@@ -121,6 +123,8 @@ class EventLog:
             self._unwritten_bytes += len(body)
 
     def _add(self, entry: Entry) -> None:
+        if self._read_only:
+            return
         self._unwritten.append(entry)
         self._unwritten_bytes += len(entry.data) + OVERHEAD
         if self._writer is None:
@@ -184,8 +188,9 @@ class EventLog:
             self._append_held()
 
     def _publish(self, entry: Entry) -> None:
-        self._hold(entry)
-        self._wake()
+        if not self._read_only:
+            self._hold(entry)
+            self._wake()
 
     def _append_held(self) -> None:
         held, self._held = self._held, []
@@ -272,6 +277,22 @@ class EventLog:
         self._kept = 0
         self.last = self._stored = last
         self._wake()
+
+    def leave_to_others(self) -> None:
+        """Another node of a cluster writes the log from now on, and nothing is written here any more.
+
+        Events that are not stored are dropped, whoever has read them. Call `advance` with what the other node stores: its events
+        have greater numbers.
+        """
+        self._read_only = True
+        self._unwritten, self._unwritten_bytes = [], 0
+        self._unwritten_messages.clear()
+        self._ends.clear()
+        self._held.clear()
+        if self._stored_first:
+            self.last = min(self.last, self._stored)
+            while self._recent and self._recent[-1].seq > self.last:
+                self._kept -= len(self._recent.pop().data) + OVERHEAD
 
     def close_deleted(self) -> None:
         """The log was deleted by another node of a cluster."""
@@ -379,9 +400,10 @@ class EventLog:
             await self._write_all()
             self._all_written()
         except StoreAbandoned:
-            # The readers get the rest from memory; the next start of the daemon reports it as a gap.
-            self._stored_first = False
-            self._wake()
+            if not self._read_only:
+                # The readers get the rest from memory; the next start of the daemon reports it as a gap.
+                self._stored_first = False
+                self._wake()
         finally:
             self._writer = None
             self._end_waits()
@@ -391,6 +413,8 @@ class EventLog:
             batch = self._next_batch()
             messages = self._messages_through(batch[-1].seq)
             await self._store_batch(batch, messages)
+            if self._read_only:
+                return
             # Not the events of this batch: with `stored_first` readers get them now.
             self._drop_objects(self._stored)
             self._stored = batch[-1].seq

@@ -25,6 +25,9 @@ class FollowedLog(Protocol):
     def close_deleted(self) -> None:
         """The log was deleted."""
 
+    def close(self) -> None:
+        """Nothing more comes."""
+
 
 class FollowedLogs:
     """Tells logs what the store has of them, as long as somebody else refers to them. Not those that this node writes."""
@@ -53,6 +56,11 @@ class FollowedLogs:
                 log.close_deleted()
             elif last[log.log_id] > log.last:
                 log.advance(last[log.log_id])
+
+    def close(self) -> None:
+        """End the readers of all logs, because the daemon shuts down. They can go on at another node."""
+        for log in self._read_here():
+            log.close()
 
     def _read_here(self) -> list[FollowedLog]:
         return [log for log, lease in list(self._logs.items()) if lease is None or not lease.held]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -16,6 +16,7 @@ from gateway.nodes.takeover import CloseRuns, Takeover
 from gateway.nodes.wakeups import Wakeups
 from gateway.store import Store
 from gateway.store.nodes import NODES, NodeReport
+from gateway.store.notifications import deleted_sessions
 from gateway.store.versions import StoreTooNew
 
 log = logging.getLogger(__name__)
@@ -24,8 +25,10 @@ DAY = 86400.0
 UNUSED = 5.0
 """Seconds after which a session that is not used is free for any node."""
 HEARTBEAT = "the heartbeat of this node"
-Announce = Callable[[set[str]], Awaitable[None]]
-"""Called every second with the logs that other nodes have written."""
+Announce = Callable[[set[str], Mapping[str, str | None]], Awaitable[None]]
+"""Called every second with the logs that nodes have written, and the owners of the sessions that they have deleted."""
+Missed = Callable[[], None]
+"""Called where it is not known what other nodes have changed."""
 Tidy = Callable[[], Awaitable[None]]
 """Releases what is not used; on a node that is drained it ends the agents of idle sessions first."""
 
@@ -61,6 +64,7 @@ class Node:
         close_runs: CloseRuns,
         tidy: Tidy,
         announce: Announce,
+        missed: Missed,
         outdated: Callable[[], None],
         intervals: Intervals | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -77,7 +81,8 @@ class Node:
         self.followed = FollowedLogs(store)
         self.wakeups = Wakeups(store, self._woken)
         self._changed: set[str] = set()
-        self._announce = announce
+        self._deleted: dict[str, str | None] = {}
+        self._announce, self._missed = announce, missed
         self._works: list[asyncio.Task[None]] = []
 
     def no_lease(self, log_id: str) -> NoLease:
@@ -130,14 +135,20 @@ class Node:
         """Look for what other nodes have written, whether or not there were notifications."""
         await self.followed.poll()
         changed, self._changed = self._changed, set()
-        if changed:
-            await self._announce(changed)
+        deleted, self._deleted = self._deleted, {}
+        if changed or deleted:
+            await self._announce(changed, deleted)
 
     async def _woken(self, log_ids: set[str] | None) -> None:
-        if log_ids is not None and NODES in log_ids:
-            log_ids -= {NODES}
-            self.directory.refresh(await self._store.nodes.all())
-        self._changed.update(log_ids or ())
+        if log_ids is None:
+            self._missed()
+        else:
+            if NODES in log_ids:
+                self.directory.refresh(await self._store.nodes.all())
+            deleted = deleted_sessions(log_ids)
+            self._deleted |= deleted
+            log_ids = {item for item in log_ids if item != NODES and "!" not in item} - deleted.keys()
+            self._changed |= log_ids
         await self.followed.poll(log_ids)
 
     async def stop(self) -> None:

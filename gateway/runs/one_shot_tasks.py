@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-LOST = "another node of the cluster has taken this task over, because this one was out of reach"
 INCOMPLETE = "the gateway was stopped before the end of this stream was stored"
 
 
@@ -221,8 +220,8 @@ class TaskRunner:
         self._running[task_id] = running
         self._admission.add(task_id, running)
         run.start()
-        if lease is not None:
-            lease.on_lost = partial(self._lost, run)
+        if lease is not None and self._node is not None:
+            lease.on_lost = partial(self._lost, run, self._node)
         winding_up = asyncio.create_task(self._wind_up(task_id, run, agent, lease))
         self._winding_up.add(winding_up)
         winding_up.add_done_callback(self._winding_up.discard)
@@ -241,11 +240,12 @@ class TaskRunner:
             lease.in_use = True
         return lease
 
-    def _lost(self, run: Run) -> None:
-        """Another node has taken over a task: its readers get an end, and nothing is stored."""
+    def _lost(self, run: Run, node: Node) -> None:
+        """Another node has taken over a task: its readers get the end that this node stores."""
         self._running.pop(run.log.log_id, None)
-        run.end_unstored(LOST)
-        run.log.close()
+        run.log.leave_to_others()
+        node.followed.add(run.log)
+        run.leave_to_others()
 
     async def _discard(self, task_id: str, store: Store, lease: HeldLease | None) -> None:
         """Forget a task whose agent did not start, with its key: the request can be repeated."""
@@ -275,7 +275,9 @@ class TaskRunner:
             log.warning("the end of task %s is not stored yet", task_id)
             await asyncio.sleep(RETRY)
         self._running.pop(task_id, None)
-        if lease is not None:
+        if lease is not None and self._node is not None:
+            if lease.lost:
+                await self._node.followed.poll([task_id])
             await lease.release()
 
     async def _remove_folder(self, task_id: str) -> None:

@@ -342,6 +342,13 @@ class Run:
             self._work.cancel()
         self._publish_unstored(_error_end(message))
 
+    def leave_to_others(self) -> None:
+        """Another node of a cluster has the run: it is over here without an end, which that node stores."""
+        if self.state is not RunState.ENDED:
+            self.state = RunState.ENDED
+            if self._work is not None:
+                self._work.cancel()
+
     def cancelled_in_store(self, end: SessionEnd) -> None:
         """The run, which was waiting, is stored as cancelled: its `end` is published next. Call `end_prompt` then."""
         self._request_stop()

@@ -87,6 +87,12 @@ class SessionChanges:
             if listener.everywhere:
                 listener.add(session_id, owner, change)
 
+    def end_everywhere(self) -> None:
+        """End the listeners that get the changes at other nodes: it is not known what has changed there. They begin anew."""
+        for listener in self._listeners:
+            if listener.everywhere:
+                listener.end()
+
     def close(self) -> None:
         """End all listeners: the gateway is shutting down."""
         self._closed = True

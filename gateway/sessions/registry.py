@@ -46,7 +46,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-LOST = "another node of the cluster has taken this session over, because this one was out of reach; send the message again"
 KEPT_WAITING = 1000
 """Sessions at other nodes whose pending calls are kept. To find them, all messages of a session are read."""
 FILTERED_ROWS = 200
@@ -79,6 +78,8 @@ class Sessions:
         self._sleep_timers: dict[str, asyncio.TimerHandle] = {}
         self._sleep_after = sleep_after
         self.changes = SessionChanges()
+        self._deleted_here: set[str] = set()
+        """Sessions that this node of a cluster has deleted, until the notification of that comes."""
         self._waiting: dict[str, _Waiting] = {}
         """Of sessions that wait at other nodes, those that were listed last."""
         self._closing = False
@@ -371,8 +372,8 @@ class Sessions:
             announce=self._announce,
             lease=lease,
         )
-        if lease is not None:
-            lease.on_lost = partial(self._lost, session)
+        if lease is not None and self._node is not None:
+            lease.on_lost = partial(self._lost, session, self._node)
         return session
 
     def _fenced(self, node: Node, session_id: str, lease: HeldLease | None) -> SharedServices:
@@ -381,16 +382,23 @@ class Sessions:
             return replace(self._shared, store=self._store.fenced(lease))
         return replace(self._shared, store=self._store.fenced(node.no_lease(session_id)), approval_timeout=0.0)
 
-    def _lost(self, session: Session) -> None:
-        """Another node has taken over a session."""
+    def _lost(self, session: Session, node: Node) -> None:
+        """Another node has taken over a session: those who read it here go on with what that node stores."""
         session.lost = True
+        session.log.leave_to_others()
+        node.followed.add(session.log)
         if self._known.get(session.id) is session:
             del self._known[session.id]
         self._admission.remove(session.id)
         timer = self._sleep_timers.pop(session.id, None)
         if timer:
             timer.cancel()
-        self._run_in_background(session.lose(LOST))
+
+        async def lose() -> None:
+            await session.lose()
+            await node.followed.poll([session.id])
+
+        self._run_in_background(lose())
 
     async def release_unused(self, node: Node, unused: float) -> None:
         """Release the leases of sessions that the store has all of, and that were not used for so many seconds.
@@ -414,19 +422,17 @@ class Sessions:
                 node.followed.add(session.log, lease)
         await node.leases.release(*due)
 
-    async def announce_elsewhere(self, node: Node, log_ids: Collection[str]) -> None:
-        """Other nodes have written these logs: clients that follow all of their sessions are notified."""
+    async def announce_elsewhere(self, node: Node, changed: Collection[str], deleted: Mapping[str, str | None]) -> None:
+        """Nodes have written logs, and deleted sessions of these owners: clients that follow all of theirs are notified."""
+        elsewhere = deleted.keys() - self._deleted_here
+        self._deleted_here -= deleted.keys()
         if not self.changes.listened_to_everywhere:
             return
-        changed = [key for key in log_ids if node.leases.get(key) is None and not key.startswith(EXECUTION_PREFIX)]
-        records = {record.id: record for record in await self._store.sessions.some(changed)}
-        for session_id in changed:
-            record = records.get(session_id)
-            if record is not None:
-                self.changes.announce_elsewhere(session_id, record.owner)
-            else:
-                # Whose it was is not known any more.
-                self.changes.announce_elsewhere(session_id, None, "deleted")
+        written = [key for key in changed if node.leases.get(key) is None and not key.startswith(EXECUTION_PREFIX)]
+        for record in await self._store.sessions.some(written) if written else ():
+            self.changes.announce_elsewhere(record.id, record.owner)
+        for session_id in elsewhere:
+            self.changes.announce_elsewhere(session_id, deleted[session_id], "deleted")
 
     async def _drain(self, session: Session) -> None:
         bind_session_id(session.id, session.redactor)
@@ -570,6 +576,7 @@ class Sessions:
         # First, since it may fail: a deletion that is refused changes nothing.
         await session.delete_stored()
         if self._node is not None and session.lease is not None:
+            self._deleted_here.add(session.id)
             self._node.leases.deleted(session.lease)
         if session.owner in self._counts:
             self._counts[session.owner] -= 1
@@ -598,6 +605,8 @@ class Sessions:
         for timer in self._sleep_timers.values():
             timer.cancel()
         await all_ended(session.stop(why) for session in list(self._known.values()))
+        if self._node is not None:
+            self._node.followed.close()
         self.changes.close()
         await all_ended(self._background)
 

@@ -745,16 +745,19 @@ class Session:
         self._agent.stop_storing()
         self.log.close()
 
-    async def lose(self, why: str) -> None:
-        """Another node has the session: end the run with this error, for its readers only, and the agent. Nothing is stored."""
+    async def lose(self) -> None:
+        """Another node has the session: end the run and the agent here. Its readers go on with what that node stores."""
         self.lost = True
+        self.log.leave_to_others()
         self.refuse_start(LeaseLost(self.id))
         if self.run is not None:
             self.run.pending.stop_timer()
         for storing in [self._storing_mode, *self._storing_commands]:
             if storing is not None:
                 storing.cancel()
-        self.end_unstored(why)
+        if self.busy and self.run is not None:
+            self.run.leave_to_others()
+        self._agent.stop_storing()
         await self._agent.end_preparation()
         await self._agent.discard()
         self.queue.advance()

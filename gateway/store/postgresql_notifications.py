@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
+from gateway.store.notifications import CHANNEL
+
 if TYPE_CHECKING:
     import psycopg
 
 log = logging.getLogger(__name__)
 
-CHANNEL = "portico_logs"
-"""The channel. The payload of a notification is the ids of logs that were written."""
 NOTIFIED_LOGS = 100
 """Ids in one notification, whose payload has less than 8000 bytes. An id has 64 at most."""
 INTERVAL = 0.005

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, Literal
 
-from sqlalchemy import ColumnElement, Connection, Select, delete, func, insert, select, tuple_, update
+from sqlalchemy import ColumnElement, Connection, Select, bindparam, delete, func, insert, select, tuple_, update
 
 from gateway.errors import too_many_sessions
 from gateway.store import schema
@@ -16,12 +16,16 @@ from gateway.store.failures import failure_reasons
 from gateway.store.idempotency_keys import insert_key
 from gateway.store.lease_checks import delete_lease
 from gateway.store.messages import copy_messages, insert_messages
+from gateway.store.notifications import notify_deleted
 from gateway.store.rows import Cursor, KeyRecord, MessageRow, RunRecord, SessionDetails, SessionListRow, SessionRecord
 from gateway.store.runs import insert_run, last_runs
 from gateway.store.session_usage import usage_of_sessions
 
 UNLOCKED_SESSIONS = 1000
 """A key that has so many sessions fewer than it may have gets one more without a lock: so many are not created at one time."""
+
+
+_DELETE = delete(schema.sessions).where(schema.sessions.c.id == bindparam("of_session")).returning(schema.sessions.c.owner)
 
 
 class SessionRepository:
@@ -164,8 +168,10 @@ class SessionRepository:
                 connection.execute(delete(table).where(table.c.log_id == session_id))
             for table in _TABLES_OF_SESSIONS:
                 connection.execute(delete(table).where(table.c.session_id == session_id))
-            connection.execute(delete(schema.sessions).where(schema.sessions.c.id == session_id))
+            owners = connection.execute(_DELETE, {"of_session": session_id}).scalars().all()
             delete_lease(connection, session_id)
+            for owner in owners:
+                notify_deleted(connection, session_id, owner)
 
         await self._database.write(transaction)
 

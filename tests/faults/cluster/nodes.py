@@ -14,7 +14,7 @@ from typing import Any
 
 import psycopg
 
-from gateway.store.postgresql_notifications import CHANNEL
+from gateway.store.notifications import CHANNEL
 from tests.faults.daemon import Daemon, closing, is_running
 from tests.postgresql import PostgresqlServer
 

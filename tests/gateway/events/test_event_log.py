@@ -384,3 +384,20 @@ async def test_wait_of_a_stopped_run_is_as_long_as_before_once_a_stalled_store_h
     log.append(tokens([2]))
     stop.set()
     assert await log.written(stop=stop)
+
+
+async def test_a_log_that_another_node_writes_shows_what_is_stored_only(store: Store) -> None:
+    log = EventLog("log", store, stored_first=True)
+    log.append([AgentToken(text="stored")])
+    await log.written()
+    reading = asyncio.create_task(log.read(1))
+    log.append([AgentToken(text="not stored yet")])
+    log.leave_to_others()
+    log.append([AgentToken(text="too late")])
+    assert log.last == 1 and log.unwritten == 0
+    other = EventLog("log", store, 10)
+    other.append([AgentToken(text="of the other node")])
+    await other.written()
+    log.advance(11)
+    assert [(entry.seq, entry.event.text) for entry in await reading] == [(11, "of the other node")]  # type: ignore[union-attr]
+    assert await store.events.last_seq("log") == 11 and [first for first, _ in await store.events.read("log", 1)] == [11]

@@ -205,6 +205,44 @@ async def test_who_follows_all_sessions_is_told_of_those_of_other_nodes(tmp_path
         assert named.drain() == {}
 
 
+async def test_the_owner_of_a_session_is_told_of_its_deletion_at_another_node(tmp_path: Path) -> None:
+    phone = Caller("phone", all_sessions=False)
+    async with run_nodes(tmp_path, "a", "b") as (a, b):
+        session = await a.create(caller=phone)
+        at_a, at_b, other = (
+            node.gateway.sessions.changes.listen(caller, everywhere=True)
+            for node, caller in ((a, phone), (b, phone), (b, Caller("laptop", all_sessions=False)))
+        )
+        await a.gateway.sessions.delete(phone, session.id)
+        told: dict[str, str] = {}
+
+        async def deleted() -> bool:
+            await b.node.poll()
+            told.update(at_b.drain())
+            return told.get(session.id) == "deleted"
+
+        await wait_until(deleted, 20)
+        assert other.drain() == {}
+        assert at_a.drain() == {session.id: "deleted"}
+        await wait_until(lambda: session.id in a.node._deleted, 20)
+        await a.node.poll()
+        assert at_a.drain() == {}, "once"
+
+
+async def test_who_follows_all_sessions_begins_anew_where_notifications_may_be_lost(tmp_path: Path) -> None:
+    async with run_nodes(tmp_path, "a") as (a,):
+        session = await a.create()
+        # From here on it receives notifications.
+        await wait_until(lambda: session.id in a.node._changed, 20)
+        listener = a.gateway.sessions.changes.listen(ADMINISTRATOR, everywhere=True)
+        with stores.use("postgresql"):
+            mine = "datname = current_database() AND pid <> pg_backend_pid()"
+            stores.sql(tmp_path, f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {mine}")
+        async with asyncio.timeout(20):
+            while await listener.take() is not None:
+                pass
+
+
 async def test_a_node_that_starts_is_known_to_the_others_before_their_next_heartbeat(tmp_path: Path) -> None:
     async with run_nodes(tmp_path, "a") as (a,), run_node(tmp_path, "b") as b:
         await wait_until(lambda: a.node.directory.lives(b.id))

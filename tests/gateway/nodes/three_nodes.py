@@ -17,7 +17,7 @@ from gateway.events.turn_reader import Turn
 from gateway.gateway import Gateway
 from gateway.nodes.forwarded_requests import request_is_forwarded
 from gateway.nodes.node import Intervals, Node
-from gateway.security.authentication import ADMINISTRATOR
+from gateway.security.authentication import ADMINISTRATOR, Caller
 from gateway.security.redaction import Redactor
 from gateway.sessions.session import Session, Submission
 from gateway.sessions.settings import SessionSettings
@@ -69,15 +69,15 @@ class ClusterNode:
         self.clock.now += seconds
         await self.gateway.sessions.release_unused(self.node, 5.0)
 
-    async def create(self, agent: str = "echo", **options: str) -> Session:
+    async def create(self, agent: str = "echo", caller: Caller = ADMINISTRATOR, **options: str) -> Session:
         """Create a session at this node, whatever the loads are."""
         with _forwarded():
-            return await self.create_anywhere(agent, **options)
+            return await self.create_anywhere(agent, caller, **options)
 
-    async def create_anywhere(self, agent: str = "echo", **options: str) -> Session:
+    async def create_anywhere(self, agent: str = "echo", caller: Caller = ADMINISTRATOR, **options: str) -> Session:
         """Create a session, or raise SessionElsewhere."""
         settings = SessionSettings(options=options)
-        return await self.gateway.sessions.create(ADMINISTRATOR, self.gateway.agents.get(agent), settings, [])
+        return await self.gateway.sessions.create(caller, self.gateway.agents.get(agent), settings, [])
 
     async def get(self, session_id: str, *, reading: bool = False) -> Session:
         """The session, to be changed or to be read."""
