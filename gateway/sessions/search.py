@@ -30,6 +30,8 @@ DELAY = 1.0
 """Seconds after a change until it is in the index, unless somebody searches before: many turns are one transaction then."""
 RETRY = 5.0
 """Seconds after which the store is tried again that did not answer, as while a server of PostgreSQL is restarted."""
+OTHER_NODE = 1.0
+"""Seconds until a node looks again whether another one still fills the index."""
 PART_CHARACTERS = 64 * 1024
 """Text that one transaction adds to the index, about: 5 ms of the thread that writes."""
 MAX_INDEXED = 64 * 1024
@@ -205,7 +207,15 @@ class SessionSearch:
             log.exception("the index of the search lacks earlier sessions, until the gateway is started again")
 
     async def _fill(self) -> None:
-        """Add what the index lacks of all sessions, a part at a time, with pauses for the turns."""
+        """Add what the index lacks of all sessions, once no other node does that."""
+        while True:
+            async with self._store.search.filling() as alone:
+                if alone:
+                    return await self._add_all()
+            await asyncio.sleep(OTHER_NODE)
+
+    async def _add_all(self) -> None:
+        """A part at a time, with pauses for the turns."""
         for session_id in await self._store.search.deleted():
             await self._store.search.remove(session_id)
         while lacking := await self._store.search.not_indexed(SESSIONS):

@@ -41,6 +41,9 @@ class Backend(Protocol):
         Those that have claimed it as `shared` do not exclude each other. Returns False if the database has no such lock.
         """
 
+    def try_lock(self, key: int) -> Callable[[], None] | None:
+        """Takes a lock that no other process gets until what is returned is called. Returns None if another one has it."""
+
     def begin_migration(self, connection: Connection) -> None:
         """Makes the whole migration one transaction, which waits for one of another process.
 

@@ -405,6 +405,21 @@ class Database:
                     raise StoreUnavailable(f"the store cannot be read: {error.orig}") from error
             await asyncio.sleep(READ_PAUSE)
 
+    @asynccontextmanager
+    async def locked(self, key: int) -> AsyncIterator[bool]:
+        """Whether this process got the lock of a key, which no other process gets until this context ends or its connection is
+        lost. It does not wait for the lock. The one process that uses an SQLite file always gets it.
+
+        Raises StoreUnavailable.
+        """
+        release = await self.read(lambda _: self._backend.try_lock(key))
+        try:
+            yield release is not None
+        finally:
+            if release is not None:
+                # Not in a thread, for which a task that is cancelled would not wait. It sends one message.
+                release()
+
     def _write(self, transaction: Callable[[Connection], Result], changed: Sequence[str]) -> Result:
         """Execute a transaction that writes.
 

@@ -110,6 +110,24 @@ class PostgresqlBackend:
         self._claim = _SHARED if shared else "pg_advisory_lock"
         return True
 
+    def try_lock(self, key: int) -> Callable[[], None] | None:
+        connection = self.engine.connect()
+        try:
+            locked = connection.exec_driver_sql(f"SELECT pg_try_advisory_lock({key})").scalar()
+        except BaseException:
+            connection.close()
+            raise
+        if not locked:
+            connection.close()
+            return None
+
+        def release() -> None:
+            # The lock ends with the connection, which the pool would keep.
+            connection.invalidate()
+            connection.close()
+
+        return release
+
     def begin_migration(self, connection: Connection) -> None:
         connection.exec_driver_sql("BEGIN").close()
         connection.exec_driver_sql(f"{MIGRATION_WAIT}; SELECT pg_advisory_xact_lock({_MIGRATION_LOCK})").close()

@@ -1,6 +1,7 @@
 """The index of the search in PostgreSQL: a table with the words of each text (tsvector, GIN), and excerpts.
 
-A word is a sequence of letters and digits, in lower case and without accents, as FTS5's `unicode61` divides a text. The parser of
+A word is a sequence of letters and digits, in lower case and without accents, as in FTS5's `unicode61 remove_diacritics 2`, where
+only Latin letters lose their accents. The parser of
 PostgreSQL would recognize addresses, numbers and paths. The index has no positions, which PostgreSQL limits to 16,383, and to 256
 for a word: words that stand together are compared here, in the texts that have all of them.
 """
@@ -16,11 +17,12 @@ from sqlalchemy import Connection, Row, text
 
 TABLE = "search_texts"
 MOST_CHARACTERS = 200
-"""Of a word in the index; PostgreSQL limits it to 2,046 bytes. What is longer is found by its beginning."""
+"""Of a word in the index; PostgreSQL limits it to 2,046 bytes. Words that are longer are compared here."""
+MOST_FOLDS = 10_000
+"""Characters whose folding is remembered, about 1 MB."""
 READ_ROWS = 100
 """Rows with all words of a phrase that are read at once."""
 _WORD = re.compile("[^\\W_]+(?:[\u0300-\u036f]+[^\\W_]*)*")
-_ACCENTS = re.compile("[\u0300-\u036f]")
 _CREATE = (
     f"CREATE TABLE {TABLE} (row_id bigint PRIMARY KEY, body text NOT NULL, words tsvector NOT NULL)",
     f"CREATE INDEX {TABLE}_words ON {TABLE} USING gin (words)",
@@ -49,6 +51,26 @@ Marks = tuple[str, str, int]
 """Of excerpts: the characters before and after what matches, and how many words an excerpt has."""
 
 
+class _Folds(dict[int, str | None]):
+    """Of a character outside of ASCII words: what stands for it in the index, for `str.translate`. None is nothing."""
+
+    def __missing__(self, code: int) -> str | None:
+        if len(self) >= MOST_FOLDS:
+            self.clear()
+        self[code] = found = None if 0x300 <= code <= 0x36F else _folded_character(chr(code))
+        return found
+
+
+def _folded_character(character: str) -> str:
+    # Unicode's simple case folding: one character for one.
+    folded = next((one for one in (character.casefold(), character.lower()) if len(one) == 1), character)
+    base = unicodedata.normalize("NFD", folded)[0]
+    return base.lower() if base.isascii() else folded
+
+
+_FOLDS = _Folds()
+
+
 class _Word(NamedTuple):
     folded: str
     first: int
@@ -67,7 +89,10 @@ def create(connection: Connection) -> bool:
 
 def insert_rows(connection: Connection, rows: Sequence[tuple[int, str]]) -> None:
     """Adds texts with their numbers."""
-    values = [{"row_id": row_id, "body": body, "words": sorted({word.folded for word in _words(body)})} for row_id, body in rows]
+    values = [
+        {"row_id": row_id, "body": body, "words": sorted({word.folded[:MOST_CHARACTERS] for word in _words(body)})}
+        for row_id, body in rows
+    ]
     if values:
         connection.execute(_INSERT, values).close()
 
@@ -92,7 +117,7 @@ def find(
     if not wanted:
         return
     conditions = {
-        f"'{word}'" + ("" if is_whole or n < len(phrase) - 1 else ":*")
+        f"'{word[:MOST_CHARACTERS]}'" + ("" if is_whole or n < len(phrase) - 1 else ":*")
         for phrase, is_whole in zip(wanted, whole, strict=True)
         for n, word in enumerate(phrase)
     }
@@ -122,9 +147,7 @@ def _words(body: str) -> Iterator[_Word]:
 
 
 def _folded(word: str) -> str:
-    if word.isascii():
-        return word.lower()[:MOST_CHARACTERS]
-    return _ACCENTS.sub("", unicodedata.normalize("NFD", word.lower()))[:MOST_CHARACTERS] or word[:MOST_CHARACTERS]
+    return word.lower() if word.isascii() else word.translate(_FOLDS)
 
 
 def _spans(words: Sequence[_Word], phrase: Sequence[str], whole: bool) -> list[tuple[int, int]]:

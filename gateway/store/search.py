@@ -8,6 +8,7 @@ session has in the index stays until `remove` deletes it, in parts: deleting a s
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Literal
@@ -21,7 +22,6 @@ from sqlalchemy import (
     cast,
     delete,
     func,
-    insert,
     literal,
     null,
     or_,
@@ -38,6 +38,8 @@ from gateway.store.database import Database
 MATCH_BEGIN, MATCH_END, JOINED = "\x02", "\x03", "\x1f"
 """Characters that stand before and after what matches in an excerpt, and one that separates words and is not displayed."""
 EXCERPT_WORDS = 20
+_FILLING = 0x66696C6C696E67
+"""The key of the advisory lock of the node that fills the index."""
 REMOVED_ROWS = 100
 """Rows of the index that one transaction deletes at most."""
 _TABLE = "search_texts"
@@ -53,6 +55,8 @@ WHERE {_TABLE} MATCH :expression AND t.rowid < :before
   AND (:everybody OR x.owner IS :owner) AND (:agent IS NULL OR x.agent = :agent)
 ORDER BY t.rowid DESC LIMIT :limit
 """
+
+_ADD_SESSION = text("INSERT INTO search_sessions (session, next_position) VALUES (:session, 0) ON CONFLICT (session) DO NOTHING")
 
 Phrase = tuple[str, bool]
 SearchKind = Literal["index", "scan", "none"]
@@ -121,6 +125,10 @@ class SearchRepository:
         if session_ids is not None:
             query = query.where(table.c.id.in_(session_ids))
         return await self._database.read(lambda connection: [NotIndexed(*row) for row in connection.execute(query)])
+
+    def filling(self) -> AbstractAsyncContextManager[bool]:
+        """Returns a context that tells whether the caller may fill the index: of the nodes of a cluster, one may at a time."""
+        return self._database.locked(_FILLING)
 
     async def add(self, session_id: str, texts: Sequence[tuple[int, str]], next_position: int, title: str | None) -> None:
         """Adds messages by their positions, and the title, to the index. Does nothing if the session was deleted."""
@@ -240,13 +248,15 @@ def _add(
     connection: Connection, session_id: str, texts: Sequence[tuple[int, str]], next_position: int, title: str | None
 ) -> None:
     sessions, indexed = schema.sessions, schema.search_sessions
-    if connection.execute(select(sessions.c.id).where(sessions.c.id == session_id)).first() is None:
+    # The locks, which SQLite does not need, let other nodes neither delete the session nor add the same messages meanwhile.
+    existing = select(sessions.c.id).where(sessions.c.id == session_id).with_for_update(read=True, key_share=True)
+    if connection.execute(existing).first() is None:
         return
     known = select(indexed.c.number, indexed.c.next_position, indexed.c.title).where(indexed.c.session == session_id)
-    row = connection.execute(known).first()
+    row = connection.execute(known.with_for_update()).first()
     if row is None:
-        connection.execute(insert(indexed).values(session=session_id, next_position=0))
-        row = connection.execute(known).one()
+        connection.execute(_ADD_SESSION, {"session": session_id}).close()
+        row = connection.execute(known.with_for_update()).one()
     of_session = {"next_position": max(next_position, row.next_position), "title": title}
     connection.execute(update(indexed).where(indexed.c.number == row.number).values(**of_session))
     if title != row.title:
@@ -273,7 +283,8 @@ def _delete_rows(connection: Connection, row_ids: Sequence[int]) -> None:
 def _remove_part(connection: Connection, session_id: str) -> bool:
     """Delete some rows of a session. Returns whether there are no more."""
     indexed = schema.search_sessions
-    number = connection.execute(select(indexed.c.number).where(indexed.c.session == session_id)).scalar()
+    # The lock waits for what another node adds, which is found then.
+    number = connection.execute(select(indexed.c.number).where(indexed.c.session == session_id).with_for_update()).scalar()
     if number is None:
         return True
     first, last = _row_id(number, -1), _row_id(number + 1, -1) - 1
