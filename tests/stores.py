@@ -73,7 +73,10 @@ def clear() -> None:
     postgresql.drop_databases()
 
 
-def sql(data_dir: Path, statement: str, parameters: Sequence[Mapping[str, Any]] | None = None) -> list[tuple[Any, ...]]:
+Parameters = Mapping[str, Any] | Sequence[Mapping[str, Any]]
+
+
+def sql(data_dir: Path, statement: str, parameters: Parameters | None = None) -> list[tuple[Any, ...]]:
     """Execute a statement with named parameters in the store of a data directory, once for each mapping, and return its rows."""
     engine = backend_of(store_url(data_dir)).engine
     try:
@@ -88,6 +91,18 @@ def cut_listeners(data_dir: Path) -> None:
     """Cut the connections that receive the notifications of a database of PostgreSQL."""
     of_listeners = "query ~ '^LISTEN|pg_notify' AND pid <> pg_backend_pid() AND datname = current_database()"
     sql(data_dir, f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {of_listeners}")
+
+
+@contextmanager
+def locked(data_dir: Path) -> Iterator[None]:
+    """Let no other process write the version of the store of a data directory inside."""
+    engine = backend_of(store_url(data_dir)).engine
+    try:
+        with engine.connect() as connection:
+            connection.exec_driver_sql("BEGIN IMMEDIATE" if _kind == "sqlite" else "BEGIN; LOCK TABLE schema_version").close()
+            yield
+    finally:
+        engine.dispose()
 
 
 def commits(data_dir: Path) -> int:

@@ -6,11 +6,9 @@ import asyncio
 import os
 import re
 import signal
-import sqlite3
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from pathlib import Path
 
 import httpx
@@ -31,6 +29,7 @@ from tests.gateway.requests import (
     wait_until,
     wait_until_idle,
 )
+from tests.stores import locked, sql
 
 WriteScenario = Callable[..., str]
 USAGE = {"usage": {"input_tokens": 7, "output_tokens": 5, "cache_read": 3, "cache_write": 2}}
@@ -228,15 +227,14 @@ async def test_readyz_reports_ready_while_the_store_can_be_written(
     monkeypatch.setattr(health, "CACHE_SECONDS", 0.0)
     answer = await portico.client.get("/readyz", headers={"Authorization": ""})
     assert (answer.status_code, answer.json()) == (200, {"status": "ready"})
-    with closing(sqlite3.connect(portico.gateway.settings.data_dir / "portico.db")) as database:
-        database.execute("ALTER TABLE schema_version RENAME TO elsewhere")
+    data_dir = portico.gateway.settings.data_dir
+    sql(data_dir, "ALTER TABLE schema_version RENAME TO elsewhere")
     answer = await portico.client.get("/readyz")
     assert answer.status_code == 503
     assert answer.json()["status"] == "not ready"
     assert "the store cannot be written" in answer.json()["reasons"][0]
     assert "elsewhere" not in answer.text
-    with closing(sqlite3.connect(portico.gateway.settings.data_dir / "portico.db")) as database:
-        database.execute("ALTER TABLE elsewhere RENAME TO schema_version")
+    sql(data_dir, "ALTER TABLE elsewhere RENAME TO schema_version")
     assert (await portico.client.get("/readyz")).status_code == 200
 
 
@@ -245,8 +243,7 @@ async def test_readyz_reports_not_ready_while_the_store_is_locked(
 ) -> None:
     monkeypatch.setattr(health, "CACHE_SECONDS", 0.0)
     monkeypatch.setattr(health, "WRITE_TIMEOUT", 0.2)
-    with closing(sqlite3.connect(portico.gateway.settings.data_dir / "portico.db")) as database:
-        database.execute("BEGIN IMMEDIATE")
+    with locked(portico.gateway.settings.data_dir):
         answer = await portico.client.get("/readyz")
     assert answer.status_code == 503
     assert "did not take a write within" in answer.json()["reasons"][0]

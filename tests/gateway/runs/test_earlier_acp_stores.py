@@ -11,6 +11,9 @@ from gateway.security.encryption import SecretEncryption
 from tests.daemon import gateway_config, run_gateway
 from tests.gateway.requests import create_session
 
+# With `store.url` none is imported: the files of a data directory belong to its own SQLite file.
+pytestmark = pytest.mark.sqlite_only
+
 
 async def earlier_store(folder: Path) -> str:
     """Make a data directory `acp/1` as an earlier release left it, and return the id of its session."""

@@ -38,7 +38,7 @@ from tests.gateway.requests import (
     wait_until,
 )
 from tests.gateway.stored_messages import message_bodies
-from tests.stores import store_url
+from tests.stores import content, store_url
 
 WriteScenario = Callable[..., str]
 LONG_TEXT = "".join(f"event {n} " for n in range(3000))
@@ -71,7 +71,7 @@ async def _kill_during_turn(daemon: Daemon, write_scenario: WriteScenario, folde
                     break
             stray = await read_pid(folder / "scenes" / "stray")
             (agent,) = agent_processes(daemon.pid)
-            await wait_until(lambda: any(b"last words" in f.read_bytes() for f in (folder / "data").glob("portico.db*")))
+            await wait_until(lambda: b"last words" in content(folder / "data"))
             await daemon.kill()
     assert is_alive(agent.pid) and is_alive(stray)
     return session, [agent.pid, stray]
@@ -513,6 +513,8 @@ def to_version_4(path: Path) -> None:
         connection.executescript("UPDATE schema_version SET version = 4; ALTER TABLE messages DROP COLUMN seq;")
 
 
+# The first version that a database of PostgreSQL may have is 10.
+@pytest.mark.sqlite_only
 @pytest.mark.parametrize("name", ["steered between messages", "steered in a message and in a call", "parallel calls"])
 async def test_run_in_a_database_of_version_4_is_recovered_after_any_kill(tmp_path: Path, name: str) -> None:
     events, rows = RUNS[name], await stored_messages(tmp_path / "recorded", RUNS[name])
@@ -534,6 +536,7 @@ async def test_run_in_a_database_of_version_4_is_recovered_after_any_kill(tmp_pa
     assert histories == {cut: expected_messages(events[:stored]) for cut, (stored, _) in cuts.items()}
 
 
+@pytest.mark.sqlite_only
 async def test_waiting_run_in_a_database_of_version_4_can_be_resumed_and_recovered(tmp_path: Path) -> None:
     store = await Store.open(store_url(tmp_path))
     await store_killed_run(store, [AgentToken(text="a"), MessageEnd(), call("1")], [])

@@ -18,16 +18,16 @@ from gateway.runs.retention import DAY, Retention
 from gateway.security.redaction import Redactor
 from gateway.store import AuditRecord, EventRow, KeyRecord, RunRecord, SessionRecord, Store
 from gateway.store.runs import RunRepository
-from gateway.store.sqlite import sqlite_url
 from tests.daemon import create_database, gateway_config, run_gateway
 from tests.gateway.requests import execute, wait_until
+from tests.stores import store_url
 
 KEPT = StoreSettings(keep_executions_days=2.0, keep_audit_days=2.0, keep_keys_days=2.0)
 
 
 @pytest.fixture
 async def store(tmp_path: Path) -> AsyncIterator[Store]:
-    found = await Store.open(sqlite_url(tmp_path))
+    found = await Store.open(store_url(tmp_path))
     yield found
     await found.close()
 
@@ -183,7 +183,7 @@ async def test_gateway_serves_before_the_first_deletion_has_ended(tmp_path: Path
     config = gateway_config(tmp_path)
     data_dir = Path(config["server"]["data_dir"])
     await create_database(data_dir)
-    earlier = await Store.open(sqlite_url(data_dir))
+    earlier = await Store.open(store_url(data_dir))
     with monkeypatch.context() as past:
         past.setattr(time, "time", lambda: 0.0)
         await earlier.runs.start(RunRecord("run_old", "exec_old", "ended", "end_turn", 1))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +16,7 @@ from gateway.security.authentication import ADMINISTRATOR
 from tests.conftest import write_config
 from tests.daemon import Daemon, RunningGateway, gateway_config, run_gateway
 from tests.gateway.requests import create_session, expect_error, get_history, get_session, send_turn, wait_until, wait_until_idle
+from tests.stores import sql
 
 Json = dict[str, Any]
 WriteScenario = Callable[..., str]
@@ -56,9 +56,8 @@ async def reject_late_replies(client: Any, session: str) -> str:
 
 
 def set_waiting_since(tmp_path: Path, moment: float) -> None:
-    with sqlite3.connect(tmp_path / "data" / "portico.db") as store:
-        assert store.execute("UPDATE runs SET waiting_since = ? WHERE state = 'waiting'", [moment]).rowcount == 1
-    store.close()
+    statement = "UPDATE runs SET waiting_since = :moment WHERE state = 'waiting' RETURNING id"
+    assert len(sql(tmp_path / "data", statement, {"moment": moment})) == 1
 
 
 async def test_calls_are_denied_after_the_timeout_and_the_agent_continues(tmp_path: Path, write_scenario: WriteScenario) -> None:
