@@ -17,6 +17,7 @@ from __future__ import annotations
 # ├── StoreUnavailable      503  the store cannot be written
 # │   └── StoreAbandoned    503  this process must write no more: the daemon's shutdown is over its time
 # │       └── LeaseLost     503  another node of the cluster may write this session by now
+# │           └── LogDeleted 404  there is no such session any more; also a NotFound
 # └── SessionElsewhere      503  another node of the cluster has the session; the request is forwarded to it
 # ConfigError               (not HTTP) the configuration, the data directory or the store cannot be used
 # └── InvalidSettings       the configuration or an option is wrong: no start can succeed before it is changed
@@ -95,6 +96,16 @@ class LeaseLost(StoreAbandoned):
             f"this node lost its lease of {log_id!r}, which another node may have taken over; send the request again"
         )
         self.log_id = log_id
+
+
+class LogDeleted(LeaseLost, NotFound):
+    """The log was deleted by this node, and its lease with it: the write has changed nothing."""
+
+    status = 404
+
+    def __init__(self, log_id: str) -> None:
+        super().__init__(log_id)
+        self.args = (f"{log_id!r} was deleted",)
 
 
 class SessionElsewhere(GatewayError):

@@ -7,6 +7,7 @@ import logging
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from gateway.agents.configured_agents import Agents
 from gateway.agents.discovery import Discovery
 from gateway.config import Settings
 from gateway.conversations.conversations import Conversations
+from gateway.errors import Unauthorized
 from gateway.file_descriptors import agent_connection_limit
 from gateway.mcp.host import McpHost
 from gateway.observability.audit import AuditLog
@@ -221,7 +223,8 @@ class Gateway:
         )
         admission = AdmissionControl(chosen, self.shared_state.turns if self.shared_state is not None else None)
         self.sessions = Sessions(self.agents, shared, admission, chosen.sleep_after, self.node)
-        self.search = SessionSearch(self.store, self.sessions.changes)
+        used_elsewhere = partial(self.store.leases.held_by_others, self.node.id) if self.node is not None else None
+        self.search = SessionSearch(self.store, self.sessions.changes, used_elsewhere)
         self.conversations = Conversations(self.agents, self.sessions, settings.openai.tools)
         self.tasks = TaskRunner(self.agents, shared, admission, self.idempotency, self.node)
         self.discovery.spawner = spawner
@@ -319,6 +322,16 @@ class Gateway:
             current_key_name.set(forwarded.name)
             return forwarded
         return caller_of_request(self.auth.check(authorization, token), scope, self.settings.server.host)
+
+    async def authenticated(self, scope: Mapping[str, Any], authorization: Authorization, token: str | None = None) -> Caller:
+        """As `authenticate`. A node looks in the store for what it does not know: another may just have added it."""
+        try:
+            return self.authenticate(scope, authorization, token)
+        except Unauthorized:
+            if self.shared_state is None or (authorization is None and token is None):
+                raise
+            await self.shared_state.credentials.compare()
+        return self.authenticate(scope, authorization, token)
 
     async def problems(self) -> list[str]:
         """Why requests cannot be served at this moment; empty if they can."""

@@ -10,10 +10,13 @@ from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, cast
+from urllib.parse import urlsplit
 
 from starlette.types import ASGIApp
 
 from gateway.gateway import Gateway
+from gateway.protocols.forwarding.node_client import NodeClient
+from gateway.protocols.forwarding.node_requests import NodeRequests
 from gateway.server.app import create_app
 
 
@@ -42,17 +45,25 @@ class _Current:
 _idle: dict[str, list[tuple[_Current, ASGIApp]]] = defaultdict(list)
 
 
+def _renew(app: Any, gateway: Gateway) -> None:
+    """Give the middleware of a node what it has of one gateway only: connections to other nodes, and a metric."""
+    while not isinstance(app, NodeRequests):
+        app = app.__dict__.get("_app") or app.app
+    app._client, app._count = NodeClient(), gateway.metrics.forwarded_requests()
+    app._open.clear()
+    gateway.on_node_lost.append(app.end_requests_to)
+
+
 @contextmanager
 def app_of(gateway: Gateway) -> Iterator[ASGIApp]:
     """Give an app for the gateway; it is free for another gateway afterwards."""
-    if gateway.is_node:
-        # Its app has a client with connections to other nodes.
-        yield create_app(gateway)
-        return
-    kind = repr(gateway.settings.server.model_dump(exclude={"data_dir", "port"}))
+    host = urlsplit(gateway.settings.node.address).hostname if gateway.is_node else None
+    kind = repr((gateway.settings.server.model_dump(exclude={"data_dir", "port"}), gateway.is_node, host))
     if _idle[kind]:
         current, app = _idle[kind].pop()
         current.gateway = gateway
+        if gateway.is_node:
+            _renew(app, gateway)
     else:
         current = _Current(gateway)
         app = create_app(cast(Gateway, current))

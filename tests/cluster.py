@@ -10,17 +10,18 @@ for anything else is skipped, with the name of it as the reason.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Literal, NoReturn
+from typing import Any, Literal, NoReturn
 
 import pytest
 
+from drivers.contract.driver_info import Probe
 from gateway.agents.configured_agents import ConfiguredAgent
 from gateway.errors import SessionElsewhere
 from gateway.gateway import Gateway
 from gateway.nodes.node_directory import NodeDirectory
-from gateway.security.authentication import Caller
+from gateway.security.authentication import ADMINISTRATOR, Caller
 from gateway.sessions.session import Session
 from tests import stores
 
@@ -50,6 +51,14 @@ def placement() -> Placement | None:
     return _placement
 
 
+def has_nodes(parameters: Mapping[str, Any]) -> bool:
+    """Whether a test with these parameters of fixtures runs nodes, if PORTICO_TEST_CLUSTER is set; True if it is not."""
+    return _placement is None or (
+        parameters.get("also_in_a_cluster", _placement) == _placement
+        and parameters.get("each_store", "postgresql") == "postgresql"
+    )
+
+
 def place(gateway: Gateway) -> None:
     """Have an open node begin what is new at another one, if `placement()` says so."""
     if _placement == "away":
@@ -61,6 +70,13 @@ def place(gateway: Gateway) -> None:
 def leave_out(why: str) -> NoReturn:
     """Skip the test, which cannot be run with two nodes."""
     pytest.skip(f"cluster: {why}")
+
+
+async def stored(gateway: Gateway | ClusterGateway, session_id: str) -> None:
+    """Wait until all nodes can show what the node of a session has told its clients. One gateway shows that at once."""
+    if isinstance(gateway, ClusterGateway):
+        session = await gateway.sessions.get(ADMINISTRATOR, session_id)
+        await session.log.require_written()
 
 
 class ClusterSessions:
@@ -83,6 +99,12 @@ class ClusterSessions:
         """The sessions that the nodes have in memory."""
         return [session for node in self._nodes for session in node.sessions.held]
 
+    @property
+    def _known(self) -> dict[str, Session]:
+        """The sessions in memory by their ids, each at the node that has it."""
+        found = [session for node in self._nodes for session in node.sessions._known.values()]
+        return {session.id: session for session in found if session.lease is not None and session.lease.held}
+
     def __getattr__(self, name: str) -> NoReturn:
         leave_out(f"uses sessions.{name} of a gateway")
 
@@ -98,10 +120,17 @@ class ClusterOptions:
 
 
 class ClusterAgent:
-    """An agent of all nodes."""
+    """An agent of all nodes, which have the same driver."""
 
-    def __init__(self, agent: ConfiguredAgent) -> None:
-        self.working_directory, self.settings = agent.working_directory, ClusterOptions(agent)
+    def __init__(self, agents: Sequence[ConfiguredAgent]) -> None:
+        agent = agents[0]
+        self._agents = agents
+        self.working_directory, self.settings, self.driver = agent.working_directory, ClusterOptions(agent), agent.driver
+
+    def apply_probe(self, probe: Probe) -> None:
+        """Apply at each node what a probe of the agent's program has found."""
+        for agent in self._agents:
+            agent.apply_probe(probe)
 
     def __getattr__(self, name: str) -> NoReturn:
         leave_out(f"uses `{name}` of an agent")
@@ -118,10 +147,21 @@ class ClusterAgents:
         first, *others = [node.agents.get(name) for node in self._nodes]
         for other in others:
             other.settings.__dict__["options"] = first.settings.options
-        return ClusterAgent(first)
+            other.driver = first.driver
+        return ClusterAgent([first, *others])
 
     def __getattr__(self, name: str) -> NoReturn:
         leave_out(f"uses agents.{name} of a gateway")
+
+
+class ClusterSettings:
+    """The settings of the nodes, whose data directories have the folders of agents in common."""
+
+    def __init__(self, nodes: Sequence[Gateway]) -> None:
+        self.data_dir = nodes[0].settings.data_dir
+
+    def __getattr__(self, name: str) -> NoReturn:
+        leave_out(f"uses settings.{name} of a gateway")
 
 
 class ClusterGateway:
@@ -133,7 +173,7 @@ class ClusterGateway:
     def __init__(self, nodes: Sequence[Gateway], url: str) -> None:
         self.nodes, self.url = nodes, url
         self.sessions = ClusterSessions(nodes)
-        self.store, self.agents = nodes[0].store, ClusterAgents(nodes)
+        self.store, self.agents, self.settings = nodes[0].store, ClusterAgents(nodes), ClusterSettings(nodes)
 
     async def stop_runs(self) -> None:
         """End the runs of all nodes."""

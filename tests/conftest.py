@@ -26,8 +26,15 @@ def pytest_configure() -> None:
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run the tests marked `slow` first: at the end of a run they would keep one process at work alone."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Run the tests marked `slow` first: at the end of a run they would keep one process at work alone.
+
+    Where all gateways are nodes, parameters with which a gateway is none are not collected.
+    """
+    others = [item for item in items if not cluster.has_nodes(getattr(getattr(item, "callspec", None), "params", {}))]
+    if others:
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if item not in set(others)]
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
 
 

@@ -76,18 +76,20 @@ async def _run_nodes(config: Mapping[str, Any]) -> AsyncIterator[RunningGateway]
     key.write_text(cluster.ENCRYPTION_KEY)
     keys = first.parent / "node-keys"
     keys.write_text(cluster.NODE_KEY)
-    # An agent has a folder of its own at each node otherwise, and a session another one wherever it is shown.
-    shared = {name: {"cwd": str(first / "workspaces" / name), **table} for name, table in config["agents"].items()}
-    agents = {"echo": {"driver": "echo", "cwd": str(first / "workspaces" / "echo")}, **shared}
-    for name in agents:
-        (first / "workspaces" / name).mkdir(parents=True, exist_ok=True)
     async with AsyncExitStack() as stack:
         nodes = []
-        for data_dir in (first, first.with_name(f"{first.name}-2")):
+        second = first.with_name(f"{first.name}-2")
+        # An agent has a folder of its own at each node otherwise, and a session another one wherever it is shown.
+        for folders in ("workspaces", "key-workspaces"):
+            (first / folders).mkdir(parents=True, exist_ok=True)
+            second.mkdir(exist_ok=True)
+            if not (second / folders).is_symlink():
+                (second / folders).symlink_to(first / folders)
+        for data_dir in (first, second):
             port = _free_port()
             node = {"address": f"http://127.0.0.1:{port}", "encryption_key_file": str(key), "key_file": str(keys)}
             server = {**config["server"], "data_dir": str(data_dir)}
-            settings = parse({**config, "server": server, "agents": agents, "node": node})
+            settings = parse({**config, "server": server, "node": node})
             gateway = Gateway(settings, settings.auth.keys, Redactor())
             nodes.append(await stack.enter_async_context(serve_gateway(gateway, port)))
         for running in nodes:

@@ -39,6 +39,7 @@ SETTINGS = {
     "listen_addresses": "127.0.0.1",
 }
 """For databases that live for seconds. A server that is killed keeps its commits nevertheless: only the machine can lose them."""
+_MEMORY, _SPACE = "/dev/shm", 2 * 1024**3
 _RUN = 'exec 3<&0; trap "" TERM INT; "$@" <&- & server=$!; (read -r end <&3; kill -s QUIT "$server" 2>/dev/null) & wait "$server"'
 
 
@@ -46,7 +47,7 @@ class PostgresqlServer:
     """A server in a folder of its own. Local connections need no password, those of the user `portico` over TCP need PASSWORD."""
 
     def __init__(self, **settings: str) -> None:
-        self._folder = Path(tempfile.mkdtemp(prefix="pg", dir="/tmp"))
+        self._folder = Path(tempfile.mkdtemp(prefix="pg", dir=_parent()))
         self._programs = _programs(self._folder)
         self._settings = {**SETTINGS, **settings}
         self._shell: subprocess.Popen[bytes] | None = None
@@ -171,6 +172,14 @@ class PostgresqlServer:
         """Cut all connections to a database, and return how many there were."""
         query = f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{database}' AND pid <> pg_backend_pid()"
         return len(self.execute(query))
+
+
+def _parent() -> str:
+    """The folder for the data of servers: in memory if that has space. Creating a database took 0.4 s on a busy disk."""
+    with suppress(OSError):
+        if shutil.disk_usage(_MEMORY).free > _SPACE and os.access(_MEMORY, os.W_OK | os.X_OK):
+            return _MEMORY
+    return "/tmp"
 
 
 def _in_another_loop(url: str) -> None:

@@ -52,7 +52,7 @@ async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, s
     try:
         to_server.write(head)
         down = asyncio.create_task(_copy(from_server, writer))
-        up = asyncio.create_task(_copy(reader, to_server))
+        up = asyncio.create_task(_copy_up(reader, to_server))
         up.add_done_callback(lambda ended: down.cancel() if ended.cancelled() or ended.exception() else None)
         try:
             await down
@@ -88,6 +88,19 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
         await writer.drain()
     if writer.can_write_eof():
         writer.write_eof()
+
+
+async def _copy_up(reader: asyncio.StreamReader, server: asyncio.StreamWriter) -> None:
+    """Copy what a client sends. A server that closes before it has all has responded: its response is passed on."""
+    while found := await reader.read(64 * 1024):
+        try:
+            server.write(found)
+            await server.drain()
+        except OSError:
+            return
+    if server.can_write_eof():
+        with suppress(OSError):
+            server.write_eof()
 
 
 @asynccontextmanager

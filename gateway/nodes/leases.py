@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from weakref import WeakValueDictionary
 
-from gateway.errors import LeaseLost, SessionElsewhere
+from gateway.errors import LeaseLost, LogDeleted, SessionElsewhere
 from gateway.nodes.node_directory import LogTooNew, NodeDirectory, NodeUnknown
 from gateway.store import Store
 
@@ -21,14 +21,15 @@ class HeldLease:
 
     `held` is whether it was neither released nor lost, as far as this process knows. After a release, `hold` acquires it again
     if no other node, and nobody else in this process, had it meanwhile: what is known of the log is right then. `on_lost` is
-    called once when it is lost. `in_use`: it is not released because nobody has asked for it lately.
+    called once when it is lost. `in_use`: it is not released because nobody has asked for it lately. `deleted`: it was lost
+    because its log was deleted.
     """
 
     def __init__(self, leases: Leases, log_id: str, token: int, since: float) -> None:
         self._leases, self.log_id, self.node, self.token = leases, log_id, leases.node, token
         self.since = self.used_at = since
         self.valid_until = since + leases.seconds
-        self.held, self.lost, self.in_use = True, False, False
+        self.held, self.lost, self.deleted, self.in_use = True, False, False, False
         self.on_lost: Callable[[], None] | None = None
 
     @property
@@ -37,7 +38,9 @@ class HeldLease:
         return self.held and self._leases.clock() < self.valid_until
 
     async def hold(self) -> None:
-        """Acquire it again after a release. Raises LeaseLost where the log may have changed meanwhile."""
+        """Acquire it again after a release. Raises LeaseLost where the log may have changed meanwhile, LogDeleted if it is."""
+        if self.deleted:
+            raise LogDeleted(self.log_id)
         if not self.held:
             await self._leases.hold_again(self)
 
@@ -57,6 +60,10 @@ class HeldLease:
     def lose(self) -> None:
         """Another node has it, or its log is deleted."""
         self._leases.lose(self)
+
+    def end_with_log(self) -> None:
+        """Its log was deleted, with the lease, by a write of this process. Call it before another write can fail for that."""
+        self._leases.deleted(self)
 
 
 class Leases:
@@ -193,7 +200,7 @@ class Leases:
 
     def deleted(self, lease: HeldLease) -> None:
         """The log of a lease was deleted, with the lease."""
-        lease.on_lost = None
+        lease.on_lost, lease.deleted = None, True
         self.lose(lease)
 
     def _forget(self, lease: HeldLease) -> None:
@@ -222,7 +229,7 @@ class _Acquisition:
 class NoLease:
     """The fence of what this node only reads: every write raises LeaseLost."""
 
-    node, token, held = "", 0, False
+    node, token, held, deleted = "", 0, False, False
 
     def __init__(self, log_id: str) -> None:
         self.log_id = log_id

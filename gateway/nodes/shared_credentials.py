@@ -1,7 +1,7 @@
 """The named keys, sign-ins and one-time codes that all nodes of a cluster share: they are in the store.
 
 Each request asks a copy in memory. It is compared with the store twice a second: every node refuses a key that is revoked
-anywhere, and accepts a new one, within two seconds.
+anywhere within two seconds. A key or a sign-in that is not in the copy is looked for in the store at once.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.5
 """Between two comparisons with the store."""
+COMPARE_SECONDS = 0.05
+"""Between two comparisons for requests with unknown keys, which anybody can send."""
 RELOAD_SECONDS = 60.0
 """After which all is read again, also without a change: the times of the last use are no change."""
 STALE_SECONDS = 30.0
@@ -50,7 +52,7 @@ class SharedCredentials:
         self._used_sign_ins: dict[str, float] = {}
         self._change: str | None = None
         self._compared_at = self._loaded_at = float("-inf")
-        self._loading = asyncio.Lock()
+        self._loading, self._comparing = asyncio.Lock(), asyncio.Lock()
         self._polling: asyncio.Task[None] | None = None
 
     async def open(self, repository: CredentialRepository, *, poll: float = POLL_SECONDS) -> None:
@@ -152,6 +154,16 @@ class SharedCredentials:
         else:
             self._compared_at = began
         await self._store_uses()
+
+    async def compare(self) -> None:
+        """Compare the copy with the store as it is now or later, for a request with an unknown key. One comparison serves all
+        requests that wait for it. A store that does not answer leaves the copy as it is."""
+        wanted = self._monotonic()
+        async with self._comparing:
+            if self._compared_at < wanted:
+                await asyncio.sleep(self._compared_at + COMPARE_SECONDS - self._monotonic())
+                with suppress(StoreUnavailable):
+                    await self.refresh()
 
     async def _load(self) -> None:
         # One after the other: what was read before a revocation must not replace what was read after it.

@@ -56,14 +56,14 @@ def authenticated_route(gateway: Gateway, body_field: str | None = None) -> type
             async def authenticated(request: Request) -> Response:
                 header, token = authorization(request.headers), None
                 try:
-                    caller = gateway.authenticate(request.scope, header)
+                    caller = await gateway.authenticated(request.scope, header)
                 except Unauthorized:
                     if body_field is None:
                         raise
                     body = await unauthenticated_body(gateway, request)
                     _require_candidate(gateway, header, body, body_field)
                     token = _field(body, body_field)
-                    caller = gateway.authenticate(request.scope, header, token)
+                    caller = await gateway.authenticated(request.scope, header, token)
                     request = Request(request.scope, with_body(body, request.receive))
                 quotas = RequestQuotas(gateway.quotas, caller.name, forwarded=is_forwarded(request.scope))
                 request.state.caller, request.state.quotas = caller, quotas
@@ -194,7 +194,7 @@ def public_route(gateway: Gateway) -> type[APIRoute]:
             async def checked(request: Request) -> Response:
                 header = authorization(request.headers)
                 if header is not None:
-                    gateway.auth.check(header)
+                    await gateway.authenticated(request.scope, header)
                 return await handler(request)
 
             return checked

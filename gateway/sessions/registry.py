@@ -472,7 +472,9 @@ class Sessions:
     async def summaries(self, records: Sequence[SessionRecord]) -> list[SessionSummary]:
         """Summaries of stored sessions, also of those whose agent is no longer configured."""
         at_work = {record.id: self._turn_usage(record.id) for record in records}
-        found = await self._store.sessions.details([record.id for record in records])
+        ids = [record.id for record in records]
+        elsewhere = [one for one in ids if self._current(one) is None] if self._node is not None else ()
+        found = await self._store.sessions.details(ids, elsewhere)
         waiting = [record for record in records if _waits(found.get(record.id))]
         if self._node is None:
             ids = [record.id for record in waiting]
@@ -545,7 +547,8 @@ class Sessions:
         """The summary of a session."""
         # The state is read first: a run that has ended by now is stored by now. In the other order they might not match.
         config, state, at_work = session.config, session.state, self._turn_usage(session.id)
-        details = (await self._store.sessions.details([session.id])).get(session.id)
+        elsewhere = (session.id,) if session.read_only else ()
+        details = (await self._store.sessions.details([session.id], elsewhere)).get(session.id)
         usage = self._usage(session.id, details, at_work)
         cwd = config.worktree.folder if config.worktree else session.agent.folder_of(config.options, config.workspace_key)
         origin = session.forked_from
@@ -577,7 +580,6 @@ class Sessions:
         await session.delete_stored()
         if self._node is not None and session.lease is not None:
             self._deleted_here.add(session.id)
-            self._node.leases.deleted(session.lease)
         if session.owner in self._counts:
             self._counts[session.owner] -= 1
         async with session.lock:

@@ -18,7 +18,7 @@ from gateway.errors import BadRequest, NotSupported, StoreUnavailable
 from gateway.runs.session_metadata import displayed_title
 from gateway.security.authentication import ADMINISTRATOR, Caller
 from gateway.sessions.changes import SessionChanges
-from gateway.store import MessageRow, Store
+from gateway.store import EXECUTION_PREFIX, MessageRow, Store
 from gateway.store.search import JOINED, MATCH_BEGIN, MATCH_END, NotIndexed, Position, SearchRow
 
 log = logging.getLogger(__name__)
@@ -74,9 +74,15 @@ class Results:
 
 
 class SessionSearch:
-    """Call `start` when the gateway is open. Without an index (`kind` of the store) nothing is done in the background."""
+    """Call `start` when the gateway is open. Without an index (`kind` of the store) nothing is done in the background.
 
-    def __init__(self, store: Store, changes: SessionChanges) -> None:
+    On a node of a cluster `used_elsewhere` returns the logs that other nodes use: they may have written what is not in the index.
+    """
+
+    def __init__(
+        self, store: Store, changes: SessionChanges, used_elsewhere: Callable[[], Awaitable[set[str]]] | None = None
+    ) -> None:
+        self._used_elsewhere = used_elsewhere
         self._store, self._listener = store, changes.listen(ADMINISTRATOR)
         self._work: asyncio.Task[None] | None = None
         self._wanted, self._prepared = asyncio.Event(), asyncio.Event()
@@ -122,6 +128,9 @@ class SessionSearch:
         if isinstance(after, tuple):
             raise BadRequest(_NOT_A_CURSOR)
         await self._prepared.wait()
+        if self._used_elsewhere is not None and after is None:
+            # A node adds a session to the index DELAY after a change, and releases it some seconds after that.
+            self._changed |= {one for one in await self._used_elsewhere() if not one.startswith(EXECUTION_PREFIX)}
         await self._update()
         phrases = [(_divided(term.text), term.whole) for term in terms]
         rows = await self._store.search.find(phrases, owner, everybody=everybody, agent=agent, limit=limit + 1, before=after)

@@ -698,6 +698,8 @@ class Session:
             self._require_not_deleted()
             await self._shared.store.sessions.delete(self.id)
             self.deleted = True
+            if self.lease is not None:
+                self.lease.end_with_log()
 
         await completed(self.log.delete_stored(delete))
         self.refuse_start(NotFound(f"session {self.id!r} was deleted"))

@@ -7,7 +7,7 @@ from typing import Protocol, TypeVar
 
 from sqlalchemy import Connection
 
-from gateway.errors import LeaseLost
+from gateway.errors import LeaseLost, LogDeleted
 from gateway.store.database import Database
 from gateway.store.leases import insert_lease
 
@@ -15,7 +15,8 @@ Result = TypeVar("Result")
 
 
 class Fence(Protocol):
-    """The lease of a log, as its holder has it. `held` is whether it was neither released nor lost, as far as is known here."""
+    """The lease of a log, as its holder has it. `held` is whether it was neither released nor lost, as far as is known here,
+    `deleted` whether it was lost because this process has deleted the log."""
 
     @property
     def log_id(self) -> str: ...
@@ -28,6 +29,9 @@ class Fence(Protocol):
 
     @property
     def held(self) -> bool: ...
+
+    @property
+    def deleted(self) -> bool: ...
 
     async def hold(self) -> None:
         """Acquire the lease again after a release. Raises LeaseLost where another node may have had it meanwhile."""
@@ -48,14 +52,16 @@ class FencedDatabase:
         self.read = database.read
 
     async def write(self, transaction: Callable[[Connection], Result]) -> Result:
-        """As Database.write. After a release the lease is acquired again first. Raises LeaseLost."""
+        """As Database.write. After a release the lease is acquired again first. Raises LeaseLost, LogDeleted."""
         fence = self._fence
         if not fence.held:
             await fence.hold()
         try:
             return await self._database.write(transaction, (fence.log_id, fence.node, fence.token))
-        except LeaseLost:
+        except LeaseLost as error:
             fence.lose()
+            if fence.deleted:
+                raise LogDeleted(fence.log_id) from error
             raise
 
 

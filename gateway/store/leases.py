@@ -99,6 +99,11 @@ class LeaseRepository:
         condition = expired & _IS_READABLE & _TABLE.c.node.not_in(beating)
         return await self._database.read(lambda connection: _found(connection, condition, limit))
 
+    async def held_by_others(self, node: str) -> set[str]:
+        """Returns the logs of the leases that other nodes have not released."""
+        query = select(_TABLE.c.log_id).where(_TABLE.c.expires_at > _RELEASED, _TABLE.c.node != node)
+        return await self._database.read(lambda connection: set(connection.execute(query).scalars()))
+
     async def count_by_node(self) -> dict[str, int]:
         """Returns how many leases that are not released each node has."""
         query = select(_TABLE.c.node, func.count()).where(_TABLE.c.expires_at > _RELEASED).group_by(_TABLE.c.node)

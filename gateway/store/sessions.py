@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict
 from typing import Any, Literal
 
@@ -19,8 +19,10 @@ from gateway.store.messages import copy_messages, insert_messages
 from gateway.store.notifications import notify_deleted
 from gateway.store.rows import Cursor, KeyRecord, MessageRow, RunRecord, SessionDetails, SessionListRow, SessionRecord
 from gateway.store.runs import insert_run, last_runs
-from gateway.store.session_usage import usage_of_sessions
+from gateway.store.session_usage import usage_of_sessions, usage_of_turns
 
+READS = 3
+"""Times that a list of sessions at other nodes is read while turns of them end."""
 UNLOCKED_SESSIONS = 1000
 """A key that has so many sessions fewer than it may have gets one more without a lock: so many are not created at one time."""
 
@@ -123,13 +125,27 @@ class SessionRepository:
 
         return await self._database.read(rows)
 
-    async def details(self, session_ids: Sequence[str]) -> dict[str, SessionDetails]:
-        """Returns what a list shows of these sessions, by id. Sessions that do not exist are omitted."""
+    async def details(self, session_ids: Sequence[str], elsewhere: Collection[str] = ()) -> dict[str, SessionDetails]:
+        """Returns what a list shows of these sessions, by id. Sessions that do not exist are omitted.
+
+        The usage of those that are `elsewhere`, at other nodes, includes what the stored events have of the turn at work.
+        """
         query = _LIST_ROWS.where(schema.sessions.c.id.in_(session_ids))
 
         def details(connection: Connection) -> dict[str, SessionDetails]:
             rows = [SessionListRow(**_with_config(row)) for row in connection.execute(query).mappings()]
             runs, usage = last_runs(connection, session_ids), usage_of_sessions(connection, session_ids)
+            for _ in range(READS):
+                at_work = [run for run in runs.values() if run.state == "running" and run.log_id in elsewhere]
+                turns = usage_of_turns(connection, at_work) if at_work else {}
+                if not turns:
+                    break
+                # Each statement has a state of its own: a turn that has ended meanwhile would count twice.
+                again = last_runs(connection, session_ids)
+                if all(again.get(run.log_id) == run for run in at_work):
+                    usage = {**usage, **{key: usage[key].plus(turn) if key in usage else turn for key, turn in turns.items()}}
+                    break
+                runs, usage = again, usage_of_sessions(connection, session_ids)
             last = {row.id: row.last for row in connection.execute(_LAST_EVENTS.where(schema.sessions.c.id.in_(session_ids)))}
             failed = {run.id for run in runs.values() if run.stop_reason == "error"}
             errors = failure_reasons(connection, sorted(failed))

@@ -30,8 +30,6 @@ def each_store(request: pytest.FixtureRequest) -> Iterator[str]:
     """Each kind of database, as parameters. Tests of several subjects use it, so that a run of all tests has PostgreSQL too."""
     if request.param != "sqlite" and request.node.get_closest_marker("sqlite_only"):
         pytest.skip("is about an SQLite file")
-    if cluster.placement() and request.param == "sqlite":
-        pytest.skip("nodes have a store of PostgreSQL")
     with stores.use(request.param):
         yield request.param
 
@@ -39,7 +37,5 @@ def each_store(request: pytest.FixtureRequest) -> Iterator[str]:
 @pytest.fixture(params=["one daemon", *cluster.PLACEMENTS])
 def also_in_a_cluster(request: pytest.FixtureRequest) -> Iterator[None]:
     """One gateway, and two nodes with each placement, as parameters. Some tests of each protocol use it."""
-    if cluster.placement() and request.param != cluster.placement():
-        pytest.skip("PORTICO_TEST_CLUSTER chooses the placement")
     with cluster.use(request.param if request.param in cluster.PLACEMENTS else None):
         yield

@@ -14,10 +14,11 @@ from gateway.errors import LeaseLost, NotFound, SessionElsewhere
 from gateway.events.turn_reader import Turn
 from gateway.security.authentication import ADMINISTRATOR, Caller
 from gateway.sessions.settings import SessionSettings
+from gateway.store import Store
 from gateway.store.messages import MessageRepository
 from gateway.store.postgresql import PostgresqlBackend
 from tests import stores
-from tests.gateway.nodes.three_nodes import begin, create_waiting, permission, rest, run_node, run_nodes, say, until
+from tests.gateway.nodes.three_nodes import ClusterNode, begin, create_waiting, permission, rest, run_node, run_nodes, say, until
 from tests.gateway.requests import wait_until
 
 WriteScenario = Callable[..., str]
@@ -118,6 +119,89 @@ async def test_a_deleted_session_is_deleted_with_its_lease(tmp_path: Path) -> No
         for node in (a, b):
             with pytest.raises(NotFound):
                 await node.get(session.id)
+
+
+async def test_a_write_after_the_deletion_of_its_session_says_that_it_was_deleted(tmp_path: Path) -> None:
+    async with run_nodes(tmp_path, "a", "b") as (a, _):
+        session = await a.create()
+        assert session.lease is not None
+        fenced = a.gateway.store.fenced(session.lease)
+        await a.gateway.sessions.delete(ADMINISTRATOR, session.id)
+        for refused in (fenced.sessions.update(session.id, native_id="x"), session.delete_stored(), begin(session)):
+            with pytest.raises(NotFound, match="deleted"):
+                await refused
+        assert not session.lost
+        # Another write may have been queued before this process knew of the deletion.
+        other = await a.create()
+        assert other.lease is not None
+        fenced, lease = a.gateway.store.fenced(other.lease), other.lease
+        deleting = asyncio.create_task(other.delete_stored())
+        answers = await asyncio.gather(deleting, *(_updated(fenced, other.id) for _ in range(50)))
+        assert set(answers) <= {None, "deleted"} and lease.deleted
+
+
+async def _updated(store: Store, session_id: str) -> str | None:
+    await asyncio.sleep(0)
+    try:
+        return await store.sessions.update(session_id, native_id="x")
+    except NotFound:
+        return "deleted"
+
+
+async def test_the_usage_of_a_turn_at_work_is_seen_on_another_node(tmp_path: Path, write_scenario: WriteScenario) -> None:
+    used = {"usage": {"input_tokens": 1, "output_tokens": 2, "cost_usd": 0.1}}
+    call = {"id": "sky", "name": "weather", "ask": True, "result": "sun"}
+    work = [used, {"text": "x"}, used, {"text": "working"}, {"wait_for_file": "go"}, {"tool_call": call}, used, {"text": "y"}]
+    scenario = write_scenario({"when": "^first$", "steps": [used]}, {"when": "^work$", "steps": [*work, {"wait_for_file": "on"}]})
+    async with run_nodes(tmp_path, "a", "b") as (a, b):
+
+        async def input_tokens() -> list[int]:
+            await session.log.require_written()
+            read = await b.get(session.id, reading=True)
+            [listed] = await b.gateway.sessions.summaries_of([session.id])
+            found = (await b.gateway.sessions.summary(read), listed, await a.gateway.sessions.summary(session))
+            return [summary.usage.input_tokens for summary in found if summary.usage is not None]
+
+        session = await a.create("script", scenario=scenario)
+        assert await input_tokens() == []
+        await say(session, "first")
+        assert await input_tokens() == [1, 1, 1]
+        turn = await begin(session, "work")
+        await until(turn, "working")
+        assert await input_tokens() == [3, 3, 3]
+        (tmp_path / "scenes" / "go").touch()
+        await rest(turn)
+        assert session.state == "waiting" and await input_tokens() == [3, 3, 3]
+        answered = await session.submit(permission())
+        await until(answered, "y")
+        assert await input_tokens() == [4, 4, 4]
+        (tmp_path / "scenes" / "on").touch()
+        await rest(answered)
+        assert await input_tokens() == [4, 4, 4]
+
+
+async def test_the_search_finds_what_another_node_has_stored(tmp_path: Path) -> None:
+    async with run_nodes(tmp_path, "a", "b") as (a, b):
+        for n in range(10):
+            await say(await a.create(), f"needle {n}")
+            searches = [node.gateway.search for node in (b, a)]
+            found = [await one.search(ADMINISTRATOR, "needle", agent=None, limit=100, after=None) for one in searches]
+            assert [len(results.found) for results in found] == [2 * (n + 1)] * 2
+
+
+async def test_two_nodes_fill_the_index_of_one_session(tmp_path: Path) -> None:
+    async with run_nodes(tmp_path, "a", "b") as (a, b):
+        session = await a.create()
+        texts = [(n, f"needle {n}") for n in range(50)]
+
+        async def fill(node: ClusterNode) -> None:
+            await node.gateway.store.search.prepare()
+            for end in range(5, 51, 5):
+                await node.gateway.store.search.add(session.id, texts[end - 5 : end], end, "title")
+
+        await asyncio.gather(fill(a), fill(b))
+        rows = await a.gateway.store.search.find([("needle", True)], None, everybody=True, agent=None, limit=100, before=None)
+        assert len(rows) == 50
 
 
 async def test_a_fork_is_made_at_the_node_of_its_origin(tmp_path: Path) -> None:

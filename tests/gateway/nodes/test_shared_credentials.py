@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from itertools import pairwise
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -13,7 +15,7 @@ from click.testing import CliRunner, Result
 
 from gateway.cli.main import main
 from gateway.errors import ConfigError, KeysUnchecked
-from gateway.nodes.shared_credentials import POLL_SECONDS, RELOAD_SECONDS, STALE_SECONDS, SharedCredentials
+from gateway.nodes.shared_credentials import COMPARE_SECONDS, POLL_SECONDS, RELOAD_SECONDS, STALE_SECONDS, SharedCredentials
 from gateway.security.api_keys import NamedKeys
 from gateway.security.sign_in_codes import CODE_SECONDS, MAX_CODES
 from gateway.security.sign_ins import MAX_SIGN_INS, UNUSED_SECONDS, KeyIdentity, digest_of_key
@@ -74,6 +76,38 @@ async def test_keys_hold_on_every_node(store: Store) -> None:
     assert two.name_of(key) is None
     await one.refresh()
     assert one.name_of(key) is None and await one.keys() == []
+
+
+async def test_requests_with_unknown_keys_share_a_comparison(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, two = await a_node(store), await a_node(store)
+    compared, refresh = list[float](), two.refresh
+
+    async def counted() -> None:
+        compared.append(time.monotonic())
+        await refresh()
+
+    monkeypatch.setattr(two, "refresh", counted)
+    key = await one.add_key("phone")
+    await asyncio.gather(*(two.compare() for _ in range(100)))
+    assert two.name_of(key) == "phone" and 1 <= len(compared) <= 2
+    for _ in range(5):
+        await two.compare()
+    assert all(later - earlier >= COMPARE_SECONDS * 0.9 for earlier, later in pairwise(compared))
+
+
+async def test_a_key_and_a_sign_in_of_one_node_are_accepted_at_once_by_another(tmp_path: Path) -> None:
+    async with two_nodes(tmp_path) as (one, two):
+        for n in range(3):
+            key = (await one.client.post("/v1/keys", json={"name": f"phone-{n}"})).json()["key"]
+            async with client_of(two, key) as client:
+                assert (await client.get("/sessions")).status_code == 200
+        async with httpx.AsyncClient(base_url=one.url, verify=False) as browser:
+            made = await browser.post("/v1/sign-ins", json={"key": KEY}, headers={"Origin": one.url})
+            [cookie] = browser.cookies.jar
+        port = urlsplit(two.url).port
+        headers = {"Cookie": f"portico_sign_in_{port}={cookie.value}", "X-Portico-Sign-In": made.json()["token"]}
+        async with httpx.AsyncClient(base_url=two.url, verify=False) as browser:
+            assert (await browser.get("/sessions", headers=headers)).status_code == 200
 
 
 async def test_one_of_two_nodes_adds_a_name(store: Store) -> None:

@@ -18,10 +18,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.protocols import execute
 from gateway.protocols.direct_routes import DirectRequest, DirectRoute, DirectRoutes
-from gateway.security.api_keys import NamedKeys
 from tests.app_pool import app_of
 from tests.daemon import KEY, NO_CERTIFICATES, RunningGateway, gateway_config, run_gateway
 from tests.gateway.requests import create_session, session_body, user_message
+from tests.named_keys import add_key
 
 ROOT = "/behind"
 """A request below another root path is not for the direct routes."""
@@ -155,7 +155,7 @@ async def test_hostile_requests_of_a_named_key_have_the_responses_of_fastapi(tmp
     chosen = random.Random(seed)
     async with run_gateway(gateway_config(tmp_path, server={"max_body": 2000})) as portico:
         other = (await create_session(portico.client, "echo"))["sessionId"]
-        key = NamedKeys(portico.gateway.settings.data_dir).add("phone")
+        key = await add_key(portico.gateway, "phone")
         named = {"Authorization": f"Bearer {key}"}
         own = (await portico.client.put("/session", json=session_body("echo"), headers=named)).json()["sessionId"]
         before = (await portico.client.get(f"/session/{other}")).content

@@ -52,7 +52,7 @@ class WebSockets:
         key = subprotocol.removeprefix(BEARER) if subprotocol else None
         authorization = socket.headers.get("authorization")
         try:
-            caller = self._gateway.authenticate(socket.scope, authorization, key)
+            caller = await self._gateway.authenticated(socket.scope, authorization, key)
             self._gateway.agents.get(agent)
             checked_slash_commands(socket.query_params.get("slash_commands"))
             quotas = RequestQuotas(self._gateway.quotas, caller.name, forwarded=is_forwarded(socket.scope))

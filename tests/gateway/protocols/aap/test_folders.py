@@ -12,10 +12,10 @@ import pytest
 
 from gateway.agents import folder_files
 from gateway.agents.folder_files import FolderFiles
-from gateway.security.api_keys import NamedKeys
 from tests.daemon import RunningGateway, gateway_config, http_client, run_gateway
 from tests.gateway.protocols.aap.test_session_updates import SESSIONS, create
 from tests.gateway.requests import expect_error
+from tests.named_keys import add_key
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ async def test_bad_requests_for_files(portico: RunningGateway) -> None:
     for query in ({"q": "x" * 201}, {"limit": 0}, {"limit": 501}):
         await expect_error(client.get(f"{SESSIONS}/{session}/files", params=query), 400)
     assert "no session" in await expect_error(client.get(f"{SESSIONS}/sess_x/files"), 404)
-    other = {"Authorization": f"Bearer {NamedKeys(portico.gateway.settings.data_dir).add('other')}"}
+    other = {"Authorization": f"Bearer {await add_key(portico.gateway, 'other')}"}
     assert "no session" in await expect_error(client.get(f"{SESSIONS}/{session}/files", headers=other), 404)
 
 
@@ -173,7 +173,7 @@ async def test_folders_that_a_local_program_may_name(tmp_path: Path, project: Pa
 
 async def test_folders_of_a_named_key(tmp_path: Path, project: Path) -> None:
     async with run_gateway(gateway_config(tmp_path, server={"folders": "any"})) as running:
-        key = NamedKeys(running.gateway.settings.data_dir).add("other")
+        key = await add_key(running.gateway, "other")
         async with http_client(running.url) as client:
             client.headers["Authorization"] = f"Bearer {key}"
             [base] = await folders(client, "")

@@ -10,7 +10,6 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.security.api_keys import NamedKeys
 from tests.conftest import write_config
 from tests.daemon import Daemon, RunningGateway, gateway_config
 from tests.gateway.event_streams import parse_events
@@ -23,6 +22,7 @@ from tests.gateway.requests import (
     wait_until,
     wait_until_idle,
 )
+from tests.named_keys import add_key
 from tests.stores import content as stored_content
 
 pytestmark = pytest.mark.usefixtures("each_store")
@@ -92,9 +92,8 @@ async def test_same_key_with_another_body_is_refused(portico: RunningGateway) ->
     assert len(await get_history(portico.client, session)) == 4
 
 
-async def test_keys_are_separate_for_each_operation_and_caller(portico: RunningGateway, tmp_path: Path) -> None:
-    keys = NamedKeys(tmp_path / "data")
-    for key in (keys.add("one"), keys.add("two")):
+async def test_keys_are_separate_for_each_operation_and_caller(portico: RunningGateway) -> None:
+    for key in [await add_key(portico.gateway, name) for name in ("one", "two")]:
         portico.client.headers["Authorization"] = f"Bearer {key}"
         await put(portico.client, session_body("echo"))
         (session,) = await sessions(portico.client)

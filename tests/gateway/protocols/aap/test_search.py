@@ -12,13 +12,13 @@ import httpx
 import pytest
 
 from gateway.errors import StoreUnavailable
-from gateway.security.api_keys import NamedKeys
 from gateway.sessions import search
 from gateway.store import search as store_search
 from tests.daemon import Daemon, RunningGateway, gateway_config, http_client, run_gateway
 from tests.gateway.protocols.aap.test_session_changes import rename
 from tests.gateway.protocols.aap.test_session_updates import SESSIONS, create, turn
 from tests.gateway.requests import expect_error, user_message, wait_until
+from tests.named_keys import add_key
 from tests.stores import sql
 
 pytestmark = pytest.mark.usefixtures("each_store")
@@ -113,10 +113,9 @@ async def test_paging(any_kind: RunningGateway) -> None:
 
 
 async def test_only_the_callers_sessions_are_searched(any_kind: RunningGateway) -> None:
-    keys = NamedKeys(any_kind.gateway.settings.data_dir)
     async with http_client(any_kind.url) as one, http_client(any_kind.url) as other:
-        one.headers["Authorization"] = f"Bearer {keys.add('one')}"
-        other.headers["Authorization"] = f"Bearer {keys.add('other')}"
+        one.headers["Authorization"] = f"Bearer {await add_key(any_kind.gateway, 'one')}"
+        other.headers["Authorization"] = f"Bearer {await add_key(any_kind.gateway, 'other')}"
         own = await say(one, "secret plans")
         await say(any_kind.client, "plans of the administrator")
         assert {result["sessionId"] for result in await found(one, "plans")} == {own}

@@ -12,13 +12,13 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.security.api_keys import NamedKeys
 from gateway.store import MessageRow, RunRecord, SessionRecord
 from tests.conftest import write_config
 from tests.daemon import KEY, Daemon, RunningGateway, gateway_config, run_gateway
 from tests.gateway.protocols.aap.test_session_updates import GRANT, NOTE, SESSIONS, create, info, turn, until, updates
 from tests.gateway.protocols.acp.transports import on_websocket
 from tests.gateway.requests import expect_error, user_message
+from tests.named_keys import add_key
 
 WriteScenario = Callable[..., str]
 
@@ -269,7 +269,7 @@ async def test_bad_forks_create_nothing(portico: RunningGateway, body: dict[str,
 
 async def test_sessions_of_another_key_are_not_found(portico: RunningGateway) -> None:
     session = await create(portico.client)
-    other = {"Authorization": f"Bearer {NamedKeys(portico.gateway.settings.data_dir).add('other')}"}
+    other = {"Authorization": f"Bearer {await add_key(portico.gateway, 'other')}"}
     for method, path, body in (
         ("GET", "/messages", None),
         ("POST", "/fork", {}),

@@ -14,10 +14,10 @@ import pytest
 from httpx_sse import aconnect_sse
 
 from gateway.events.log_pages import MAX_PAGE_BYTES
-from gateway.security.api_keys import NamedKeys
 from gateway.store import EventRow, SessionRecord
 from tests.daemon import Daemon, RunningGateway
 from tests.gateway.requests import create_session, expect_error, send_turn, user_message
+from tests.named_keys import add_key
 
 TOOLS = [
     {"thinking": "Let me see."},
@@ -304,7 +304,7 @@ async def test_a_page_and_the_stream_after_it_lack_nothing_while_the_agent_works
 
 async def test_the_log_of_another_key_is_not_found(portico: RunningGateway) -> None:
     session = (await create_session(portico.client, "echo", "hi"))["sessionId"]
-    other = {"Authorization": f"Bearer {NamedKeys(portico.gateway.settings.data_dir).add('other')}"}
+    other = {"Authorization": f"Bearer {await add_key(portico.gateway, 'other')}"}
     for headers in (other, {**other, **STREAM}):
         assert "no session" in await expect_error(portico.client.get(path(session), headers=headers), 404)
     assert "API key" in await expect_error(portico.client.get(path(session), headers={"Authorization": "Bearer x"}), 401)

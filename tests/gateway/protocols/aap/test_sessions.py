@@ -7,7 +7,10 @@ from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 
+import pytest
+
 from gateway.store import SessionRecord
+from tests import cluster
 from tests.daemon import RunningGateway
 from tests.gateway.aap_client import AapClient
 from tests.gateway.requests import expect_error, is_alive, parse_frames, read_pid, user_message, wait_until
@@ -117,6 +120,7 @@ async def test_delete_stops_the_run_and_its_agent(
     assert not await portico.gateway.store.events.read(session, 0)
 
 
+@pytest.mark.usefixtures("also_in_a_cluster")
 async def test_concurrent_requests_for_a_deleted_session(portico: RunningGateway, aap: AapClient) -> None:
     for _ in range(5):
         session = (await aap.create_session("echo"))["sessionId"]
@@ -193,7 +197,10 @@ async def test_session_has_a_title_times_and_the_usage_of_all_turns(aap: AapClie
     }
 
 
-async def test_session_has_the_usage_of_the_turn_at_work(aap: AapClient, write_scenario: WriteScenario) -> None:
+@pytest.mark.usefixtures("also_in_a_cluster")
+async def test_session_has_the_usage_of_the_turn_at_work(
+    portico: RunningGateway, aap: AapClient, write_scenario: WriteScenario
+) -> None:
     used = {"usage": {"input_tokens": 1, "output_tokens": 2, "cost_usd": 0.1}}
     first, work = {"when": "^first$", "steps": [used, {"text": "x"}]}, [used, {"text": "x"}, {"delay": 60}]
     name = write_scenario(first, {"when": "^work$", "steps": work})
@@ -202,6 +209,7 @@ async def test_session_has_the_usage_of_the_turn_at_work(aap: AapClient, write_s
         async for line in response.aiter_lines():
             if "text_delta" in line:
                 break
+        await cluster.stored(portico.gateway, session)
         during = await aap.get_session(session)
         assert (during["state"], during["usage"]["inputTokens"], during["usage"]["costUsd"]) == ("running", 2, 0.2)
         if aap.base.version != 1:

@@ -124,7 +124,7 @@ async def test_steering_an_agent_that_does_not_read_its_input_is_refused(
     process.suspend()
     async with follow_events(portico.client, session) as follower:
         first = post(portico.client, session, "x" * 300_000, "delta", when_busy="steer")
-        await asyncio.wait_for(read_until(follower, "client_message"), 60)
+        await asyncio.wait_for(read_until_message(follower, "x" * 300_000), 60)
     refused = await post(portico.client, session, "more", when_busy="steer")
     assert (refused.status_code, refused.headers["Retry-After"]) == (429, "5")
     assert "has not read more than" in refused.json()["error"]
@@ -141,7 +141,7 @@ async def test_steering_is_refused_while_long_messages_wait_for_the_end_of_the_a
     session, turn = busy
     async with follow_events(portico.client, session) as follower:
         first = post(portico.client, session, "x" * 101, "delta", when_busy="steer")
-        await asyncio.wait_for(read_until(follower, "client_message"), 60)
+        await asyncio.wait_for(read_until_message(follower, "x" * 101), 60)
     assert "wait for the end of the agent's own message" in await expect_error(
         post(portico.client, session, "more", when_busy="steer"), 429
     )

@@ -20,11 +20,11 @@ from gateway.errors import ConfigError
 from gateway.protocols.acp.initialization import acp_command, client_features, initialize_response
 from gateway.protocols.acp.transport.bridge import endpoint
 from gateway.protocols.acp.transport.messages import PARSE_ERROR
-from gateway.security.api_keys import NamedKeys
 from tests.daemon import KEY, gateway_config, run_gateway
 from tests.gateway.protocols.acp.client import RpcFailed, connect
 from tests.gateway.protocols.acp.conftest import ConnectClient
 from tests.gateway.protocols.acp.transports import on_stdio, on_websocket
+from tests.named_keys import add_key
 
 # Not in Python, which takes longer to start than all else in these tests.
 CLAUDE = """#!/bin/sh
@@ -125,9 +125,8 @@ def test_agent_without_a_program_has_no_login() -> None:
 )
 async def test_terminal_methods_over_a_websocket(tmp_path: Path, agent: str, named: bool, count: int) -> None:
     """The bridge of `portico acp --connect` requests them; a named key does not get command lines of the gateway."""
-    keys = NamedKeys(tmp_path / "data")
     async with run_gateway(gateway_config(tmp_path)) as portico:
-        key = keys.add("phone") if named else KEY
+        key = await add_key(portico.gateway, "phone") if named else KEY
         async with on_websocket(portico.url, agent, key) as client:
             answer = await client.initialize(auth={"terminal": True})
     assert len(answer["authMethods"]) == count

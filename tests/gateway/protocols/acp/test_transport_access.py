@@ -13,9 +13,9 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
 from gateway.protocols.acp.transport import http, websocket
-from gateway.security.api_keys import NamedKeys
 from tests.daemon import KEY, RunningGateway, gateway_config, run_gateway
 from tests.gateway.protocols.acp.raw_connections import BEARER, INITIALIZE, STREAM, asked, initialized, rpc, socket_to
+from tests.named_keys import add_key, remove_key
 
 UI = "http://ui.example:3000"
 
@@ -71,35 +71,32 @@ async def test_page_of_an_allowed_origin_may_use_both_transports(tmp_path: Path)
 
 
 @pytest.fixture
-def named(portico: RunningGateway) -> tuple[NamedKeys, str]:
-    """The named keys of the gateway, and a key with the name `laptop`."""
-    keys = NamedKeys(portico.gateway.settings.data_dir)
-    return keys, keys.add("laptop")
+async def named(portico: RunningGateway) -> str:
+    """A key with the name `laptop`."""
+    return await add_key(portico.gateway, "laptop")
 
 
 async def test_idle_websocket_is_closed_after_its_key_is_removed(
-    portico: RunningGateway, named: tuple[NamedKeys, str], monkeypatch: pytest.MonkeyPatch
+    portico: RunningGateway, named: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(websocket, "KEY_CHECK_INTERVAL", 0.05)
-    keys, key = named
-    async with socket_to(portico, key=key) as socket:
+    async with socket_to(portico, key=named) as socket:
         assert "result" in await asked(socket, rpc("session/list", {}))
-        keys.remove("laptop")
+        await remove_key(portico.gateway, "laptop")
         await asyncio.wait_for(socket.wait_closed(), 60)
         assert socket.close_code == 1008
 
 
 async def test_http_stream_ends_after_its_key_is_removed(
-    portico: RunningGateway, named: tuple[NamedKeys, str], monkeypatch: pytest.MonkeyPatch
+    portico: RunningGateway, named: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http, "CHECK_INTERVAL", 0.05)
-    keys, key = named
     url = f"{portico.url}/acp/echo"
-    async with httpx.AsyncClient(headers={"Authorization": f"Bearer {key}"}, timeout=20) as client:
+    async with httpx.AsyncClient(headers={"Authorization": f"Bearer {named}"}, timeout=20) as client:
         connection_header = await initialized(client, url)
         async with client.stream("GET", url, headers={**connection_header, **STREAM}) as stream:
             assert stream.status_code == 200
-            keys.remove("laptop")
+            await remove_key(portico.gateway, "laptop")
             # The gateway ends the idle stream.
             assert [line async for line in stream.aiter_lines() if line.startswith("data")] == []
         assert (await client.post(url, json=rpc("session/list", {}), headers=connection_header)).status_code == 401

@@ -13,12 +13,12 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from gateway.observability.logs import TextFormatter
-from gateway.security.api_keys import NamedKeys
 from gateway.security.redaction import Redactor
 from tests.daemon import KEY, RunningGateway, gateway_config, run_gateway
 from tests.gateway.protocols.acp.conftest import WriteScenario, set_options
 from tests.gateway.protocols.acp.raw_connections import BEARER, initialized, rpc
 from tests.gateway.requests import wait_until
+from tests.named_keys import add_key, remove_key
 
 JSON = {**BEARER, "Content-Type": "application/json"}
 
@@ -159,8 +159,7 @@ async def test_gateway_shutdown_closes_streams_and_websockets(tmp_path: Path) ->
 async def test_websocket_is_closed_after_its_key_is_removed(
     portico: RunningGateway, write_scenario: WriteScenario, trigger: str
 ) -> None:
-    keys = NamedKeys(portico.gateway.settings.data_dir)
-    headers = {"Authorization": f"Bearer {keys.add('phone')}"}
+    headers = {"Authorization": f"Bearer {await add_key(portico.gateway, 'phone')}"}
     scenario = write_scenario([{"text": "first"}, {"delay": 3.0}, {"text": "secret"}])
     async with asyncio.timeout(60), connect(f"ws{portico.url[4:]}/acp/script", additional_headers=headers, proxy=None) as socket:
 
@@ -175,7 +174,7 @@ async def test_websocket_is_closed_after_its_key_is_removed(
         await ask(3, "session/prompt", {"sessionId": session, "prompt": [{"type": "text", "text": "go"}]})
         while "first" not in str(await socket.recv()):
             pass
-        keys.remove("phone")
+        await remove_key(portico.gateway, "phone")
         if trigger == "its next message":
             await ask(4, "session/list", {})
         with pytest.raises(ConnectionClosed) as closed:

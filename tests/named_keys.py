@@ -1,0 +1,26 @@
+"""Named keys of a running gateway, added and removed as by another process: also those that all nodes of a cluster share."""
+
+from __future__ import annotations
+
+from gateway.gateway import Gateway
+from gateway.nodes.shared_credentials import SharedCredentials
+from tests.cluster import ClusterGateway, nodes_of
+
+
+async def add_key(gateway: Gateway | ClusterGateway, name: str) -> str:
+    """Add a named key, and return it when all nodes accept it. It takes half a second without this."""
+    key = await nodes_of(gateway)[0].credentials.add_key(name)
+    await _compare(gateway)
+    return key
+
+
+async def remove_key(gateway: Gateway | ClusterGateway, name: str) -> None:
+    """Revoke a named key. All nodes refuse it when this returns."""
+    await nodes_of(gateway)[0].credentials.remove_key(name)
+    await _compare(gateway)
+
+
+async def _compare(gateway: Gateway | ClusterGateway) -> None:
+    for node in nodes_of(gateway):
+        if isinstance(node.credentials, SharedCredentials):
+            await node.credentials.refresh()
