@@ -125,6 +125,53 @@ def identity(path: Path) -> tuple[int, int]:
     return found.st_dev, found.st_ino
 
 
+def make_folder(base: Path, relative: str) -> None:
+    """Create a folder, and those above it, in a folder with a real path. Raises OSError, with ELOOP for a symbolic link."""
+    descriptor = open_folder(base)
+    try:
+        with _parent(descriptor, [name for name in relative.split("/") if name not in ("", ".")], create=0o777):
+            pass
+    finally:
+        os.close(descriptor)
+
+
+def make_writable(folder: Path) -> None:
+    """Give the owner all rights to a folder with a real path and to the folders in it. Raises OSError for the first one only."""
+    descriptor = open_folder(folder)
+    try:
+        _make_writable(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _make_writable(folder: int) -> None:
+    if has_descriptor_paths():
+        # A descriptor of O_PATH cannot be given to fchmod.
+        os.chmod(f"/proc/self/fd/{folder}", stat.S_IRWXU)
+    else:
+        os.fchmod(folder, stat.S_IRWXU)
+    readable = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
+    try:
+        with os.scandir(readable) as entries:
+            names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+    finally:
+        os.close(readable)
+    for name in names:
+        # It may have been replaced since.
+        with suppress(OSError):
+            inner = _open_entry(folder, name, FOLDER)
+            try:
+                _make_writable(inner)
+            finally:
+                os.close(inner)
+
+
+@functools.cache
+def has_descriptor_paths() -> bool:
+    """Whether an open folder has a path by its descriptor. Linux has it where /proc is mounted; macOS does not have it."""
+    return os.path.isdir("/proc/self/fd")
+
+
 def _open_real(path: Path, flags: int) -> int:
     if has_openat2():
         return _openat2(AT_FDCWD, str(path), flags, 0, RESOLVE_NO_SYMLINKS)

@@ -25,7 +25,14 @@ import psutil
 from drivers.contract.agent import ProcessUse
 from drivers.contract.codec import Command
 from drivers.contract.errors import AgentUnavailable
-from drivers.runtime.confined_files import ConfinedFolders, NotRegularFile, OutsideFolders, open_folder, regular_file
+from drivers.runtime.confined_files import (
+    ConfinedFolders,
+    NotRegularFile,
+    OutsideFolders,
+    has_descriptor_paths,
+    open_folder,
+    regular_file,
+)
 from drivers.runtime.containers import Container, Located, check_image, container_name, remove
 from drivers.runtime.file_threads import in_thread
 from drivers.runtime.pipes import Pipes, Splitter, Unsplit
@@ -483,12 +490,6 @@ def _working_folder(descriptor: int) -> dict[str, Any]:
     if has_descriptor_paths():
         return {"cwd": f"/proc/self/fd/{descriptor}"}
     return {"preexec_fn": functools.partial(os.fchdir, descriptor)}
-
-
-@functools.cache
-def has_descriptor_paths() -> bool:
-    """Whether an open folder has a path by its descriptor. Linux has it where /proc is mounted; macOS does not have it."""
-    return os.path.isdir("/proc/self/fd")
 
 
 def _write_private(path: Path, content: bytes, state: Path | None) -> None:

@@ -14,7 +14,8 @@ from typing import Literal
 
 from gateway.errors import BadRequest, Conflict, NotFound
 from gateway.store import WorktreeRecord
-from gateway.worktrees.git import CHECKOUT_SECONDS, Git, GitFailed, conflict, without_own_programs
+from gateway.worktrees.git import CHECKOUT_SECONDS, Git, GitFailed, conflict, own_programs_off
+from gateway.worktrees.source import problem_of_repository
 
 SHOWN_NAMES = 20
 """Files that an error names."""
@@ -109,10 +110,10 @@ class Checkout:
         """Return the checkout of a worktree. Raises Conflict if the repository or the folder is gone."""
         path, git_dir = Path(record.path), Path(record.git_dir)
         await asyncio.to_thread(_require_folders, record)
-        # Both are named, since an agent can change what is in the folder.
-        bare = Git(path, git_dir, path)
+        # All are named, since an agent can change what is in the folder.
+        git = Git(path, git_dir, path, Path(record.repository))
         try:
-            return cls(record, Git(path, git_dir, path, await without_own_programs(bare)))
+            return cls(record, await own_programs_off(git))
         except GitFailed as error:
             raise conflict(f"git cannot read the worktree {path}", error) from error
 
@@ -193,7 +194,8 @@ class Checkout:
         """Write the files, new ones included and ignored ones not, as a tree. The index of the worktree stays as it is."""
         current = Path(self._record.git_dir) / "index"
         if current.exists():
-            await asyncio.to_thread(shutil.copyfile, current, index)
+            # With its time: git compares the contents of files that were written in the second of the index, or later.
+            await asyncio.to_thread(shutil.copy2, current, index)
         extra = {**extra, "GIT_INDEX_FILE": str(index)}
         # Of those in the index, git runs `git status` in their folders, with the filters of their own configuration. New ones are
         # read by this process.
@@ -327,7 +329,7 @@ class Checkout:
                     found = (await self._git("config", "--file", file, "core.worktree", ok=(0, 1))).text
                     folder = await asyncio.to_thread((repository / found).resolve)
             elif line == f"branch refs/heads/{branch}" and folder is not None and folder.is_dir():
-                return self._checkout_in(folder)
+                return await self._checkout_in(folder)
         return None
 
     async def _advance(self, checkout: Git | None, branch: str, commit: str, base: str) -> None:
@@ -335,16 +337,21 @@ class Checkout:
         if checkout is None:
             await self._git("update-ref", "-m", "merge by portico", f"refs/heads/{branch}", commit, base)
             return
-        await checkout("merge", "--quiet", "--ff-only", commit, seconds=CHECKOUT_SECONDS)
+        # The configuration of the branch may have other options.
+        options = ("--quiet", "--ff-only", "--commit", "--no-squash", "--no-autostash")
+        await checkout("merge", *options, commit, seconds=CHECKOUT_SECONDS)
 
-    def _checkout_in(self, folder: Path) -> Git:
-        """Git in a folder of the repository. Its git directory is named, since an agent may have changed what the folder says."""
+    async def _checkout_in(self, folder: Path) -> Git:
+        """Git in a folder of the repository. Raises Conflict for one that does not say so itself: an agent that may write in the
+        repository's `.git` can name any folder there."""
         repository, git_dir = Path(self._record.repository), Path(self._record.repository)
         for linked in (repository / "worktrees").iterdir():
             with suppress(OSError):
-                if Path((linked / "gitdir").read_text().strip()).parent == folder:
+                if Path(linked, (linked / "gitdir").read_text().strip()).parent == folder:
                     git_dir = linked
-        return Git(folder, git_dir, folder, self._git.config)
+        if problem := await problem_of_repository(folder, git_dir, repository):
+            raise Conflict(f"the base branch is checked out in {folder}, which {problem}. Nothing has changed")
+        return await own_programs_off(Git(folder, git_dir, folder, repository))
 
     # -- parts ------------------------------------------------------------------------------------------------------------
 
@@ -375,6 +382,9 @@ def _require_folders(record: WorktreeRecord) -> None:
         raise Conflict(f"the folder {record.path} of the worktree is gone; the next turn of its session creates it again")
     if not os.path.isdir(record.git_dir):
         raise Conflict(f"the repository does not know the worktree {record.path} any more; its files are there")
+    for path in (record.repository, record.git_dir):
+        if os.path.realpath(path) != path:
+            raise Conflict(f"{path} was replaced by a symbolic link; git does not follow it")
 
 
 async def _changed_paths(git: Git, untracked: str) -> list[str]:

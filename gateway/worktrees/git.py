@@ -14,7 +14,7 @@ import shutil
 import signal
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gateway.errors import AgentProblem, Conflict
@@ -37,6 +37,7 @@ _FIXED = {
     "GIT_NO_LAZY_FETCH": "1",
     "GIT_EDITOR": "false",
     "GIT_SEQUENCE_EDITOR": "false",
+    "GIT_ASKPASS": "false",
     "GIT_PAGER": "cat",
     "GIT_ADVICE": "0",
     "GIT_LITERAL_PATHSPECS": "1",
@@ -56,7 +57,16 @@ _CONFIG = {
     "user.useConfigOnly": "true",
     "maintenance.auto": "false",
     "submodule.recurse": "false",
+    # Otherwise git runs itself in the folders of submodules, without these settings.
+    "diff.submodule": "short",
+    "status.submoduleSummary": "false",
     "color.ui": "false",
+    "color.diff": "false",
+    "color.status": "false",
+    "diff.noprefix": "false",
+    "diff.mnemonicPrefix": "false",
+    "diff.orderFile": os.devnull,
+    "core.splitIndex": "false",
     "advice.detachedHead": "false",
 }
 _OWN_SCOPES = frozenset({"local", "worktree"})
@@ -94,12 +104,13 @@ class Output:
 class Git:
     """Where git runs: in `folder`, or in a known repository with `git_dir` and `work_tree`, which it does not search for then.
 
-    `config` is set beside the fixed values. `ceiling` is a folder above which no repository is searched for.
+    `common_dir` is what the worktrees of the repository share: `git_dir` itself, or that in which it is. `config` is set beside the fixed values. `ceiling` is a folder above which no repository is searched for.
     """
 
     folder: Path
     git_dir: Path | None = None
     work_tree: Path | None = None
+    common_dir: Path | None = None
     config: Mapping[str, str] = field(default_factory=dict)
     ceiling: Path | None = None
 
@@ -169,6 +180,9 @@ class Git:
             found["GIT_DIR"] = str(self.git_dir)
             if self.work_tree is not None:
                 found["GIT_WORK_TREE"] = str(self.work_tree)
+            if self.common_dir is not None:
+                # A file in the git directory could name that of another repository.
+                found["GIT_COMMON_DIR"] = str(self.common_dir)
         if self.ceiling is not None:
             found["GIT_CEILING_DIRECTORIES"] = str(self.ceiling)
         config = {**_CONFIG, **self.config}
@@ -198,8 +212,15 @@ async def _program() -> str:
     return program
 
 
-async def without_own_programs(git: Git) -> dict[str, str]:
-    """Return configuration with which no filter and no merge driver of a repository's own configuration runs."""
+async def own_programs_off(git: Git) -> Git:
+    """Return git with configuration with which no filter and no merge driver of the repository's own configuration runs.
+
+    Parts of that hold for one git directory or one branch only. Raises GitFailed.
+    """
+    return replace(git, config={**git.config, **await _without_own_programs(git)})
+
+
+async def _without_own_programs(git: Git) -> dict[str, str]:
     output = await git("config", "--list", "--includes", "--show-scope", "--name-only", "-z")
     fields = output.fields
     found: dict[str, str] = {}
@@ -214,6 +235,9 @@ async def without_own_programs(git: Git) -> dict[str, str]:
         elif section.lower() == "merge" and variable.lower() == "driver":
             # An empty command would succeed, and leave out one side. This one fails: the file is a conflict.
             found[key] = "false"
+        elif section.lower() == "hook":
+            # Versions of git since 2.54 have hooks in the configuration.
+            found[f"hook.{name}.enabled"] = "false"
     return found
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,9 +37,8 @@ async def source_of(folder: Path, ceiling: Path) -> Source:
         # It is in responses and in the store, and in files of git that have one path a line.
         raise _refused(folder, "has a name with control characters, or one that is not UTF-8", "rename it")
     try:
-        bare, inside, repository = (
-            await git("rev-parse", "--path-format=absolute", "--is-bare-repository", "--is-inside-work-tree", "--git-common-dir")
-        ).text.split("\n", 2)
+        asked = ("--is-bare-repository", "--is-inside-work-tree", "--git-dir", "--git-common-dir")
+        bare, inside, git_dir, repository = (await git("rev-parse", "--path-format=absolute", *asked)).text.split("\n", 3)
     except GitFailed as error:
         hint = "choose a folder of a repository, or run `git init` and commit there"
         problem = "is in no git repository" if "not a git repository" in str(error) else f"cannot be used by git ({error})"
@@ -47,6 +49,9 @@ async def source_of(folder: Path, ceiling: Path) -> Source:
         raise _refused(folder, "is the inside of a repository's .git", "choose the folder with its files")
     try:
         top = Path((await git("rev-parse", "--path-format=absolute", "--show-toplevel")).text)
+        if unsafe := await problem_of_repository(top, Path(git_dir), Path(repository)):
+            raise _refused(folder, unsafe, "choose a folder of another repository")
+        git = Git(folder, Path(git_dir), top, Path(repository))
         commit = (await git("rev-parse", "--verify", "--quiet", "HEAD^{commit}")).text
     except GitFailed as error:
         raise _refused(folder, "is in a repository without a commit", "commit something first") from error
@@ -55,6 +60,57 @@ async def source_of(folder: Path, ceiling: Path) -> Source:
         raise _refused(folder, f"is not in {str(top)!r}, where git has the files of its repository", "choose a folder there")
     subfolder = "" if folder == top else str(folder.relative_to(top))
     return Source(Path(repository), top, subfolder, commit, branch or None)
+
+
+async def problem_of_repository(top: Path, git_dir: Path, common_dir: Path) -> str | None:
+    """Return why git is not to work in a folder with this git directory; None if the two name each other.
+
+    An agent that writes in `top` can name any git directory there, and one that writes in a git directory any folder. What it
+    can neither read nor write does not name its folder.
+    """
+    found = await asyncio.to_thread(_problem_of_links, top, git_dir, common_dir)
+    if found is None and git_dir != top / ".git" and git_dir == common_dir:
+        # Of a submodule, or by --separate-git-dir.
+        file = str(git_dir / "config")
+        named = (await Git(git_dir)("config", "--file", file, "core.worktree", ok=(0, 1))).text
+        if not named or await asyncio.to_thread(os.path.realpath, git_dir / named) != str(top):
+            found = (
+                f"has its repository in {git_dir}, which does not name that folder; if it is yours, run "
+                f"`git -C {shlex.quote(str(top))} config core.worktree {shlex.quote(str(top))}`"
+            )
+    return found
+
+
+_PARTS = ("HEAD", "config", "config.worktree", "index", "info", "logs", "objects", "packed-refs", "refs", "reftable", "worktrees")
+"""What a repository has in its git directory."""
+
+
+def _problem_of_links(top: Path, git_dir: Path, common_dir: Path) -> str | None:
+    """Return the problem of a git directory that is named by links, or by files of one line."""
+    for path in (common_dir, git_dir):
+        if os.path.realpath(path) != str(path):
+            return f"has its repository behind a symbolic link, in {os.path.realpath(path)}"
+        for part in _PARTS:
+            if (path / part).is_symlink():
+                return f"has a repository with a part elsewhere: {path / part} is a symbolic link"
+    if git_dir == top / ".git":
+        return None if common_dir == git_dir else f"has a repository with parts in {common_dir}"
+    if _line_of(top / ".git", "gitdir: ") != str(git_dir):
+        return f"is in {top}, whose .git does not name the repository {git_dir}"
+    if git_dir == common_dir:
+        return None
+    if git_dir.parent != common_dir / "worktrees" or _line_of(git_dir / "gitdir", "") != str(top / ".git"):
+        return f"is in {top}, which the repository {common_dir} does not know as a worktree; run `git worktree repair` there"
+    return None
+
+
+def _line_of(file: Path, prefix: str) -> str | None:
+    """Return the path that a file of git names, with links resolved; None if it names none."""
+    try:
+        text = file.read_text()
+    except (OSError, ValueError):
+        return None
+    return os.path.realpath(file.parent / text.removeprefix(prefix).strip()) if text.startswith(prefix) else None
 
 
 def _refused(folder: Path, problem: str, hint: str) -> BadRequest:

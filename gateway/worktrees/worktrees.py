@@ -6,11 +6,11 @@ A row in the store comes before anything in the repository, and goes after it: w
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 import re
 import shutil
-import stat
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -19,12 +19,13 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
 
+from drivers.runtime.confined_files import make_folder, make_writable
 from gateway.errors import AgentProblem, Conflict, GatewayError, NotFound
 from gateway.private_files import private_directory
 from gateway.store import Store, WorktreeRecord
 from gateway.worktrees.checkout import Checkout
-from gateway.worktrees.git import CHECKOUT_SECONDS, Git, GitFailed, conflict, without_own_programs
-from gateway.worktrees.source import Source, source_of
+from gateway.worktrees.git import CHECKOUT_SECONDS, Git, GitFailed, conflict, own_programs_off
+from gateway.worktrees.source import Source, problem_of_repository, source_of
 
 log = logging.getLogger(__name__)
 
@@ -107,7 +108,7 @@ class Worktrees:
             record = await self._add(record, commit)
             if tree is not None:
                 await (await Checkout.opened(record)).restore(tree)
-            await asyncio.to_thread(Path(found.folder).mkdir, parents=True, exist_ok=True)
+            await asyncio.to_thread(_make_folder, found)
         except BaseException as error:
             await asyncio.shield(self.discard(session_id))
             if isinstance(error, GitFailed):
@@ -160,7 +161,7 @@ class Worktrees:
             await self._add(record, commit)
         except GitFailed as error:
             raise conflict(f"git cannot create the worktree {found.path} again", error) from error
-        await asyncio.to_thread(Path(found.folder).mkdir, parents=True, exist_ok=True)
+        await asyncio.to_thread(_make_folder, found)
 
     def _place(self, session_id: str, source: Source) -> SessionWorktree:
         short = session_id.removeprefix("sess_")[:ID_LENGTH]
@@ -175,16 +176,20 @@ class Worktrees:
             git = await _shared_git(record)
             known = await git.succeeds("rev-parse", "--verify", "--quiet", f"refs/heads/{record.branch}")
             # With the force, git takes the path of a worktree that it knows and that is gone.
-            options = ["--force", "--quiet"]
+            options = ["--force", "--quiet", "--no-checkout"]
             on = ["--", record.path, record.branch] if known else ["--no-track", "-b", record.branch, "--", record.path, commit]
             if known and (used := await _folder_with(git, record.branch)) not in (None, record.path):
                 raise GitFailed(f"its branch {record.branch!r} is checked out in {used}; check out another one there", 128)
-            await git("worktree", "add", *options, *on, seconds=CHECKOUT_SECONDS)
-            # Read before an agent can change it.
-            text = await asyncio.to_thread((Path(record.path) / ".git").read_text)
-        git_dir = str(Path(text.removeprefix("gitdir:").strip()))
-        await self._store.worktrees.update(record.session_id, git_dir=git_dir)
-        return replace(record, git_dir=git_dir)
+            await git("worktree", "add", *options, *on)
+            try:
+                # Read before an agent can change it.
+                git_dir = await asyncio.to_thread(_git_dir_of, Path(record.path))
+                await _check_out(record, git_dir)
+            except BaseException:
+                await asyncio.shield(asyncio.to_thread(_remove_tree, Path(record.path)))
+                raise
+        await self._store.worktrees.update(record.session_id, git_dir=str(git_dir))
+        return replace(record, git_dir=str(git_dir))
 
     # -- finding ----------------------------------------------------------------------------------------------------------
 
@@ -353,8 +358,24 @@ def no_worktree(session_id: str) -> NotFound:
 async def _shared_git(record: WorktreeRecord) -> Git:
     """Git in what the worktrees of a repository share. Raises GitFailed."""
     repository = Path(record.repository)
-    git = Git(repository, repository)
-    return replace(git, config=await without_own_programs(git))
+    return await own_programs_off(Git(repository, repository, common_dir=repository))
+
+
+def _git_dir_of(path: Path) -> Path:
+    return Path(os.path.realpath(path / (path / ".git").read_text().removeprefix("gitdir:").strip()))
+
+
+async def _check_out(record: WorktreeRecord, git_dir: Path) -> None:
+    """Write the files of a new worktree. Raises GitFailed, and Conflict if its git directory is not in the repository.
+
+    Apart from `git worktree add`, since the repository's configuration may have parts that hold for this git directory or this
+    branch only. They name filters, too.
+    """
+    path, repository = Path(record.path), Path(record.repository)
+    if problem := await problem_of_repository(path, git_dir, repository):
+        raise Conflict(f"{path} {problem}")
+    git = await own_programs_off(Git(path, git_dir, path, repository))
+    await git("reset", "--hard", "--quiet", seconds=CHECKOUT_SECONDS)
 
 
 async def _has_branch(record: WorktreeRecord) -> bool:
@@ -379,26 +400,37 @@ async def _folder_with(git: Git, branch: str) -> str | None:
 def _is_there(worktree: SessionWorktree) -> bool:
     """Whether the folder of a worktree is there; its working folder is then, too. Raises Conflict for another folder."""
     if os.path.exists(os.path.join(worktree.path, ".git")):
-        os.makedirs(worktree.folder, exist_ok=True)
+        _make_folder(worktree)
         return True
     if os.path.exists(worktree.path):
         raise Conflict(f"{worktree.path} is no git worktree any more, its .git is gone; move it away, and send this again")
     return False
 
 
+def _make_folder(worktree: SessionWorktree) -> None:
+    """Create the working folder in a worktree. Raises Conflict where a link of the repository's or of an agent's is in the way."""
+    try:
+        make_folder(Path(worktree.path), os.path.relpath(worktree.folder, worktree.path))
+    except OSError as error:
+        reason = "its path has a symbolic link" if error.errno == errno.ELOOP else error.strerror
+        raise Conflict(f"the working folder {worktree.folder} cannot be created: {reason}") from error
+
+
 def _remove_tree(path: Path) -> None:
-    """Remove a folder with all that is in it, also where folders have lost their write permission. Raises OSError."""
+    """Remove a folder with all that is in it, also where folders have lost their write permission. Raises OSError.
 
-    def make_writable(function: Callable[..., Any], failed: str, _: object) -> None:
-        folder = os.path.dirname(failed)
-        os.chmod(folder, stat.S_IRWXU)
-        if os.path.isdir(failed) and not os.path.islink(failed):
-            os.chmod(failed, stat.S_IRWXU)
-            shutil.rmtree(failed)
-        else:
-            os.unlink(failed)
-
+    An agent's process may still change what is in it: no link is followed.
+    """
     if path.is_symlink():
         path.unlink()
-    elif path.exists():
-        shutil.rmtree(path, onerror=make_writable)
+        return
+    for attempt in range(2):
+        with suppress(FileNotFoundError):
+            try:
+                shutil.rmtree(path)
+            except PermissionError:
+                if attempt:
+                    raise
+                make_writable(path)
+                continue
+        return

@@ -79,6 +79,18 @@ class Gemini:
         return [tool["name"] for group in self.last_request().get("tools", []) for tool in group["functionDeclarations"]]
 
 
+def agent_config(home: Path, work: Path, model: str) -> dict[str, Any]:
+    """The configuration of the agent with this home folder, and the model server at the URL `model`."""
+    env = {
+        "HOME": str(home),
+        "PATH": f"{PROGRAM.parent}:{os.environ['PATH']}",
+        "GEMINI_API_KEY": KEY,
+        "GOOGLE_GEMINI_BASE_URL": model,
+    }
+    # Its own modes, which are the default for editors, are tested in test_gemini_modes.py.
+    return {"driver": "gemini", "cwd": str(work), "env": env, "options": {"mode": "ask"}}
+
+
 @pytest.fixture
 async def gemini(tmp_path: Path) -> AsyncIterator[Gemini]:
     """A home folder for the CLI. No process may use it after the test, when its gateways are stopped."""
@@ -87,15 +99,7 @@ async def gemini(tmp_path: Path) -> AsyncIterator[Gemini]:
     for folder in (home, work):
         folder.mkdir()
     async with model_server(SCENARIOS) as model:
-        env = {
-            "HOME": str(home),
-            "PATH": f"{PROGRAM.parent}:{os.environ['PATH']}",
-            "GEMINI_API_KEY": KEY,
-            "GOOGLE_GEMINI_BASE_URL": model.url,
-        }
-        # Its own modes, which are the default for editors, are tested in test_gemini_modes.py.
-        agent = {"driver": "gemini", "cwd": str(work), "env": env, "options": {"mode": "ask"}}
-        found = Gemini(home, work, tmp_path, model, agent)
+        found = Gemini(home, work, tmp_path, model, agent_config(home, work, model.url))
         yield found
         await tear_down(home, found.daemons)
 

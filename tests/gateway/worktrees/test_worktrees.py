@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -121,6 +122,21 @@ async def test_commit_and_fast_forward(client: httpx.AsyncClient, repository: Pa
     assert (repository / "new.txt").read_text() == "new\n"
     assert git(repository, "status", "--porcelain") == ""
     assert (await state_of(client, session))["files"] == []
+
+
+async def test_change_within_the_second_of_the_checkout_is_seen(client: httpx.AsyncClient, repository: Path) -> None:
+    """Of the same size: git knows by the time of the index that such a file may have changed since."""
+    git(repository, "config", "core.trustctime", "false")
+    session = await new_session(client)
+    folder, past = await folder_of(client, session), (1_600_000_000, 1_600_000_000)
+    os.utime(folder / "a.txt", past)
+    git(folder, "status")
+    (folder / "a.txt").write_text("two\n")
+    os.utime(folder / "a.txt", past)
+    os.utime(git(folder, "rev-parse", "--absolute-git-dir") + "/index", past)
+    state = await state_of(client, session)
+    assert ([one["path"] for one in state["files"]], state["uncommitted"]) == (["a.txt"], ["a.txt"])
+    assert (await client.post(f"{BASE}/worktrees/{session}/commit", json={"message": "c"})).status_code == 201
 
 
 async def test_commit_needs_an_author(
