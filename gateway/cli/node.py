@@ -47,7 +47,7 @@ def node(context: click.Context, config: Path | None, data_dir: Path | None) -> 
 def list_nodes(
     group: _GroupOptions, config: Path | None, data_dir: Path | None, host: str | None, port: int | None, as_json: bool
 ) -> None:
-    """List the nodes: id, state, address, live agents of how many, sessions, version, labels. The node that is asked has a *."""
+    """List the nodes: id, state, address, live agents of how many, sessions, versions, labels. The node that is asked has a *."""
     with config_errors():
         found = _nodes(load_settings(config or group[0], data_dir or group[1], host, port))
     rows = [_row(one) for one in found]
@@ -125,4 +125,5 @@ def _ask(settings: Settings, method: str, path: str) -> dict[str, Any]:
 def _row(one: dict[str, Any]) -> tuple[str, ...]:
     load = f"{one['liveAgents']}/{one['agentSlots']} agents"
     name = one["id"] + (" *" if one["own"] else "")
-    return name, one["state"], one["address"], load, f"{one['sessions']} sessions", one["version"], " ".join(one["labels"])
+    version = f"{one['version']} (store {one['storeVersion']})"
+    return name, one["state"], one["address"], load, f"{one['sessions']} sessions", version, " ".join(one["labels"])

@@ -18,10 +18,13 @@ _LIMITS = {"turns_per_key", "sessions_per_key"}
 
 def configuration_digests(settings: Settings, keys: Sequence[str], encryption_key: str) -> dict[str, str]:
     """Return the digests of the configuration of a node, by what people call it. `keys` are its default keys."""
-    agents = {name: agent.model_dump(mode="json", include=_OF_POLICY) for name, agent in sorted(settings.agents.items())}
+    # Without defaults: a setting that only one of two versions of the program knows is no difference unless it is used.
+    chosen = sorted(settings.agents.items())
+    agents = {name: agent.model_dump(mode="json", include=_OF_POLICY, exclude_defaults=True) for name, agent in chosen}
     # A plain hash of a key that a person has chosen could be found out by guessing.
     known = hmac.digest(encryption_key.encode(), to_json(sorted(keys)), "sha256").hex()
     limits = settings.limits.model_dump(mode="json", include=_LIMITS)
+    agents = {name: policy for name, policy in agents.items() if policy}
     return {"policy": _digest(agents), "default keys": known, "limits of a key": _digest(limits)}
 
 

@@ -32,6 +32,7 @@ MAX_CLOCK_DIFFERENCE = 300
 EMPTY_BODY = hashlib.sha256(b"").hexdigest()
 
 _SIGNATURE = re.compile(r"v1 ([A-Za-z0-9._-]{1,64}) (\d{1,12}) ([0-9a-f]{32}) ([0-9a-f]{64}) ([0-9a-f]{64})", re.ASCII)
+_OTHER_VERSION = re.compile(r"v(?!1 )\d{1,3} ", re.ASCII)
 _REQUEST, _ANSWER = "portico node request v1", "portico node answer v1"
 
 
@@ -81,6 +82,11 @@ class NodeKeys:
         Raises Unauthorized, also for a signature that came before.
         """
         match = _SIGNATURE.fullmatch(signature)
+        if match is None and _OTHER_VERSION.match(signature):
+            raise Unauthorized(
+                f"Portico-Node: a signature of the kind {signature.split()[0]!r}, which this version of portico does not know; "
+                "the node that has sent it is too new: upgrade this one"
+            )
         if match is None:
             raise Unauthorized("Portico-Node: not a signature; only nodes of this cluster send this header")
         node, sent, nonce, digest, mac = match.groups()

@@ -290,7 +290,23 @@ class Sessions:
         if not caller.sees(found.owner):
             raise _none(session_id)
         bind_session_id(found.id, found.redactor)
+        if node.directory.draining and not reading:
+            await self._move(node, found)
         return found
+
+    async def _move(self, node: Node, session: Session) -> None:
+        """Release a session that is not at work, and raise SessionElsewhere, for a node that is drained.
+
+        A session that is always at work when the node releases what is unused would never leave it.
+        """
+        chosen = node.directory.choose(session.agent.name, session.config.options.get(CWD.name))
+        if chosen is None:
+            return
+        await self._drain(session)
+        if session.lease is not None and session.is_unused:
+            node.followed.add(session.log, session.lease)
+            await session.lease.release()
+            raise await node.directory.elsewhere(chosen, session.id)
 
     async def _leased(self, node: Node, caller: Caller, session_id: str) -> Session:
         """The session, whose lease this node has then. Raises SessionElsewhere."""

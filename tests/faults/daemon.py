@@ -82,7 +82,8 @@ class Client(httpx.AsyncClient):
 class Daemon:
     """`portico serve` with the faulty agents. `faults` runs it by the launcher, which reads the file `faults.json`.
 
-    `traced`: its writes are recorded. `command` is a program with arguments that runs the command line that follows.
+    `traced`: its writes are recorded. `command` is a program with arguments that runs the command line that follows. `source` is
+    the folder of another version of the project.
     """
 
     home: Path
@@ -91,6 +92,7 @@ class Daemon:
     faults: bool = False
     traced: bool = True
     command: Sequence[str] = ()
+    source: Path | None = None
     url: str = ""
     process: asyncio.subprocess.Process | None = None
     starts: int = 0
@@ -154,7 +156,8 @@ class Daemon:
         with self.log.open("ab") as log:
             self.process = await asyncio.create_subprocess_exec(
                 *self.command, sys.executable, "-m", module, "serve", "--config", str(self.config),
-                stdout=asyncio.subprocess.PIPE, stderr=log, cwd=ROOT, env=self._environment(), start_new_session=True,
+                stdout=asyncio.subprocess.PIPE, stderr=log, cwd=self.source or ROOT, env=self._environment(),
+                start_new_session=True,
             )  # fmt: skip
 
     async def start(self) -> Daemon:
@@ -174,6 +177,8 @@ class Daemon:
     def _environment(self) -> dict[str, str]:
         env = {"PATH": os.environ["PATH"], "HOME": str(self.home / "user"), "LANG": "C.UTF-8", "PYTHONPATH": str(DRIVER)}
         env["PYTHONFAULTHANDLER"] = "1"
+        if self.source is not None:
+            env["PYTHONPATH"] = os.pathsep.join(map(str, (self.source, DRIVER, ROOT)))
         # Its open files are counted.
         env["PORTICO_ALLOW_INSPECTION"] = "1"
         if self.faults:

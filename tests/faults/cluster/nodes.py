@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import httpx
 import psycopg
 
 from gateway.store.notifications import CHANNEL
@@ -65,8 +66,9 @@ class Cluster:
     def query(self, statement: str) -> list[tuple[Any, ...]]:
         return self.server.execute(statement, self.database)
 
-    async def start(self, name: str) -> None:
-        """Start a node, or start it again."""
+    async def start(self, name: str, source: Path | None = None) -> None:
+        """Start a node, or start it again, of this version or of that of another source tree. Raises RuntimeError."""
+        self.nodes[name].source = source
         await self.nodes[name].start()
         self.ids[name] = (self.nodes[name].data / "instance-id").read_text().strip()
 
@@ -74,12 +76,22 @@ class Cluster:
         """How many leases a node has, expired ones included."""
         return int(self.query(f"SELECT count(*) FROM leases WHERE node = '{self.ids[name]}' AND expires_at > 0")[0][0])
 
+    async def drain(self, name: str, http: httpx.AsyncClient) -> float:
+        """Have another node drain this one, and wait until it has no leases. Return the seconds. Raises RuntimeError."""
+        began = time.monotonic()
+        other = next(node for key, node in self.nodes.items() if key != name)
+        answer = await http.post(f"{other.url}/v1/nodes/{self.ids[name]}/drain")
+        if answer.status_code != 200:
+            raise RuntimeError(f"the node {name} is not drained: {answer.status_code} {answer.text}")
+        await self.taken_over(name)
+        return time.monotonic() - began
+
     async def taken_over(self, name: str) -> float:
-        """Wait until other nodes have all leases of this one. Return the seconds. Raises RuntimeError."""
+        """Wait until this node has no leases any more. Return the seconds. Raises RuntimeError."""
         began = time.monotonic()
         while await asyncio.to_thread(self.leases, name):
             if time.monotonic() - began > TAKEOVER_SECONDS:
-                raise RuntimeError(f"{self.leases(name)} leases of the node {name} are not taken over")
+                raise RuntimeError(f"the node {name} has {self.leases(name)} leases still")
             await asyncio.sleep(0.25)
         return time.monotonic() - began
 
@@ -108,27 +120,27 @@ class Cluster:
 
 
 @asynccontextmanager
-async def run_cluster(home: Path) -> AsyncIterator[Cluster]:
-    """Run three nodes over one PostgreSQL."""
+async def run_cluster(home: Path, source: Path | None = None) -> AsyncIterator[Cluster]:
+    """Run three nodes over one PostgreSQL, of this version or of that of another source tree."""
     server = await asyncio.to_thread(PostgresqlServer)
     try:
-        cluster = Cluster(home, server, await asyncio.to_thread(server.create_database))
+        cluster = Cluster(home, server, await asyncio.to_thread(server.create_empty_database))
         cluster.work.mkdir()
         (cluster.work / "processes.log").touch()
         (home / "encryption-key").write_text(ENCRYPTION_KEY)
         (home / "node-keys").write_text(NODE_KEY)
-        statements = [WATCH] + [
-            f"CREATE CONSTRAINT TRIGGER watch AFTER INSERT OR UPDATE ON {table} DEFERRABLE INITIALLY DEFERRED "
-            f"FOR EACH ROW EXECUTE FUNCTION watch('{column}')"
-            for table, column in WATCHED.items()
-        ]
-        await asyncio.to_thread(cluster.query, ";".join(statements))
         async with AsyncExitStack() as stack:
             for name, skew in SKEWS.items():
                 daemon = Daemon(home / name, faults=True, traced=False, tables=_tables(cluster, name))
                 cluster.nodes[name] = await stack.enter_async_context(closing(daemon))
                 daemon.inject(clock=skew)
-            await asyncio.gather(*(cluster.start(name) for name in SKEWS))
+            await asyncio.gather(*(cluster.start(name, source) for name in SKEWS))
+            statements = [WATCH] + [
+                f"CREATE CONSTRAINT TRIGGER watch AFTER INSERT OR UPDATE ON {table} DEFERRABLE INITIALLY DEFERRED "
+                f"FOR EACH ROW EXECUTE FUNCTION watch('{column}')"
+                for table, column in WATCHED.items()
+            ]
+            await asyncio.to_thread(cluster.query, ";".join(statements))
             rows = ",".join(f"('{name}','{node}')" for name, node in cluster.ids.items())
             await asyncio.to_thread(cluster.query, f"INSERT INTO watched_nodes VALUES {rows}")
             yield cluster

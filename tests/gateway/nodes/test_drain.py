@@ -55,6 +55,30 @@ async def test_a_drained_node_keeps_what_is_at_work_and_nothing_else(tmp_path: P
         assert a.node.leases.all == []
 
 
+async def test_the_next_turn_of_a_session_leaves_a_drained_node(tmp_path: Path, write_scenario: WriteScenario) -> None:
+    """A client whose turns follow each other at once does not keep its session there until the node looks at it."""
+    scenario = write_scenario([{"text": "working"}, {"wait_for_file": "go"}])
+    async with run_nodes(tmp_path, "a", "b") as (a, b):
+        session, waits = await a.create("script", scenario=scenario), await create_waiting(a, write_scenario)
+        turn = await begin(session)
+        await until(turn, "working")
+        await b.gateway.store.nodes.drain(a.id)
+        await a.node.beat()
+        assert await a.get(session.id) is session, "it is at work"
+        (tmp_path / "scenes" / "go").touch()
+        await rest(turn)
+        read = await a.get(session.id, reading=True)
+        for found in (session, waits):
+            with pytest.raises(SessionElsewhere) as elsewhere:
+                await a.get(found.id)
+            assert elsewhere.value.node_id == b.id and found.live is None
+        assert a.node.leases.all == []
+        await b.node.beat()
+        assert await say(await b.get(session.id))
+        await a.node.followed.poll()
+        assert len(await read.log.read(0)) > len(await rest(turn))
+
+
 async def test_a_shutdown_releases_the_leases_and_removes_the_node(tmp_path: Path, write_scenario: WriteScenario) -> None:
     scenario = write_scenario([{"text": "working"}, {"hang": True}])
     async with run_nodes(tmp_path, "b") as (b,):

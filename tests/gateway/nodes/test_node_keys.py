@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
@@ -79,7 +80,7 @@ def test_no_part_of_a_signature_can_be_changed(part: int) -> None:
         check(b, sent, signature=" ".join(parts))
 
 
-@pytest.mark.parametrize("text", ["", "v1", "v2 a 1 2 3 4", "v1 a b c d e", "Bearer x", "v1 " + "a" * 65, "v1 ä 1 2 3 4", "v1\n"])
+@pytest.mark.parametrize("text", ["", "v1", "v a 1 2 3 4", "v1 a b c d e", "Bearer x", "v1 " + "a" * 65, "v1 ä 1 2 3 4", "v1\n"])
 def test_what_is_no_signature_is_refused(text: str) -> None:
     b, sent = NodeKeys("b", [OLD]), signed(NodeKeys("a", [OLD]))
     with pytest.raises(Unauthorized, match="not a signature"):
@@ -204,3 +205,16 @@ def test_keys_are_in_the_environment_or_in_a_file(tmp_path: Path) -> None:
 def test_agents_in_a_sandbox_cannot_read_the_key_file(tmp_path: Path) -> None:
     settings = Settings(node=NodeSettings(key_file=str(tmp_path / "keys")))
     assert tmp_path / "keys" in settings.secret_paths
+
+
+def test_a_signature_of_a_newer_kind_says_what_to_do() -> None:
+    a, b = NodeKeys("a", [OLD]), NodeKeys("b", [OLD])
+    sent = signed(a)
+    with pytest.raises(Unauthorized, match=r"of the kind 'v2', which this version of portico does not know.* upgrade this one"):
+        check(b, sent, signature=f"v2 {sent.signature[3:]} more")
+    assert check(b, sent).node == "a"
+
+
+def test_what_a_newer_node_says_of_a_caller_besides_is_ignored() -> None:
+    fields = {"name": "ci", "all_sessions": False, "any_folder": True, "new": {"x": 1}}
+    assert decode_caller(base64.urlsafe_b64encode(json.dumps(fields).encode()).decode()) == Caller("ci", False, True)
