@@ -371,10 +371,10 @@ class Database:
             try:
                 return self._write(all_of_them, _changed(group))
             except BaseException as error:
-                # Each of them would wait for the lock again. A commit that failed may be stored all the same, but not if the disk
-                # is full: the frame of the write-ahead log that makes it one is written last. A smaller write may have space.
-                locked, full = (_is(kind, error) for kind in (self._backend.is_locked, self._backend.is_full))
-                if locked or self._backend.is_lost(error) or (committing and not full):
+                # Each of them would wait for the lock again. A commit that failed may be stored all the same. If it is not, one
+                # write may be the cause: where the disk is full, a smaller one may have space.
+                locked, rolled_back = (_is(kind, error) for kind in (self._backend.is_locked, self._backend.is_rolled_back))
+                if locked or self._backend.is_lost(error) or (committing and not rolled_back):
                     return [(None, error)] * len(group)
         return [self._outcome(write) for write in group]
 

@@ -65,6 +65,9 @@ class IdempotencyKeyRepository:
 def insert_key(connection: Connection, record: KeyRecord) -> None:
     """Stores a key within a transaction. Raises KeyStored if it is stored already."""
     try:
-        _INSERT.execute(connection, {**asdict(record), "created_at": time.time()})
+        _INSERT.execute(connection, {**asdict(record), "created_at": time.time()}, deferred=False)
     except IntegrityError as error:
+        # It may be that of a statement before, which was deferred.
+        if schema.idempotency_keys.name not in str(error.orig):
+            raise
         raise KeyStored from error

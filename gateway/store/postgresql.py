@@ -20,6 +20,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from gateway.errors import ConfigError
 from gateway.store.postgresql_notifications import Notifications
+from gateway.store.prepared import DEFERRED
 from gateway.store.schema import VERSION
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ CREATE TABLE IF NOT EXISTS store_writers (
 """
 _FORGET_WRITERS = "DELETE FROM store_writers WHERE at < now() - interval '30 days'"
 _BEGIN = (
-    "BEGIN; INSERT INTO store_writers AS w VALUES ('{writer}', {number}, now()) "
+    "INSERT INTO store_writers AS w VALUES (%s, %s, now()) "
     "ON CONFLICT (id) DO UPDATE SET last_commit = excluded.last_commit, at = excluded.at"
 )
 
@@ -84,6 +85,8 @@ class PostgresqlBackend:
 
     def __init__(self, url: URL) -> None:
         driver()
+        from gateway.store.postgresql_pipeline import WritePipeline
+
         self.name = url.set(drivername="postgresql").render_as_string(hide_password=True)
         given = {name: value for name, value in CONNECT_ARGUMENTS.items() if name not in url.query}
         # Messages do not belong in a log, which is where the values of a failing statement would be written.
@@ -91,6 +94,7 @@ class PostgresqlBackend:
             url, hide_parameters=True, isolation_level="AUTOCOMMIT", use_native_hstore=False, connect_args=given
         )
         event.listen(self.engine, "connect", _on_connect)
+        WritePipeline(_BEGIN).install(self.engine)
         self._writer = uuid4().hex
         self._number = self._last_number = 0
         self._claim: str | None = None
@@ -158,8 +162,7 @@ class PostgresqlBackend:
                 connection.exec_driver_sql(NODE_SETTINGS).close()
             self._claimed = connected
         self._number = self._last_number + 1
-        # All of it is one message to the server.
-        connection.exec_driver_sql(_BEGIN.format(writer=self._writer, number=self._number)).close()
+        connection.exec_driver_sql(_BEGIN, (self._writer, self._number), DEFERRED).close()
 
     def before_commit(self, connection: Connection) -> Any:
         return None
@@ -211,8 +214,9 @@ class PostgresqlBackend:
     def is_conflict(self, error: BaseException | None) -> bool:
         return _sqlstate(error) in ("40P01", "40001")
 
-    def is_full(self, error: BaseException | None) -> bool:
-        return _sqlstate(error) == "53100"
+    def is_rolled_back(self, error: BaseException | None) -> bool:
+        # The server has answered, to the commit or to a statement that was deferred until then.
+        return _sqlstate(error) != ""
 
     def is_lost(self, error: BaseException) -> bool:
         if not isinstance(error, DBAPIError):

@@ -9,6 +9,11 @@ from sqlalchemy import Connection, Insert, Table, bindparam, insert
 from sqlalchemy.engine import Dialect
 from sqlalchemy.sql.dml import UpdateBase
 
+DEFERRED = {"deferred": True}
+"""The execution option of a statement whose result nobody asks for. In a transaction that writes, PostgreSQL gets it together
+with the next one that needs an answer, or with the commit: that one raises its errors.
+"""
+
 
 class PreparedStatement:
     """An insert or update whose values are all named parameters, as SQL text for each dialect.
@@ -22,11 +27,15 @@ class PreparedStatement:
         self._statement = statement.inline() if isinstance(statement, Insert) else statement
         self._compiled: dict[str, tuple[str, Sequence[str] | None, Mapping[str, Any]]] = {}
 
-    def execute(self, connection: Connection, parameters: Mapping[str, Any]) -> None:
-        """Executes the statement with a value for each parameter. Values must be of types that the driver takes."""
+    def execute(self, connection: Connection, parameters: Mapping[str, Any], *, deferred: bool = True) -> None:
+        """Executes the statement with a value for each parameter. Values must be of types that the driver takes.
+
+        If it is deferred, its errors may be raised by a later statement or the commit of the transaction.
+        """
         text, names, constants = self.compiled(connection.dialect)
         values = {**constants, **parameters}
-        connection.exec_driver_sql(text, values if names is None else tuple(values[name] for name in names)).close()
+        given = values if names is None else tuple(values[name] for name in names)
+        connection.exec_driver_sql(text, given, DEFERRED if deferred else None).close()
 
     def compiled(self, dialect: Dialect) -> tuple[str, Sequence[str] | None, Mapping[str, Any]]:
         """Returns the text, the names of its parameters in order (None if the text has them), and the values of constants."""

