@@ -43,9 +43,9 @@ async def fanout(quick: bool) -> list[Figure]:
 async def _together(repeats: int) -> list[Figure]:
     """Run turns in 32 sessions at once, with live agents and with agents that are started, and the same of the floor."""
     async with portico(live_agents=2 * SESSIONS) as daemon, floor("script") as bare, AsyncExitStack() as stack:
-        to_daemon = await _connected(daemon, SESSIONS, stack)
-        to_floor = await _connected(bare, SESSIONS, stack)
-        ids = await _sessions(to_daemon, "script")
+        to_daemon = await connected(daemon, SESSIONS, stack)
+        to_floor = await connected(bare, SESSIONS, stack)
+        ids = await sessions_with_agents(to_daemon, "script")
         await to_floor[0].request("POST", "/warm", {"count": SESSIONS})
         sides: list[tuple[list[Connection], RunTurn, Callable[[bytes, int], int]]] = [
             (to_daemon, lambda to: turn(to, ids[to], "fan"), check),
@@ -56,7 +56,7 @@ async def _together(repeats: int) -> list[Figure]:
         times: list[list[float]] = [[] for _ in sides]
         for _ in range(repeats + 1):
             for samples, (connections, run_turn, check_body) in zip(times, sides, strict=True):
-                took, answers = await _at_once(connections, run_turn, check_body)
+                took, answers = await at_once(connections, run_turn, check_body)
                 samples.append(took)
                 if run_turn is sides[2][1]:
                     # So that the next round has free slots: what is measured is the start of agents, not their end.
@@ -81,8 +81,8 @@ async def _together(repeats: int) -> list[Figure]:
 async def _costs(sizes: Sequence[int], turns: int) -> list[Figure]:
     """Compare the daemon's CPU time and the time of an event between numbers of concurrent sessions with live agents."""
     async with portico(live_agents=2 * sizes[-1]) as daemon, AsyncExitStack() as stack:
-        connections = await _connected(daemon, sizes[-1], stack)
-        ids = await _sessions(connections, "script")
+        connections = await connected(daemon, sizes[-1], stack)
+        ids = await sessions_with_agents(connections, "script")
         cpu_each, wall_each = dict[int, list[float]](), dict[int, list[float]]()
         for size in sizes:
             cpu_each[size], wall_each[size] = [], []
@@ -90,7 +90,7 @@ async def _costs(sizes: Sequence[int], turns: int) -> list[Figure]:
             for _ in range(2):
                 before, took = daemon.cpu_seconds(), 0.0
                 for _ in range(rounds):
-                    took += (await _at_once(connections[:size], lambda to: turn(to, ids[to], "fan"), check))[0]
+                    took += (await at_once(connections[:size], lambda to: turn(to, ids[to], "fan"), check))[0]
                 # Writes to the store count, too.
                 await let_server_finish()
                 events = rounds * size * FAN
@@ -115,9 +115,9 @@ async def _ways(seconds: float) -> list[Figure]:
         floor("paced") as bare,
         AsyncExitStack() as stack,
     ):
-        to_daemon = await _connected(daemon, SESSIONS, stack)
-        to_floor = await _connected(bare, SESSIONS, stack)
-        ids = await _sessions(to_daemon, "echo", f"1 {INTERVAL}")
+        to_daemon = await connected(daemon, SESSIONS, stack)
+        to_floor = await connected(bare, SESSIONS, stack)
+        ids = await sessions_with_agents(to_daemon, "echo", f"1 {INTERVAL}")
         await to_floor[0].request("POST", "/warm", {"count": SESSIONS})
         ours = _delays(await asyncio.gather(*(turn(to, ids[to], prompt) for to in to_daemon)), count)
         await let_server_finish()
@@ -140,11 +140,11 @@ def _delays(answers: Sequence[Response], count: int) -> list[float]:
     return delays
 
 
-async def _connected(server: RunningServer, count: int, stack: AsyncExitStack) -> list[Connection]:
+async def connected(server: RunningServer, count: int, stack: AsyncExitStack) -> list[Connection]:
     return [await stack.enter_async_context(server.connect()) for _ in range(count)]
 
 
-async def _sessions(connections: Sequence[Connection], agent: str, text: str = "hello") -> dict[Connection, str]:
+async def sessions_with_agents(connections: Sequence[Connection], agent: str, text: str = "hello") -> dict[Connection, str]:
     """Create a session with a live agent on each connection."""
     ids = list[str]()
     for start in range(0, len(connections), AT_ONCE):
@@ -152,7 +152,7 @@ async def _sessions(connections: Sequence[Connection], agent: str, text: str = "
     return dict(zip(connections, ids, strict=True))
 
 
-async def _at_once(
+async def at_once(
     connections: Sequence[Connection], run_turn: RunTurn, check_body: Callable[[bytes, int], int]
 ) -> tuple[float, list[Response]]:
     """Run one turn on each connection. Return the wall time in seconds, and the responses. Raises InvalidEvents."""

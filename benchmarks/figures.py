@@ -38,6 +38,11 @@ class Figure:
         return self.value <= self.documented if self.at_most is not None else self.value >= self.documented
 
     @property
+    def is_goal(self) -> bool:
+        """Whether a bound is about speed or size, not about what must be exactly so."""
+        return self.at_least != self.at_most
+
+    @property
     def bound(self) -> str:
         if self.at_least is not None and self.at_least == self.at_most:
             return f"= {_short(self.at_least)}"
@@ -67,6 +72,11 @@ class Results:
     @property
     def ok(self) -> bool:
         return not self.failures and all(figure.ok for figures in self.figures.values() for figure in figures)
+
+    def drop_goals(self) -> None:
+        """Forget the bounds about speed and size."""
+        for figure in (figure for figures in self.figures.values() for figure in figures if figure.is_goal):
+            figure.at_least = figure.at_most = figure.documented = None
 
     def to_json(self) -> dict[str, Any]:
         measured = {name: {figure.name: figure.to_json() for figure in figures} for name, figures in self.figures.items()}

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -86,15 +88,23 @@ def environment(home: Path) -> dict[str, str]:
     return {"PATH": path, "HOME": str(home), "LANG": "C.UTF-8", "PYTHONPATH": str(ROOT), "PORTICO_API_KEY": KEY}
 
 
-def write_config(home: Path, limits: Mapping[str, float], durability: str = "sent-first") -> Path:
-    """Write a configuration whose `script` agent plays SCENARIO, with a free port and all data in `home`. Return its path."""
+def write_config(
+    home: Path, limits: Mapping[str, float], durability: str = "sent-first", node: tuple[int, str] | None = None
+) -> Path:
+    """Write a configuration whose `script` agent plays SCENARIO, with a free port and all data in `home`. Return its path.
+
+    With `node`, a port and the URL of a database, it is that of a node.
+    """
     scenes = home / "scenes"
     scenes.mkdir()
     (scenes / "bench.json").write_text(json.dumps(SCENARIO))
-    lines = ["[server]", f"data_dir = {json.dumps(str(home / 'data'))}", "port = 0", "linger = 0.0"]
-    lines += ["[store]", f"url = {json.dumps(store_url)}", f"durability = {json.dumps(durability)}", "[limits]"]
+    port, url = node or (0, store_url)
+    lines = ["[server]", f"data_dir = {json.dumps(str(home / 'data'))}", f"port = {port}", "linger = 0.0"]
+    lines += ["[store]", f"url = {json.dumps(url)}", f"durability = {json.dumps(durability)}", "[limits]"]
     lines += [f"{name} = {value}" for name, value in limits.items()]
     lines += ["[agents.script]", 'driver = "script"', f"cwd = {json.dumps(str(scenes))}", 'options = { scenario = "bench.json" }']
+    if node is not None:
+        lines += ["[node]", f'address = "http://127.0.0.1:{port}"']
     config = home / "portico.toml"
     config.write_text("\n".join(lines) + "\n")
     return config
@@ -123,6 +133,23 @@ async def portico(
         try:
             line = await first_line(process, home)
             yield RunningServer(int(line.rsplit(":", 1)[1]), psutil.Process(process.pid), KEY)
+        finally:
+            await asyncio.to_thread(stop, process)
+
+
+@asynccontextmanager
+async def cluster_node(url: str, module: str = "gateway", **limits: float) -> AsyncIterator[RunningServer]:
+    """Run a node of the cluster of a database of PostgreSQL."""
+    secrets = [f"PORTICO_NODE_KEYS={'n' * 32}", f"PORTICO_ENCRYPTION_KEY={base64.b64encode(bytes(32)).decode()}"]
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+    with tempfile.TemporaryDirectory(prefix="portico-bench-") as folder:
+        home = Path(folder)
+        process = start(["env", *secrets, *serve_command(write_config(home, limits, node=(port, url)), module)], home)
+        try:
+            await first_line(process, home)
+            yield RunningServer(port, psutil.Process(process.pid), KEY)
         finally:
             await asyncio.to_thread(stop, process)
 

@@ -22,3 +22,13 @@ def test_a_bound_is_missed_by_no_more_than_is_documented(figure: Figure, ok: boo
     results = Results({}, {"first": [figure]})
     assert (results.ok, figure.to_json()["ok"], figure.to_json()["met"]) == (ok, ok, verdict == "ok")
     assert results.table().splitlines()[-1].endswith(verdict)
+
+
+def test_without_goals_only_what_must_be_exactly_so_can_be_missed() -> None:
+    slow, lost = Figure("slow", 9.0, "ms", at_most=3.0), Figure("delivered", 9.0, "events", at_least=10, at_most=10)
+    results = Results({}, {"first": [slow]})
+    results.drop_goals()
+    assert results.ok
+    results.figures["second"] = [lost]
+    results.drop_goals()
+    assert not results.ok
