@@ -44,6 +44,9 @@ class Backend(Protocol):
     def try_lock(self, key: int) -> Callable[[], None] | None:
         """Takes a lock that no other process gets until what is returned is called. Returns None if another one has it."""
 
+    def exclude(self) -> Callable[[], None] | None:
+        """Lets no daemon write the database until what is returned is called. Returns None if one uses it."""
+
     def begin_migration(self, connection: Connection) -> None:
         """Makes the whole migration one transaction, which waits for one of another process.
 

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any
 
 from sqlalchemy import Connection, Table, func, insert, inspect, literal, select, text, tuple_, update
+from sqlalchemy.exc import IntegrityError
 
 from gateway.errors import ConfigError
 from gateway.store import schema
@@ -30,6 +31,7 @@ TABLES: Sequence[Table] = tuple(
     if table not in (schema.schema_version, schema.search_sessions, *schema.OF_RUNNING_NODES)
 )
 _STATE = "store_copy"
+_CHANGED = "the source has changed since the copy began; copy it to an empty database"
 
 _Key = tuple[Any, ...]
 Progress = Callable[[str, int, int], None]
@@ -48,50 +50,64 @@ class CopiedTable:
 async def copy_store(source: str, target: str, progress: Progress = lambda name, rows, total: None) -> list[CopiedTable]:
     """Copies the store of one URL to the database of another, or goes on with such a copy. Returns the tables.
 
-    No daemon may use either. Raises ConfigError if one of them cannot be used, if the target has rows that are not of this copy,
-    and if they differ at the end.
+    Raises ConfigError if a daemon uses one of them, if one cannot be used, if the target has rows that are not of this copy, and
+    if they differ at the end. No daemon can write to them meanwhile.
     """
+    name = backend_of(source).name
+    if name == backend_of(target).name:
+        raise ConfigError(f"{name} is the source and the target: give the URL of an empty database as the target")
     original = await Database.open_unchanged(source, exactly=True)
     try:
         with original.explained_errors():
-            copy = await Database.open_for_copy(target)
-            try:
-                with copy.explained_errors():
-                    name = backend_of(source).name
-                    await copy.write(lambda connection: _begin(connection, name))
-                    for table in TABLES:
-                        await _copy_table(original, copy, table, progress)
-                    found = [await _compared(original, copy, table) for table in TABLES]
-                    await copy.write(_finish)
-            finally:
-                await copy.close()
+            async with original.without_daemons():
+                copy = await Database.open_for_copy(target)
+                try:
+                    with copy.explained_errors():
+                        found = await _copy(original, copy, name, progress)
+                finally:
+                    await copy.close()
     finally:
         await original.close()
+    return found
+
+
+async def _copy(source: Database, target: Database, name: str, progress: Progress) -> list[CopiedTable]:
+    await target.write(lambda connection: _begin(connection, name))
+    for table in TABLES:
+        await _copy_table(source, target, table, progress)
+    found = [await _compared(source, target, table) for table in TABLES]
+    await target.write(_finish)
     return found
 
 
 def _begin(connection: Connection, source: str) -> None:
     """Mark the target as one that is being copied to. Raises ConfigError if it is used by something else."""
     exists = inspect(connection).has_table(_STATE)
-    before = connection.execute(text(f"SELECT source FROM {_STATE}")).scalar() if exists else None
-    if before == source:
-        return
+    before = connection.execute(text(f"SELECT source, version FROM {_STATE}")).first() if exists else None
     if before is not None:
-        raise ConfigError(f"a copy of {before} to this database is not finished: finish it, or use an empty database")
+        if before.source != source:
+            raise ConfigError(f"a copy of {before.source} to this database is not finished: finish it, or use an empty database")
+        if before.version != schema.VERSION:
+            raise ConfigError(
+                f"the copy was begun with a store of version {before.version}, the source is of version {schema.VERSION} now: "
+                "copy it to an empty database"
+            )
+        return
     for table in TABLES:
         if connection.execute(select(literal(1)).select_from(table).limit(1)).first() is not None:
             raise ConfigError(f"the target is used: its table {table.name} has rows; use an empty database")
-    connection.execute(text(f"CREATE TABLE IF NOT EXISTS {_STATE} (source text NOT NULL)"))
-    connection.execute(text(f"INSERT INTO {_STATE} VALUES (:source)"), {"source": source})
+    connection.execute(text(f"CREATE TABLE IF NOT EXISTS {_STATE} (source text NOT NULL, version integer NOT NULL)"))
+    connection.execute(text(f"INSERT INTO {_STATE} VALUES (:source, :version)"), {"source": source, "version": schema.VERSION})
     connection.execute(update(schema.schema_version).values(version=schema.UNFINISHED_COPY))
 
 
 def _finish(connection: Connection) -> None:
+    # First: this begins a transaction of Python's sqlite3, where DROP TABLE would be one of its own.
+    connection.execute(update(schema.schema_version).values(version=schema.VERSION))
     connection.execute(text(f"DROP TABLE {_STATE}"))
     if connection.dialect.name == "postgresql":
         last = f"SELECT max(id) FROM {schema.audit.name}"
         connection.execute(text(f"SELECT setval(pg_get_serial_sequence('{schema.audit.name}', 'id'), ({last}))"))
-    connection.execute(update(schema.schema_version).values(version=schema.VERSION))
 
 
 async def _copy_table(source: Database, target: Database, table: Table, progress: Progress) -> None:
@@ -116,7 +132,11 @@ async def _batches(database: Database, table: Table, last: _Key | None = None) -
 
 
 async def _insert(target: Database, table: Table, rows: list[dict[str, Any]]) -> None:
-    await target.write(lambda connection: connection.execute(insert(table), rows).close())
+    try:
+        await target.write(lambda connection: connection.execute(insert(table), rows).close())
+    except IntegrityError:
+        # A row refers to one that is behind those that were copied before.
+        raise ConfigError(f"rows of the table {table.name} cannot be added to the copy: {_CHANGED}") from None
 
 
 def _next_limit(limit: int, size: int) -> int:
@@ -142,7 +162,15 @@ def _rows_after(connection: Connection, table: Table, last: _Key | None, limit: 
         query = query.where(
             tuple_(*key) > tuple_(*(literal(value, column.type) for value, column in zip(last, key, strict=True)))
         )
-    return [dict(row) for row in connection.execute(query).mappings()]
+    rows, size = list[dict[str, Any]](), 0
+    with connection.execute(query) as found:
+        for row in found.mappings():
+            rows.append(dict(row))
+            size += _size(rows[-1])
+            # SQLite reads one row after the other: rows may be much larger than those before.
+            if size > LARGE_BATCH:
+                break
+    return rows
 
 
 async def _compared(source: Database, target: Database, table: Table) -> CopiedTable:
@@ -150,7 +178,7 @@ async def _compared(source: Database, target: Database, table: Table) -> CopiedT
     if found != copied:
         raise ConfigError(
             f"the table {table.name} of the copy differs ({copied.rows} of {found.rows} rows, digests {copied.digest[:12]} and "
-            f"{found.digest[:12]}): the source has changed since the copy began; copy it to an empty database"
+            f"{found.digest[:12]}): {_CHANGED}"
         )
     return found
 

@@ -137,7 +137,8 @@ class Database:
                     database._writer, database._prepare, in_use, node, unfinished_copy
                 )
                 if claims:
-                    await database.write(lambda connection: None)
+                    # It may have become the target of a copy meanwhile.
+                    await database.write(partial(_check_version, exactly=False, unfinished_copy=unfinished_copy))
             except (SQLAlchemyError, StoreUnavailable) as failure:
                 error = failure.__cause__ if isinstance(failure, StoreUnavailable) else failure
                 if claims and isinstance(error, SQLAlchemyError) and database._is_claimed(error):
@@ -404,6 +405,17 @@ class Database:
                 if self._explains or self.abandoned or loop.time() > deadline:
                     raise StoreUnavailable(f"the store cannot be read: {error.orig}") from error
             await asyncio.sleep(READ_PAUSE)
+
+    @asynccontextmanager
+    async def without_daemons(self) -> AsyncIterator[None]:
+        """Lets no daemon write the database inside. Raises ConfigError if one uses it."""
+        release = await asyncio.get_running_loop().run_in_executor(self._readers, self._backend.exclude)
+        if release is None:
+            raise ConfigError(f"another daemon uses the database {self._backend.name}: stop it first")
+        try:
+            yield
+        finally:
+            release()
 
     @asynccontextmanager
     async def locked(self, key: int) -> AsyncIterator[bool]:

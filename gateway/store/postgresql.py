@@ -91,7 +91,12 @@ class PostgresqlBackend:
         given = {name: value for name, value in CONNECT_ARGUMENTS.items() if name not in url.query}
         # Messages do not belong in a log, which is where the values of a failing statement would be written.
         self.engine: Engine = create_engine(
-            url, hide_parameters=True, isolation_level="AUTOCOMMIT", use_native_hstore=False, connect_args=given
+            url,
+            hide_parameters=True,
+            isolation_level="AUTOCOMMIT",
+            use_native_hstore=False,
+            # Texts are sent in UTF-8 (postgresql_texts.py), whatever PGCLIENTENCODING or the URL says.
+            connect_args=given | {"client_encoding": "utf8"},
         )
         event.listen(self.engine, "connect", _on_connect)
         WritePipeline(_BEGIN).install(self.engine)
@@ -131,6 +136,9 @@ class PostgresqlBackend:
             connection.close()
 
         return release
+
+    def exclude(self) -> Callable[[], None] | None:
+        return self.try_lock(_DAEMON_LOCK)
 
     def begin_migration(self, connection: Connection) -> None:
         connection.exec_driver_sql("BEGIN").close()
@@ -281,6 +289,12 @@ def first_line(error: BaseException) -> str:
 
 
 def _on_connect(connection: psycopg.Connection[Any], _: object) -> None:
+    encoding = connection.info.parameter_status("server_encoding")
+    if encoding != "UTF8":
+        raise ConfigError(
+            f"the database {connection.info.dbname} has the encoding {encoding}: create one with the encoding UTF8 "
+            "(createdb --encoding=UTF8 --template=template0 NAME)"
+        )
     connection.execute(SETTINGS)
     _adapt_texts(connection)
 

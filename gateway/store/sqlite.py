@@ -9,7 +9,7 @@ import os
 import sqlite3
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -277,6 +277,28 @@ class SqliteBackend:
     def try_lock(self, key: int) -> Callable[[], None] | None:
         return lambda: None
 
+    def exclude(self) -> Callable[[], None] | None:
+        # A daemon with `store.url` has its lock in another folder.
+        self.engine.dispose()
+        file = database_file(self.engine)
+        if file is None or not file.exists():
+            return lambda: None
+        try:
+            # Succeeds only where no other connection is open, also one that writes nothing.
+            with closing(_connection(file)) as connection:
+                connection.execute("PRAGMA locking_mode=EXCLUSIVE").close()
+                connection.execute("BEGIN IMMEDIATE").close()
+                connection.execute("ROLLBACK").close()
+            writing = _connection(file)
+            writing.execute("BEGIN IMMEDIATE").close()
+        except sqlite3.OperationalError as error:
+            if is_locked(error):
+                return None
+            if _code(error) == sqlite3.SQLITE_READONLY:
+                return lambda: None
+            raise
+        return writing.close
+
     def listen(self, notified: Callable[[Sequence[str] | None], None], stopped: threading.Event) -> None:
         # No other process writes it.
         pass
@@ -335,6 +357,10 @@ class SqliteBackend:
     def close(self) -> None:
         if self._commits:
             self._commits.close()
+
+
+def _connection(file: Path) -> sqlite3.Connection:
+    return sqlite3.connect(file, timeout=0.0, isolation_level=None, check_same_thread=False)
 
 
 def database_file(engine: Engine) -> Path | None:

@@ -8,19 +8,24 @@ import random
 import signal
 import sqlite3
 import sys
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
+from sqlalchemy import Connection
 
 from gateway.errors import ConfigError
-from gateway.store import AuditRecord, EventRow, MessageRow, RunRecord, SessionRecord, Store, copying
+from gateway.store import AuditRecord, EventRow, MessageRow, RunRecord, SessionRecord, Store, copying, schema
 from gateway.store.copying import TABLES, copy_store
+from gateway.store.database import Database
 from gateway.store.sqlite import sqlite_url
 from tests.daemon import gateway_config, run_gateway
-from tests.gateway.requests import create_session
+from tests.gateway.requests import create_session, wait_until
 from tests.gateway.stored_messages import message_bodies
 from tests.postgresql import server
+from tests.stores import KINDS
 
 pytestmark = pytest.mark.one_store
 TEXT = "NUL \0, the escape \ufdd0, ä, 東京, 🙂, %s, ' and \\"
@@ -80,6 +85,15 @@ async def test_a_copied_gateway_goes_on(tmp_path: Path) -> None:
         assert len(found.json()["results"]) == 2
 
 
+@pytest.fixture(params=KINDS)
+def store_url_of_a_copy(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of an empty database of each kind."""
+    if request.param == "postgresql":
+        return server().url(server().create_empty_database())
+    (tmp_path / "copy").mkdir()
+    return sqlite_url(tmp_path / "copy")
+
+
 @pytest.mark.slow
 async def test_a_copy_that_is_killed_goes_on(tmp_path: Path) -> None:
     await fill(sqlite_url(tmp_path), 60)
@@ -125,21 +139,164 @@ async def test_what_is_used_is_not_touched(tmp_path: Path) -> None:
     await store.close()
 
 
-async def test_a_source_that_changes_meanwhile_is_noticed(tmp_path: Path) -> None:
-    await fill(sqlite_url(tmp_path), 3)
+class Interrupted(Exception):
+    """Ends a copy in its middle."""
+
+
+def interrupt(table: str) -> Callable[[str, int, int], None]:
+    """Return what interrupts a copy when a table has its first rows."""
+
+    def progress(name: str, rows: int, total: int) -> None:
+        if name == table and rows:
+            raise Interrupted
+
+    return progress
+
+
+FIRST = """INSERT INTO sessions SELECT 'S-first', agent, config, secrets, native_id, created_at, owner, forked_from FROM sessions
+WHERE id = 's0'"""
+CHANGES = {
+    "a value": ("UPDATE sessions SET agent = 'another'", r"the table sessions of the copy differs \(6 of 6 rows"),
+    "a row before those that are copied": (
+        FIRST,
+        r"the table sessions of the copy differs \(6 of 7 rows",
+    ),
+    "rows that belong to one that is not copied": (
+        f"{FIRST}; INSERT INTO messages VALUES ('S-first', 0, '{}', NULL)",
+        r"rows of the table messages cannot be added to the copy: the source has changed",
+    ),
+    "rows that are deleted": ("DELETE FROM sessions WHERE id = 's0'", r"the table sessions of the copy differs \(6 of 5 rows"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+async def test_a_source_that_has_changed_is_noticed(tmp_path: Path, change: str) -> None:
+    await fill(sqlite_url(tmp_path), 6)
     url = server().url(server().create_empty_database())
-    changed = False
+    with pytest.raises(Interrupted):
+        await copy_store(sqlite_url(tmp_path), url, interrupt("sessions"))
+    statements, message = CHANGES[change]
+    with closing(sqlite3.connect(tmp_path / "portico.db", isolation_level=None)) as connection:
+        connection.executescript(statements)
+    for _ in range(2):
+        with pytest.raises(ConfigError, match=message):
+            await copy_store(sqlite_url(tmp_path), url)
+        with pytest.raises(ConfigError, match="not finished"):
+            await Store.open(url)
 
-    def change(name: str, rows: int, total: int) -> None:
-        nonlocal changed
-        if name == "sessions" and rows and not changed:
-            changed = True
-            with closing(sqlite3.connect(tmp_path / "portico.db", isolation_level=None)) as connection:
-                connection.execute("UPDATE sessions SET agent = 'another'")
 
-    with pytest.raises(ConfigError, match=r"the table sessions of the copy differs \(3 of 3 rows"):
-        await copy_store(sqlite_url(tmp_path), url, change)
-    assert changed
+async def test_a_source_cannot_be_written_meanwhile(tmp_path: Path) -> None:
+    await fill(sqlite_url(tmp_path), 2)
+    refused, locked = 0, pytest.raises(sqlite3.OperationalError, match="locked")
+
+    def write(name: str, rows: int, total: int) -> None:
+        nonlocal refused
+        with closing(sqlite3.connect(tmp_path / "portico.db", isolation_level=None, timeout=0)) as connection, locked:
+            connection.execute("UPDATE sessions SET agent = 'another'")
+        refused += 1
+
+    database = server().create_empty_database()
+    assert await copy_store(sqlite_url(tmp_path), server().url(database), write)
+    assert refused > 10
+    # Afterwards it can.
+    with closing(sqlite3.connect(tmp_path / "portico.db", isolation_level=None, timeout=0)) as connection:
+        connection.execute("UPDATE sessions SET agent = 'another'")
+
+
+async def test_a_source_that_is_used_is_refused(tmp_path: Path) -> None:
+    target = server().url(server().create_empty_database())
+    used = server().url(server().create_empty_database())
+    async with run_gateway(gateway_config(tmp_path / "postgresql", store={"url": used})):
+        with pytest.raises(ConfigError, match=r"another daemon uses the database postgresql://"):
+            await copy_store(used, target)
+    # Beside no data directory, whose lock would show the daemon.
+    (tmp_path / "elsewhere").mkdir()
+    elsewhere = sqlite_url(tmp_path / "elsewhere")
+    async with run_gateway(gateway_config(tmp_path / "sqlite", store={"url": elsewhere})):
+        with pytest.raises(ConfigError, match=r"another daemon uses the database /"):
+            await copy_store(elsewhere, target)
+    for url in (used, elsewhere):
+        with pytest.raises(ConfigError, match="is the source and the target"):
+            await copy_store(url, url)
+    assert await copy_store(used, target)
+
+
+async def test_a_copy_of_another_version_does_not_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    await fill(sqlite_url(tmp_path), 6)
+    url = server().url(server().create_empty_database())
+    with pytest.raises(Interrupted):
+        await copy_store(sqlite_url(tmp_path), url, interrupt("sessions"))
+    with closing(sqlite3.connect(tmp_path / "portico.db", isolation_level=None)) as connection:
+        connection.execute(f"UPDATE schema_version SET version = {schema.VERSION + 1}")
+    monkeypatch.setattr(schema, "VERSION", schema.VERSION + 1)
+    with pytest.raises(ConfigError, match=rf"begun with a store of version {schema.VERSION - 1}, the source is of version"):
+        await copy_store(sqlite_url(tmp_path), url)
+
+
+async def test_the_end_of_a_copy_is_one_transaction(tmp_path: Path, store_url_of_a_copy: str) -> None:
+    """A process that is killed while it removes the mark of an unfinished copy can go on with it."""
+    await fill(sqlite_url(tmp_path), 2)
+    finished = copying._finish
+
+    def killed(connection: Connection) -> None:
+        finished(connection)
+        raise Interrupted
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(copying, "_finish", killed)
+        with pytest.raises(Interrupted):
+            await copy_store(sqlite_url(tmp_path), store_url_of_a_copy)
+    with pytest.raises(ConfigError, match="not finished"):
+        await Store.open(store_url_of_a_copy)
+    assert await copy_store(sqlite_url(tmp_path), store_url_of_a_copy)
+    await (await Store.open(store_url_of_a_copy)).close()
+
+
+async def test_a_daemon_that_waits_for_a_copy_does_not_start_with_a_part_of_it(tmp_path: Path) -> None:
+    await fill(sqlite_url(tmp_path), 6)
+    url = server().url(server().create_database())
+    copy = await Database.open_for_copy(url)
+    # It finds a database without rows, and waits for the lock.
+    daemon = asyncio.create_task(Store.open_alone(url))
+    await wait_until(lambda: server().execute("SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"))
+    await copy.write(lambda connection: copying._begin(connection, "another"))
+    await copy.close()
+    with pytest.raises(ConfigError, match="not finished"):
+        await daemon
+
+
+@pytest.mark.parametrize("encoding", ["SQL_ASCII", "LATIN1", "EUC_JP"])
+async def test_another_encoding_is_refused(encoding: str) -> None:
+    server().execute(f"CREATE DATABASE {encoding} ENCODING '{encoding}' TEMPLATE template0")
+    server().databases.add(encoding.lower())
+    with pytest.raises(ConfigError, match=rf"{encoding.lower()} has the encoding {encoding}: create one .*--encoding=UTF8"):
+        await Store.open(server().url(encoding.lower()))
+
+
+async def test_the_encoding_of_the_environment_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    database = server().create_database()
+    monkeypatch.setenv("PGCLIENTENCODING", "LATIN1")
+    await fill(server().url(database), 1)
+    monkeypatch.delenv("PGCLIENTENCODING")
+    assert server().execute("SELECT substr(title, position('ä' IN title), 5) FROM notes", database) == [("ä, 東京",)]
+
+
+async def test_few_large_rows_are_in_memory_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(copying, "LARGE_BATCH", 100_000)
+    store = await Store.open(sqlite_url(tmp_path))
+    await store.sessions.create(SessionRecord("s", "echo", {}, None, None, 1.0), [], None)
+    for n in range(1, 401):
+        await store.events.append(EventRow("s", n, n, os.urandom(100 if n < 200 else 50_000)))
+    await store.close()
+    sizes, batches = list[int](), copying._insert
+
+    async def recorded(target: Any, table: Any, rows: list[dict[str, Any]]) -> None:
+        sizes.append(sum(copying._size(row) for row in rows))
+        await batches(target, table, rows)
+
+    monkeypatch.setattr(copying, "_insert", recorded)
+    assert await copy_store(sqlite_url(tmp_path), server().url(server().create_empty_database()))
+    assert max(sizes) < 200_000
 
 
 async def test_a_password_is_not_taken_from_the_command_line(tmp_path: Path) -> None:
