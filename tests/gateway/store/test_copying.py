@@ -162,7 +162,7 @@ CHANGES = {
         r"the table sessions of the copy differs \(6 of 7 rows",
     ),
     "rows that belong to one that is not copied": (
-        f"{FIRST}; INSERT INTO messages VALUES ('S-first', 0, '{}', NULL)",
+        FIRST + "; INSERT INTO messages VALUES ('S-first', 0, '{}', NULL)",
         r"rows of the table messages cannot be added to the copy: the source has changed",
     ),
     "rows that are deleted": ("DELETE FROM sessions WHERE id = 's0'", r"the table sessions of the copy differs \(6 of 5 rows"),
