@@ -105,6 +105,7 @@ class PostgresqlBackend:
         self._claim: str | None = None
         self._claimed: object = None
         self.notifications = Notifications(self.engine)
+        self._locking: set[Connection] = set()
 
     def before_connecting(self) -> None:
         pass
@@ -132,9 +133,11 @@ class PostgresqlBackend:
 
         def release() -> None:
             # The lock ends with the connection, which the pool would keep.
+            self._locking.discard(connection)
             connection.invalidate()
             connection.close()
 
+        self._locking.add(connection)
         return release
 
     def exclude(self) -> Callable[[], None] | None:
@@ -243,6 +246,10 @@ class PostgresqlBackend:
         self.notifications.wake()
 
     def close(self) -> None:
+        # Of callers that were cancelled while they got a lock.
+        for locking in self._locking:
+            locking.invalidate()
+            locking.close()
         # Nobody asks for its commits any more. If the server cannot be reached, a later start deletes the row.
         try:
             with self.engine.connect() as connection:

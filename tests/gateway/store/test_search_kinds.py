@@ -7,7 +7,8 @@ import asyncio
 import json
 import random
 import sys
-from collections.abc import AsyncIterator, Sequence
+import threading
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ from gateway.sessions import search
 from gateway.sessions.changes import SessionChanges
 from gateway.sessions.search import Found, SessionSearch
 from gateway.store import SessionRecord, Store
+from gateway.store.backend import backend_of
+from gateway.store.database import Database
 from gateway.store.sqlite import sqlite_url
 from tests.gateway.requests import wait_until
 from tests.postgresql import server
@@ -229,3 +232,26 @@ asyncio.run(main())
     for one, store in zip(searches, stores, strict=True):
         await one.close()
         await store.close()
+
+
+async def test_a_lock_ends_whose_caller_was_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
+    database = server().create_database()
+    backend = backend_of(server().url(database))
+    store = Store(Database(backend))
+    lock, locked, may_return = backend.try_lock, threading.Event(), threading.Event()
+
+    def slow(key: int) -> Callable[[], None] | None:
+        release = lock(key)
+        locked.set()
+        may_return.wait(30)
+        return release
+
+    monkeypatch.setattr(backend, "try_lock", slow)
+    caller = asyncio.create_task(store.search.filling().__aenter__())
+    await asyncio.to_thread(locked.wait, 30)
+    caller.cancel()
+    await asyncio.wait([caller])
+    may_return.set()
+    await store.close()
+    used = f"SELECT 1 FROM pg_stat_activity WHERE datname = '{database}' AND pid <> pg_backend_pid()"
+    await wait_until(lambda: not server().execute(used, database))
