@@ -276,18 +276,22 @@ class Gateway:
         def missed() -> None:
             self.sessions.changes.end_everywhere()
 
-        def outdated() -> None:
-            # It must write nothing more into tables that it does not know.
-            self.store.abandon()
-            for end in self.on_outdated:
-                end()
+        async def sweep() -> None:
+            await self.sessions.remove_left(node)
 
         keys = node_keys(chosen)
         self.redactor.register(keys)
         self.node_keys = NodeKeys(instance, keys)
-        node = Node(self.store, report, close_runs, tidy, announce, missed, outdated, self._intervals, self._node_clock)
+        outdated = self._end_outdated
+        node = Node(self.store, report, close_runs, tidy, announce, missed, sweep, outdated, self._intervals, self._node_clock)
         node.directory.on_lost = self.node_lost
         return node
+
+    def _end_outdated(self) -> None:
+        # It must write nothing more into tables that it does not know.
+        self.store.abandon()
+        for end in self.on_outdated:
+            end()
 
     @property
     def _live_agents(self) -> int:

@@ -91,6 +91,12 @@ def drain(
             found = next((one for one in _nodes(settings) if one["id"] == chosen), {**found, "sessions": 0})
         at_work = f", {found['sessions']} sessions or tasks are at work" if found["sessions"] else " and has no sessions"
         click.echo(f"the node {chosen} takes no new work{at_work}")
+        if found["worktrees"]:
+            click.echo(
+                f"the worktrees of {found['worktrees']} sessions are on this node: these sessions go on when it is back, and "
+                "requests for them get a 503 until then",
+                err=True,
+            )
 
 
 def _nodes(settings: Settings) -> list[dict[str, Any]]:

@@ -27,6 +27,8 @@ UNUSED = 5.0
 HEARTBEAT = "the heartbeat of this node"
 Announce = Callable[[set[str], Mapping[str, str | None]], Awaitable[None]]
 """Called every second with the logs that nodes have written, and the owners of the sessions that they have deleted."""
+Sweep = Callable[[], Awaitable[None]]
+"""Removes what sessions have left on this machine that are not here any more."""
 Missed = Callable[[], None]
 """Called where it is not known what other nodes have changed."""
 Tidy = Callable[[], Awaitable[None]]
@@ -38,7 +40,8 @@ class Intervals:
     """Seconds. A lease lasts `lease` from its renewal, which each heartbeat is; a node is silent after `silent` without one.
 
     After a failure of the database the heartbeat is tried again every `retry`. Leases of dead nodes are looked for every
-    `takeover`, and taken over after they were observed for `observed`. Logs of other nodes are read every `poll`.
+    `takeover`, and taken over after they were observed for `observed`. Logs of other nodes are read every `poll`. Folders of
+    sessions that are elsewhere by now are looked for every `sweep`.
     """
 
     lease: float = 10.0
@@ -48,6 +51,7 @@ class Intervals:
     takeover: float = 2.0
     observed: float = 4.0
     poll: float = 1.0
+    sweep: float = 600.0
 
 
 class Node:
@@ -65,6 +69,7 @@ class Node:
         tidy: Tidy,
         announce: Announce,
         missed: Missed,
+        sweep: Sweep,
         outdated: Callable[[], None],
         intervals: Intervals | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -82,7 +87,7 @@ class Node:
         self.wakeups = Wakeups(store, self._woken)
         self._changed: set[str] = set()
         self._deleted: dict[str, str | None] = {}
-        self._announce, self._missed = announce, missed
+        self._announce, self._missed, self._sweep = announce, missed, sweep
         self._works: list[asyncio.Task[None]] = []
 
     def no_lease(self, log_id: str) -> NoLease:
@@ -111,6 +116,7 @@ class Node:
             self._repeated(self.poll, of.poll, of.poll, "the search for events of other nodes"),
             # Not after the heartbeat in one task: it waits for the ends of agents where the node is drained.
             self._repeated(self.tidy, of.heartbeat, of.retry, "the release of what is not used"),
+            self._repeated(self._sweep, of.sweep, of.sweep, "the removal of what sessions have left here"),
         ]
         self._works = [asyncio.create_task(work) for work in works]
         self.wakeups.start()

@@ -40,6 +40,12 @@ class LogTooNew(GatewayError):
         )
 
 
+class NodeAway(GatewayError):
+    """The only node that can go on with a session does not run, or takes no new work."""
+
+    status = 503
+
+
 @dataclass(frozen=True, slots=True)
 class _Node:
     record: NodeRecord
@@ -122,6 +128,16 @@ class NodeDirectory:
         if found is None:
             return NodeUnknown(f"{log_id!r} belongs to the node {node!r}, which is not known here; send the request again later")
         return SessionElsewhere(node, found.record.report.address, log_id)
+
+    async def only_at(self, node: str, log_id: str, why: str) -> GatewayError:
+        """The error for a session that no other node can go on with, because of `why`, for the caller to raise."""
+        if not self.lives(node):
+            await self._search()
+        found = self._nodes.get(node)
+        if found is not None and self.lives(node) and found.record.state == "ready":
+            return await self.elsewhere(node, log_id)
+        state = "is drained" if found is not None and self.lives(node) else "does not run"
+        return NodeAway(f"{why} of {log_id!r} is on the node {node!r}, which {state}; the session goes on when that node is back")
 
     async def _search(self) -> None:
         """Read the nodes from the store, unless that was done just now. Raises StoreUnavailable."""

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import shutil
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from weakref import WeakValueDictionary
 
@@ -38,7 +40,7 @@ from gateway.sessions.session import Session
 from gateway.sessions.settings import SessionFilter, SessionSettings, SessionSummary
 from gateway.shared_services import SharedServices
 from gateway.store import EXECUTION_PREFIX, Cursor, RunRecord, SessionDetails, SessionRecord
-from gateway.worktrees.worktrees import SessionWorktree
+from gateway.worktrees.worktrees import SessionWorktree, node_in
 
 if TYPE_CHECKING:
     from gateway.nodes.leases import HeldLease
@@ -48,6 +50,8 @@ log = logging.getLogger(__name__)
 
 KEPT_WAITING = 1000
 """Sessions at other nodes whose pending calls are kept. To find them, all messages of a session are read."""
+MOVED_AFTER = 86400.0
+"""Seconds without a change after which the private folder of an agent is removed because another node has its session."""
 FILTERED_ROWS = 200
 """Sessions that are read at once where a filter is applied to them afterwards."""
 STATES: Mapping[str, Literal["idle", "running", "waiting"]] = {"running": "running", "waiting": "waiting", "ended": "idle"}
@@ -256,14 +260,15 @@ class Sessions:
             self._counts[owner] -= 1
             raise
 
-    async def get(self, caller: Caller, session_id: str, *, reading: bool = False) -> Session:
+    async def get(self, caller: Caller, session_id: str, *, reading: bool = False, anywhere: bool = False) -> Session:
         """The session of that id. Raises NotFound, also for another's, or AgentProblem if its agent is no longer configured.
 
         On a node of a cluster it is for changing the session: this node acquires its lease, or SessionElsewhere is raised. With
-        `reading` the session is not to be changed, and what another node has is read from the store.
+        `reading` the session is not to be changed, and what another node has is read from the store. One whose worktree is on
+        another machine is changed there only, unless `anywhere` is set.
         """
         if self._node is not None:
-            return await self._get_in_cluster(self._node, caller, session_id, reading=reading)
+            return await self._get_in_cluster(self._node, caller, session_id, reading=reading, anywhere=anywhere)
         found = self._known.get(session_id)
         if found is None:
             # One request at a time: two loads would make two objects of one session, each with a lock and a timer of its own.
@@ -275,7 +280,7 @@ class Sessions:
         bind_session_id(found.id, found.redactor)
         return found
 
-    async def _get_in_cluster(self, node: Node, caller: Caller, session_id: str, *, reading: bool) -> Session:
+    async def _get_in_cluster(self, node: Node, caller: Caller, session_id: str, *, reading: bool, anywhere: bool) -> Session:
         found = self._known.get(session_id)
         if found is None or found.lease is None or not found.lease.held:
             if reading:
@@ -283,7 +288,7 @@ class Sessions:
                 bind_session_id(found.id, found.redactor)
                 return found
             async with self._loading.setdefault(session_id, asyncio.Lock()):
-                found = await self._leased(node, caller, session_id)
+                found = await self._leased(node, caller, session_id, anywhere=anywhere)
             await found.deny_overdue()
         elif not reading:
             found.lease.used_at = node.leases.clock()
@@ -297,8 +302,10 @@ class Sessions:
     async def _move(self, node: Node, session: Session) -> None:
         """Release a session that is not at work, and raise SessionElsewhere, for a node that is drained.
 
-        A session that is always at work when the node releases what is unused would never leave it.
+        A session that is always at work when the node releases what is unused would never leave it. One with a worktree stays.
         """
+        if session.config.worktree is not None:
+            return
         chosen = node.directory.choose(session.agent.name, session.config.options.get(CWD.name))
         if chosen is None:
             return
@@ -308,8 +315,8 @@ class Sessions:
             await session.lease.release()
             raise await node.directory.elsewhere(chosen, session.id)
 
-    async def _leased(self, node: Node, caller: Caller, session_id: str) -> Session:
-        """The session, whose lease this node has then. Raises SessionElsewhere."""
+    async def _leased(self, node: Node, caller: Caller, session_id: str, *, anywhere: bool) -> Session:
+        """The session, whose lease this node has then. Raises SessionElsewhere, and NodeAway if its worktree is out of reach."""
         known = self._known.get(session_id)
         if known is not None and known.lease is not None and known.lease.held:
             return known
@@ -322,6 +329,11 @@ class Sessions:
             raise await node.directory.elsewhere(current.node, session_id)
         folder = record.config.get("options", {}).get(CWD.name)
         last, reads = (current.node, current.compatible_from or 0) if current is not None else (None, 0)
+        if record.config.get("worktree") is not None and not anywhere:
+            worktree = await self._store.worktrees.get(session_id)
+            if worktree is not None and not await asyncio.to_thread(self._shared.worktrees.is_here, worktree):
+                raise await node.directory.only_at(node_in(worktree.path), session_id, "the worktree")
+            last = node.id if worktree is not None else last
         await node.directory.place(record.agent, folder, session_id, last, reads)
         lease = await node.leases.hold(session_id, known.lease if known is not None else None)
         if known is not None and known.lease is lease:
@@ -442,6 +454,8 @@ class Sessions:
         """Nodes have written logs, and deleted sessions of these owners: clients that follow all of theirs are notified."""
         elsewhere = deleted.keys() - self._deleted_here
         self._deleted_here -= deleted.keys()
+        for session_id in elsewhere:
+            self._run_in_background(self._remove_files(session_id, worktree=True))
         if not self.changes.listened_to_everywhere:
             return
         written = [key for key in changed if node.leases.get(key) is None and not key.startswith(EXECUTION_PREFIX)]
@@ -589,7 +603,7 @@ class Sessions:
 
     async def delete(self, caller: Caller, session_id: str) -> None:
         """Stop and delete a session. Raises NotFound."""
-        await completed(self._delete(await self.get(caller, session_id)))
+        await completed(self._delete(await self.get(caller, session_id, anywhere=True)))
 
     async def _delete(self, session: Session) -> None:
         # First, since it may fail: a deletion that is refused changes nothing.
@@ -604,12 +618,42 @@ class Sessions:
             finally:
                 self._known.pop(session.id, None)
                 session.queue.advance()
-            await asyncio.to_thread(shutil.rmtree, self._shared.states / session.id, ignore_errors=True)
-            self._shared.transcripts.forget(session.id)
-            if session.config.worktree is not None:
-                await self._shared.worktrees.release(session.id)
+            await self._remove_files(session.id, worktree=session.config.worktree is not None)
         self._changed(session)
         self.changes.announce(session.id, session.owner, "deleted")
+
+    async def _remove_files(self, session_id: str, *, worktree: bool) -> None:
+        """Remove what a session that was deleted has left on this machine."""
+        await asyncio.to_thread(shutil.rmtree, self._shared.states / session_id, ignore_errors=True)
+        self._shared.transcripts.forget(session_id)
+        if worktree:
+            await self._shared.worktrees.release(session_id)
+
+    async def remove_left(self, node: Node) -> None:
+        """Remove the private folders of agents whose sessions other nodes have deleted, or have had for MOVED_AFTER seconds.
+
+        An agent that comes back after that begins anew with the history.
+        """
+        folders = await asyncio.to_thread(_session_folders, self._shared.states)
+        ids = list(folders)
+        for first in range(0, len(ids), FILTERED_ROWS):
+            part = ids[first : first + FILTERED_ROWS]
+            # After the folders are listed: a session is stored before it has one.
+            stored = {record.id for record in await self._store.sessions.some(part)}
+            leases = await self._store.leases.of(part)
+            for session_id in part:
+                lease, unused_for = leases.get(session_id), time.time() - folders[session_id]
+                if session_id not in stored:
+                    await self._remove_files(session_id, worktree=True)
+                elif lease is not None and lease.node != node.id and unused_for > MOVED_AFTER:
+                    await self._remove_moved(node, session_id)
+
+    async def _remove_moved(self, node: Node, session_id: str) -> None:
+        # A request for the session would acquire its lease meanwhile, and start an agent in the folder.
+        async with self._loading.setdefault(session_id, asyncio.Lock()):
+            lease = await self._store.leases.get(session_id)
+            if self._current(session_id) is None and lease is not None and lease.node != node.id:
+                await asyncio.to_thread(shutil.rmtree, self._shared.states / session_id, ignore_errors=True)
 
     def cancel_soon(self, session: Session, turn: Turn, *, waiting: bool = False) -> None:
         """Cancel the run of a turn whose client has disconnected, in the background, as `Session.cancel` does."""
@@ -754,6 +798,17 @@ class _Waiting:
     config: Mapping[str, Any]
     pending: Sequence[PendingCall]
     since: float | None
+
+
+def _session_folders(states: Path) -> dict[str, float]:
+    """The sessions that have a folder here, and when that was changed last, in seconds since the epoch."""
+    found: dict[str, float] = {}
+    with suppress(FileNotFoundError), os.scandir(states) as entries:
+        for entry in entries:
+            if entry.name.startswith("sess_"):
+                with suppress(OSError):
+                    found[entry.name] = entry.stat(follow_symlinks=False).st_mtime
+    return found
 
 
 def _waits(details: SessionDetails | None) -> bool:

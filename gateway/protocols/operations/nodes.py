@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Literal
 
 from fastapi import APIRouter
@@ -14,6 +15,7 @@ from gateway.protocols.authenticated_routes import authenticated_route
 from gateway.protocols.operations.administrators import CurrentAdministrator
 from gateway.protocols.operations.api_model import ApiModel
 from gateway.protocols.route_metadata import openapi_extra
+from gateway.worktrees.worktrees import node_in
 
 _EXAMPLE = {
     "id": "4be5e2a1f0c94d6f8f4c1c9e2a7b4d5e",
@@ -29,6 +31,7 @@ _EXAMPLE = {
     "runningTurns": 1,
     "agentSlots": 16,
     "sessions": 4,
+    "worktrees": 2,
     "differs": [],
     "startedAt": "2026-11-23T09:30:00.000Z",
     "heartbeatAt": "2026-11-23T10:12:41.512Z",
@@ -42,7 +45,8 @@ class NodeInfo(ApiModel):
     """A node. `own`: it has answered this request. Its load is that of its last heartbeat.
 
     `silent` is a node without a heartbeat for 10 seconds. `sessions` are those that only this node may change at the moment, with
-    the tasks at work. `differs` is what of its configuration is not as on the node that answers, such as `policy`.
+    the tasks at work; `worktrees` are on its machine, and no other node goes on with their sessions. `differs` is what of its
+    configuration is not as on the node that answers, such as `policy`.
     """
 
     id: str
@@ -58,6 +62,7 @@ class NodeInfo(ApiModel):
     running_turns: int
     agent_slots: int
     sessions: int
+    worktrees: int
     differs: list[str]
     started_at: str
     heartbeat_at: str
@@ -106,6 +111,7 @@ async def _nodes(gateway: Gateway) -> list[NodeInfo]:
 
     own = gateway.shared_state.digests if gateway.shared_state is not None else {}
     held = await gateway.store.leases.count_by_node()
+    worktrees = Counter(node_in(record.path) for record in await gateway.worktrees.all())
     silent = gateway.node.intervals.silent
     return [
         NodeInfo(
@@ -122,6 +128,7 @@ async def _nodes(gateway: Gateway) -> list[NodeInfo]:
             running_turns=record.report.running_turns,
             agent_slots=record.report.agent_slots,
             sessions=held.get(record.report.id, 0),
+            worktrees=worktrees[record.report.id],
             differs=differences(own, record.report.digests),
             started_at=iso_time(record.started_at),
             heartbeat_at=iso_time(record.heartbeat_at),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -10,11 +11,14 @@ from pathlib import Path
 import pytest
 
 from gateway.errors import Conflict, SessionElsewhere
+from gateway.nodes.node_directory import NodeAway
 from gateway.protocols.aap import worktrees as routes
 from gateway.security.authentication import ADMINISTRATOR
 from gateway.sessions.session import Session
 from gateway.store import WorktreeRecord
-from tests.gateway.nodes.three_nodes import ClusterNode, run_node, run_nodes
+from tests.gateway.nodes.three_nodes import ClusterNode, run_node, run_nodes, say
+from tests.gateway.requests import wait_until
+from tests.gateway.store.expiry import silence
 from tests.gateway.worktrees.repositories import git, make_repository
 
 
@@ -96,3 +100,76 @@ async def test_a_worktree_of_the_time_before_a_daemon_was_a_node_is_its_own(tmp_
         assert a.gateway.worktrees._is_own(before) and not b.gateway.worktrees._is_own(before)
         await a.gateway.worktrees.remove(before)
         assert await a.gateway.worktrees.all() == []
+
+
+async def test_a_session_goes_on_at_the_node_that_has_its_worktree(tmp_path: Path) -> None:
+    repository = make_repository(tmp_path / "project")
+    async with run_nodes(tmp_path, "b", agents=agents(repository)) as (b,):
+        async with run_node(tmp_path, "a", agents=agents(repository)) as a:
+            session, record = await create(a)
+            await say(session)
+            await silence(b.gateway.store, a.id)
+            assert await b.look(0.0, 2.0, 2.0) == 1
+            a.clock.now += 15.0
+            await a.node.beat()
+            # What is on the machine of `a` is for `b` as if it were not there.
+            at_a, b.gateway.worktrees.is_here = b.gateway.worktrees.is_here, lambda _: False  # type: ignore[method-assign]
+            for get in (b.get, b.get_forwarded):
+                with pytest.raises(SessionElsewhere) as found:
+                    await get(session.id)
+                assert found.value.node_id == a.id
+            again = await a.get(session.id)
+            assert again is not session and again.config.worktree is not None and again.config.worktree.path == record.path
+            async with again.lock:
+                await again.sleep()
+            await b.gateway.store.nodes.drain(a.id)
+            await a.node.beat()
+            await a.tidy()
+            await b.node.beat()
+            with pytest.raises(NodeAway, match=f"{a.id}.*drained"):
+                await b.get(session.id)
+        await b.node.beat()
+        with pytest.raises(NodeAway, match=f"the worktree of .* is on the node '{a.id}', which does not run"):
+            await b.get(session.id)
+        assert (await b.get(session.id, reading=True)).log.last
+        b.gateway.worktrees.is_here = at_a  # type: ignore[method-assign]
+        assert await b.get(session.id), "it is on a file system that the nodes share"
+
+
+async def test_a_session_whose_node_is_away_can_be_deleted(tmp_path: Path) -> None:
+    repository = make_repository(tmp_path / "project")
+    async with run_nodes(tmp_path, "b", agents=agents(repository)) as (b,):
+        async with run_node(tmp_path, "a", agents=agents(repository)) as a:
+            session, record = await create(a)
+        b.gateway.worktrees.is_here = lambda _: False  # type: ignore[method-assign]
+        await b.node.beat()
+        await b.gateway.sessions.delete(ADMINISTRATOR, session.id)
+        assert await asyncio.to_thread(Path(record.path).is_dir)
+        async with run_node(tmp_path, "a", agents=agents(repository)) as a:
+            await a.gateway.worktrees.recovered()
+            assert await a.gateway.worktrees.all() == []
+
+
+async def test_a_node_removes_what_sessions_that_are_elsewhere_have_left(tmp_path: Path) -> None:
+    async with run_nodes(tmp_path, "a", "b") as (a, b):
+        here, moved, lately, deleted = [await a.create() for _ in range(4)]
+        states = a.gateway.sessions._shared.states
+        for session in (here, moved, lately, deleted):
+            (states / session.id).mkdir()
+            (states / session.id / "history").touch()
+        for session in (here, moved):
+            os.utime(states / session.id, (1.0, 1.0))
+        await a.tidy(6.0)
+        assert await a.get_forwarded(here.id)
+        for session in (moved, lately, deleted):
+            await b.get_forwarded(session.id)
+        await a.gateway.sessions.remove_left(a.node)
+        assert {one.name for one in states.iterdir()} == {here.id, lately.id, deleted.id}
+        await b.gateway.sessions.delete(ADMINISTRATOR, deleted.id)
+        await wait_until(lambda: deleted.id in a.node._deleted, 20)
+        await a.node.poll()
+        await asyncio.gather(*a.gateway.sessions._background)
+        assert {one.name for one in states.iterdir()} == {here.id, lately.id}
+        (states / deleted.id).mkdir()
+        await a.gateway.sessions.remove_left(a.node)
+        assert not (states / deleted.id).exists(), "its deletion was missed"
