@@ -15,6 +15,7 @@ from __future__ import annotations
 # ├── ShuttingDown          503  the daemon is shutting down
 # ├── AgentProblem          503  the agent cannot start here
 # ├── StoreUnavailable      503  the store cannot be written
+# │   ├── StoreFull         503  the disk of the database is full
 # │   └── StoreAbandoned    503  this process must write no more: the daemon's shutdown is over its time
 # │       └── LeaseLost     503  another node of the cluster may write this session by now
 # │           └── LogDeleted 404  there is no such session any more; also a NotFound
@@ -81,6 +82,12 @@ class AgentProblem(GatewayError):
 
 
 class StoreUnavailable(GatewayError):
+    status = 503
+
+
+class StoreFull(StoreUnavailable):
+    """The disk of the database has no space for what was to be written."""
+
     status = 503
 
 

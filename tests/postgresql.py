@@ -44,10 +44,14 @@ _RUN = 'exec 3<&0; trap "" TERM INT; "$@" <&- & server=$!; (read -r end <&3; kil
 
 
 class PostgresqlServer:
-    """A server in a folder of its own. Local connections need no password, those of the user `portico` over TCP need PASSWORD."""
+    """A server in a folder of its own. Local connections need no password, those of the user `portico` over TCP need PASSWORD.
 
-    def __init__(self, **settings: str) -> None:
+    `data` is another folder for its data, which exists; its write-ahead log is in segments of `segment` MB.
+    """
+
+    def __init__(self, data: Path | None = None, segment: int = 16, **settings: str) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="pg", dir=_parent()))
+        self._data, self._segment = data or self._folder, segment
         self._programs = _programs(self._folder)
         self._settings = {**SETTINGS, **settings}
         self._shell: subprocess.Popen[bytes] | None = None
@@ -64,9 +68,10 @@ class PostgresqlServer:
         if os.geteuid() == 0:
             nobody = pwd.getpwnam("nobody")
             self._account |= {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
-            os.chown(self._folder, nobody.pw_uid, nobody.pw_gid)
+            for folder in {self._folder, self._data}:
+                os.chown(folder, nobody.pw_uid, nobody.pw_gid)
         options = ("--auth=trust", "--encoding=UTF8", "--no-locale", "--no-sync", "--no-instructions", "--username=postgres")
-        command = [self._programs / "initdb", *options, "-D", self.data]
+        command = [self._programs / "initdb", *options, f"--wal-segsize={self._segment}", "-D", self.data]
         subprocess.run(command, check=True, capture_output=True, timeout=60, **self._account)
         rules = ("local all all trust", "host all postgres 127.0.0.1/32 trust", "host all all 127.0.0.1/32 scram-sha-256")
         (self.data / "pg_hba.conf").write_text("\n".join(rules) + "\n")
@@ -74,7 +79,7 @@ class PostgresqlServer:
     @property
     def data(self) -> Path:
         """The folder of the server's data."""
-        return self._folder / "data"
+        return self._data / "data"
 
     def start(self) -> None:
         """Start the server, and wait until it accepts connections."""

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
+from gateway.errors import StoreFull, StoreUnavailable
 from gateway.nodes.followed_logs import FollowedLogs
 from gateway.nodes.leases import Leases, NoLease
 from gateway.nodes.node_directory import NodeDirectory
@@ -131,11 +132,21 @@ class Node:
             self.directory.draining = True
             self._outdated()
             raise
-        except BaseException:
+        except BaseException as error:
             self.takeover.begin_again()
+            if isinstance(error, StoreFull):
+                await self._beat_without_leases()
             raise
         self.directory.update(records)
         await self.leases.renewed(tokens, since)
+
+    async def _beat_without_leases(self) -> None:
+        """Report that this node runs, although its leases cannot be renewed: another one with more luck takes nothing over."""
+        try:
+            await self._store.nodes.note_alive(self.id)
+            self.directory.update(await self._store.nodes.all())
+        except StoreUnavailable as error:
+            log.warning("this node cannot report that it runs: %s", error)
 
     async def poll(self) -> None:
         """Look for what other nodes have written, whether or not there were notifications."""

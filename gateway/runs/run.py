@@ -37,8 +37,8 @@ from drivers.contract.events import (
 )
 from drivers.contract.messages import Message, ToolUseBlock, UserMessage
 from drivers.runtime.file_threads import in_thread
-from gateway.errors import GatewayError, StoreUnavailable
-from gateway.events.event_log import EventLog
+from gateway.errors import GatewayError, StoreAbandoned, StoreUnavailable
+from gateway.events.event_log import RETRY, EventLog
 from gateway.events.log_entries import LogEvent, TurnStart
 from gateway.events.turn_reader import LAST
 from gateway.observability.audit import log_decisions
@@ -271,6 +271,21 @@ class Run:
         decisions, self._enforcer.decisions = self._enforcer.decisions, []
         return self._audit(decisions)
 
+    async def _confirm(self, lease: HeldLease) -> None:
+        """Wait until the store says that no other node has the run. Raises LeaseLost."""
+        while True:
+            try:
+                return await lease.confirm()
+            except StoreAbandoned:
+                raise
+            except StoreUnavailable as error:
+                # Nobody else can take it over meanwhile, and the agent waits.
+                if self._stop_requested.is_set():
+                    raise
+                log.warning("run %s waits for the store, to renew its lease: %s", self.id, error)
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._stop_requested.wait(), RETRY)
+
     async def _record_decisions(self) -> None:
         if rows := self._audit_rows():
             await retried(partial(self._store.audit.append, rows), self._stop_requested)
@@ -397,7 +412,7 @@ class Run:
                 self._limit_errors = ()
                 if self._lease is not None and not self._lease.is_fresh:
                     # This process was stopped for long: another node may have ended the run, and these events with it.
-                    await self._lease.confirm()
+                    await self._confirm(self._lease)
                 if self._superseded:
                     if await self._take_superseded(events):
                         return

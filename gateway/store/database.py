@@ -18,7 +18,7 @@ from typing import Any, Self, TypeVar
 from sqlalchemy import Connection, insert, update
 from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 
-from gateway.errors import ConfigError, LeaseLost, StoreAbandoned, StoreUnavailable
+from gateway.errors import ConfigError, LeaseLost, StoreAbandoned, StoreFull, StoreUnavailable
 from gateway.store import schema
 from gateway.store.backend import Backend, backend_of
 from gateway.store.lease_checks import leases_in_force
@@ -294,9 +294,9 @@ class Database:
         """Runs a function in a transaction, after all writes that were queued before; committed when this returns.
 
         Cancelling the caller does not cancel the write: it is queued before the first `await`, and is completed. Raises
-        StoreUnavailable where the database cannot write now, as with a full disk or a lock of another process, and LeaseLost,
-        with nothing changed, where the `required` lease is not in force. Other nodes are notified that the log of the lease, or
-        `log_id`, has changed.
+        StoreUnavailable where the database cannot write now, as with a lock of another process, StoreFull with a full disk, and
+        LeaseLost, with nothing changed, where the `required` lease is not in force. Other nodes are notified that the log of the
+        lease, or `log_id`, has changed.
         """
         if self.abandoned:
             raise StoreAbandoned(ABANDONED)
@@ -305,7 +305,8 @@ class Database:
             return result
         except DBAPIError as error:
             if isinstance(error, OperationalError) or self._backend.is_lost(error):
-                raise StoreUnavailable(f"the store cannot be written: {error.orig}") from error
+                kind = StoreFull if self._backend.is_full(error.__cause__) else StoreUnavailable
+                raise kind(f"the store cannot be written: {error.orig}") from error
             raise
 
     def abandon(self) -> None:
