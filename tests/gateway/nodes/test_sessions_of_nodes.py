@@ -182,8 +182,9 @@ async def test_the_usage_of_a_turn_at_work_is_seen_on_another_node(tmp_path: Pat
 
 async def test_the_search_finds_what_another_node_has_stored(tmp_path: Path) -> None:
     async with run_nodes(tmp_path, "a", "b") as (a, b):
+        session = await a.create()
         for n in range(10):
-            await say(await a.create(), f"needle {n}")
+            await say(session, f"needle {n}")
             searches = [node.gateway.search for node in (b, a)]
             found = [await one.search(ADMINISTRATOR, "needle", agent=None, limit=100, after=None) for one in searches]
             assert [len(results.found) for results in found] == [2 * (n + 1)] * 2

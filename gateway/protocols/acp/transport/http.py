@@ -23,10 +23,13 @@ from gateway.protocols.acp.connection import checked_slash_commands
 from gateway.protocols.acp.transport.http_streams import HttpClient
 from gateway.protocols.acp.transport.messages import parse_message
 from gateway.protocols.authorization import authorization
+from gateway.protocols.forwarding.passed_on import is_forwarded
 from gateway.protocols.sse import event_stream
 from gateway.security.authentication import Caller
 
 CONNECTION_ID_HEADER, SESSION_ID_HEADER = "acp-connection-id", "acp-session-id"
+NODE_SEPARATOR = "-"
+"""Between the id of the node, by which other nodes find it, and that of a connection."""
 CLIENT_TIMEOUT = 600.0
 """Seconds after which a client that reads no stream and sends nothing is disconnected. Its sessions stay."""
 CHECK_INTERVAL = 30.0
@@ -55,7 +58,7 @@ class HttpClients:
             if message.get("method") != "initialize":
                 raise BadRequest("Acp-Connection-Id: missing; send initialize first, its answer has this header")
             return await self._initialize(agent, caller, message, request)
-        client = self._find(agent, caller, connection_id, request)
+        client = await self._find(agent, caller, connection_id, request)
         client.expect(message, _session_of(message, session_id), has_session_header=session_id is not None)
         await client.connection.receive(message)
         return Response(status_code=202)
@@ -69,7 +72,7 @@ class HttpClients:
         """
         if "text/event-stream" not in request.headers.get("accept", "") and "*/*" not in request.headers.get("accept", ""):
             return JSONResponse({"error": "Accept: must include text/event-stream"}, 406)
-        client = self._find(agent, caller, request.headers.get(CONNECTION_ID_HEADER), request)
+        client = await self._find(agent, caller, request.headers.get(CONNECTION_ID_HEADER), request)
         stream = client.attach(request.headers.get(SESSION_ID_HEADER))
         response = event_stream(stream.read(), self._gateway.keep_alive, close_at_eof=True)
         response.headers[CONNECTION_ID_HEADER] = client.id
@@ -77,7 +80,7 @@ class HttpClients:
 
     async def delete(self, agent: str, caller: Caller, request: Request) -> Response:
         """End a connection. Its sessions stay. Raises NotFound for an unknown connection."""
-        await self._disconnect(self._find(agent, caller, request.headers.get(CONNECTION_ID_HEADER), request))
+        await self._disconnect(await self._find(agent, caller, request.headers.get(CONNECTION_ID_HEADER), request))
         return Response(status_code=202)
 
     async def close(self) -> None:
@@ -92,7 +95,8 @@ class HttpClients:
             raise BadRequest("id: initialize is a request; its id must be a number or a string")
         slash_commands = checked_slash_commands(request.query_params.get("slash_commands"))
         release = self._gateway.quotas.connections.take(caller.name)
-        client = HttpClient(self._gateway, agent, caller, slash_commands=slash_commands)
+        node = f"{self._gateway.node.id}{NODE_SEPARATOR}" if self._gateway.node is not None else ""
+        client = HttpClient(self._gateway, agent, caller, slash_commands=slash_commands, node=node)
         self._clients[client.id] = client
         client.released = release
         self._record_use(client, request)
@@ -104,10 +108,16 @@ class HttpClients:
             body = await answer
         return JSONResponse(body, headers={CONNECTION_ID_HEADER: client.id})
 
-    def _find(self, agent: str, caller: Caller, connection_id: str | None, request: Request) -> HttpClient:
+    async def _find(self, agent: str, caller: Caller, connection_id: str | None, request: Request) -> HttpClient:
+        """The client of a connection. Raises BadRequest, NotFound, and SessionElsewhere where another node has the connection."""
         if connection_id is None:
             raise BadRequest("Acp-Connection-Id: missing; it is a header of the answer to initialize")
         client = self._clients.get(connection_id)
+        if client is None and self._gateway.node is not None:
+            node, _, own = connection_id.rpartition(NODE_SEPARATOR)
+            directory = self._gateway.node.directory
+            if own and node != directory.node and directory.lives(node) and not is_forwarded(request.scope):
+                raise await directory.elsewhere(node, connection_id)
         if client is None or client.closed or client.caller != caller or client.agent != agent:
             raise NotFound("Acp-Connection-Id: no such connection, or it has ended; send initialize without this header")
         self._record_use(client, request)
@@ -115,6 +125,9 @@ class HttpClients:
 
     def _record_use(self, client: HttpClient, request: Request) -> None:
         client.last_used = time.monotonic()
+        if is_forwarded(request.scope):
+            # The other node has checked the key. That of `initialize` is checked on.
+            return
         client.check_key = partial(self._gateway.auth.check, authorization(request.headers))
 
     async def _disconnect(self, client: HttpClient) -> None:

@@ -89,11 +89,13 @@ class HttpClient:
     """A connection and its streams.
 
     `caller` is who created it: no other caller may use it. `check_key` raises Unauthorized once the caller's API key is revoked.
-    `released` gives the connection back to the quota of the key.
+    `released` gives the connection back to the quota of the key. Its id begins with `node`.
     """
 
-    def __init__(self, gateway: Gateway, agent: str, caller: Caller, *, slash_commands: str | None = None) -> None:
-        self.id, self.caller, self.agent = uuid.uuid4().hex, caller, agent
+    def __init__(
+        self, gateway: Gateway, agent: str, caller: Caller, *, slash_commands: str | None = None, node: str = ""
+    ) -> None:
+        self.id, self.caller, self.agent = f"{node}{uuid.uuid4().hex}", caller, agent
         self.connection = Connection(gateway, agent, caller, self.send, slash_commands=slash_commands)
         self.check_key: Callable[[], object] = lambda: None
         self.released: Callable[[], None] = lambda: None

@@ -16,6 +16,8 @@ from tests.daemon import RunningGateway
 from tests.gateway.protocols.acp.conftest import WriteScenario, set_options
 from tests.gateway.protocols.acp.raw_connections import BEARER
 
+pytestmark = pytest.mark.usefixtures("also_in_a_cluster")
+
 
 class Client:
     """The client side of an editor: it keeps the updates and allows each permission request once."""
