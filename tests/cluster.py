@@ -16,7 +16,7 @@ from typing import Any, Literal, NoReturn
 
 import pytest
 
-from drivers.contract.driver_info import Probe
+from drivers.contract.driver_info import DriverInfo, Probe
 from gateway.agents.configured_agents import ConfiguredAgent
 from gateway.errors import SessionElsewhere
 from gateway.gateway import Gateway
@@ -109,23 +109,18 @@ class ClusterSessions:
         leave_out(f"uses sessions.{name} of a gateway")
 
 
-class ClusterOptions:
-    """The settings of an agent: its options, which are the same object at all nodes."""
-
-    def __init__(self, agent: ConfiguredAgent) -> None:
-        self.options = agent.settings.options
-
-    def __getattr__(self, name: str) -> NoReturn:
-        leave_out(f"uses settings.{name} of an agent")
-
-
 class ClusterAgent:
-    """An agent of all nodes, which have the same driver."""
+    """An agent of all nodes, which have one driver and one object with its settings."""
 
     def __init__(self, agents: Sequence[ConfiguredAgent]) -> None:
         agent = agents[0]
         self._agents = agents
-        self.working_directory, self.settings, self.driver = agent.working_directory, ClusterOptions(agent), agent.driver
+        self.working_directory, self.settings, self.driver = agent.working_directory, agent.settings, agent.driver
+
+    @property
+    def info(self) -> DriverInfo:
+        """What a client learns of the agent, which is the same at all nodes."""
+        return self._agents[0].info
 
     def apply_probe(self, probe: Probe) -> None:
         """Apply at each node what a probe of the agent's program has found."""
@@ -146,8 +141,7 @@ class ClusterAgents:
         """The agent of that name."""
         first, *others = [node.agents.get(name) for node in self._nodes]
         for other in others:
-            other.settings.__dict__["options"] = first.settings.options
-            other.driver = first.driver
+            other.settings, other.driver = first.settings, first.driver
         return ClusterAgent([first, *others])
 
     def __getattr__(self, name: str) -> NoReturn:

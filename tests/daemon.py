@@ -79,10 +79,11 @@ async def _run_nodes(config: Mapping[str, Any]) -> AsyncIterator[RunningGateway]
     async with AsyncExitStack() as stack:
         nodes = []
         second = first.with_name(f"{first.name}-2")
+        for data_dir in (first, second):
+            data_dir.mkdir(mode=0o700, exist_ok=True)
         # An agent has a folder of its own at each node otherwise, and a session another one wherever it is shown.
         for folders in ("workspaces", "key-workspaces"):
-            (first / folders).mkdir(parents=True, exist_ok=True)
-            second.mkdir(exist_ok=True)
+            (first / folders).mkdir(mode=0o700, exist_ok=True)
             if not (second / folders).is_symlink():
                 (second / folders).symlink_to(first / folders)
         for data_dir in (first, second):

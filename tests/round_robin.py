@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from itertools import cycle
 from urllib.parse import urlsplit
+from weakref import WeakSet
 
 _HEAD_LIMIT = 256 * 1024
 _LINGER_SECONDS = 2.0
@@ -21,11 +22,13 @@ class RoundRobin:
     def __init__(self, urls: Sequence[str]) -> None:
         self._next = cycle([(str(parts.hostname), int(parts.port or 80)) for parts in map(urlsplit, urls)])
         self._connections: set[asyncio.Task[None]] = set()
+        self._writers: WeakSet[asyncio.StreamWriter] = WeakSet()
 
     async def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Pass one connection on."""
         task = asyncio.current_task()
         assert task is not None
+        self._writers.add(writer)
         self._connections.add(task)
         try:
             await _pass_on(reader, writer, next(self._next))
@@ -42,6 +45,9 @@ class RoundRobin:
         for task in left:
             task.cancel()
         await asyncio.gather(*left, return_exceptions=True)
+        for writer in list(self._writers):
+            # A client that does not read keeps a connection open that is being closed.
+            writer.transport.abort()
 
 
 async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, server: tuple[str, int]) -> None:

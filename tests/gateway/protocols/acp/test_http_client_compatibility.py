@@ -15,6 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.cluster import leave_out, placement
 from tests.daemon import KEY, RunningGateway
 from tests.gateway.protocols.acp.client import load, prompt
 from tests.gateway.protocols.acp.conftest import WriteScenario, set_options
@@ -22,6 +23,7 @@ from tests.gateway.protocols.acp.raw_connections import INITIALIZE, STREAM, rpc
 
 Json = dict[str, Any]
 ASK = [{"tool_call": {"name": "write_note", "input": {"path": "a.md", "text": "A"}, "result": "written"}}, {"text": "done"}]
+LATER = "sends a message when a stream was just closed, which a node behind a proxy notices later"
 
 
 class Http:
@@ -57,6 +59,10 @@ class Http:
     async def reading(self, session: str | None = None) -> AsyncIterator[AsyncIterator[Json]]:
         """The messages of a stream."""
         response = await self.get(session)
+        while placement() and response.status_code == 409:
+            # Behind a proxy the node notices later that the reader before has left.
+            await response.aclose()
+            response = await self.get(session)
         assert response.status_code == 200, await response.aread()
         try:
             yield _messages(response)
@@ -220,6 +226,8 @@ async def test_messages_after_the_response_are_kept_for_the_session_stream(conne
 
 
 async def test_messages_of_a_new_session_are_kept_until_its_stream_opens(connect: Any) -> None:
+    if placement():
+        leave_out(LATER)
     http = await connect()
     session = await new(http)
     request_id = await http.ask("session/prompt", prompt(session, "early"), session)
@@ -262,6 +270,8 @@ async def test_second_reader_of_a_stream_is_refused(connect: Any) -> None:
 
 
 async def test_reconnected_reader_gets_the_messages_sent_meanwhile(connect: Any) -> None:
+    if placement():
+        leave_out(LATER)
     http = await connect()
     session = await new(http)
     async with http.reading(session):

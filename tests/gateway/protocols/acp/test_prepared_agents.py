@@ -16,6 +16,7 @@ import pytest
 from gateway.protocols.acp import connection
 from gateway.security.authentication import ADMINISTRATOR
 from gateway.sessions.session import Session
+from tests.cluster import leave_out, placement
 from tests.daemon import RunningGateway, gateway_config, run_gateway
 from tests.gateway.cli.test_acp import small_agent
 from tests.gateway.protocols.acp.client import Client, RpcFailed, connect, load, prompt
@@ -286,6 +287,8 @@ async def test_no_other_agent_is_ended_for_one_that_has_no_prompt(tmp_path: Path
 
 
 async def test_agent_that_is_being_started_makes_way_for_a_prompt(tmp_path: Path) -> None:
+    if placement():
+        leave_out("fills limits.live_agents, which is a limit of each node")
     async with serving(tmp_path, start=SLOW_START, live_agents=1) as portico, client_of(portico) as client:
         await client.new()
         pid = await started(tmp_path)
