@@ -104,11 +104,8 @@ test test-cluster test-real test-console test-containers: export PYTHONDONTWRITE
 test: $(VENV)/.dev ## Run the whole suite: no model, no CLI, no network
 	@$(BIN)/python -m pytest -q -n 3 --dist worksteal --durations=10
 
-# AAP and execute with both placements; a connection of ACP stays at its node, which relays it to the other one.
-PROTOCOLS := tests/gateway/protocols
-test-cluster: $(VENV)/.dev ## Run the tests of the protocols against two nodes behind a proxy
-	@PORTICO_TEST_CLUSTER=near $(BIN)/python -m pytest -q -n 3 --dist worksteal $(PROTOCOLS)/aap $(wildcard $(PROTOCOLS)/test_*.py)
-	@PORTICO_TEST_CLUSTER=away $(BIN)/python -m pytest -q -n 3 --dist worksteal $(PROTOCOLS)/aap $(PROTOCOLS)/acp $(wildcard $(PROTOCOLS)/test_*.py)
+test-cluster: $(VENV)/.dev ## Run the tests of the protocols against two nodes behind a proxy, and print a table
+	@$(BIN)/python -m tests.cluster_table
 
 test-real: $(VENV)/.console $(CLIS)/.installed $(CLIS)/acpx/.installed $(CLIS)/acp-client/.installed $(CLIS)/agents/.installed $(CLIS)/model-apis/.installed $(CLIS)/aider/.installed $(CLIS)/python/.installed ## Run the tests with the real CLIs against model servers on loopback
 	@$(BIN)/python -m pytest -q -n 2 --dist loadfile tests/real
