@@ -36,14 +36,15 @@ async def test_disconnected_stream_client_finds_the_whole_turn_in_the_history(
 
 
 async def test_disconnected_json_client_finds_the_whole_turn_in_the_history(
-    aap: AapClient, write_scenario: WriteScenario
+    aap: AapClient, write_scenario: WriteScenario, tmp_path: Path
 ) -> None:
-    name = write_scenario({"when": "go", "steps": [{"delay": 0.3}, {"text": "whole"}]}, [{"text": "a"}])
+    name = write_scenario({"when": "go", "steps": [{"wait_for_file": "left"}, {"text": "whole"}]}, [{"text": "a"}])
     session = (await aap.create_session(options={"scenario": name}))["sessionId"]
     request = asyncio.create_task(aap.post(session, {"messages": [user_message("go")]}))
     await wait_until(lambda: _is_running(aap, session))
     request.cancel()
     await asyncio.wait([request])
+    (tmp_path / "scenes" / "left").touch()
     found = await aap.wait_until_idle(session)
     assert found["history"]["full"][2:] == [user_message("go"), {"role": "assistant", "content": "whole"}]
 

@@ -226,9 +226,10 @@ def connect(
     """A client over a connection in this process, or over a WebSocket to the proxy of a cluster."""
     client: Client
     if isinstance(gateway, ClusterGateway):
-        if caller is not ADMINISTRATOR or slash_commands is not None:
-            leave_out("connects with what a WebSocket does not have")
-        remote = RemoteConnection(f"ws{gateway.url[4:]}/acp/{agent}")
+        if caller is not ADMINISTRATOR:
+            leave_out("connects as a caller without a key")
+        flag = "" if slash_commands is None else f"?slash_commands={slash_commands}"
+        remote = RemoteConnection(f"ws{gateway.url[4:]}/acp/{agent}{flag}")
         remote.client = Client(remote.send)
         return remote.client, cast(Connection, remote)
 
