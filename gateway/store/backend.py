@@ -106,6 +106,9 @@ class Backend(Protocol):
     def is_conflict(self, error: BaseException | None) -> bool:
         """Whether an error of the driver has ended a transaction for the sake of others, so that it may be executed again."""
 
+    def is_full(self, error: BaseException | None) -> bool:
+        """Whether an error of the driver is that of a disk without space for what is written."""
+
     def is_rolled_back(self, error: BaseException | None) -> bool:
         """Whether a commit that raised this error of the driver has stored nothing: not whether the connection was lost."""
 

@@ -225,6 +225,9 @@ class PostgresqlBackend:
     def is_conflict(self, error: BaseException | None) -> bool:
         return _sqlstate(error) in ("40P01", "40001")
 
+    def is_full(self, error: BaseException | None) -> bool:
+        return _sqlstate(error) == "53100"
+
     def is_rolled_back(self, error: BaseException | None) -> bool:
         # The server has answered, to the commit or to a statement that was deferred until then.
         return _sqlstate(error) != ""

@@ -347,6 +347,9 @@ class SqliteBackend:
         # There is one writer at a time, for which the others wait.
         return False
 
+    def is_full(self, error: BaseException | None) -> bool:
+        return is_full(error)
+
     def is_rolled_back(self, error: BaseException | None) -> bool:
         # The frame of the write-ahead log that makes it a commit is written last.
         return is_full(error)

@@ -104,8 +104,8 @@ class Output:
 class Git:
     """Where git runs: in `folder`, or in a known repository with `git_dir` and `work_tree`, which it does not search for then.
 
-    `common_dir` is what the worktrees of the repository share: `git_dir` itself, or that in which it is. `config` is set beside the
-    fixed values. `ceiling` is a folder above which no repository is searched for.
+    `common_dir` is what the worktrees of the repository share: `git_dir` itself, or that in which it is. `config` is set beside
+    the fixed values. `ceiling` is a folder above which no repository is searched for.
     """
 
     folder: Path
