@@ -18,7 +18,7 @@ import pytest
 from sqlalchemy import Connection, Engine, delete, event, func, insert, select, text
 from sqlalchemy.exc import OperationalError
 
-from gateway.errors import StoreAbandoned, StoreUnavailable
+from gateway.errors import StoreAbandoned, StoreFull, StoreUnavailable
 from gateway.store import IntegrityError, MessageRow, SessionRecord, Store, schema
 from gateway.store.database import READERS, Database
 from gateway.store.sqlite import RELEASED_PAGES, checkpoint, release_pages, surplus_pages
@@ -329,7 +329,7 @@ async def test_large_write_for_which_the_disk_is_full_does_not_affect_those_that
         results = await asyncio.gather(*writes, return_exceptions=True)
     finally:
         event.remove(Engine, "commit", fail)
-    assert [type(result) for result in results] == [type(None), StoreUnavailable, type(None)]
+    assert [type(result) for result in results] == [type(None), StoreFull, type(None)]
     assert await database.read(markers) == ["m1", "m2"]
     assert commits(tmp_path) == before + 2
 
