@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import BaseModel, Field
 
 from drivers.compatibility import Support
@@ -30,6 +32,12 @@ class AgentState(BaseModel):
     probed: bool = Field(default=True, description="False until its program has answered, or has failed to.")
     problem: str | None = None
     login: str | None = Field(default=None, description="The shell command that logs its program in, where the driver names one.")
+    run_in: Literal["node", "podman", "docker", "bwrap"] = Field(
+        default="node", description="Where its processes run: on this machine as they are, or in a container of that runtime."
+    )
+    image: str | None = Field(default=None, description="The image of its containers, for podman and docker.")
+    sandbox: Literal["off", "workspace-write"] = "off"
+    worktree: bool = Field(default=False, description="Whether each new session has a git worktree of its own.")
     command: str | None = Field(default=None, description="The shell command that solves the problem, where one is known.")
 
 
@@ -55,7 +63,7 @@ async def driver_states(agents: Agents, discovery: Discovery, redactor: Redactor
 
 
 def _state(found: DiscoveredAgent, redactor: Redactor) -> AgentState:
-    probe = found.probe
+    probe, settings = found.probe, found.agent.settings
     return AgentState(
         name=found.agent.name,
         configured=found.agent.configured,
@@ -70,5 +78,9 @@ def _state(found: DiscoveredAgent, redactor: Redactor) -> AgentState:
         probed=found.probed,
         problem=redactor.clean(found.problem) if found.problem else None,
         login=found.agent.login_command(),
+        run_in=settings.run_in,
+        image=settings.container.image,
+        sandbox=settings.sandbox,
+        worktree=settings.worktree,
         command=found.command,
     )

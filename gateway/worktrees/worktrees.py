@@ -408,7 +408,7 @@ def _is_there(worktree: SessionWorktree) -> bool:
 
 
 def _make_folder(worktree: SessionWorktree) -> None:
-    """Create the working folder in a worktree. Raises Conflict where a link of the repository or of an agent is in the way."""
+    """Create the working folder in a worktree. Raises Conflict where a link is in the way, as in the commit or by an agent."""
     try:
         make_folder(Path(worktree.path), os.path.relpath(worktree.folder, worktree.path))
     except OSError as error:

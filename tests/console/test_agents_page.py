@@ -17,8 +17,12 @@ BROKEN = "/opt/no-such-folder/claude"
 
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConsoleDaemon]:
-    """A daemon with an agent whose program is missing."""
-    agents = {"broken": {"driver": "claude", "program": BROKEN}}
+    """A daemon with an agent whose program is missing, and agents that run in different places."""
+    agents = {
+        "broken": {"driver": "claude", "program": BROKEN},
+        "contained": {"driver": "echo", "run_in": "docker", "container": {"image": "localhost/app:1"}, "worktree": True},
+        "enclosed": {"driver": "echo", "run_in": "bwrap"},
+    }
     found = ConsoleDaemon(tmp_path_factory.mktemp("daemon"), agents=agents).start()
     yield found
     found.stop()
@@ -41,6 +45,20 @@ def test_each_agent_has_what_is_known_of_it(agents: Page, daemon: ConsoleDaemon)
     expect(broken).to_contain_text(known["broken"]["problem"])
     for name in (name for name, agent in known.items() if not agent["installed"] and not agent["configured"]):
         expect(agents.locator(".missing li", has_text=name).first).to_be_visible()
+
+
+def test_each_agent_has_where_it_runs_and_whether_it_has_worktrees(agents: Page) -> None:
+    for name, place in (
+        ("script", "on this machine, without a sandbox"),
+        ("contained", "in a container of its own (docker, localhost/app:1)"),
+        ("enclosed", "in namespaces of its own (bwrap)"),
+    ):
+        card = agents.get_by_role("article", name=name)
+        expect(card).to_contain_text(f"Runs{place}")
+        if name == "contained":
+            expect(card).to_contain_text("each session works in one of its own")
+        else:
+            expect(card).not_to_contain_text("Worktrees")
 
 
 def test_the_mending_command_is_copied(agents: Page, daemon: ConsoleDaemon) -> None:

@@ -35,6 +35,10 @@ EXAMPLES = openapi_extra(
                             "probed": True,
                             "problem": None,
                             "login": "claude auth login --claudeai",
+                            "run_in": "podman",
+                            "image": "localhost/claude:1",
+                            "sandbox": "off",
+                            "worktree": True,
                             "command": None,
                         }
                     ],

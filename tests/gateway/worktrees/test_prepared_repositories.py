@@ -282,8 +282,7 @@ async def test_settings_that_change_what_a_command_does(client: httpx.AsyncClien
         ("branch.main.mergeOptions", "--squash --no-commit"), ("merge.ff", "false"), ("merge.log", "true"),
         ("color.diff", "always"), ("color.status", "always"), ("diff.noprefix", "true"), ("diff.mnemonicPrefix", "true"),
         ("diff.colorMoved", "zebra"), ("diff.wsErrorHighlight", "all"), ("diff.orderFile", "/etc/passwd"),
-        ("status.branch", "true"), ("status.submoduleSummary", "true"), ("diff.renames", "false"),
-        ("diff.ignoreSubmodules", "all"), ("core.splitIndex", "true"),
+        ("status.branch", "true"), ("status.submoduleSummary", "true"), ("diff.renames", "false"), ("core.splitIndex", "true"),
     ):  # fmt: skip
         git(repository, "config", key, value)
     session = await new_session(client)

@@ -82,6 +82,8 @@ function AgentCard({ driver, agent, state }) {
     <dl class="facts">
       ${agent.version && html`<dt>Version</dt><dd>${agent.version} ${support && html`<span class=${`badge ${supportKind}`}>${support}</span>`}</dd>`}
       ${agent.program && html`<dt>Program</dt><dd><code class="path">${agent.program}</code></dd>`}
+      <dt>Runs</dt><dd><${Place} agent=${agent} /></dd>
+      ${agent.worktree && html`<dt>Worktrees</dt><dd>each session works in one of its own</dd>`}
       ${agent.logged_in !== null && html`<dt>Login</dt><dd><${Status} kind=${agent.logged_in ? "ok" : "warn"}>${agent.logged_in ? "logged in" : "not logged in"}<//></dd>`}
       ${agent.models.length > 0 && html`<dt>Models</dt><dd><${Models} models=${agent.models} /></dd>`}
       ${!agent.configured && html`<dt>Settings</dt><dd>defaults; the configuration has no entry for it</dd>`}
@@ -91,6 +93,12 @@ function AgentCard({ driver, agent, state }) {
     ${command && html`<${Command} command=${command} what=${`the command for ${agent.name}`} />`}
     ${login && html`<${Command} command=${login} what=${`the login command of ${agent.name}`} />`}
   </article>`;
+}
+
+/** Where the processes of an agent run, as its `run_in` and `sandbox` say. */
+function Place({ agent }) {
+  if (agent.run_in === "node") return agent.sandbox === "off" ? "on this machine, without a sandbox" : "on this machine, in a sandbox";
+  return html`in ${agent.run_in === "bwrap" ? "namespaces of its own" : "a container of its own"} (${agent.run_in}${agent.image && html`, <code class="path">${agent.image}</code>`})`;
 }
 
 function Models({ models }) {
