@@ -1,4 +1,4 @@
-"""Container runtimes for tests: bwrap and podman, if they work on this machine, and a stand-in for docker.
+"""Container runtimes for tests: bwrap, podman and docker, if they work on this machine, and a stand-in for docker.
 
 podman has its images and containers in a folder of the tests. The image is made of empty folders; programs are mounted.
 """
@@ -13,7 +13,9 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,13 @@ SYSTEM_MOUNTS = ("/usr",)
 """What a program needs of this machine in the image."""
 FAKE_DOCKER = Path(__file__).with_name("fake_docker.py")
 
-_STORAGE = '[storage]\ndriver = "vfs"\ngraphroot = "{folder}/graph"\nrunroot = "{folder}/run"\n'
+_STORAGE = """
+[storage]
+driver = "vfs"
+graphroot = "{folder}/graph"
+rootless_storage_path = "{folder}/graph"
+runroot = "{folder}/run"
+"""
 # A container as a CI machine is one has limits that podman cannot raise.
 _ENGINE = """
 [engine]
@@ -87,15 +95,47 @@ def require_podman() -> Mapping[str, str]:
     return found
 
 
+@contextmanager
+def docker_daemon() -> Iterator[Mapping[str, str]]:
+    """Run docker's daemon with a folder of its own, without networks, and give the variables with which it has IMAGE.
+
+    Skips the test where `docker`, `dockerd` or the rights of root are missing, or where it does not start.
+    """
+    if os.geteuid() != 0 or any(shutil.which(name) is None for name in ("docker", "dockerd")):
+        pytest.skip("docker's daemon is not installed, or cannot be started by this user")
+    # Not in pytest's folder: the path of a socket may have 108 characters at most.
+    with tempfile.TemporaryDirectory(prefix="portico-docker-", ignore_cleanup_errors=True) as folder:
+        own = {"DOCKER_HOST": f"unix://{folder}/socket", "DOCKER_CONFIG": f"{folder}/config"}
+        argv = [
+            "dockerd", "--storage-driver=vfs", "--iptables=false", "--ip6tables=false", "--bridge=none",
+            f"--data-root={folder}/data", f"--exec-root={folder}/exec", f"--pidfile={folder}/pid", f"--host={own['DOCKER_HOST']}",
+        ]  # fmt: skip
+        with open(f"{folder}/log", "wb") as log, subprocess.Popen(argv, stdout=log, stderr=log) as daemon:
+            try:
+                environ, deadline = {**os.environ, **own}, time.monotonic() + 30
+                while subprocess.run(["docker", "info"], env=environ, capture_output=True, timeout=30).returncode:
+                    if daemon.poll() is not None or time.monotonic() > deadline:
+                        pytest.skip(f"docker's daemon does not start here: {Path(folder, 'log').read_text()[-300:]}")
+                    time.sleep(0.1)
+                subprocess.run(
+                    ["docker", "import", "-", IMAGE], input=_image(), env=environ, capture_output=True, check=True, timeout=60
+                )
+                yield own
+            finally:
+                # It ends its containerd.
+                daemon.terminate()
+
+
 def _image() -> bytes:
     """A file system of empty folders, with the links of a system whose programs are in /usr."""
     file = io.BytesIO()
     with tarfile.open(fileobj=file, mode="w") as tar:
-        for name in ("usr", "etc", "proc", "sys", "dev", "run", "var", "var/tmp", "tmp", "home", "root"):
+        # docker puts its init into /sbin, which may not be in the mounted /usr.
+        for name in ("usr", "etc", "proc", "sys", "dev", "run", "var", "var/tmp", "tmp", "home", "root", "sbin"):
             folder = tarfile.TarInfo(name)
             folder.type, folder.mode = tarfile.DIRTYPE, 0o1777 if name.endswith("tmp") else 0o755
             tar.addfile(folder)
-        for name in ("bin", "sbin", "lib", "lib64"):
+        for name in ("bin", "lib", "lib64"):
             link = tarfile.TarInfo(name)
             link.type, link.linkname = tarfile.SYMTYPE, f"usr/{name}"
             tar.addfile(link)

@@ -7,7 +7,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,7 +20,7 @@ from drivers.contract.errors import AgentUnavailable
 from drivers.runtime.containers import Container, Mount, Runtime, installation, names_of, remove_left_behind
 from drivers.runtime.process import Process, Spawner
 from drivers.runtime.process_tree import MARKER
-from tests.container_runtimes import IMAGE, SYSTEM_MOUNTS, bwrap_problem, install_fake_docker, require_podman
+from tests.container_runtimes import IMAGE, SYSTEM_MOUNTS, bwrap_problem, docker_daemon, install_fake_docker, require_podman
 from tests.real.processes import wait_until
 from tests.swapped_folders import swapped
 
@@ -36,6 +36,7 @@ class Place:
 
     container: Container
     base: Path
+    is_stand_in: bool
 
     @property
     def work(self) -> Path:
@@ -59,9 +60,17 @@ class Place:
         return code, lines or process.stderr_tail()
 
 
-@pytest.fixture(params=["bwrap", "podman", "docker"])
+@pytest.fixture(scope="module")
+def docker() -> Iterator[Mapping[str, str]]:
+    """The variables with which docker's client finds a daemon."""
+    with docker_daemon() as own:
+        yield own
+
+
+@pytest.fixture(params=["bwrap", "podman", "docker", "stand-in for docker"])
 async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Place]:
-    runtime: Runtime = request.param
+    runtime: Runtime = request.param.rpartition(" ")[2]
+    is_stand_in = runtime != request.param
     for name in ("work", "home", "hidden"):
         (tmp_path / name).mkdir()
     (tmp_path / "hidden" / "api-key").write_text("secret")
@@ -70,13 +79,14 @@ async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
         if problem := bwrap_problem():
             pytest.skip(problem)
     else:
-        environ |= require_podman() if runtime == "podman" else install_fake_docker(tmp_path)
+        own = {"podman": require_podman, "docker": lambda: request.getfixturevalue("docker")}
+        environ |= install_fake_docker(tmp_path) if is_stand_in else own[runtime]()
     program = shutil.which(runtime, path=environ["PATH"])
     assert program is not None
     mounts = (*(Mount(Path(path), Path(path)) for path in SYSTEM_MOUNTS),)
     image = "" if runtime == "bwrap" else IMAGE
     container = Container(runtime, program, environ, image, mounts, (tmp_path / "home",), (tmp_path / "hidden",))
-    yield Place(container, tmp_path)
+    yield Place(container, tmp_path, is_stand_in)
     if runtime != "bwrap":
         assert await names_of(program, INSTANCE, environ) == []
 
@@ -118,19 +128,19 @@ async def test_files_of_the_command_are_there(place: Place) -> None:
 
 async def test_rest_is_hidden_or_read_only(place: Place) -> None:
     """Also to a superuser, to whom bwrap 0.8.0 leaves /proc/sys writable. Only asks: a write would change the machine."""
-    if place.container.runtime == "docker":
+    if place.is_stand_in:
         pytest.skip("the stand-in for docker runs the command on this machine")
     files = "/usr /proc/sys /proc/sys/kernel/core_pattern /proc/sysrq-trigger /sys/kernel"
     script = (
         f"ls {place.base}/hidden; for path in {files}; do test -w $path && echo $path is writable; done; ls -A /run; echo end"
     )
     _, lines = await place.run(script)
-    hidden = ["secrets", "podman-init", ".containerenv"] if place.container.has_image else []
+    hidden = ["secrets", "podman-init", ".containerenv", "docker"] if place.container.has_image else []
     assert [line for line in lines if not line.startswith("ls: ") and line not in hidden] == ["end"], lines
 
 
 async def test_no_capabilities_and_no_other_processes(place: Place) -> None:
-    if place.container.runtime == "docker":
+    if place.is_stand_in:
         pytest.skip("the stand-in for docker runs the command on this machine")
     _, lines = await place.run(f"grep CapEff /proc/self/status; kill -0 {os.getpid()}; set -- /proc/[0-9]*; echo $#")
     assert lines[0].split() == ["CapEff:", "0000000000000000"]
@@ -157,7 +167,7 @@ async def test_close_ends_all_that_runs_in_it(place: Place) -> None:
 
 
 async def test_what_it_leaves_behind_ends_with_it(place: Place) -> None:
-    if place.container.runtime == "docker":
+    if place.is_stand_in:
         pytest.skip("the stand-in for docker has no process namespaces")
     seconds = next(_seconds)
     code, _ = await place.run(f"env -i setsid sleep {seconds} >/dev/null 2>&1 & echo begun")
@@ -241,7 +251,10 @@ async def test_folder_that_is_replaced_before_the_mount_is_refused(place: Place)
     program.write_text(f'#!/bin/sh\ncase "$*" in *api-key*) {replace_folder};; esac\nexec {place.container.program} "$@"\n')
     program.chmod(0o755)
     code, lines = await place.run("cat api-key", program=str(program))
-    assert (code, "was replaced" in lines[-1]) == (125, True), lines
+    # bwrap finds nothing to mount where the link leads into a folder that it hides.
+    assert "secret" not in lines and ((code, "was replaced" in lines[-1]) == (125, True) or "Can't bind mount" in lines[-1]), (
+        lines
+    )
     work.unlink()
     (place.base / "work-before").rename(work)
     assert await place.run("echo begun; exit 3") == (3, ["begun"])
@@ -256,7 +269,7 @@ async def test_image_that_is_not_there(place: Place) -> None:
 
 async def test_network(place: Place) -> None:
     """That of the machine, on whose loopback the gateway's MCP server is; or none."""
-    if place.container.runtime == "docker":
+    if place.is_stand_in:
         pytest.skip("the stand-in for docker has no network namespaces")
     own = os.readlink("/proc/self/ns/net")
     assert await place.run("readlink /proc/self/ns/net") == (0, [own])
