@@ -7,9 +7,10 @@ import os
 import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
-from gateway.errors import GatewayError, SessionElsewhere, ShuttingDown
+from gateway.errors import ConfigError, GatewayError, SessionElsewhere, ShuttingDown, StoreUnavailable
 from gateway.nodes.forwarded_requests import request_is_forwarded
 from gateway.store import schema
 from gateway.store.nodes import NodeRecord, NodeReport
@@ -123,7 +124,7 @@ class NodeDirectory:
     async def elsewhere(self, node: str, log_id: str | None) -> GatewayError:
         """The error that passes a request on to a node, for the caller to raise."""
         if node not in self._nodes or node in self._unreachable:
-            await self._search()
+            await self.look_again()
         found = self._nodes.get(node)
         if found is None:
             return NodeUnknown(f"{log_id!r} belongs to the node {node!r}, which is not known here; send the request again later")
@@ -132,15 +133,18 @@ class NodeDirectory:
     async def only_at(self, node: str, log_id: str, why: str) -> GatewayError:
         """The error for a session that no other node can go on with, because of `why`, for the caller to raise."""
         if not self.lives(node):
-            await self._search()
+            await self.look_again()
         found = self._nodes.get(node)
         if found is not None and self.lives(node) and found.record.state == "ready":
             return await self.elsewhere(node, log_id)
         state = "is drained" if found is not None and self.lives(node) else "does not run"
         return NodeAway(f"{why} of {log_id!r} is on the node {node!r}, which {state}; the session goes on when that node is back")
 
-    async def _search(self) -> None:
-        """Read the nodes from the store, unless that was done just now. Raises StoreUnavailable."""
+    async def look_again(self) -> None:
+        """Read the nodes from the store, unless that was done just now: one may have been started, drained or stopped.
+
+        Without the store they stay as they are known.
+        """
         if self._look_up is None:
             return
         if self._looking_up is None:
@@ -151,7 +155,8 @@ class NodeDirectory:
 
     async def _read_nodes(self, look_up: LookUp) -> None:
         try:
-            self.refresh(await look_up())
+            with suppress(StoreUnavailable, ConfigError):
+                self.refresh(await look_up())
         finally:
             self._looking_up, self._looked_up_at = None, self._clock()
 
@@ -167,16 +172,18 @@ class NodeDirectory:
     ) -> None:
         """Raise SessionElsewhere unless this node is the one for a session or a task of this agent in this folder.
 
-        `reads` is the least version of the store that its program must read. A request that was forwarded to this node is not
-        forwarded again. With `again` the same is asked once more where this node is the one. Raises ShuttingDown where this
-        node takes no new work and no other offers the agent, and LogTooNew.
+        `reads` is the least version of the store that its program must read. A request that was forwarded to this node belongs to
+        it, unless it is drained. With `again` the same is asked once more where this node is the one. Raises LogTooNew, and
+        ShuttingDown where this node takes no new work and no other offers the agent.
         """
-        if request_is_forwarded.get():
+        if request_is_forwarded.get() and not self.draining:
             if not again:
                 self._note_placed(self.node)
             return
         chosen = self.choose(agent, folder, preferred, reads)
         if chosen is None:
+            if request_is_forwarded.get():
+                return
             if log_id is not None and reads > schema.VERSION:
                 raise LogTooNew(log_id, reads)
             if self.draining:

@@ -136,13 +136,23 @@ class Relays:
                 # A new session is created at another node.
                 if session_id is not None or self.gateway.node is None:
                     raise
+            except RpcError as error:
+                await self._refused(error)
         raise RpcError(INTERNAL_ERROR, "this session moves from node to node; send the request again")
+
+    async def _refused(self, error: RpcError) -> None:
+        """Look for the nodes again, since one does not open a session: it is drained. Raises any other error."""
+        if error.code != ELSEWHERE or self.gateway.node is None:
+            raise error
+        await self.gateway.node.directory.look_again()
 
     def again(self, request: RelayedRequest, locally: Callable[[], Awaitable[None]]) -> None:
         """Handle a request anew that a node has refused because it does not have the session."""
 
         async def handle() -> None:
             try:
+                if self.gateway.node is not None:
+                    await self.gateway.node.directory.look_again()
                 if (session_id := request.session_id) is not None:
                     await self._lose(session_id)
                 await self._handle(replace(request, attempt=request.attempt + 1), locally)

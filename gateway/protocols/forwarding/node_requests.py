@@ -147,8 +147,12 @@ class NodeRequests:
             if outcome not in ("moved", "unreachable"):
                 return
             unreachable = (node, passed_on.address) if outcome == "unreachable" else None
-            if unreachable is not None and self._gateway.node is not None:
-                self._gateway.node.directory.unreachable(node)
+            if self._gateway.node is not None:
+                if unreachable is not None:
+                    self._gateway.node.directory.unreachable(node)
+                else:
+                    # It may be drained since the last heartbeat.
+                    await self._gateway.node.directory.look_again()
             # The handler looks again for the node.
             scope.clear()
             scope.update(before)

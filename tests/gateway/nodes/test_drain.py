@@ -13,6 +13,7 @@ from drivers.contract.events import SessionEnd
 from gateway.config import parse
 from gateway.errors import ConfigError, SessionElsewhere
 from gateway.gateway import Gateway
+from gateway.nodes.forwarded_requests import request_is_forwarded
 from gateway.security.redaction import Redactor
 from tests import stores
 from tests.conftest import write_config
@@ -77,6 +78,44 @@ async def test_the_next_turn_of_a_session_leaves_a_drained_node(tmp_path: Path, 
         assert await say(await b.get(session.id))
         await a.node.followed.poll()
         assert len(await read.log.read(0)) > len(await rest(turn))
+
+
+async def test_a_drained_node_does_not_take_a_forwarded_request_of_a_session_that_it_has_released(tmp_path: Path) -> None:
+    """The sender saw its lease right before that, or does not know that the node is drained."""
+    async with run_nodes(tmp_path, "a", "b") as (a, b):
+        session = await a.create()
+        await b.gateway.store.nodes.drain(a.id)
+        await a.node.beat()
+        await a.node.tidy()
+        token = request_is_forwarded.set(True)
+        try:
+            with pytest.raises(SessionElsewhere) as elsewhere:
+                await a.get(session.id)
+            assert elsewhere.value.node_id == b.id
+            with pytest.raises(SessionElsewhere):
+                await a.create()
+        finally:
+            request_is_forwarded.reset(token)
+        assert b.node.directory.choose("echo", None, a.id) == a.id, "its last heartbeat was before the drain"
+        b.clock.now += 1.0
+        await b.node.directory.look_again()
+        assert b.node.directory.choose("echo", None, a.id) == b.id
+        await b.gateway.store.nodes.drain(b.id)
+        await a.node.beat()
+        token = request_is_forwarded.set(True)
+        try:
+            assert await a.get(session.id), "no other node takes it"
+        finally:
+            request_is_forwarded.reset(token)
+
+
+async def test_a_node_that_has_just_started_is_found_by_those_that_do_not_know_it_yet(tmp_path: Path) -> None:
+    async with run_nodes(tmp_path, "a") as (a,), run_node(tmp_path, "b") as b:
+        session = await b.create()
+        a.clock.now += 1.0
+        with pytest.raises(SessionElsewhere) as elsewhere:
+            await a.get(session.id)
+        assert elsewhere.value.node_id == b.id
 
 
 async def test_a_shutdown_releases_the_leases_and_removes_the_node(tmp_path: Path, write_scenario: WriteScenario) -> None:
