@@ -106,6 +106,7 @@ class Database:
         self._draining = False
         self._waiting: set[asyncio.Future[Any]] = set()
         self._migrating = False
+        """Whether a migration has begun to change tables: it may have to wait for others who use them."""
         self.abandoned = False
         """Whether `abandon` was called: a thread may still be blocked by the database."""
 
@@ -113,8 +114,8 @@ class Database:
     async def open(cls, url: str, in_use: Sequence[Path] = ()) -> Self:
         """Connects; creates the tables or migrates older ones. Sets `problem`.
 
-        Raises ConfigError if a newer version has written the database, if it cannot be used, or if it is empty although it was
-        used before: `in_use` are files and folders that are there only if it was.
+        Raises ConfigError if a newer program has migrated the database in a way that this one cannot use, if it cannot be used at
+        all, or if it is empty although it was used before: `in_use` are files and folders that are there only if it was.
         """
         return await cls._open(url, in_use)
 

@@ -58,8 +58,8 @@ class Store:
     async def open(cls, url: str, in_use: Sequence[Path] = ()) -> Self:
         """Opens the database of an SQLAlchemy URL.
 
-        Raises ConfigError if a newer version of the gateway has written it, if it cannot be used, or if it is empty although it
-        was used before: `in_use` are files and folders that are there only if it was.
+        Raises ConfigError if a newer version of the gateway has migrated it in a way that this one cannot use, if it cannot be
+        used at all, or if it is empty although it was used before: `in_use` are files and folders that are there only if it was.
         """
         return cls(await Database.open(url, in_use))
 
