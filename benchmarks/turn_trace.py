@@ -1,7 +1,8 @@
-"""`python -m benchmarks.turn_trace [PAUSE]`: where the time of a turn goes, as a table of the steps that it passes.
+"""`python -m benchmarks.turn_trace [PAUSE [URL]]`: where the time of a turn goes, as a table of the steps that it passes.
 
-A session with a live echo agent; one turn after the other, PAUSE milliseconds apart (10 by default). The times are medians, in
-milliseconds since the client began to send the request, and include the recording.
+A session with a live echo agent; one turn after the other, PAUSE milliseconds apart (10 by default), with SQLite or the empty
+database of PostgreSQL of the URL. The times are medians, in milliseconds since the client began to send the request, and
+include the recording.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections import Counter, defaultdict
 from pathlib import Path
 from statistics import median
 
+from benchmarks import servers
 from benchmarks.client import connection
 from benchmarks.servers import KEY, first_line, serve_command, start, stop, write_config
 from benchmarks.turns import new_session, turn
@@ -70,6 +72,7 @@ def _medians(turns: list[tuple[float, float, float]], recorded: list[tuple[float
 def main() -> None:
     """Print the table."""
     pause = float(sys.argv[1]) if len(sys.argv) > 1 else PAUSE
+    servers.store_url = sys.argv[2] if len(sys.argv) > 2 else ""
     before = 0.0
     sys.stdout.write("| step | ms | since the step before |\n|---|---:|---:|\n")
     for name, at in asyncio.run(trace(pause / 1000)):
