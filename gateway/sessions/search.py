@@ -255,12 +255,13 @@ class SessionSearch:
 
     async def _index(self, session: NotIndexed, *, pause: bool = False) -> None:
         position, loop = session.next_position, asyncio.get_running_loop()
+        title_text = _searched(session.title) if session.title else None
         while True:
             rows = await self._store.messages.numbered(session.session_id, position, READ_MESSAGES)
             texts = await asyncio.to_thread(_indexed, rows)
             for part, end in _parts(texts, position):
                 began = loop.time()
-                await self._store.search.add(session.session_id, part, end, session.title)
+                await self._store.search.add(session.session_id, part, end, session.title, title_text)
                 if pause:
                     # No more than half of the time of the thread that writes.
                     await asyncio.sleep(loop.time() - began)
@@ -288,7 +289,12 @@ def _divided(text: str) -> str:
 
 def _indexed(rows: Sequence[tuple[int, MessageRow]]) -> list[tuple[int, str]]:
     """The text of messages for the index, with their positions; empty for those that are not searched."""
-    return [(position, _divided(_CONTROLS.sub(" ", _text(row.body)[1][:MAX_INDEXED]))) for position, row in rows]
+    return [(position, _searched(_text(row.body)[1][:MAX_INDEXED])) for position, row in rows]
+
+
+def _searched(text: str) -> str:
+    """A text as it is in the index: control characters are separators and marks there."""
+    return _divided(_CONTROLS.sub(" ", text))
 
 
 def _text(body: str) -> tuple[Literal["title", "user", "assistant"], str]:

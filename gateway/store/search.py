@@ -130,9 +130,14 @@ class SearchRepository:
         """Returns a context that tells whether the caller may fill the index: of the nodes of a cluster, one may at a time."""
         return self._database.locked(_FILLING)
 
-    async def add(self, session_id: str, texts: Sequence[tuple[int, str]], next_position: int, title: str | None) -> None:
-        """Adds messages by their positions, and the title, to the index. Does nothing if the session was deleted."""
-        await self._database.write(lambda connection: _add(connection, session_id, texts, next_position, title))
+    async def add(
+        self, session_id: str, texts: Sequence[tuple[int, str]], next_position: int, title: str | None, title_text: str | None
+    ) -> None:
+        """Adds messages by their positions, and the title, to the index. Does nothing if the session was deleted.
+
+        `title_text` is the title as it is searched.
+        """
+        await self._database.write(lambda connection: _add(connection, session_id, texts, next_position, title, title_text))
 
     async def deleted(self) -> list[str]:
         """Returns the sessions that the index has something of and that were deleted."""
@@ -245,7 +250,12 @@ def _row_id(number: int, position: int) -> int:
 
 
 def _add(
-    connection: Connection, session_id: str, texts: Sequence[tuple[int, str]], next_position: int, title: str | None
+    connection: Connection,
+    session_id: str,
+    texts: Sequence[tuple[int, str]],
+    next_position: int,
+    title: str | None,
+    title_text: str | None,
 ) -> None:
     sessions, indexed = schema.sessions, schema.search_sessions
     # The locks, which SQLite does not need, let other nodes neither delete the session nor add the same messages meanwhile.
@@ -261,7 +271,7 @@ def _add(
     connection.execute(update(indexed).where(indexed.c.number == row.number).values(**of_session))
     if title != row.title:
         _delete_rows(connection, [_row_id(row.number, -1)])
-        _insert_rows(connection, [(_row_id(row.number, -1), title)] if title else [])
+        _insert_rows(connection, [(_row_id(row.number, -1), title_text)] if title_text else [])
     # Not those that another call has added.
     _insert_rows(connection, [(_row_id(row.number, at), body) for at, body in texts if at >= row.next_position])
 

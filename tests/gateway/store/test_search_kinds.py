@@ -147,7 +147,7 @@ async def test_nodes_add_the_same_messages_at_the_same_time() -> None:
             at = 0
             while at < 60:
                 end = min(60, at + chosen.randrange(1, 9))
-                await store.search.add(session, [(n, f"word {n}") for n in range(at, end)], end, "title")
+                await store.search.add(session, [(n, f"word {n}") for n in range(at, end)], end, "title", "title")
                 at = end
 
     await asyncio.gather(*(add(store, seed) for seed, store in enumerate(stores)))
@@ -167,7 +167,7 @@ async def test_a_session_is_deleted_while_another_node_adds_its_messages() -> No
 
     async def add(session: str) -> None:
         for at in range(60):
-            await first.search.add(session, [(at, f"word {at}")], at + 1, None)
+            await first.search.add(session, [(at, f"word {at}")], at + 1, None, None)
 
     async def remove(session: str, after: int) -> None:
         while (await second.search.not_indexed(1, [session]))[0].next_position < after:  # noqa: ASYNC110 - the other node's
@@ -199,7 +199,7 @@ async def main():
     store = await Store.open_as_node({url!r})
     await store.search.prepare()
     async with store.search.filling() as alone:
-        await store.search.add("s0", [(n, "word") for n in range(7)], 7, "title")
+        await store.search.add("s0", [(n, "word") for n in range(7)], 7, "title", "title")
         print(alone, flush=True)
         await asyncio.Event().wait()
 asyncio.run(main())

@@ -163,6 +163,13 @@ async def test_accents_and_words_without_spaces(portico: RunningGateway) -> None
     assert await texts(client, "京東") == []
 
 
+async def test_titles_are_searched_as_messages_are(portico: RunningGateway) -> None:
+    session = await say(portico.client, "hello")
+    await rename(portico.client, session, "東京都庁 \0 the \x02end\x03")
+    assert await texts(portico.client, "京都") == ["東[京都]庁   the  end "]
+    assert await texts(portico.client, "end") == ["東京都庁   the  [end] "]
+
+
 async def test_text_of_the_agent_is_not_taken_for_marks(portico: RunningGateway) -> None:
     await say(portico.client, "before \x02inside\x03 \x1fafter")
     assert " ".join((await texts(portico.client, "inside"))[0].split()) == "before [inside] after"

@@ -1,0 +1,143 @@
+"""A gateway whose store was moved with `portico store copy` answers as before."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from gateway.security.api_keys import NamedKeys
+from gateway.store.sqlite import sqlite_url
+from tests.daemon import RunningGateway, gateway_config, http_client, run_gateway
+from tests.gateway.protocols.aap.test_history import PIXEL
+from tests.gateway.requests import create_session, execute, send_turn, user_message
+from tests.gateway.sessions.test_approval_timeout import LATE, create_waiting_session
+from tests.postgresql import server
+
+TEXTS = ("NUL \0 and \ufdd0", "ä 東京 😀 ﷺ", "%s {} ' \\ \" \n\t", "a\u0301 \u2028 \x7f", "x" * 300_000)
+QUERIES = ("東京", "nul", "a", '"and"', "portico", "xxx", "é ä")
+
+
+async def copy(source: str, target: str, lines: int | None = None) -> tuple[int, str, str]:
+    """Run the command; kill it after so many lines of its progress. Return its exit code and what it has printed."""
+    command = [sys.executable, "-m", "gateway", "store", "copy", source, target]
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(*command, stdout=pipe, stderr=pipe, env=dict(os.environ))
+    assert process.stderr is not None
+    if lines is not None:
+        for _ in range(lines):
+            await process.stderr.readline()
+        process.send_signal(signal.SIGKILL)
+    out, err = await process.communicate()
+    return process.returncode or 0, out.decode(), err.decode()
+
+
+async def use(running: RunningGateway, key: str, write_scenario: Callable[..., str]) -> None:
+    """Store something of each kind."""
+    client = running.client
+    for n, text in enumerate(TEXTS):
+        session = (await create_session(client, "echo", text))["sessionId"]
+        await send_turn(client, session, f"{text} again {n}")
+        titled = await client.patch(f"/aap/v3/sessions/{session}", json={"title": f"title {text[:100]}"})
+        assert titled.status_code == 200, titled.text
+    pixel = user_message([{"type": "text", "text": "look"}, {"type": "image", "url": PIXEL, "detail": "low"}])
+    options = {"scenario": write_scenario([{"text": "{images}"}], name="images.json"), "token": "secret-token"}
+    await create_session(client, "script", pixel, options=options)
+    async with http_client(running.url) as named:
+        named.headers["Authorization"] = f"Bearer {key}"
+        await create_session(named, "echo", "of a named key")
+    waiting = await create_waiting_session(client, write_scenario)
+    await send_turn(client, waiting, *LATE)
+    await create_waiting_session(client, write_scenario)
+    await execute(client, "a task", "echo", idempotency_key="once")
+    answer = await client.post("/v1/responses", json={"model": "echo", "input": "a response", "store": True})
+    assert answer.status_code == 200, answer.text
+
+
+async def all_pages(client: httpx.AsyncClient, path: str, after: str, **query: Any) -> list[Any]:
+    found: list[Any] = []
+    while True:
+        answer = await client.get(path, params=query)
+        found.append((answer.status_code, answer.json()))
+        following = found[-1][1].get("next")
+        if following is None:
+            return found
+        query[after] = following
+
+
+async def answers(running: RunningGateway, key: str) -> dict[str, Any]:
+    """Return what the gateway answers to everything that reads the store."""
+    client, found = running.client, dict[str, Any]()
+    for version in ("v1", "v2", "v3"):
+        found[version] = await all_pages(client, f"/aap/{version}/sessions", "after", limit=3)
+    sessions = [one["sessionId"] for _, page in found["v3"] for one in page["sessions"]]
+    for session in sessions:
+        base = f"/aap/v3/sessions/{session}"
+        for path in ("", "/history?type=full", "/messages", "/log"):
+            answer = await client.get(base + path)
+            found[base + path] = answer.status_code, answer.json()
+            assert answer.status_code == 200, answer.text
+    for query in QUERIES:
+        found[query] = await all_pages(client, "/aap/v3/search", "after", q=query, limit=4)
+        for _, page in found[query]:
+            assert page.pop("complete") in (True, False)
+    found["audit"] = await all_pages(client, "/v1/audit", "before", limit=2)
+    for path in ("/v1/keys", "/v1/policy", "/meta", "/v1/models", "/worktrees"):
+        answer = await client.get(path)
+        found[path] = answer.status_code, answer.json()
+    async with http_client(running.url) as named:
+        named.headers["Authorization"] = f"Bearer {key}"
+        answer = await named.get("/aap/v3/sessions")
+        found["named"] = answer.status_code, answer.json()
+    answer = await client.post("/v1/execute", json={"task": "a task", "driver": "echo", "idempotency_key": "once"})
+    found["execute"] = answer.status_code, answer.text
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.one_store
+async def test_a_moved_gateway_answers_as_before(tmp_path: Path, write_scenario: Callable[..., str]) -> None:
+    rules = [{"tool": "other", "decide": "deny"}]
+    agents = {"script": {"driver": "script", "cwd": str(tmp_path / "scenes"), "policy": rules}, "echo": {"driver": "echo"}}
+    config = gateway_config(tmp_path, agents=agents)
+    data = tmp_path / "data"
+    data.mkdir()
+    key = NamedKeys(data).add("ann")
+    async with run_gateway(config) as running:
+        await use(running, key, write_scenario)
+        newest, *_ = (await running.client.get("/aap/v3/sessions")).json()["sessions"]
+    urls = [server().url(server().create_empty_database()) for _ in range(2)]
+    for lines in (1, 4, 8):
+        code, *_ = await copy(sqlite_url(data), urls[0], lines)
+        assert code == -signal.SIGKILL
+    # Meanwhile the gateway is used again.
+    async with run_gateway(config) as running:
+        assert (await running.client.delete(f"/aap/v3/sessions/{newest['sessionId']}")).is_success
+        expected = await answers(running, key)
+    code, _, err = await copy(sqlite_url(data), urls[0])
+    assert code == 1 and "the source has changed since the copy began; copy it to an empty database" in err
+    code, out, err = await copy(sqlite_url(data), urls[1])
+    assert code == 0 and "The copy is complete" in out, err
+    async with run_gateway({**config, "store": {"url": urls[1]}}) as running:
+        found = await answers(running, key)
+    assert list(found) == list(expected)
+    for name, answer in expected.items():
+        assert found[name] == answer, name
+    assert len(expected) > 40
+    # And back, for another data directory.
+    shutil.copytree(data, tmp_path / "back" / "data", ignore=shutil.ignore_patterns("portico.db*"))
+    back = tmp_path / "back" / "data"
+    code, _, err = await copy(urls[1], sqlite_url(back))
+    assert code == 0, err
+    async with run_gateway({**config, "server": {**config["server"], "data_dir": str(back)}}) as running:
+        found = await answers(running, key)
+    for name, answer in expected.items():
+        assert found[name] == answer, name
