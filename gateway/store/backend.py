@@ -82,6 +82,9 @@ class Backend(Protocol):
     def before_commit(self, connection: Connection) -> Any:
         """Called at the end of a transaction that writes. What it returns is given to `committed`."""
 
+    def is_reusable(self, connection: Connection) -> bool:
+        """Whether the connection of a transaction that failed is as it was before that. The pool resets one that is not."""
+
     def committed(self, counted: Any) -> None:
         """Called after the commit."""
 

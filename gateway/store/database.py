@@ -483,7 +483,8 @@ class Database:
                 counted = self._backend.before_commit(connection)
         except BaseException:
             # A rollback that failed has left what the next commit would store.
-            self._release_write_connection()
+            if not self._backend.is_reusable(connection):
+                self._release_write_connection()
             raise
         self._backend.committed(counted)
 

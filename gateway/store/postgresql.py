@@ -178,6 +178,16 @@ class PostgresqlBackend:
     def before_commit(self, connection: Connection) -> Any:
         return None
 
+    def is_reusable(self, connection: Connection) -> bool:
+        if connection.invalidated:
+            return False
+        connected: Any = connection.connection.driver_connection
+        if connected.info.transaction_status == driver().pq.TransactionStatus.IDLE:
+            # The lock of the daemon is its own: with another connection of the pool, the daemon would wait for itself.
+            return True
+        connection.invalidate()
+        return False
+
     def committed(self, counted: Any) -> None:
         self._last_number = self._number
 

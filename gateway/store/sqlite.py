@@ -321,6 +321,9 @@ class SqliteBackend:
     def before_commit(self, connection: Connection) -> int | None:
         return self._commits.count(connection) if self._commits else None
 
+    def is_reusable(self, connection: Connection) -> bool:
+        return False
+
     def committed(self, counted: int | None) -> None:
         if self._commits:
             self._commits.record(counted)

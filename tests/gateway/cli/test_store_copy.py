@@ -103,7 +103,7 @@ async def answers(running: RunningGateway, key: str) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.one_store
+@pytest.mark.timeout(600)
 async def test_a_moved_gateway_answers_as_before(tmp_path: Path, write_scenario: Callable[..., str]) -> None:
     rules = [{"tool": "other", "decide": "deny"}]
     agents = {"script": {"driver": "script", "cwd": str(tmp_path / "scenes"), "policy": rules}, "echo": {"driver": "echo"}}

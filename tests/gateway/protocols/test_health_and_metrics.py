@@ -238,7 +238,8 @@ async def test_readyz_reports_ready_while_the_store_can_be_written(
     assert "the store cannot be written" in answer.json()["reasons"][0]
     assert "elsewhere" not in answer.text
     sql(data_dir, "ALTER TABLE elsewhere RENAME TO schema_version")
-    assert (await portico.client.get("/readyz")).status_code == 200
+    answer = await portico.client.get("/readyz")
+    assert answer.status_code == 200, answer.text
 
 
 async def test_readyz_reports_not_ready_while_the_store_is_locked(

@@ -18,6 +18,7 @@ from pathlib import Path
 import psycopg
 import pytest
 from sqlalchemy import Connection, insert, select, text
+from sqlalchemy.exc import DBAPIError
 
 from gateway.errors import ConfigError, StoreUnavailable
 from gateway.store import EventRow, MessageRow, SessionRecord, Store, postgresql, schema
@@ -349,3 +350,21 @@ async def test_a_write_that_is_always_in_the_way_of_others_is_refused(monkeypatc
         await database.write(write)
     assert executed == database_module.CONFLICTS and await database.read(markers) == []
     await database.close()
+
+
+@pytest.mark.parametrize("shared", [False, True])
+async def test_a_write_that_fails_does_not_take_the_lock_of_the_daemon_to_another_connection(shared: bool) -> None:
+    url = server().url(server().create_database())
+    store = await (Store.open_as_node if shared else Store.open_alone)(url)
+    # Connections of reads are in the pool, too.
+    await asyncio.gather(
+        *(store._database.read(lambda connection: connection.execute(text("SELECT pg_sleep(0.2)"))) for _ in "123")
+    )
+    process = "SELECT pg_backend_pid()"
+    before = await store._database.write(lambda connection: connection.execute(text(process)).scalar())
+    for failing in ("SELECT 1 / 0", "no statement", "INSERT INTO schema_version VALUES (NULL)"):
+        with pytest.raises(DBAPIError):
+            await store._database.write(lambda connection, failing=failing: connection.execute(text(failing)).close())  # type: ignore[misc]
+        # It would wait for the lock of its own connection, in the pool.
+        assert await store._database.write(lambda connection: connection.execute(text(process)).scalar()) == before
+    await store.close()
