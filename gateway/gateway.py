@@ -7,6 +7,7 @@ import logging
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,11 +15,12 @@ from typing import TYPE_CHECKING, Any
 from drivers.contract.agent_specs import Limits
 from drivers.runtime.process import Spawner
 from gateway import __version__
+from gateway.agents.agent_descriptions import AgentDescription, describe, from_json, to_json
 from gateway.agents.configured_agents import Agents
 from gateway.agents.discovery import Discovery
 from gateway.config import Settings
 from gateway.conversations.conversations import Conversations
-from gateway.errors import Unauthorized
+from gateway.errors import StoreUnavailable, Unauthorized
 from gateway.file_descriptors import agent_connection_limit
 from gateway.mcp.host import McpHost
 from gateway.observability.audit import AuditLog
@@ -59,6 +61,7 @@ from gateway.worktrees.worktrees import Worktrees
 if TYPE_CHECKING:
     from gateway.nodes.node import Intervals, Node
     from gateway.nodes.node_keys import NodeKeys
+    from gateway.nodes.shared_agents import SharedAgents
     from gateway.nodes.shared_state import SharedState
 
 log = logging.getLogger(__name__)
@@ -120,6 +123,8 @@ class Gateway:
         """With what the nodes of a cluster sign their requests to each other; None for a gateway that is no node."""
         self.unauthenticated_bodies = UnauthenticatedBodies()
         self.close_last: list[Callable[[], Awaitable[None]]] = []
+        self.shared_agents: SharedAgents | None = None
+        """The agents of the other nodes of a cluster."""
         self.node: Node | None = None
         """What this daemon does as one of a cluster; None without [node]."""
         self.on_node_lost: list[Callable[[str], None]] = []
@@ -229,6 +234,32 @@ class Gateway:
         self.tasks = TaskRunner(self.agents, shared, admission, self.idempotency, self.node)
         self.discovery.spawner = spawner
         self.discovery.start()
+        if self.node is not None:
+            from gateway.nodes.shared_agents import SharedAgents
+
+            self.shared_agents = SharedAgents(self.store.shared.values, self.node.directory)
+            await self.publish_agents()
+
+    async def offered_agents(self) -> list[AgentDescription]:
+        """The agents that can be used now. On a node of a cluster, those that only other nodes offer follow."""
+        found = [describe(one) for one in await self.discovery.available()]
+        if self.shared_agents is None:
+            return found
+        known = {one.name for one in found}
+        with suppress(StoreUnavailable):
+            for text in await self.shared_agents.elsewhere():
+                # A node of another version may describe its agents in another form.
+                with suppress(ValueError):
+                    others = [one for one in from_json(text) if one.name not in known]
+                    known |= {one.name for one in others}
+                    found += others
+        return found
+
+    async def publish_agents(self) -> None:
+        """Store what the other nodes tell clients of the agents of this one."""
+        if self.shared_agents is not None:
+            found = [self.discovery.current(agent) for agent in self.agents if agent.usable]
+            await self.shared_agents.publish(to_json([describe(one) for one in found if one.problem is None]))
 
     def _node(self, instance: str) -> Node:
         # Not imported in a daemon that is no node.
@@ -269,6 +300,7 @@ class Gateway:
 
         async def tidy() -> None:
             await self.sessions.release_unused(node, UNUSED)
+            await self.publish_agents()
 
         async def announce(changed: set[str], deleted: Mapping[str, str | None]) -> None:
             await self.sessions.announce_elsewhere(node, changed, deleted)
@@ -393,6 +425,8 @@ class Gateway:
             await all_ended([self._mcp.close(), self._retention.close(), self.search.close(), self.worktrees.close()])
             if self.node is not None:
                 await all_ended([asyncio.wait_for(self.node.stop(), CLOSE_TIMEOUT)])
+                if self.shared_agents is not None:
+                    await all_ended([asyncio.wait_for(self.shared_agents.remove(), CLOSE_TIMEOUT)])
             if self.shared_state is not None:
                 await all_ended([asyncio.wait_for(self.shared_state.close(), CLOSE_TIMEOUT)])
             abandoning = asyncio.get_running_loop().call_later(CLOSE_TIMEOUT, self.store.abandon)

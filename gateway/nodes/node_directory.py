@@ -212,6 +212,26 @@ class NodeDirectory:
             return None
         return min(found.values(), key=self._load).id
 
+    @property
+    def known(self) -> list[str]:
+        """The ids of all nodes, this one included."""
+        return list({self.node, *self._nodes})
+
+    @property
+    def others(self) -> list[str]:
+        """The ids of the other nodes that take new work."""
+        return [report.id for report in self._candidates(0) if report.id != self.node]
+
+    def offered_elsewhere(self, agent: str) -> SessionElsewhere | None:
+        """The error that passes a request on to a node that offers an agent; None if there is none, or this one does.
+
+        A request that was forwarded to this node is not forwarded again.
+        """
+        chosen = None if request_is_forwarded.get() else self.choose(agent, None)
+        if chosen is None or chosen == self.node:
+            return None
+        return SessionElsewhere(chosen, self._nodes[chosen].record.report.address)
+
     def _candidates(self, reads: int) -> list[NodeReport]:
         others = [
             node.record.report

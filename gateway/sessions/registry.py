@@ -349,6 +349,12 @@ class Sessions:
         if record is None or not caller.sees(record.owner):
             raise _none(session_id)
         agent = self._agents.find(record.agent)
+        if (
+            agent is None
+            and self._node is not None
+            and (offered := self._node.directory.offered_elsewhere(record.agent)) is not None
+        ):
+            raise offered
         if agent is None:
             raise AgentProblem(f"session {session_id!r} is of agent {record.agent!r}, which is no longer in the configuration")
         config = self._settings(record, agent)

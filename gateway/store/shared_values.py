@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, select
+from sqlalchemy import Connection, bindparam, delete, select
 
 from gateway.store import schema
 from gateway.store.database import Database
@@ -35,6 +36,25 @@ class SharedValueRepository:
             return str(read_value(connection, name))
 
         return await self._database.write(transaction)
+
+    async def set(self, name: str, value: str) -> None:
+        """Stores a value, in the place of an earlier one."""
+        await self._database.write(lambda connection: set_value(connection, name, value))
+
+    async def some(self, names: Sequence[str]) -> dict[str, str]:
+        """Returns those of these values that there are, by their names."""
+        query = select(_TABLE.c.name, _TABLE.c.value).where(_TABLE.c.name.in_(names))
+        return await self._database.read(lambda connection: {row.name: row.value for row in connection.execute(query)})
+
+    async def remove(self, name: str) -> None:
+        """Deletes a value, if there is one of that name."""
+        statement = delete(_TABLE).where(_TABLE.c.name == name)
+        await self._database.write(lambda connection: connection.execute(statement).close())
+
+    async def remove_others(self, prefix: str, names: Sequence[str]) -> None:
+        """Deletes the values whose names begin so, but for those with these names."""
+        statement = delete(_TABLE).where(_TABLE.c.name.startswith(prefix, autoescape=True), _TABLE.c.name.not_in(names))
+        await self._database.write(lambda connection: connection.execute(statement).close())
 
 
 def read_value(connection: Connection, name: str) -> str | None:

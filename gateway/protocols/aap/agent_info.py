@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from drivers.contract.driver_info import EFFORT_OPTION, Option
+from drivers.contract.driver_info import Option
+from gateway.agents.agent_descriptions import AgentDescription, listed_values
 from gateway.agents.configured_agents import ConfiguredAgent
-from gateway.agents.discovery import DiscoveredAgent
 from gateway.gateway import Gateway
 from gateway.protocols.aap.schema import HistoryType, Tool, WireModel
 from gateway.security.redaction import HIDDEN
@@ -18,45 +18,39 @@ Meta = TypeVar("Meta", bound=WireModel)
 
 async def meta_response(gateway: Gateway, version: int, kind: type[Meta], tool: type[Tool]) -> Meta:
     """Return the response of `/meta` in the format of a version."""
-    found = await gateway.discovery.available()
+    found = await gateway.offered_agents()
     return kind.model_validate({"version": version, "agents": [_agent_info(one, tool) for one in found]})
 
 
 def declared_histories(agent: ConfiguredAgent) -> tuple[HistoryType, ...]:
     """Return the histories that can be requested."""
-    return ("compacted", "full") if agent.info.compaction else ("full",)
+    return _histories(agent.info.compaction)
 
 
-def _agent_info(found: DiscoveredAgent, tool: type[Tool]) -> dict[str, Any]:
+def _histories(compaction: bool) -> tuple[HistoryType, ...]:
+    return ("compacted", "full") if compaction else ("full",)
+
+
+def _agent_info(agent: AgentDescription, tool: type[Tool]) -> dict[str, Any]:
     """Return the protocol's AgentInfo with the capabilities that the agent supports."""
-    agent, info = found.agent, found.agent.info
-    images: dict[str, Any] = {name: {} for name, takes in (("http", info.image_http), ("data", info.image_data)) if takes}
+    images: dict[str, Any] = {name: {} for name, takes in (("http", agent.image_http), ("data", agent.image_data)) if takes}
     capabilities = {
-        "history": {kind: {} for kind in declared_histories(agent)},
+        "history": {kind: {} for kind in _histories(agent.compaction)},
         "stream": {"delta": {}, "message": {}, "none": {}},
-        **({"application": {"tools": {}}} if info.app_tools else {}),
+        **({"application": {"tools": {}}} if agent.app_tools else {}),
         **({"image": images} if images else {}),
         # Extensions: docs/protocols/aap-extensions.md.
-        "x-portico": {"cancel": {}, "events": {}, "queue": {}, **({"steer": {}} if info.steers else {})},
+        "x-portico": {"cancel": {}, "events": {}, "queue": {}, **({"steer": {}} if agent.steers else {})},
     }
     return {
         "name": agent.name,
         "title": agent.title,
-        "version": found.version or "0.0.0",
-        "description": agent.settings.description or info.description,
-        "tools": [tool.of(spec) for spec in info.tools],
-        "options": [_option(option) for option in displayed_options(agent)],
+        "version": agent.version or "0.0.0",
+        "description": agent.description,
+        "tools": [tool.of(spec) for spec in agent.tools],
+        "options": [_option(_displayed(option, agent.listed)) for option in agent.options],
         "capabilities": capabilities,
     }
-
-
-def displayed_options(agent: ConfiguredAgent) -> list[Option]:
-    """Return the options that a session may set, with the values that clients display.
-
-    The options `model` and `effort` have as choices what the CLI lists. Other values are not rejected: CLIs accept more names.
-    """
-    listed = _listed(agent)
-    return [_displayed(option, listed) for option in agent.settable_options]
 
 
 def displayed_values(agent: ConfiguredAgent, options: Mapping[str, str]) -> dict[str, str]:
@@ -73,14 +67,9 @@ def given_values(agent: ConfiguredAgent, options: Mapping[str, str]) -> dict[str
 
 def _names_of_empty(agent: ConfiguredAgent) -> dict[str, str]:
     """Return the name of the empty value of each option whose choices include it."""
-    listed = _listed(agent)
+    listed = listed_values(agent)
     choices = {option.name: _choices(option, listed) for option in agent.settable_options}
     return {name: _name_of_empty(values) for name, values in choices.items() if "" in values}
-
-
-def _listed(agent: ConfiguredAgent) -> dict[str, tuple[str, ...]]:
-    """Return the values that the CLI lists, by the options that they are for."""
-    return {"model": agent.models, EFFORT_OPTION: agent.efforts}
 
 
 def _choices(option: Option, listed: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
@@ -91,6 +80,10 @@ def _choices(option: Option, listed: Mapping[str, tuple[str, ...]]) -> tuple[str
 
 
 def _displayed(option: Option, listed: Mapping[str, tuple[str, ...]]) -> Option:
+    """Return an option with the values that clients display.
+
+    The options `model` and `effort` have as choices what the CLI lists. Other values are not rejected: CLIs accept more names.
+    """
     choices = _choices(option, listed)
     if "" not in choices:
         return replace(option, choices=choices)

@@ -10,6 +10,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
 
 from drivers.contract.driver_info import EFFORT_OPTION
+from gateway.agents.agent_descriptions import AgentDescription
 from gateway.errors import NotFound
 from gateway.gateway import Gateway
 from gateway.protocols.authenticated_routes import authenticated_route
@@ -34,10 +35,13 @@ class UnknownModel(NotFound):
 def find_model(gateway: Gateway, model_id: str) -> Model:
     """Return the model with the id `AGENT` or `AGENT/MODEL`. Raises UnknownModel.
 
-    A model that the CLI does not list is not refused: CLIs take more names than they list.
+    A model that the CLI does not list is not refused: CLIs take more names than they list. Raises SessionElsewhere if only
+    another node of the cluster has the agent.
     """
     name, _, model = model_id.partition("/")
     agent = gateway.agents.find(name)
+    if agent is None and gateway.node is not None and (offered := gateway.node.directory.offered_elsewhere(name)) is not None:
+        raise offered
     if agent is None:
         known = ", ".join(agent.name for agent in gateway.agents if agent.usable)
         raise UnknownModel(f"model: there is no agent {name!r} here; use one of {known}, or AGENT/MODEL (GET /v1/models has all)")
@@ -51,19 +55,16 @@ def effort_options(gateway: Gateway, model: Model, effort: str | None) -> dict[s
 
 
 async def _models(gateway: Gateway) -> list[Model]:
-    return [model for found in await gateway.discovery.available() for model in _models_of(gateway, found.agent.name)]
+    return [model for agent in await gateway.offered_agents() for model in _models_of(agent)]
 
 
-def _models_of(gateway: Gateway, name: str) -> Iterator[Model]:
-    agent = gateway.agents.find(name)
-    if agent is None:
-        return
+def _models_of(agent: AgentDescription) -> Iterator[Model]:
+    name = agent.name
     yield Model(name, name, {}, agent.title)
-    if "model" in agent.locked:
+    if agent.locked_model:
         return
-    for value in agent.models:
-        listed = agent.model_names.get(value)
-        yield Model(f"{name}/{value}", name, {"model": value}, f"{agent.title}: {listed.name if listed else value}")
+    for value in agent.listed["model"]:
+        yield Model(f"{name}/{value}", name, {"model": value}, f"{agent.title}: {agent.model_names.get(value, value)}")
 
 
 _EXAMPLE = {"id": "claude/sonnet", "object": "model", "created": 1735689600, "owned_by": "claude", "name": "Claude Code: Sonnet"}

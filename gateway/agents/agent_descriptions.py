@@ -1,0 +1,85 @@
+"""What a client needs to know of an agent to create a session of it, also of one that another node of a cluster offers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+from drivers.contract.driver_info import EFFORT_OPTION, Option, ToolSpec
+from gateway.agents.configured_agents import ConfiguredAgent
+from gateway.agents.discovery import DiscoveredAgent
+from gateway.security.redaction import HIDDEN
+
+
+@dataclass(frozen=True, slots=True)
+class AgentDescription:
+    """An agent that can be used. `options` are those that a session may set; of a secret one the default is only whether there is
+    one. `listed` are the values that the CLI lists, by the options that they are for, and `model_names` their names for people.
+    """
+
+    name: str
+    title: str
+    version: str | None
+    description: str
+    tools: tuple[ToolSpec, ...]
+    options: tuple[Option, ...]
+    listed: Mapping[str, tuple[str, ...]]
+    model_names: Mapping[str, str]
+    locked_model: bool
+    compaction: bool
+    app_tools: bool
+    image_http: bool
+    image_data: bool
+    steers: bool
+
+
+def describe(found: DiscoveredAgent) -> AgentDescription:
+    """Return the description of an agent of this gateway."""
+    agent, info = found.agent, found.agent.info
+    return AgentDescription(
+        name=agent.name,
+        title=agent.title,
+        version=found.version,
+        description=agent.settings.description or info.description,
+        tools=info.tools,
+        options=tuple(_without_secret(option) for option in agent.settable_options),
+        listed=listed_values(agent),
+        model_names={value: model.name for value, model in agent.model_names.items()},
+        locked_model="model" in agent.locked,
+        compaction=info.compaction,
+        app_tools=info.app_tools,
+        image_http=info.image_http,
+        image_data=info.image_data,
+        steers=info.steers,
+    )
+
+
+def listed_values(agent: ConfiguredAgent) -> Mapping[str, tuple[str, ...]]:
+    """Return the values that the CLI lists, by the options that they are for."""
+    return {"model": agent.models, EFFORT_OPTION: agent.efforts}
+
+
+def to_json(descriptions: Sequence[AgentDescription]) -> str:
+    """Return descriptions as JSON."""
+    text: str = _adapter().dump_json(list(descriptions)).decode()
+    return text
+
+
+def from_json(text: str) -> list[AgentDescription]:
+    """Return what `to_json` gave. Raises ValueError for what another version of the gateway has written in another form."""
+    found: list[AgentDescription] = _adapter().validate_json(text)
+    return found
+
+
+def _without_secret(option: Option) -> Option:
+    return replace(option, default=HIDDEN if option.default else "") if option.secret else option
+
+
+@cache
+def _adapter() -> Any:
+    # For a cluster only: it takes milliseconds to build.
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(list[AgentDescription])

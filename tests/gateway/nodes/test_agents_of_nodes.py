@@ -1,0 +1,92 @@
+"""Agents that one node of a cluster offers are listed and used at all of them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.config import parse
+from gateway.gateway import Gateway
+from gateway.security.redaction import HIDDEN, Redactor
+from tests.daemon import RunningGateway, serve_gateway
+from tests.gateway.nodes.test_two_nodes import free_port
+from tests.gateway.nodes.two_nodes import node_config
+from tests.gateway.requests import create_session, execute, get_session, send_turn
+
+SECRET = "a-secret-default-0123456789"
+
+
+@pytest.fixture
+async def nodes(tmp_path: Path) -> AsyncIterator[list[RunningGateway]]:
+    """Two nodes, of which the second one has the agents `other` and `secretive` too."""
+    agents: dict[str, Any] = {
+        "other": {"driver": "echo", "title": "Other", "description": "Only here"},
+        "secretive": {"driver": "script", "options": {"token": SECRET}},
+    }
+    async with AsyncExitStack() as stack:
+        running = []
+        for name in ("one", "two"):
+            port = free_port()
+            tables = {"agents": agents} if name == "two" else {}
+            settings = parse(node_config(tmp_path, name, node={"address": f"http://127.0.0.1:{port}"}, **tables))
+            gateway = Gateway(settings, settings.auth.keys, Redactor())
+            running.append(await stack.enter_async_context(serve_gateway(gateway, port)))
+        for one in running:
+            assert one.gateway.node is not None
+            await one.gateway.node.beat()
+        yield running
+
+
+async def meta(node: RunningGateway, path: str = "/meta") -> dict[str, Any]:
+    return {agent["name"]: agent for agent in (await node.client.get(path)).json()["agents"]}
+
+
+async def test_all_nodes_list_the_agents_of_each_and_use_them(nodes: list[RunningGateway]) -> None:
+    first, second = nodes
+    for path in ("/meta", "/aap/v2/meta", "/aap/v3/meta"):
+        assert (await meta(first, path))["other"] == (await meta(second, path))["other"]
+    models = [{model["id"] for model in (await one.client.get("/v1/models")).json()["data"]} for one in nodes]
+    assert models[0] == models[1] and "other" in models[0]
+    session = (await create_session(first.client, "other", "hello"))["sessionId"]
+    assert (await send_turn(first.client, session, "again"))["messages"][-1]["content"] == "again"
+    assert (await get_session(first.client, session))["agent"]["name"] == "other"
+    assert session in (await first.client.get("/sessions")).text
+    assert (await execute(first.client, "a task", "other"))[-1]["kind"] == "session_end"
+    body = {"model": "other", "messages": [{"role": "user", "content": "hi"}]}
+    answer = await first.client.post("/v1/chat/completions", json=body)
+    assert answer.status_code == 200 and answer.json()["choices"][0]["message"]["content"] == "hi"
+    unknown = await first.client.post("/v1/chat/completions", json={**body, "model": "nobody"})
+    assert unknown.status_code == 404
+
+
+async def test_agents_of_a_node_that_takes_no_new_work_are_not_listed(nodes: list[RunningGateway]) -> None:
+    first, second = nodes
+    assert first.gateway.node is not None and second.gateway.node is not None
+    assert "other" in await meta(first)
+    await first.gateway.store.nodes.drain(second.gateway.node.id)
+    await first.gateway.node.beat()
+    assert "other" not in await meta(first) and "echo" in await meta(first)
+
+
+async def test_what_a_node_of_another_version_describes_in_another_form_is_omitted(nodes: list[RunningGateway]) -> None:
+    first, second = nodes
+    assert second.gateway.node is not None
+    await first.gateway.store.shared.values.set(f"agents:{second.gateway.node.id}", '[{"name": 1}]')
+    assert "echo" in await meta(first) and "other" not in await meta(first)
+    # What is the same as before is not stored again.
+    await second.gateway.publish_agents()
+    assert "other" not in await meta(first)
+
+
+async def test_no_secret_of_an_agent_is_stored_for_the_other_nodes(nodes: list[RunningGateway]) -> None:
+    first, second = nodes
+    assert second.gateway.node is not None
+    name = f"agents:{second.gateway.node.id}"
+    stored = (await first.gateway.store.shared.values.some([name]))[name]
+    assert "secretive" in stored and SECRET not in stored
+    [token] = [option for option in (await meta(first))["secretive"]["options"] if option["name"] == "token"]
+    assert token["type"] == "secret" and token["default"] == HIDDEN
