@@ -6,6 +6,7 @@ import asyncio
 import logging
 import shutil
 import uuid
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -277,7 +278,9 @@ class TaskRunner:
         self._running.pop(task_id, None)
         if lease is not None and self._node is not None:
             if lease.lost:
-                await self._node.followed.poll([task_id])
+                # Otherwise the next poll tells its readers.
+                with suppress(StoreUnavailable):
+                    await self._node.followed.poll([task_id])
             await lease.release()
 
     async def _remove_folder(self, task_id: str) -> None:

@@ -21,7 +21,16 @@ from drivers.contract.mcp_servers import McpServer
 from drivers.contract.messages import Message, ToolMessage
 from gateway.agents.client_mcp_servers import allowed_servers, check_client_servers
 from gateway.agents.configured_agents import CWD, Agents, ConfiguredAgent
-from gateway.errors import AgentProblem, BadRequest, Conflict, Forbidden, GatewayError, NotFound, too_many_sessions
+from gateway.errors import (
+    AgentProblem,
+    BadRequest,
+    Conflict,
+    Forbidden,
+    GatewayError,
+    NotFound,
+    StoreUnavailable,
+    too_many_sessions,
+)
 from gateway.events.messages import CANCELLED
 from gateway.events.turn_reader import Turn
 from gateway.observability.logs import bind_session_id
@@ -430,7 +439,9 @@ class Sessions:
 
         async def lose() -> None:
             await session.lose()
-            await node.followed.poll([session.id])
+            # Otherwise the next poll tells them.
+            with suppress(StoreUnavailable):
+                await node.followed.poll([session.id])
 
         self._run_in_background(lose())
 
@@ -460,8 +471,15 @@ class Sessions:
         """Nodes have written logs, and deleted sessions of these owners: clients that follow all of theirs are notified."""
         elsewhere = deleted.keys() - self._deleted_here
         self._deleted_here -= deleted.keys()
-        for session_id in elsewhere:
-            self._run_in_background(self._remove_files(session_id, worktree=True))
+
+        async def remove() -> None:
+            # What the store does not tell now is removed by the next `remove_left`, or at the next start.
+            with suppress(StoreUnavailable):
+                for session_id in elsewhere:
+                    await self._remove_files(session_id, worktree=True)
+
+        if elsewhere:
+            self._run_in_background(remove())
         if not self.changes.listened_to_everywhere:
             return
         written = [key for key in changed if node.leases.get(key) is None and not key.startswith(EXECUTION_PREFIX)]

@@ -120,6 +120,9 @@ class StoredResponses:
         # Its client gets the response all the same: it can be found until the gateway stops.
         with _logged(f"response {record.id} is not stored"):
             await session.store.responses.add(record)
+            if self._gateway.is_node:
+                # Another node may delete it, or note its end.
+                self._recent.pop(record.id, None)
 
     def remove(self, record: ResponseRecord, stored: asyncio.Task[None]) -> None:
         """Forget a response that no client knows of, in the background once it is stored."""
@@ -217,7 +220,8 @@ class StoredResponses:
             return response.record.last_seq
         async for entries in read(response, follow=False):
             if response.ends(entries[-1]):
-                self._keep(replace(response.record, last_seq=entries[-1].seq))
+                if not self._gateway.is_node:
+                    self._keep(replace(response.record, last_seq=entries[-1].seq))
                 return entries[-1].seq
         return None
 

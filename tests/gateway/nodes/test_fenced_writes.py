@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from gateway.errors import LeaseLost
-from gateway.protocols.model_apis.stored_responses import StoredResponses
+from gateway.protocols.model_apis.stored_responses import NoResponse, StoredResponses
 from gateway.runs.idempotency import IdempotencyKey
+from gateway.security.authentication import ADMINISTRATOR
 from gateway.store import KeyRecord, ResponseRecord
 from tests.gateway.nodes.three_nodes import ClusterNode, run_nodes, say
 from tests.gateway.store.expiry import silence
@@ -39,6 +40,19 @@ async def test_the_responses_of_a_session_are_written_by_the_node_that_has_it(tm
         await of_b.close()
         over = await stored.get("resp_1")
         assert over is not None and over.last_seq == at_b.log.last
+
+
+async def test_a_response_that_another_node_has_deleted_is_not_found(tmp_path: Path) -> None:
+    async with run_nodes(tmp_path, "a", "b") as (a, b):
+        session = await a.create()
+        await say(session)
+        responses = StoredResponses(a.gateway)
+        await responses.add(ResponseRecord("resp_1", session.id, 1, 10.0, {"fields": {}}, None), session)
+        assert (await responses.get(ADMINISTRATOR, "resp_1")).session is session
+        # The session was there meanwhile.
+        await b.gateway.store.responses.delete("resp_1")
+        with pytest.raises(NoResponse):
+            await responses.get(ADMINISTRATOR, "resp_1")
 
 
 async def test_a_provisional_key_is_removed_by_the_node_that_has_the_session(tmp_path: Path) -> None:
