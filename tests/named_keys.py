@@ -10,17 +10,18 @@ from tests.cluster import ClusterGateway, nodes_of
 async def add_key(gateway: Gateway | ClusterGateway, name: str) -> str:
     """Add a named key, and return it when all nodes accept it. It takes half a second without this."""
     key = await nodes_of(gateway)[0].credentials.add_key(name)
-    await _compare(gateway)
+    await compare_keys(gateway)
     return key
 
 
 async def remove_key(gateway: Gateway | ClusterGateway, name: str) -> None:
     """Revoke a named key. All nodes refuse it when this returns."""
     await nodes_of(gateway)[0].credentials.remove_key(name)
-    await _compare(gateway)
+    await compare_keys(gateway)
 
 
-async def _compare(gateway: Gateway | ClusterGateway) -> None:
+async def compare_keys(gateway: Gateway | ClusterGateway) -> None:
+    """Wait until all nodes know of each change of keys and sign-ins."""
     for node in nodes_of(gateway):
         if isinstance(node.credentials, SharedCredentials):
             await node.credentials.refresh()

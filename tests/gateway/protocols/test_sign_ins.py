@@ -25,7 +25,7 @@ from gateway.security.sign_ins import MAX_SIGN_INS, UNUSED_SECONDS, KeyIdentity,
 from tests.cluster import leave_out, placement
 from tests.daemon import KEY, NO_CERTIFICATES, Daemon, RunningGateway, gateway_config, run_gateway, serve_gateway
 from tests.gateway.requests import expect_error, session_body
-from tests.named_keys import add_key, remove_key
+from tests.named_keys import add_key, compare_keys, remove_key
 
 CURRENT = "/v1/sign-ins/current"
 
@@ -209,6 +209,7 @@ async def test_sign_out_ends_the_sign_in_and_its_streams(
                 pass
             out = await browser.request("DELETE", CURRENT)
             assert out.status_code == 204 and "Max-Age=0" in out.headers["set-cookie"] and not browser.client.cookies
+            await compare_keys(portico.gateway)
             (tmp_path / "scenes" / "go").touch()
             async with asyncio.timeout(30):
                 rest = [line async for line in lines]

@@ -12,6 +12,7 @@ from pydantic_core import from_json
 
 from gateway.protocols import authenticated_routes as limits
 from gateway.security.quotas import UnauthenticatedBodies
+from tests.cluster import leave_out, placement
 from tests.daemon import KEY, RunningGateway
 from tests.gateway.raw_http import connect, send_raw
 from tests.gateway.requests import expect_error, parse_output_events, wait_until
@@ -39,6 +40,8 @@ async def test_large_body_without_a_length_is_refused(portico: RunningGateway) -
 
 
 async def test_key_in_the_body_is_found_in_a_small_body_only(portico: RunningGateway) -> None:
+    if placement():
+        leave_out("gets an answer before its body is read, over a connection that the proxy has the server close")
     del portico.client.headers["Authorization"]
     small = {**TASK, "auth_token": KEY, "task": "x" * (limits.MAX_UNAUTHENTICATED_BODY - 1000)}
     assert (await portico.client.post("/v1/execute", json=small)).status_code == 200

@@ -11,10 +11,12 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.cluster import leave_out, placement
 from tests.daemon import KEY, RunningGateway, gateway_config, run_gateway
 from tests.gateway.requests import create_session, get_history, session_body, wait_until, wait_until_idle
 
 WriteScenario = Callable[..., str]
+INTERIM = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 async def half_close(url: str, method: str, path: str, body: Any = None, version: str = "1.1") -> bytes:
@@ -42,7 +44,12 @@ def slow(write_scenario: WriteScenario) -> str:
 @pytest.mark.parametrize("mode", ["none", "delta", "message"])
 async def test_half_closed_client_gets_its_response(portico: RunningGateway, slow: str, mode: str, version: str) -> None:
     body = session_body("script", "go", options={"scenario": slow}, stream=mode)
+    if placement() == "away" and version == "1.0":
+        leave_out("half-closes a connection of HTTP/1.0, whose client is taken for gone where its request is forwarded")
     answer = await half_close(portico.url, "PUT", "/session", body, version)
+    if placement():
+        # A node that forwards a request watches its client, as with `on_disconnect: cancel`.
+        answer = answer.replace(INTERIM, b"")
     assert answer.startswith(b"HTTP/1.1 201" if mode == "none" else b"HTTP/1.1 200")
     assert (b", done" if mode == "delta" else b"begun, done") in answer
     assert b'"stopReason":"end_turn"' in answer
@@ -60,8 +67,8 @@ async def test_half_closed_client_is_not_a_disconnected_one(portico: RunningGate
     """With `on_disconnect: cancel` an interim response finds out which of the two it is."""
     body = session_body("script", "go", options={"scenario": slow}, on_disconnect="cancel")
     answer = await half_close(portico.url, "PUT", "/session", body)
-    interim, _, rest = answer.rpartition(b"HTTP/1.1 100 Continue\r\n\r\n")
-    assert interim.replace(b"HTTP/1.1 100 Continue\r\n\r\n", b"") == b""
+    interim, _, rest = answer.rpartition(INTERIM)
+    assert interim.replace(INTERIM, b"") == b""
     assert rest.startswith(b"HTTP/1.1 201")
     assert b"begun, done" in rest
 
