@@ -65,17 +65,22 @@ def subject_of(module: str, name: str) -> str:
     return "execute" if parts[-1].startswith("test_execute") else "all"
 
 
-def outcomes(placement: Placement, report: Path) -> Iterable[Outcome]:
-    """What a report has."""
-    for case in ElementTree.parse(report).iter("testcase"):
-        subject = subject_of(case.get("classname", ""), case.get("name", ""))
-        skipped = case.find("skipped")
-        if skipped is not None:
-            yield Outcome(placement, subject, "left out", reason_of(skipped.get("message", "")))
-        elif case.find("failure") is not None or case.find("error") is not None:
-            yield Outcome(placement, subject, "failed")
-        else:
-            yield Outcome(placement, subject, "passed")
+def outcomes(placement: Placement, folder: Path) -> Iterable[Outcome]:
+    """What the reports of a placement have. A test that was run again counts as in the last report by name."""
+    found: dict[tuple[str, str], Outcome] = {}
+    for report in sorted(folder.glob(f"{placement}*.xml"), key=lambda file: file.stem):
+        for case in ElementTree.parse(report).iter("testcase"):
+            module, name = case.get("classname", ""), case.get("name", "")
+            found[module, name] = _outcome(placement, subject_of(module, name), case)
+    return found.values()
+
+
+def _outcome(placement: Placement, subject: str, case: ElementTree.Element) -> Outcome:
+    skipped = case.find("skipped")
+    if skipped is not None:
+        return Outcome(placement, subject, "left out", reason_of(skipped.get("message", "")))
+    failed = case.find("failure") is not None or case.find("error") is not None
+    return Outcome(placement, subject, "failed" if failed else "passed")
 
 
 def reason_of(message: str) -> str:
@@ -121,10 +126,11 @@ def main(arguments: Sequence[str]) -> int:
         folder.mkdir(parents=True, exist_ok=True)
         began = time.monotonic()
         for placement in PLACEMENTS:
-            (folder / f"{placement}.xml").unlink(missing_ok=True)
+            for earlier in folder.glob(f"{placement}*.xml"):
+                earlier.unlink()
             run(placement, folder / f"{placement}.xml", arguments)
         print(f"{time.strftime('%Y-%m-%d')}, {time.monotonic() - began:.0f} s")  # noqa: T201
-    found = [one for placement in PLACEMENTS for one in outcomes(placement, folder / f"{placement}.xml")]
+    found = [one for placement in PLACEMENTS for one in outcomes(placement, folder)]
     print(tables(found))  # noqa: T201
     return int(any(one.outcome == "failed" for one in found))
 
