@@ -16,7 +16,7 @@ from typing import Any, Literal, NoReturn
 
 import pytest
 
-from drivers.contract.driver_info import DriverInfo, Probe
+from drivers.contract.driver_info import Probe
 from gateway.agents.configured_agents import ConfiguredAgent
 from gateway.errors import SessionElsewhere
 from gateway.gateway import Gateway
@@ -30,6 +30,9 @@ NODE_KEY = "node-key-of-tests-0123456789abcdef0123456789"
 
 Placement = Literal["near", "away"]
 PLACEMENTS: tuple[Placement, ...] = ("near", "away")
+
+SAME_AT_ALL_NODES = ("fast_models", "info", "models", "modes", "options")
+"""What an agent has by its driver, its settings and its probe."""
 
 _placement: Placement | None = next((found for found in PLACEMENTS if found == os.environ.get("PORTICO_TEST_CLUSTER")), None)
 
@@ -117,17 +120,14 @@ class ClusterAgent:
         self._agents = agents
         self.working_directory, self.settings, self.driver = agent.working_directory, agent.settings, agent.driver
 
-    @property
-    def info(self) -> DriverInfo:
-        """What a client learns of the agent, which is the same at all nodes."""
-        return self._agents[0].info
-
     def apply_probe(self, probe: Probe) -> None:
         """Apply at each node what a probe of the agent's program has found."""
         for agent in self._agents:
             agent.apply_probe(probe)
 
-    def __getattr__(self, name: str) -> NoReturn:
+    def __getattr__(self, name: str) -> Any:
+        if name in SAME_AT_ALL_NODES:
+            return getattr(self._agents[0], name)
         leave_out(f"uses `{name}` of an agent")
 
 
