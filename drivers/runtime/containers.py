@@ -40,6 +40,8 @@ SILENT_SECONDS = 10.0
 answer, and what needs several commands, or is tried again, would wait for each."""
 REMOVAL_RETRIES = (0.2, 1.0)
 """Seconds before each repetition of a failed removal: a container may be starting, or be removed by its own `--rm`."""
+SILENT_RETRIES = (1.0, 10.0, 60.0, 600.0)
+"""Seconds before each repetition of a removal for which the runtime was too slow, in the background."""
 PACKAGES: Mapping[Runtime, str] = {"podman": "podman", "docker": "docker.io", "bwrap": "bubblewrap"}
 INSTALLERS = (
     ("apt-get", "sudo apt-get install"), ("dnf", "sudo dnf install"), ("zypper", "sudo zypper install"),
@@ -272,12 +274,12 @@ _silent_until = dict[str, float]()
 """The time until which a runtime is taken for one that does not answer, by its program."""
 
 
-async def call(program: str, *arguments: str, environ: Mapping[str, str]) -> tuple[int, str]:
+async def call(program: str, *arguments: str, environ: Mapping[str, str], always: bool = False) -> tuple[int, str]:
     """Run a short command of a runtime. Return its exit code, and its output or else its errors.
 
-    Raises OSError; TimeoutError if it does not answer, or has not answered a moment ago.
+    Raises OSError; TimeoutError if it does not answer, or has not answered a moment ago and this is not `always` tried.
     """
-    if _is_silent(program):
+    if not always and _is_silent(program):
         raise TimeoutError(_silence(program))
     process = await asyncio.create_subprocess_exec(
         program, *arguments, env=dict(environ), start_new_session=True,
@@ -352,19 +354,38 @@ async def working_version(runtime: Runtime, program: str, environ: Mapping[str, 
 async def remove(runtime: Runtime, program: str, names: Sequence[str], environ: Mapping[str, str]) -> str | None:
     """Remove containers with all that runs in them; those that do not exist are ignored. Return why that failed, if it did."""
     arguments = ("rm", "--force", *(("--time=0", "--ignore") if runtime == "podman" else ()), *names)
-    problem = None
     for delay in (*REMOVAL_RETRIES, None):
-        try:
-            code, output = await call(program, *arguments, environ=environ)
-        except (OSError, TimeoutError) as error:
-            code, output = -1, str(error)
-        if code == 0 or all("no such container" in line.lower() for line in output.splitlines()):
+        problem = await _removal_problem(program, arguments, environ)
+        if problem is None:
             return None
-        problem = output
-        if delay is None or _is_silent(program):
+        if _is_silent(program):
+            # The caller does not wait for several time limits.
+            later = asyncio.create_task(_remove_later(program, arguments, environ))
+            _later.add(later)
+            later.add_done_callback(_later.discard)
             break
-        await asyncio.sleep(delay)
+        if delay is not None:
+            await asyncio.sleep(delay)
     return problem
+
+
+_later = set[asyncio.Task[None]]()
+"""The removals that are tried again in the background. The end of the event loop ends them."""
+
+
+async def _remove_later(program: str, arguments: Sequence[str], environ: Mapping[str, str]) -> None:
+    for delay in SILENT_RETRIES:
+        await asyncio.sleep(delay)
+        if await _removal_problem(program, arguments, environ) is None:
+            return
+
+
+async def _removal_problem(program: str, arguments: Sequence[str], environ: Mapping[str, str]) -> str | None:
+    try:
+        code, output = await call(program, *arguments, environ=environ, always=True)
+    except (OSError, TimeoutError) as error:
+        return str(error)
+    return None if code == 0 or all("no such container" in line.lower() for line in output.splitlines()) else output
 
 
 async def names_of(program: str, instance: str, environ: Mapping[str, str]) -> list[str]:

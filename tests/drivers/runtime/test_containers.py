@@ -17,6 +17,7 @@ import pytest
 
 from drivers.contract.codec import Command
 from drivers.contract.errors import AgentUnavailable
+from drivers.runtime import containers
 from drivers.runtime.containers import Container, Mount, Runtime, installation, names_of, remove_left_behind
 from drivers.runtime.process import Process, Spawner
 from drivers.runtime.process_tree import MARKER
@@ -354,6 +355,21 @@ async def test_stand_in_of_docker_gets_the_command_line_of_docker(tmp_path: Path
     assert name.startswith(f"portico-{INSTANCE}.docker.")
     assert [call[0] for call in calls] == ["image", "run", "rm"]
     assert calls[2] == ["rm", "--force", name]
+
+
+async def test_container_of_a_runtime_that_does_not_answer_is_removed_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end of the process waits for one answer, and not for three."""
+    monkeypatch.setattr(containers, "CALL_SECONDS", 1.0)
+    program, calls, removed = tmp_path / "docker", tmp_path / "calls", tmp_path / "removed"
+    program.write_text(f'#!/bin/sh\necho "$@" >> {calls}\n[ -e {tmp_path}/works ] || exec sleep 60\ntouch {removed}\n')
+    program.chmod(0o755)
+    problem = await containers.remove("docker", str(program), ["portico-x"], {**os.environ})
+    assert problem is not None and "docker has not answered within 1 s" in problem
+    assert calls.read_text() == "rm --force portico-x\n"
+    (tmp_path / "works").touch()
+    await wait_until(removed.exists, "it is removed")
 
 
 def test_no_secret_with_a_name_of_the_runtime_is_in_the_arguments(tmp_path: Path) -> None:
