@@ -153,17 +153,25 @@ def install_fake_docker(folder: Path) -> dict[str, str]:
     return {"PATH": f"{programs}:{os.environ['PATH']}"}
 
 
-def put_into(runtime: str, agent: dict[str, Any], home: Path, monkeypatch: pytest.MonkeyPatch, *programs: Path) -> dict[str, str]:
+def put_into(
+    runtime: str,
+    agent: dict[str, Any],
+    home: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *programs: Path,
+    docker: Mapping[str, str] | None = None,
+) -> dict[str, str]:
     """Let an agent's configuration run it in `runtime`, with its home folder. Return the variables that the gateway needs for it.
 
-    In podman it has the `programs` of this machine. Skips the test if the runtime does not work here.
+    In podman and docker it has the `programs` of this machine; `docker` are the variables of a daemon. Skips the test if the
+    runtime does not work here.
     """
     agent["run_in"] = runtime
     if runtime == "bwrap":
         if problem := bwrap_problem():
             pytest.skip(problem)
         return {}
-    variables = dict(require_podman())
+    variables = dict(require_podman() if docker is None else docker)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     agent["container"] = {"image": IMAGE, "home": str(home), "mounts": [*SYSTEM_MOUNTS, *map(str, programs)]}

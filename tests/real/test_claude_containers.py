@@ -4,13 +4,14 @@ After a killed daemon nothing of it is left running."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from drivers.contract.agent_specs import AgentSpec
-from tests.container_runtimes import containers_of, put_into
+from tests.container_runtimes import containers_of, docker_daemon, put_into
 from tests.daemon import run_gateway
 from tests.real.aap_client import create_session, frames_of, read_until_event
 from tests.real.clis import CLIS
@@ -23,12 +24,20 @@ from tests.real.tool_bench import WEATHER, Bench, bash, grant, result, weather
 RUNTIMES = pytest.mark.parametrize("runtime", ["bwrap", "podman"])
 
 
-@RUNTIMES
+@pytest.fixture(scope="module")
+def docker() -> Iterator[Mapping[str, str]]:
+    """The variables with which docker's client finds a daemon."""
+    with docker_daemon() as own:
+        yield own
+
+
+@pytest.mark.parametrize("runtime", ["bwrap", "podman", "docker"])
 async def test_approved_command_and_application_side_tool(
-    unstarted_bench: Bench, runtime: str, monkeypatch: pytest.MonkeyPatch
+    unstarted_bench: Bench, runtime: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     bench, config = unstarted_bench, unstarted_bench.config()
-    put_into(runtime, config["agents"]["claude"], bench.home, monkeypatch, CLIS.resolve())
+    docker = request.getfixturevalue("docker") if runtime == "docker" else None
+    put_into(runtime, config["agents"]["claude"], bench.home, monkeypatch, CLIS.resolve(), docker=docker)
     data = config["server"]["data_dir"]
     async with run_gateway(config) as running:
         bench.client = running.client
