@@ -122,8 +122,10 @@ def docker_daemon() -> Iterator[Mapping[str, str]]:
                 )
                 yield own
             finally:
-                # It ends its containerd.
+                # It ends its containerd, and leaves a mount.
                 daemon.terminate()
+                daemon.wait()
+                subprocess.run(["umount", f"{folder}/exec/netns/default"], capture_output=True)
 
 
 def _image() -> bytes:
