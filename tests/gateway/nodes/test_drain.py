@@ -96,7 +96,6 @@ async def test_a_drained_node_does_not_take_a_forwarded_request_of_a_session_tha
                 await a.create()
         finally:
             request_is_forwarded.reset(token)
-        assert b.node.directory.choose("echo", None, a.id) == a.id, "its last heartbeat was before the drain"
         b.clock.now += 1.0
         await b.node.directory.look_again()
         assert b.node.directory.choose("echo", None, a.id) == b.id

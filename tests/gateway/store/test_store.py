@@ -73,7 +73,7 @@ async def test_migration_sets_waiting_since_of_waiting_runs(tmp_path: Path) -> N
 async def test_daemon_does_not_start_with_a_database_of_another_version(daemon: Daemon, tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     await (await Store.open(store_url(tmp_path / "data"))).close()
-    sql(tmp_path / "data", "UPDATE schema_version SET version = 99")
+    sql(tmp_path / "data", "UPDATE schema_version SET version = 99, compatible_from = 98")
     with pytest.raises(RuntimeError, match="version 99"):
         await daemon.start()
     assert await daemon.stop() != 0
