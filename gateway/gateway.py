@@ -425,7 +425,7 @@ class Gateway:
             await all_ended([self._mcp.close(), self._retention.close(), self.search.close(), self.worktrees.close()])
             if self.node is not None:
                 await all_ended([asyncio.wait_for(self.node.stop(), CLOSE_TIMEOUT)])
-                if self.shared_agents is not None:
+                if self.shared_agents is not None and not self.store.abandoned:
                     await all_ended([asyncio.wait_for(self.shared_agents.remove(), CLOSE_TIMEOUT)])
             if self.shared_state is not None:
                 await all_ended([asyncio.wait_for(self.shared_state.close(), CLOSE_TIMEOUT)])

@@ -369,9 +369,10 @@ class Sessions:
         config = self._settings(record, agent)
         redactor = self._redactor_of(config)
         bind_session_id(record.id, redactor)
+        # First: all events of a run that has ended by now are stored by now.
+        run = await self._store.runs.last(session_id)
         last = await self._store.events.last_seq(session_id)
         session = self._session(record, config, agent, last, redactor, lease)
-        run = await self._store.runs.last(session_id)
         if run is not None and run.state == "waiting":
             await session.restore_waiting(run)
         if self._node is None or lease is not None:

@@ -14,7 +14,7 @@ from gateway.errors import LeaseLost, NotFound, SessionElsewhere
 from gateway.events.turn_reader import Turn
 from gateway.security.authentication import ADMINISTRATOR, Caller
 from gateway.sessions.settings import SessionSettings
-from gateway.store import Store
+from gateway.store import RunRecord, Store
 from gateway.store.messages import MessageRepository
 from gateway.store.postgresql import PostgresqlBackend
 from tests import stores
@@ -375,3 +375,26 @@ async def test_what_sessions_of_other_nodes_wait_for_is_read_once(
         await rest(await session.submit(permission()))
         await say(session, "again")
         assert await pending() == ([] if session.state == "idle" else ["sky"])
+
+
+async def test_a_run_that_ends_while_its_session_is_read_elsewhere_has_all_of_its_events(
+    tmp_path: Path, write_scenario: WriteScenario, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that has the last event already, from the session's node, is not told that there is none."""
+    scenario = write_scenario([{"text": "working"}, {"wait_for_file": "go"}, {"text": "over"}])
+    async with run_nodes(tmp_path, "a", "b") as (a, b):
+        session = await a.create("script", scenario=scenario)
+        turn = await begin(session)
+        await until(turn, "working")
+        await session.log.written()
+        last = b.gateway.store.runs.last
+
+        async def ends_before(session_id: str) -> RunRecord | None:
+            (tmp_path / "scenes" / "go").touch()
+            await rest(turn)
+            await session.log.written()
+            return await last(session_id)
+
+        monkeypatch.setattr(b.gateway.store.runs, "last", ends_before)
+        read = await b.get(session.id, reading=True)
+        assert read.may_have(session.log.last) and not read.may_have(session.log.last + 1)
