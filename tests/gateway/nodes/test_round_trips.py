@@ -8,8 +8,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 from sqlalchemy import Engine, event
 
+from gateway.errors import SessionElsewhere
 from tests.gateway.nodes.three_nodes import run_nodes, say
 
 
@@ -47,3 +49,11 @@ async def test_a_turn_has_one_statement_about_leases_for_each_commit(tmp_path: P
         assert sum(awaited for _, awaited in executed) == 6
         # Commits of transactions that notify wait for each other.
         assert not any("notify" in one.lower() for one in found)
+
+
+async def test_a_request_for_a_session_of_another_node_writes_nothing(tmp_path: Path) -> None:
+    async with run_nodes(tmp_path, "a", "b") as (a, b):
+        session = await a.create()
+        with statements() as executed, pytest.raises(SessionElsewhere) as raised:
+            await b.get(session.id)
+        assert executed == [] and raised.value.node_id == a.id
