@@ -88,6 +88,8 @@ async def test_a_lost_session_of_a_program_that_takes_no_history_is_refused_with
     async with gateway(tmp_path) as portico:
         session = (await create_session(portico.client, "claude", "one"))["sessionId"]
         await asleep(portico)
+        # That of the program itself, which may be late, would replace it.
+        await portico.gateway.discovery.wait_for_probe(portico.gateway.agents.get("claude"))
         portico.gateway.agents.get("claude").apply_probe(Probe(version="2.1.150", seeds=False))
         refuse(tmp_path, "No conversation found with session ID: x")
         body = {"messages": [{"role": "user", "content": "two"}]}
