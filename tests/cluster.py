@@ -31,7 +31,7 @@ NODE_KEY = "node-key-of-tests-0123456789abcdef0123456789"
 Placement = Literal["near", "away"]
 PLACEMENTS: tuple[Placement, ...] = ("near", "away")
 
-SAME_AT_ALL_NODES = ("fast_models", "info", "models", "modes", "options", "settable_options")
+SAME_AT_ALL_NODES = ("efforts", "fast_models", "info", "models", "modes", "options", "settable_options")
 """What an agent has by its driver, its settings and its probe."""
 
 _placement: Placement | None = next((found for found in PLACEMENTS if found == os.environ.get("PORTICO_TEST_CLUSTER")), None)

@@ -150,6 +150,7 @@ async def test_turn_during_a_run_is_refused(portico: RunningGateway, aap: AapCli
         async for line in answer.aiter_lines():
             if '"a"' in line:
                 break
+        await cluster.stored(portico.gateway, session)
         before = await aap.get_session(session)
         assert before["state"] == "running"
         for message in (user_message(), {"role": "tool", "toolCallId": "x", "content": "y"}):
