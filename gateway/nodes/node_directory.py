@@ -213,11 +213,6 @@ class NodeDirectory:
         return min(found.values(), key=self._load).id
 
     @property
-    def known(self) -> list[str]:
-        """The ids of all nodes, this one included."""
-        return list({self.node, *self._nodes})
-
-    @property
     def others(self) -> list[str]:
         """The ids of the other nodes that take new work."""
         return [report.id for report in self._candidates(0) if report.id != self.node]

@@ -21,7 +21,7 @@ class SharedAgents:
         if description == self._stored:
             return
         if self._stored is None:
-            await self._values.remove_others(_NAME, [_NAME + node for node in self._directory.known])
+            await self._values.remove_of_missing_nodes(_NAME)
         await self._values.set(_NAME + self._directory.node, description)
         self._stored = description
 

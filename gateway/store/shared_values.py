@@ -51,9 +51,13 @@ class SharedValueRepository:
         statement = delete(_TABLE).where(_TABLE.c.name == name)
         await self._database.write(lambda connection: connection.execute(statement).close())
 
-    async def remove_others(self, prefix: str, names: Sequence[str]) -> None:
-        """Deletes the values whose names begin so, but for those with these names."""
-        statement = delete(_TABLE).where(_TABLE.c.name.startswith(prefix, autoescape=True), _TABLE.c.name.not_in(names))
+    async def remove_of_missing_nodes(self, prefix: str) -> None:
+        """Deletes the values whose names are this prefix and the id of a node that there is no more.
+
+        A node is stored before its values are: those of one that starts at this moment stay.
+        """
+        of_nodes = select(prefix + schema.nodes.c.id)
+        statement = delete(_TABLE).where(_TABLE.c.name.startswith(prefix, autoescape=True), _TABLE.c.name.not_in(of_nodes))
         await self._database.write(lambda connection: connection.execute(statement).close())
 
 

@@ -11,6 +11,8 @@ import pytest
 
 from gateway.config import parse
 from gateway.gateway import Gateway
+from gateway.nodes.node_directory import NodeDirectory
+from gateway.nodes.shared_agents import SharedAgents
 from gateway.security.redaction import HIDDEN, Redactor
 from tests.daemon import RunningGateway, serve_gateway
 from tests.gateway.nodes.test_two_nodes import free_port
@@ -90,3 +92,13 @@ async def test_no_secret_of_an_agent_is_stored_for_the_other_nodes(nodes: list[R
     assert "secretive" in stored and SECRET not in stored
     [token] = [option for option in (await meta(first))["secretive"]["options"] if option["name"] == "token"]
     assert token["type"] == "secret" and token["default"] == HIDDEN
+
+
+async def test_the_lists_of_nodes_that_are_gone_are_removed_and_no_others(nodes: list[RunningGateway]) -> None:
+    values = nodes[0].gateway.store.shared.values
+    names = {f"agents:{one.gateway.node.id}" for one in nodes if one.gateway.node is not None}
+    await values.set("agents:gone", "[]")
+    assert nodes[0].gateway.node is not None
+    # As at a start, before this node knows the others.
+    await SharedAgents(values, NodeDirectory(nodes[0].gateway.node._report, 10.0)).publish("[]")
+    assert (await values.some([*names, "agents:gone"])).keys() == names
