@@ -84,9 +84,7 @@ async def test_a_session_that_another_node_had_meanwhile_is_loaded_again(tmp_pat
         session = await a.create()
         await a.tidy(6.0)
         following = asyncio.create_task(rest(Turn(session.log, 0)))
-        await b.gateway.store.nodes.drain(a.id)
-        await b.node.beat()
-        at_b = await b.get(session.id)
+        at_b = await b.get_forwarded(session.id)
         said = await say(at_b)
         await a.node.followed.poll()
         assert await following == said, "who follows it here gets what another node writes"
