@@ -196,7 +196,7 @@ async def test_two_nodes_fill_the_index_of_one_session(tmp_path: Path) -> None:
         async def fill(node: ClusterNode) -> None:
             await node.gateway.store.search.prepare()
             for end in range(5, 51, 5):
-                await node.gateway.store.search.add(session.id, texts[end - 5 : end], end, "title")
+                await node.gateway.store.search.add(session.id, texts[end - 5 : end], end, "title", "title")
 
         await asyncio.gather(fill(a), fill(b))
         rows = await a.gateway.store.search.find([("needle", True)], None, everybody=True, agent=None, limit=100, before=None)
