@@ -133,12 +133,9 @@ class Leases:
             raise LeaseLost(lease.log_id)
 
     async def _acquire(self, log_id: str, previous: HeldLease | None) -> HeldLease:
+        since = self.clock()
         with self._acquisition(log_id):
-            # Not by a write, which would be a commit for each request that is forwarded.
-            lease = await self._store.leases.get(log_id)
-            since = self.clock()
-            if lease is None or lease.released or lease.node == self.node:
-                lease = await self._store.leases.acquire(log_id, self.node, self.seconds)
+            lease = await self._store.leases.acquire(log_id, self.node, self.seconds)
             if lease.node != self.node or not lease.is_readable:
                 if previous is not None:
                     self.lose(previous)
