@@ -113,6 +113,7 @@ class Leases:
                 if lease.node == self.node and lease.token > expected:
                     found = self._held[log_id] = HeldLease(self, log_id, lease.token, since)
                     found.in_use = True
+                    self._directory.forget(log_id)
             return found
 
     async def hold_again(self, lease: HeldLease) -> None:
@@ -151,6 +152,7 @@ class Leases:
                     self.lose(previous)
                 found = HeldLease(self, log_id, lease.token, since)
             self._held[log_id] = found
+            self._directory.forget(log_id)
             return found
 
     @asynccontextmanager

@@ -19,6 +19,8 @@ LOOK_UP_PAUSE = 0.5
 """Seconds between two searches for nodes that are not known here."""
 STARTS_WITHIN = 1.0
 """Seconds after which the load that a node reports has the agent of a session that was placed there."""
+PLACES = 10_000
+"""Logs of which a node remembers where they are."""
 LookUp = Callable[[], Awaitable[Sequence[NodeRecord]]]
 """Reads all nodes from the store."""
 
@@ -74,6 +76,8 @@ class NodeDirectory:
         self._nodes: dict[str, _Node] = {}
         self._placed: defaultdict[str, list[float]] = defaultdict(list)
         """When sessions and tasks were placed at each node whose load, as it is known here, may not have them."""
+        self._places: dict[str, str] = {}
+        """The nodes that had logs when somebody asked for them. One that has a log no more refuses what is forwarded to it."""
         self._alive: set[str] = set()
         self._silenced: set[str] = set()
         self._unreachable: dict[str, float] = {}
@@ -115,11 +119,36 @@ class NodeDirectory:
     def unreachable(self, node: str) -> None:
         """Choose another node for what is new: there is no connection to this one, whatever its heartbeats say."""
         self._unreachable[node] = self._clock()
+        self._places.clear()
+
+    def remembered(self, log_id: str) -> str | None:
+        """The node that had a log, by what is remembered; None if that is not known, or the node is out of reach.
+
+        With it the store is not read for each request that is forwarded. It is None for one that was forwarded to this node: two
+        nodes might each take the other one for that of the session.
+        """
+        if request_is_forwarded.get():
+            return None
+        node = self._places.get(log_id)
+        return node if node is not None and node in self._nodes and self._is_reachable(node) else None
+
+    def remember(self, log_id: str, node: str) -> None:
+        """Remember the node that has a log.
+
+        It is forgotten when this node gets the log (`forget`), and when logs may have moved (`look_again`, `unreachable`).
+        """
+        if len(self._places) >= PLACES:
+            self._places.clear()
+        self._places[log_id] = node
 
     def lives(self, node: str) -> bool:
         """Whether a node has had a heartbeat lately. This one has, by definition."""
         found = self._nodes.get(node)
         return node == self.node or (found is not None and self._clock() - found.beat_at < self._silent)
+
+    def forget(self, log_id: str) -> None:
+        """This node has the log now."""
+        self._places.pop(log_id, None)
 
     async def elsewhere(self, node: str, log_id: str | None) -> GatewayError:
         """The error that passes a request on to a node, for the caller to raise."""
@@ -143,8 +172,9 @@ class NodeDirectory:
     async def look_again(self) -> None:
         """Read the nodes from the store, unless that was done just now: one may have been started, drained or stopped.
 
-        Without the store they stay as they are known.
+        Without the store they stay as they are known. What is remembered of logs is forgotten.
         """
+        self._places.clear()
         if self._look_up is None:
             return
         if self._looking_up is None:

@@ -329,12 +329,15 @@ class Sessions:
         known = self._known.get(session_id)
         if known is not None and known.lease is not None and known.lease.held:
             return known
-        # At the same time: each request that is forwarded waits for both.
+        if (place := node.directory.remembered(session_id)) is not None:
+            raise await node.directory.elsewhere(place, session_id)
+        # At the same time: a request that is forwarded waits for both.
         record, current = await asyncio.gather(self._store.sessions.get(session_id), self._store.leases.get(session_id))
         if record is None or not caller.sees(record.owner):
             raise _none(session_id)
         if current is not None and not current.released and current.node != node.id:
             # Also one that has expired: its node may only have been without the database. If it is dead, it is taken over soon.
+            node.directory.remember(session_id, current.node)
             raise await node.directory.elsewhere(current.node, session_id)
         folder = record.config.get("options", {}).get(CWD.name)
         last, reads = (current.node, current.compatible_from or 0) if current is not None else (None, 0)

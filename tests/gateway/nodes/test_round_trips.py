@@ -12,6 +12,9 @@ import pytest
 from sqlalchemy import Engine, event
 
 from gateway.errors import SessionElsewhere
+from gateway.nodes.forwarded_requests import request_is_forwarded
+from gateway.store.leases import LeaseRepository
+from gateway.store.sessions import SessionRepository
 from tests.gateway.nodes.three_nodes import run_nodes, say
 
 
@@ -51,9 +54,45 @@ async def test_a_turn_has_one_statement_about_leases_for_each_commit(tmp_path: P
         assert not any("notify" in one.lower() for one in found)
 
 
-async def test_a_request_for_a_session_of_another_node_writes_nothing(tmp_path: Path) -> None:
+async def test_a_request_for_a_session_of_another_node_writes_nothing_and_the_next_one_reads_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with run_nodes(tmp_path, "a", "b") as (a, b):
         session = await a.create()
         with statements() as executed, pytest.raises(SessionElsewhere) as raised:
             await b.get(session.id)
         assert executed == [] and raised.value.node_id == a.id
+        monkeypatch.setattr(SessionRepository, "get", None)
+        monkeypatch.setattr(LeaseRepository, "get", None)
+        with pytest.raises(SessionElsewhere) as raised:
+            await b.get(session.id)
+        assert raised.value.node_id == a.id
+
+
+async def test_where_a_session_is_is_read_again_once_its_node_has_refused_it_or_is_out_of_reach(tmp_path: Path) -> None:
+    async with run_nodes(tmp_path, "a", "b", "c") as (a, b, c):
+        session = await a.create()
+        with pytest.raises(SessionElsewhere):
+            await b.get(session.id)
+        assert session.lease is not None
+        await session.lease.release()
+        await c.node.leases.hold(session.id)
+        for notice in (b.node.directory.look_again, lambda: b.node.directory.unreachable(a.id)):
+            with pytest.raises(SessionElsewhere) as raised:
+                await b.get(session.id)
+            assert raised.value.node_id == a.id
+            if (noticed := notice()) is not None:
+                await noticed
+            with pytest.raises(SessionElsewhere) as raised:
+                await b.get(session.id)
+            assert raised.value.node_id == c.id
+            b.node.directory.remember(session.id, a.id)
+        # A node that gets a forwarded request looks in the store, whatever it remembers.
+        a.node.directory.remember(session.id, b.id)
+        token = request_is_forwarded.set(True)
+        try:
+            with pytest.raises(SessionElsewhere) as raised:
+                await a.get(session.id)
+        finally:
+            request_is_forwarded.reset(token)
+        assert raised.value.node_id == c.id
