@@ -26,7 +26,7 @@ async def store(tmp_path: Path) -> AsyncIterator[Store]:
 class Held:
     """A fence with the token that it was given."""
 
-    held = True
+    held, deleted = True, False
 
     def __init__(self, lease: Lease) -> None:
         self.log_id, self.node, self.token = lease.log_id, lease.node, lease.token
