@@ -87,12 +87,12 @@ async def _run_nodes(config: Mapping[str, Any]) -> AsyncIterator[RunningGateway]
             if not (second / folders).is_symlink():
                 (second / folders).symlink_to(first / folders)
         for data_dir in (first, second):
-            port = _free_port()
-            node = {"address": f"http://127.0.0.1:{port}", "encryption_key_file": str(key), "key_file": str(keys)}
+            listener = bound_socket()
+            node = {"address": address_of(listener), "encryption_key_file": str(key), "key_file": str(keys)}
             server = {**config["server"], "data_dir": str(data_dir)}
             settings = parse({**config, "server": server, "node": node})
             gateway = Gateway(settings, settings.auth.keys, Redactor())
-            nodes.append(await stack.enter_async_context(serve_gateway(gateway, port)))
+            nodes.append(await stack.enter_async_context(serve_gateway(gateway, listener)))
         for running in nodes:
             assert running.gateway.node is not None
             await running.gateway.node.beat()
@@ -102,22 +102,27 @@ async def _run_nodes(config: Mapping[str, Any]) -> AsyncIterator[RunningGateway]
         yield RunningGateway(url, cast(Gateway, cluster.ClusterGateway([running.gateway for running in nodes], url)), client)
 
 
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        port: int = found.getsockname()[1]
-        return port
+def bound_socket() -> socket.socket:
+    """Return a socket with a port of 127.0.0.1 that nobody else gets, for a gateway that knows its address before it listens."""
+    found = socket.socket()
+    found.bind(("127.0.0.1", 0))
+    return found
+
+
+def address_of(listener: socket.socket) -> str:
+    return f"http://127.0.0.1:{listener.getsockname()[1]}"
 
 
 @asynccontextmanager
-async def serve_gateway(gateway: Gateway, port: int = 0) -> AsyncIterator[RunningGateway]:
-    """Serve a gateway in this loop, on a port of 127.0.0.1, by default a free one."""
+async def serve_gateway(gateway: Gateway, listener: socket.socket | None = None) -> AsyncIterator[RunningGateway]:
+    """Serve a gateway in this loop, on a bound socket, by default one with a free port of 127.0.0.1."""
     settings = gateway.settings
     if not settings.store.url:
         await create_database(settings.data_dir)
     with app_of(gateway) as app:
         limit = client_connection_limit(settings.limits.live_agents)
-        server = _FastExitServer(uvicorn_config(gateway, app, "127.0.0.1", port), limit)
-        task = asyncio.create_task(server.serve())
+        server = _FastExitServer(uvicorn_config(gateway, app, "127.0.0.1", 0), limit)
+        task = asyncio.create_task(server.serve([listener] if listener is not None else None))
         while not server.started:
             if task.done():
                 task.result()

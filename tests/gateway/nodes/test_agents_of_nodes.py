@@ -14,8 +14,7 @@ from gateway.gateway import Gateway
 from gateway.nodes.node_directory import NodeDirectory
 from gateway.nodes.shared_agents import SharedAgents
 from gateway.security.redaction import HIDDEN, Redactor
-from tests.daemon import RunningGateway, serve_gateway
-from tests.gateway.nodes.test_two_nodes import free_port
+from tests.daemon import RunningGateway, address_of, bound_socket, serve_gateway
 from tests.gateway.nodes.two_nodes import node_config
 from tests.gateway.requests import create_session, execute, get_session, send_turn
 
@@ -32,11 +31,11 @@ async def nodes(tmp_path: Path) -> AsyncIterator[list[RunningGateway]]:
     async with AsyncExitStack() as stack:
         running = []
         for name in ("one", "two"):
-            port = free_port()
+            listener = bound_socket()
             tables = {"agents": agents} if name == "two" else {}
-            settings = parse(node_config(tmp_path, name, node={"address": f"http://127.0.0.1:{port}"}, **tables))
+            settings = parse(node_config(tmp_path, name, node={"address": address_of(listener)}, **tables))
             gateway = Gateway(settings, settings.auth.keys, Redactor())
-            running.append(await stack.enter_async_context(serve_gateway(gateway, port)))
+            running.append(await stack.enter_async_context(serve_gateway(gateway, listener)))
         for one in running:
             assert one.gateway.node is not None
             await one.gateway.node.beat()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -14,7 +13,7 @@ from gateway.config import parse
 from gateway.gateway import Gateway
 from gateway.security.redaction import Redactor
 from tests import stores
-from tests.daemon import KEY, RunningGateway, gateway_config, serve_gateway
+from tests.daemon import KEY, RunningGateway, address_of, bound_socket, gateway_config, serve_gateway
 from tests.gateway.nodes.cluster import NODE_KEY
 from tests.gateway.nodes.two_nodes import ENCRYPTION_KEY
 from tests.gateway.protocols.acp.client import load
@@ -27,12 +26,6 @@ WriteScenario = Callable[..., str]
 
 stacks: list[AsyncExitStack] = []
 """What ends each of the nodes."""
-
-
-def free_port() -> int:
-    with socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))
-        return int(bound.getsockname()[1])
 
 
 @pytest.fixture(params=["postgresql"])
@@ -51,14 +44,14 @@ async def nodes(tmp_path: Path, store_kind: None, monkeypatch: pytest.MonkeyPatc
         running = []
         stacks.clear()
         for name in ("a", "b"):
-            port = free_port()
-            node = {"address": f"http://127.0.0.1:{port}"}
+            listener = bound_socket()
+            node = {"address": address_of(listener)}
             config = gateway_config(tmp_path, store={"url": url}, node=node)
             config["server"]["data_dir"] = str(tmp_path / name)
             settings = parse(config)
             gateway = Gateway(settings, settings.auth.keys, Redactor())
             stacks.append(await stack.enter_async_context(AsyncExitStack()))
-            running.append(await stacks[-1].enter_async_context(serve_gateway(gateway, port)))
+            running.append(await stacks[-1].enter_async_context(serve_gateway(gateway, listener)))
         for found in running:
             assert found.gateway.node is not None
             await found.gateway.node.beat()
