@@ -461,10 +461,13 @@ class Database:
                         if conflicts == CONFLICTS:
                             raise
                         time.sleep(CONFLICT_PAUSE * 2**conflicts * random.random())
-                    elif lost or not self._backend.is_lost(error):
+                    elif not self._backend.is_lost(error):
                         raise
+                    # Each time: what is not asked for would be taken for the outcome of a later commit.
                     elif executed and self._backend.was_committed():
                         break
+                    elif lost:
+                        raise
                     else:
                         lost = True
                     executed.clear()

@@ -33,14 +33,14 @@ pytestmark = pytest.mark.one_store
 
 
 class Proxy:
-    """Forwards connections to the server. With `lose` set, the next commit is handled so, and its connection is cut:
+    """Forwards connections to the server. The next commits are handled as `lose` says, and their connections are cut:
     `request` is not forwarded, of `answer` the answer is not."""
 
     def __init__(self, port: int) -> None:
         self._target = port
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
-        self.lose: str | None = None
+        self.lose: list[str] = []
         self.lost = 0
         self._sockets: list[socket.socket] = [self._listener]
         threading.Thread(target=self._accept, daemon=True).start()
@@ -58,7 +58,7 @@ class Proxy:
         with suppress(OSError):
             while data := source.recv(65536):
                 if self.lose and b"COMMIT" in data and source.getpeername()[1] != self._target:
-                    lose, self.lose = self.lose, None
+                    lose = self.lose.pop(0)
                     self.lost += 1
                     if lose == "answer":
                         source.shutdown(socket.SHUT_WR)
@@ -128,7 +128,7 @@ async def test_a_commit_without_an_answer_is_stored_once(proxied: Database, prox
         )
         return executed
 
-    proxy.lose = lost
+    proxy.lose = [lost]
     result = await proxied.write(write)
     assert proxy.lost == 1
     assert executed == result == (2 if lost == "request" else 1)
@@ -136,9 +136,23 @@ async def test_a_commit_without_an_answer_is_stored_once(proxied: Database, prox
     assert await proxied.write(lambda connection: insert_process(connection, "z")) == "z"
 
 
+async def test_the_answers_of_two_commits_in_a_row_are_lost(proxied: Database, proxy: Proxy) -> None:
+    await proxied.write(lambda connection: insert_process(connection, "0"))
+    proxy.lose = ["request", "answer"]
+    assert await proxied.write(lambda connection: insert_process(connection, "a")) == "a"
+    proxy.lose = ["request", "request"]
+    with pytest.raises(StoreUnavailable):
+        await proxied.write(lambda connection: insert_process(connection, "not stored"))
+    # What was found out about a commit is not taken for the outcome of a later one.
+    proxy.lose = ["request"]
+    assert await proxied.write(lambda connection: insert_process(connection, "b")) == "b"
+    assert proxy.lose == [] and proxy.lost == 5
+    assert await proxied.read(markers) == ["0", "a", "b"]
+
+
 async def test_a_group_of_writes_whose_answer_was_lost_is_stored_once(proxied: Database, proxy: Proxy) -> None:
     await proxied.write(lambda connection: insert_process(connection, "0"))
-    proxy.lose = "answer"
+    proxy.lose = ["answer"]
     writes = [proxied.write(lambda connection, n=n: insert_process(connection, f"m{n}")) for n in range(30)]  # type: ignore[misc]
     assert await asyncio.gather(*writes) == [f"m{n}" for n in range(30)]
     assert proxy.lost == 1
