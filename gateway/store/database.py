@@ -42,6 +42,8 @@ READERS = 3
 READ_TIMEOUT = 5.0
 """Seconds for which a read is repeated whose connection is lost: the restart of a server takes one or two."""
 READ_PAUSE = 0.2
+LOSSES = 2
+"""Times that a transaction is executed whose connection is lost before it is stored."""
 CONFLICTS = 5
 """Times that a transaction is executed which other connections are in the way of: two that wait for each other, of which the
 database ends one. It has changed nothing then.
@@ -437,39 +439,33 @@ class Database:
     def _write(self, transaction: Callable[[Connection], Result], changed: Sequence[str]) -> Result:
         """Execute a transaction that writes.
 
-        It is executed once more if the connection was lost and it is not stored, and CONFLICTS times at most if others were in
-        the way.
+        It is executed again if the connection was lost and it is not stored, and if others were in the way: LOSSES and CONFLICTS
+        times at most.
         """
         executed: list[Result] = []
-        conflicts = 0
 
         def recorded(connection: Connection) -> None:
             self._backend.begin(connection)
             executed.append(transaction(connection))
 
+        conflicts = losses = 0
         with self._noticed_damage():
-            lost = False
             while True:
                 try:
                     self._transaction(recorded)
                     break
                 except SQLAlchemyError as error:
-                    if self.abandoned:
+                    conflict = _is(self._backend.is_conflict, error)
+                    if self.abandoned or not (conflict or self._backend.is_lost(error)):
                         raise
-                    if _is(self._backend.is_conflict, error):
-                        conflicts += 1
-                        if conflicts == CONFLICTS:
-                            raise
-                        time.sleep(CONFLICT_PAUSE * 2**conflicts * random.random())
-                    elif not self._backend.is_lost(error):
-                        raise
-                    # Each time: what is not asked for would be taken for the outcome of a later commit.
-                    elif executed and self._backend.was_committed():
+                    # Each time: a commit whose outcome is not asked for would be taken for a later one.
+                    if executed and not conflict and self._backend.was_committed():
                         break
-                    elif lost:
+                    conflicts, losses = conflicts + conflict, losses + (not conflict)
+                    if conflicts == CONFLICTS or losses == LOSSES:
                         raise
-                    else:
-                        lost = True
+                    if conflict:
+                        time.sleep(CONFLICT_PAUSE * 2**conflicts * random.random())
                     executed.clear()
         if changed:
             self._backend.notify(changed)
