@@ -6,7 +6,7 @@ import asyncio
 import os
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -99,6 +99,7 @@ class NodeDirectory:
             self._placed[node] = [at for at in self._placed[node] if at > found.beat_at - STARTS_WITHIN]
             if node in before and _has_moved(before[node].record, found.record):
                 self._unreachable.pop(node, None)
+        self._forget_places(before)
         stopped = (self._alive | self._silenced) - self._nodes.keys()
         self._alive = self._alive - stopped | {node for node in self._nodes if self.lives(node)}
         self._silenced -= stopped
@@ -106,6 +107,16 @@ class NodeDirectory:
         self.draining = self.draining or (own is not None and own.record.state == "draining")
         for node in stopped:
             self.on_lost(node)
+
+    def _forget_places(self, before: Mapping[str, _Node]) -> None:
+        """Forget the logs of nodes that have changed since these were read, and may have released them."""
+        changed = {
+            node
+            for node, known in before.items()
+            if node not in self._nodes or _terms(known.record) != _terms(self._nodes[node].record)
+        }
+        if changed:
+            self._places = {log_id: node for log_id, node in self._places.items() if node not in changed}
 
     def _report_silent(self) -> None:
         alive = {node for node in self._nodes if self.lives(node)}
@@ -135,20 +146,21 @@ class NodeDirectory:
     def remember(self, log_id: str, node: str) -> None:
         """Remember the node that has a log.
 
-        It is forgotten when this node gets the log (`forget`), and when logs may have moved (`look_again`, `unreachable`).
+        It is forgotten when this node gets the log (`forget`), and when logs may have moved: a node is out of reach
+        (`unreachable`), has refused a request (`look_again`), or was stopped, restarted, drained or changed (`refresh`).
         """
         if len(self._places) >= PLACES:
             self._places.clear()
         self._places[log_id] = node
 
+    def forget(self, log_id: str) -> None:
+        """This node has the log now."""
+        self._places.pop(log_id, None)
+
     def lives(self, node: str) -> bool:
         """Whether a node has had a heartbeat lately. This one has, by definition."""
         found = self._nodes.get(node)
         return node == self.node or (found is not None and self._clock() - found.beat_at < self._silent)
-
-    def forget(self, log_id: str) -> None:
-        """This node has the log now."""
-        self._places.pop(log_id, None)
 
     async def elsewhere(self, node: str, log_id: str | None) -> GatewayError:
         """The error that passes a request on to a node, for the caller to raise."""
@@ -284,6 +296,12 @@ class NodeDirectory:
 def _has_moved(before: NodeRecord, now: NodeRecord) -> bool:
     """Whether a node has been started again, or has another address."""
     return (before.started_at, before.report.address) != (now.started_at, now.report.address)
+
+
+def _terms(record: NodeRecord) -> tuple[object, ...]:
+    """What decides whether the sessions of a node go on there."""
+    report = record.report
+    return record.started_at, record.state, record.store_version, report.address, report.agents, report.folders
 
 
 def _has(report: NodeReport, folder: str | None) -> bool:

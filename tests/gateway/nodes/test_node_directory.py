@@ -112,6 +112,30 @@ def test_the_node_that_had_a_session_last_is_preferred() -> None:
     assert nodes.choose("echo", None, "unknown") == "a"
 
 
+@pytest.mark.parametrize(
+    "later",
+    [
+        None,
+        record(report("b"), "draining"),
+        record(report("b", agents=())),
+        record(report("b", folders=("/srv",))),
+        replace(record(report("b")), started_at=2.0),
+        replace(record(report("b")), report=replace(report("b"), address="http://elsewhere")),
+    ],
+    ids=["stopped", "drained", "other agents", "other folders", "restarted", "moved"],
+)
+def test_what_is_remembered_of_a_node_that_may_have_released_its_sessions_is_forgotten(later: NodeRecord | None) -> None:
+    own, c = record(report("a")), record(report("c"))
+    nodes = directory(report("a"), record(report("b")), c)
+    nodes.remember("at b", "b")
+    nodes.remember("at c", "c")
+    nodes.refresh([own, record(report("b", 5), silent_for=1.0), c])
+    assert (nodes.remembered("at b"), nodes.remembered("at c")) == ("b", "c")
+    nodes.refresh([own, c] if later is None else [own, later, c])
+    nodes.refresh([own, record(report("b")), c])
+    assert (nodes.remembered("at b"), nodes.remembered("at c")) == (None, "c")
+
+
 async def test_a_request_is_passed_on_once() -> None:
     nodes = directory(report("a", 5), record(report("b")))
     with pytest.raises(SessionElsewhere) as raised:
