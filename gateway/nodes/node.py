@@ -175,11 +175,13 @@ class Node:
         for work in self._works:
             with suppress(asyncio.CancelledError):
                 await work
-        await self.wakeups.stop()
-        if self._store.abandoned:
-            return
-        await self.leases.release(*self.leases.all)
-        await self._store.nodes.remove(self.id)
+        try:
+            if not self._store.abandoned:
+                await self.leases.release(*self.leases.all)
+                await self._store.nodes.remove(self.id)
+        finally:
+            # Last: its thread notifies the others that this node has stopped.
+            await self.wakeups.stop()
 
     async def _repeated(self, work: Callable[[], Awaitable[object]], seconds: float, retry: float, what: str) -> None:
         failing = False

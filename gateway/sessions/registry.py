@@ -311,11 +311,14 @@ class Sessions:
     async def _move(self, node: Node, session: Session) -> None:
         """Release a session that is not at work, and raise SessionElsewhere, for a node that is drained.
 
-        A session that is always at work when the node releases what is unused would never leave it. One with a worktree stays.
+        A session that is always at work when the node releases what is unused would never leave it. One with a worktree stays,
+        and so does one that no other node can go on with.
         """
         if session.config.worktree is not None:
             return
-        chosen = node.directory.choose(session.agent.name, session.config.options.get(CWD.name))
+        lease = await self._store.leases.get(session.id)
+        reads = (lease.compatible_from if lease is not None else None) or 0
+        chosen = node.directory.choose(session.agent.name, session.config.options.get(CWD.name), reads=reads)
         if chosen is None:
             return
         await self._drain(session)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -15,6 +16,8 @@ from gateway.errors import ConfigError, SessionElsewhere
 from gateway.gateway import Gateway
 from gateway.nodes.forwarded_requests import request_is_forwarded
 from gateway.security.redaction import Redactor
+from gateway.store.nodes import NodeRecord
+from gateway.store.schema import VERSION
 from tests import stores
 from tests.conftest import write_config
 from tests.daemon import Daemon, RunningGateway, gateway_config
@@ -78,6 +81,45 @@ async def test_the_next_turn_of_a_session_leaves_a_drained_node(tmp_path: Path, 
         assert await say(await b.get(session.id))
         await a.node.followed.poll()
         assert len(await read.log.read(0)) > len(await rest(turn))
+
+
+async def test_a_session_that_no_other_node_can_read_stays_at_a_drained_node(tmp_path: Path) -> None:
+    async with run_nodes(tmp_path, "a", "b") as (a, b):
+        session = await a.create()
+
+        def store(statement: str) -> None:
+            with stores.use("postgresql"):
+                stores.sql(tmp_path, statement)
+
+        # The other node is an older one.
+        change = f"UPDATE leases SET compatible_from = {VERSION} WHERE log_id = '{session.id}'"
+        store(change)
+        store(f"UPDATE nodes SET store_version = {VERSION - 1} WHERE id = '{b.id}'")
+        await b.gateway.store.nodes.drain(a.id)
+        a.node.directory.update(await a.gateway.store.nodes.all())
+        assert await a.get(session.id) is session
+        assert await say(session)
+        store(change.replace(str(VERSION), str(VERSION - 1)))
+        with pytest.raises(SessionElsewhere) as elsewhere:
+            await a.get(session.id)
+        assert elsewhere.value.node_id == b.id
+
+
+async def test_others_know_at_once_that_a_node_has_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with run_nodes(tmp_path, "b") as (b,):
+        async with run_node(tmp_path, "a") as a:
+            await b.node.beat()
+            assert a.id in b.node.directory.others
+            stopped, refresh = asyncio.Event(), b.node.directory.refresh
+
+            def refreshed(records: Sequence[NodeRecord]) -> None:
+                refresh(records)
+                if a.id not in b.node.directory.others:
+                    stopped.set()
+
+            monkeypatch.setattr(b.node.directory, "refresh", refreshed)
+        # It has no heartbeat meanwhile.
+        await asyncio.wait_for(stopped.wait(), 10)
 
 
 async def test_a_drained_node_does_not_take_a_forwarded_request_of_a_session_that_it_has_released(tmp_path: Path) -> None:
