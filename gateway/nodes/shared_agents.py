@@ -27,9 +27,10 @@ class SharedAgents:
 
     async def elsewhere(self) -> list[str]:
         """The descriptions of the other nodes' agents, in the order of the nodes' ids."""
-        if not self._directory.others:
+        others = self._directory.others
+        if not others:
             return []
-        found = await self._values.some([_NAME + node for node in self._directory.others])
+        found = await self._values.some([_NAME + node for node in others])
         return [found[name] for name in sorted(found)]
 
     async def remove(self) -> None:

@@ -252,8 +252,8 @@ class TaskRunner:
         """Forget a task whose agent did not start, with its key: the request can be repeated."""
         try:
             await store.runs.discard_execution(task_id)
-            if lease is not None and self._node is not None:
-                self._node.leases.deleted(lease)
+            if lease is not None:
+                lease.end_with_log()
         except StoreUnavailable:
             log.exception("task %s, whose agent did not start, stays in the store until the next start", task_id)
         await self._remove_folder(task_id)
