@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from gateway.nodes.node_keys import NodeKeys
     from gateway.nodes.shared_agents import SharedAgents
     from gateway.nodes.shared_state import SharedState
+    from gateway.store.nodes import NodeReport
 
 log = logging.getLogger(__name__)
 
@@ -193,7 +194,7 @@ class Gateway:
             self.node = self._node(instance)
             closed = await self.node.start()
         else:
-            closed = await close_open_runs(self.store, self._seeds)
+            closed = await self.close_runs(self.store)
         if closed:
             log.warning("%d runs were under way when the gateway was stopped; they ended with an error", closed)
         transcripts = Transcripts(data_dir / "transcripts", self.redactor)
@@ -263,67 +264,31 @@ class Gateway:
 
     def _node(self, instance: str) -> Node:
         # Not imported in a daemon that is no node.
-        from gateway.nodes.node import UNUSED, Node
+        from gateway.nodes.node import Node
         from gateway.nodes.node_keys import NodeKeys, node_keys
-        from gateway.store.nodes import NodeReport
 
-        chosen = self.settings.node
-        names: tuple[str, ...] = ()
-        found_at = -USABLE_FOR
-
-        def usable_agents() -> tuple[str, ...]:
-            # The search of the programs takes a millisecond.
-            nonlocal names, found_at
-            now = time.monotonic()
-            if now - found_at >= USABLE_FOR:
-                names, found_at = tuple(agent.name for agent in self.agents if agent.usable), now
-            return names
-
-        def report() -> NodeReport:
-            opened = hasattr(self, "tasks")
-            live, running = (self._live_agents, self._running_turns) if opened else (0, 0)
-            return NodeReport(
-                id=instance,
-                address=chosen.address,
-                agents=usable_agents(),
-                labels=chosen.labels,
-                folders=tuple(map(str, chosen.folders)),
-                version=__version__,
-                live_agents=live,
-                running_turns=running,
-                agent_slots=self.settings.limits.live_agents,
-                digests=self.shared_state.digests if self.shared_state is not None else {},
-            )
-
-        async def close_runs(store: Store, log_id: str) -> int:
-            return await close_open_runs(store, self._seeds, log_id)
-
-        async def tidy() -> None:
-            await self.sessions.release_unused(node, UNUSED)
-            await self.publish_agents()
-
-        async def announce(changed: set[str], deleted: Mapping[str, str | None]) -> None:
-            await self.sessions.announce_elsewhere(node, changed, deleted)
-
-        def missed() -> None:
-            self.sessions.changes.end_everywhere()
-
-        async def sweep() -> None:
-            await self.sessions.remove_left(node)
-
-        keys = node_keys(chosen)
+        keys = node_keys(self.settings.node)
         self.redactor.register(keys)
         self.node_keys = NodeKeys(instance, keys)
-        outdated = self._end_outdated
-        node = Node(self.store, report, close_runs, tidy, announce, missed, sweep, outdated, self._intervals, self._node_clock)
+        node = Node(self.store, _NodeDaemon(self, instance), self._intervals, self._node_clock)
         node.directory.on_lost = self.node_lost
         return node
 
-    def _end_outdated(self) -> None:
+    async def close_runs(self, store: Store, log_id: str | None = None) -> int:
+        """End the runs that were at work when their daemon ended, all or those of one log. Returns their number."""
+        return await close_open_runs(store, self._seeds, log_id)
+
+    def end_outdated(self) -> None:
+        """End, because a newer program has migrated the store in a way that this one cannot use."""
         # It must write nothing more into tables that it does not know.
         self.store.abandon()
         for end in self.on_outdated:
             end()
+
+    @property
+    def load(self) -> tuple[int, int]:
+        """How many agents live and how many turns run; none before the gateway is open."""
+        return (self._live_agents, self._running_turns) if hasattr(self, "tasks") else (0, 0)
 
     @property
     def _live_agents(self) -> int:
@@ -432,6 +397,64 @@ class Gateway:
             abandoning = asyncio.get_running_loop().call_later(CLOSE_TIMEOUT, self.store.abandon)
             await all_ended([self.store.close()])
             abandoning.cancel()
+
+
+class _NodeDaemon:
+    """This daemon, for the node of a cluster that it is (gateway.nodes.node.NodeDaemon)."""
+
+    def __init__(self, gateway: Gateway, instance: str) -> None:
+        self._gateway, self._instance = gateway, instance
+        self._agents: tuple[str, ...] = ()
+        self._agents_found_at = -USABLE_FOR
+        self.close_runs, self.end_outdated = gateway.close_runs, gateway.end_outdated
+
+    def report(self) -> NodeReport:
+        # Not imported in a daemon that is no node.
+        from gateway.store.nodes import NodeReport
+
+        gateway, chosen = self._gateway, self._gateway.settings.node
+        live, running = gateway.load
+        return NodeReport(
+            id=self._instance,
+            address=chosen.address,
+            agents=self._usable_agents(),
+            labels=chosen.labels,
+            folders=tuple(map(str, chosen.folders)),
+            version=__version__,
+            live_agents=live,
+            running_turns=running,
+            agent_slots=gateway.settings.limits.live_agents,
+            digests=gateway.shared_state.digests if gateway.shared_state is not None else {},
+        )
+
+    async def tidy(self) -> None:
+        from gateway.nodes.node import UNUSED
+
+        await self._gateway.sessions.release_unused(self._node, UNUSED)
+        await self._gateway.publish_agents()
+
+    async def announce(self, changed: set[str], deleted: Mapping[str, str | None]) -> None:
+        await self._gateway.sessions.announce_elsewhere(self._node, changed, deleted)
+
+    def missed(self) -> None:
+        self._gateway.sessions.changes.end_everywhere()
+
+    async def sweep(self) -> None:
+        await self._gateway.sessions.remove_left(self._node)
+
+    @property
+    def _node(self) -> Node:
+        # It calls these methods once it is started.
+        assert self._gateway.node is not None
+        return self._gateway.node
+
+    def _usable_agents(self) -> tuple[str, ...]:
+        # The search of the programs takes a millisecond.
+        now = time.monotonic()
+        if now - self._agents_found_at >= USABLE_FOR:
+            self._agents = tuple(agent.name for agent in self._gateway.agents if agent.usable)
+            self._agents_found_at = now
+        return self._agents
 
 
 def _folders_of_sessions(data_dir: Path) -> list[Path]:

@@ -8,12 +8,13 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Protocol
 
 from gateway.errors import StoreFull, StoreUnavailable
 from gateway.nodes.followed_logs import FollowedLogs
 from gateway.nodes.leases import Leases, NoLease
 from gateway.nodes.node_directory import NodeDirectory
-from gateway.nodes.takeover import CloseRuns, Takeover
+from gateway.nodes.takeover import Takeover
 from gateway.nodes.wakeups import Wakeups
 from gateway.store import Store
 from gateway.store.nodes import NODES, NodeReport
@@ -26,14 +27,31 @@ DAY = 86400.0
 UNUSED = 5.0
 """Seconds after which a session that is not used is free for any node."""
 HEARTBEAT = "the heartbeat of this node"
-Announce = Callable[[set[str], Mapping[str, str | None]], Awaitable[None]]
-"""Called every second with the logs that nodes have written, and the owners of the sessions that they have deleted."""
-Sweep = Callable[[], Awaitable[None]]
-"""Removes what sessions have left on this machine that are not here any more."""
-Missed = Callable[[], None]
-"""Called where it is not known what other nodes have changed."""
-Tidy = Callable[[], Awaitable[None]]
-"""Releases what is not used; on a node that is drained it ends the agents of idle sessions first."""
+
+
+class NodeDaemon(Protocol):
+    """What a node needs of the daemon that it is a part of."""
+
+    def report(self) -> NodeReport:
+        """What the node reports about itself with each heartbeat."""
+
+    async def close_runs(self, store: Store, log_id: str) -> int:
+        """End the runs of a log that were at work, in a fenced store, as a start after a kill does. Return their number."""
+
+    async def tidy(self) -> None:
+        """Release what is not used; on a node that is drained, end the agents of idle sessions first. As often as heartbeats."""
+
+    async def announce(self, changed: set[str], deleted: Mapping[str, str | None]) -> None:
+        """Tell clients, every second, which logs nodes have written, and which sessions of whom they have deleted."""
+
+    def missed(self) -> None:
+        """It is not known what other nodes have changed."""
+
+    async def sweep(self) -> None:
+        """Remove what sessions have left on this machine that are not here any more."""
+
+    def end_outdated(self) -> None:
+        """End: this program cannot use the store any more, because a newer one has migrated it while this one was stopped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,39 +74,27 @@ class Intervals:
 
 
 class Node:
-    """`await start()` before the first request, `await stop()` when all runs have ended. `clock` is monotonic.
-
-    `report` is called for each heartbeat, `close_runs` for each log that is taken over, `tidy` as often as `report`, `outdated`
-    where this program cannot use the store any more: a newer one has migrated it while this one was stopped.
-    """
+    """`await start()` before the first request, `await stop()` when all runs have ended. `clock` is monotonic."""
 
     def __init__(
         self,
         store: Store,
-        report: Callable[[], NodeReport],
-        close_runs: CloseRuns,
-        tidy: Tidy,
-        announce: Announce,
-        missed: Missed,
-        sweep: Sweep,
-        outdated: Callable[[], None],
+        daemon: NodeDaemon,
         intervals: Intervals | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._outdated = outdated
         self.intervals = of = intervals or Intervals()
-        self._store, self._report, self.tidy, self._clock = store, report, tidy, clock
-        self.directory = NodeDirectory(report, of.silent, clock, store.nodes.all)
+        self._store, self.daemon, self._clock = store, daemon, clock
+        self.directory = NodeDirectory(daemon.report, of.silent, clock, store.nodes.all)
         self.id = self.directory.node
         self.leases = Leases(store, self.directory, of.lease, clock)
         self.takeover = Takeover(
-            store, self.leases, close_runs, silent=of.silent, interval=of.takeover, observed=of.observed, clock=clock
+            store, self.leases, daemon.close_runs, silent=of.silent, interval=of.takeover, observed=of.observed, clock=clock
         )
         self.followed = FollowedLogs(store)
         self.wakeups = Wakeups(store, self._woken)
         self._changed: set[str] = set()
         self._deleted: dict[str, str | None] = {}
-        self._announce, self._missed, self._sweep = announce, missed, sweep
         self._works: list[asyncio.Task[None]] = []
 
     def no_lease(self, log_id: str) -> NoLease:
@@ -97,7 +103,7 @@ class Node:
 
     async def start(self) -> int:
         """Report this node, and recover what its earlier process has left. Returns how many runs were at work then."""
-        await self._store.nodes.start(self._report(), DAY)
+        await self._store.nodes.start(self.daemon.report(), DAY)
         await self.beat()
         of = self.intervals
         # The recovery may take longer than a lease lasts.
@@ -116,8 +122,8 @@ class Node:
             self._repeated(self.takeover.look, of.takeover, of.takeover, "the search for dead nodes"),
             self._repeated(self.poll, of.poll, of.poll, "the search for events of other nodes"),
             # Not after the heartbeat in one task: it waits for the ends of agents where the node is drained.
-            self._repeated(self.tidy, of.heartbeat, of.retry, "the release of what is not used"),
-            self._repeated(self._sweep, of.sweep, of.sweep, "the removal of what sessions have left here"),
+            self._repeated(self.daemon.tidy, of.heartbeat, of.retry, "the release of what is not used"),
+            self._repeated(self.daemon.sweep, of.sweep, of.sweep, "the removal of what sessions have left here"),
         ]
         self._works = [asyncio.create_task(work) for work in works]
         self.wakeups.start()
@@ -126,11 +132,11 @@ class Node:
         """Report a heartbeat, and renew the leases. Raises StoreUnavailable, StoreTooNew."""
         since = self._clock()
         try:
-            tokens, records = await self._store.nodes.beat(self._report(), self.intervals.lease)
+            tokens, records = await self._store.nodes.beat(self.daemon.report(), self.intervals.lease)
         except StoreTooNew as error:
             log.error("this node ends: %s", error)
             self.directory.draining = True
-            self._outdated()
+            self.daemon.end_outdated()
             raise
         except BaseException as error:
             self.takeover.begin_again()
@@ -154,11 +160,11 @@ class Node:
         changed, self._changed = self._changed, set()
         deleted, self._deleted = self._deleted, {}
         if changed or deleted:
-            await self._announce(changed, deleted)
+            await self.daemon.announce(changed, deleted)
 
     async def _woken(self, log_ids: set[str] | None) -> None:
         if log_ids is None:
-            self._missed()
+            self.daemon.missed()
         else:
             if NODES in log_ids:
                 self.directory.refresh(await self._store.nodes.all())

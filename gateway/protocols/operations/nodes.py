@@ -94,7 +94,7 @@ def router(gateway: Gateway) -> APIRouter:
         if id == node.id:
             # The others notice it at their next heartbeat.
             await node.beat()
-            await node.tidy()
+            await node.daemon.tidy()
         for found in await _nodes(gateway):
             if found.id == id:
                 return found

@@ -99,5 +99,5 @@ async def test_the_lists_of_nodes_that_are_gone_are_removed_and_no_others(nodes:
     await values.set("agents:gone", "[]")
     assert nodes[0].gateway.node is not None
     # As at a start, before this node knows the others.
-    await SharedAgents(values, NodeDirectory(nodes[0].gateway.node._report, 10.0)).publish("[]")
+    await SharedAgents(values, NodeDirectory(nodes[0].gateway.node.daemon.report, 10.0)).publish("[]")
     assert (await values.some([*names, "agents:gone"])).keys() == names

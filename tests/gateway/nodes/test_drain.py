@@ -39,7 +39,7 @@ async def test_a_drained_node_keeps_what_is_at_work_and_nothing_else(tmp_path: P
         await until(turn, "working")
         await b.gateway.store.nodes.drain(a.id)
         await a.node.beat()
-        await a.node.tidy()
+        await a.node.daemon.tidy()
         await b.node.beat()
         assert [lease.log_id for lease in a.node.leases.all] == [busy.id]
         assert idle.live is None and waits.live is None and busy.live is not None
@@ -55,7 +55,7 @@ async def test_a_drained_node_keeps_what_is_at_work_and_nothing_else(tmp_path: P
         (tmp_path / "scenes" / "go").touch()
         await rest(turn)
         await a.node.beat()
-        await a.node.tidy()
+        await a.node.daemon.tidy()
         assert a.node.leases.all == []
 
 
@@ -128,7 +128,7 @@ async def test_a_drained_node_does_not_take_a_forwarded_request_of_a_session_tha
         session = await a.create()
         await b.gateway.store.nodes.drain(a.id)
         await a.node.beat()
-        await a.node.tidy()
+        await a.node.daemon.tidy()
         token = request_is_forwarded.set(True)
         try:
             with pytest.raises(SessionElsewhere) as elsewhere:
