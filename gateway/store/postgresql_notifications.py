@@ -2,8 +2,8 @@
 
 PostgreSQL lets transactions that notify commit one after the other, with an fsync each. So a transaction that writes does not
 notify: one of its own does, which changes nothing else and waits for no fsync. What a process that ends has not sent is lost;
-those who listen look for changes every second besides. Only deletions of sessions, which nobody would find by looking, are notified in
-their transactions (gateway/store/notifications.py).
+those who listen look for changes every second besides. Only deletions of sessions, which nobody would find by looking, are
+notified in their transactions (gateway/store/notifications.py).
 """
 
 from __future__ import annotations
