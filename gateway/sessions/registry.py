@@ -637,10 +637,15 @@ class Sessions:
         await completed(self._delete(await self.get(caller, session_id, anywhere=True)))
 
     async def _delete(self, session: Session) -> None:
-        # First, since it may fail: a deletion that is refused changes nothing.
-        await session.delete_stored()
-        if self._node is not None and session.lease is not None:
+        if self._node is not None:
+            # The notification may come before the answer of the store.
             self._deleted_here.add(session.id)
+        try:
+            # First, since it may fail: a deletion that is refused changes nothing.
+            await session.delete_stored()
+        except BaseException:
+            self._deleted_here.discard(session.id)
+            raise
         if session.owner in self._counts:
             self._counts[session.owner] -= 1
         async with session.lock:

@@ -13,6 +13,8 @@ from drivers.contract.events import SessionEnd
 from gateway.errors import LeaseLost, NotFound, SessionElsewhere
 from gateway.events.turn_reader import Turn
 from gateway.security.authentication import ADMINISTRATOR, Caller
+from gateway.sessions.changes import Change
+from gateway.sessions.session import Session
 from gateway.sessions.settings import SessionSettings
 from gateway.store import RunRecord, Store
 from gateway.store.messages import MessageRepository
@@ -310,6 +312,23 @@ async def test_the_owner_of_a_session_is_told_of_its_deletion_at_another_node(tm
         await wait_until(lambda: session.id in a.node._deleted, 20)
         await a.node.poll()
         assert at_a.drain() == {}, "once"
+
+
+async def test_a_deletion_whose_notification_comes_before_its_answer_is_told_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with run_nodes(tmp_path, "a") as (a,):
+        sessions, session, delete_stored = a.gateway.sessions, await a.create(), Session.delete_stored
+        listener, told = sessions.changes.listen(ADMINISTRATOR, everywhere=True), list[dict[str, Change]]()
+
+        async def answered_late(deleted: Session) -> None:
+            await delete_stored(deleted)
+            await sessions.announce_elsewhere(a.node, (), {deleted.id: deleted.owner})
+            told.append(listener.drain())
+
+        monkeypatch.setattr(Session, "delete_stored", answered_late)
+        await sessions.delete(ADMINISTRATOR, session.id)
+        assert told == [{}] and listener.drain() == {session.id: "deleted"}
 
 
 async def test_who_follows_all_sessions_begins_anew_where_notifications_may_be_lost(tmp_path: Path) -> None:
