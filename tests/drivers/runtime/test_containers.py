@@ -231,6 +231,8 @@ async def test_working_folder_behind_a_link_is_refused(place: Place) -> None:
 
 async def test_folder_that_is_replaced_while_it_is_mounted(place: Place) -> None:
     """Another agent may replace a folder between the check of its path and the mount: nothing starts in what it leads to."""
+    if place.is_stand_in:
+        pytest.skip("the stand-in for docker mounts nothing: its command looks a path up each time")
     (place.work / "mine").write_text("")
     seen = set[str]()
     with swapped(place.work, place.base / "hidden"):

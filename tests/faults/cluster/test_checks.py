@@ -31,7 +31,7 @@ def violated(checks: Checks) -> set[str]:
         ([*LOG[1:3], END], LOG, {"events lost"}),
         ([*LOG[1:3], *LOG[2:]], LOG, {"events doubled or out of order"}),
         ([*LOG[1:], ("6", "text_delta", {"delta": "late"})], LOG, {"events that are neither stored nor in a gap"}),
-        ([*LOG[1:3], ("4", "turn_stop", {"stopReason": "error"})], TAKEN_OVER, set()),
+        ([*LOG[1:3], ("4", "turn_stop", {"stopReason": "error"})], TAKEN_OVER, {"events lost"}),
         (LOG[1:3], TAKEN_OVER, {"events lost"}),
     ],
 )
