@@ -10,7 +10,7 @@ from tests.console.checked_pages import Windows
 from tests.console.console_daemon import SESSIONS, ConsoleDaemon
 from tests.console.conversations import at_the_end
 from tests.console.session_rows import row, until
-from tests.console.waiting_sessions import messages, open_session
+from tests.console.waiting_sessions import call, messages, open_session, ready, waiting
 
 SAYS = [{"text": "You said: {prompt}"}]
 
@@ -172,12 +172,14 @@ def test_writing_several_lines_leaves_the_conversation_at_its_end(daemon: Consol
 
 def test_a_refused_message_stays_with_the_servers_words(daemon: ConsoleDaemon, windows: Windows) -> None:
     windows.expect("409 \\(Conflict\\)")
-    session = daemon.new_session([{"wait_for_file": "refused"}, {"text": "done"}])
+    session = waiting(daemon, call("Bash", {"command": "ls"}), {"wait_for_file": "refused"}, {"text": "done"})
     page = windows.open(f"/console/sessions/{session}")
     box(page).fill("and this")
-    # A turn of another client that the page does not know yet.
+    pending = daemon.session(session)["x-portico"]["pendingCalls"][0]["toolCallId"]
+    answer = {"role": "tool_permission", "toolCallId": pending, "granted": True}
+    # An answer of another client that the page does not know yet.
     page.route(
-        f"**{SESSIONS}/{session}/turns", lambda route: (daemon.send(session, "go", wait=False), route.continue_())[1], times=1
+        f"**{SESSIONS}/{session}/turns", lambda route: (daemon.send(session, answer, wait=False), route.continue_())[1], times=1
     )
     box(page).press("Enter")
     problem = page.locator(".composer-problem")
@@ -257,6 +259,49 @@ def test_messages_are_queued_while_a_run_is_at_work(daemon: ConsoleDaemon, page:
     expect_text(page, "You said: and another")
     expect(page.locator(".outgoing")).to_have_count(0)
     assert users(daemon, session) == ["go", "one more", "and another"]
+
+
+def held(page: Page) -> list[Route]:
+    """The requests of this window that begin turns or answer calls. They are held here until the test continues them."""
+    found: list[Route] = []
+    page.route("**/turns", lambda route: found.append(route))
+    return found
+
+
+def test_a_message_is_queued_behind_a_run_that_another_client_has_just_begun(daemon: ConsoleDaemon, page: Page) -> None:
+    session = daemon.new_session([{"text": "Working on it, slowly"}, {"wait_for_file": "other-client"}], SAYS)
+    open_session(page, session)
+    requests = held(page)
+    box(page).fill("one more")
+    box(page).press("Enter")
+    until(page, lambda: bool(requests))
+    daemon.send(session, "go", wait=False)
+    expect_text(page, "Working on it")
+    requests[0].continue_()
+    expect(page.locator(".outgoing")).to_contain_text("Queued")
+    release(daemon, "other-client")
+    expect_text(page, "You said: one more")
+    assert users(daemon, session) == ["go", "one more"]
+
+
+def test_a_message_does_not_cancel_calls_whose_answers_are_being_sent(daemon: ConsoleDaemon, page: Page) -> None:
+    step = call("Bash", {"command": "ls"}, result="a file")
+    session = daemon.new_session([step, {"wait_for_file": "answered"}, {"text": "It has run."}], SAYS)
+    daemon.send(session, "go")
+    open_session(page, session)
+    requests = held(page)
+    ready(page).locator("[data-kind=allow_once]").click()
+    until(page, lambda: bool(requests))
+    box(page).fill("and then this")
+    box(page).press("Enter")
+    until(page, lambda: len(requests) == 2)
+    for request in requests:
+        request.continue_()
+    expect(page.locator(".outgoing")).to_contain_text("Queued")
+    release(daemon, "answered")
+    expect_text(page, "It has run.")
+    expect_text(page, "You said: and then this")
+    assert users(daemon, session) == ["go", "and then this"]
 
 
 def test_a_queued_message_is_taken_back(daemon: ConsoleDaemon, page: Page) -> None:

@@ -1,5 +1,6 @@
 /** Where the user writes to a session: the message, the settings of the next turn, and what there is to do while a run is at work. */
 import { AAP, api, query } from "../api.js";
+import { stopOf, stops } from "../approvals/pending-stops.js";
 import { outgoing, removeOutgoing, sendTurn } from "../conversation/outgoing.js";
 import { html, useEffect, useRef, useState } from "../preact.js";
 import { stored, useObservable } from "../observable.js";
@@ -34,8 +35,9 @@ function SessionComposer({ session }) {
   const [stopping, setStopping] = useState(false);
   const field = useRef(null);
   const state = session["x-portico"].state;
-  const running = state === "running";
-  const waiting = pendingOf(session).length;
+  const answered = stopOf(session, useObservable(stops)).sending;
+  const running = state === "running" || answered;
+  const waiting = answered ? 0 : pendingOf(session).length;
   const steers = Boolean(agent?.capabilities?.["x-portico"]?.steer);
   const action = running ? (steers ? preferred : "queue") : "send";
   const empty = !draft.text.trim() && !draft.images.length;
@@ -56,7 +58,8 @@ function SessionComposer({ session }) {
     const applied = how === "steer" ? null : change;
     const body = {
       messages: [{ role: "user", content: contentOf(sent.text, sent.images) }],
-      ...(how === "send" ? {} : { when_busy: how }),
+      // Another client may have begun a turn meanwhile. A message instead of an answer cancels the calls, which a queued one does not.
+      ...(how === "send" ? (waiting ? {} : { when_busy: "queue" }) : { when_busy: how }),
       ...(applied ? settingsOf(applied) : {}),
     };
     setProblem("");

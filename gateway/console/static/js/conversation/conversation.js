@@ -39,9 +39,13 @@ function useLog(sessionId) {
 }
 
 /** The messages of this window that the log does not have yet. */
-function Outgoing({ sessionId, queued }) {
-  const entries = useOutgoing(sessionId);
-  const others = Math.max(0, queued - entries.filter((entry) => entry.when === "queue" && entry.state === "queued").length);
+function Outgoing({ sessionId, queued, busy }) {
+  const sent = useOutgoing(sessionId);
+  // A message in the queue of an idle session is about to begin its turn: the agent starts.
+  const entries = busy ? sent : sent.map((entry) => (entry.state === "queued" ? { ...entry, state: "sending" } : entry));
+  // The first queued message of this window is in the server's queue; the others of this window are sent after it.
+  const own = sent.some((entry) => entry.when === "queue" && entry.state !== "failed") ? 1 : 0;
+  const others = Math.max(0, queued - own);
   return html`${entries.map((entry) => {
       const content = entry.message.content;
       const text = typeof content === "string" ? content : content.filter((block) => block.type === "text").map((block) => block.text).join("");
@@ -231,7 +235,7 @@ function Open({ session, log }) {
       ${own.state === "running" && !timeline.running && html`<p class="talk-note"><span class="spinner" aria-hidden="true"></span><span>The agent is starting…</span></p>`}
       ${own.state === "running" && timeline.running && !atWork(items) && html`<p class="talk-note working"><span class="spinner" aria-hidden="true"></span><span>Working…</span></p>`}
       <${Approvals} session=${session} />
-      <${Outgoing} sessionId=${id} queued=${own.queued ?? 0} />
+      <${Outgoing} sessionId=${id} queued=${own.queued ?? 0} busy=${busy} />
     `;
     body = html`<${VirtualList}
       ref=${list}
