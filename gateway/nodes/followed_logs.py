@@ -35,14 +35,23 @@ class FollowedLogs:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._logs: WeakKeyDictionary[FollowedLog, HeldLease | None] = WeakKeyDictionary()
+        self._ids = set[str]()
+        """The ids of these logs, and those of others that were followed since the last poll of all."""
 
     def add(self, log: FollowedLog, lease: HeldLease | None = None) -> None:
         """Follow a log from now on, while its `lease`, if it is given, is not held."""
         self._logs[log] = lease
+        self._ids.add(log.log_id)
+
+    def has_any(self, log_ids: Iterable[str]) -> bool:
+        """Whether one of these logs may be followed. Threads may ask."""
+        return any(map(self._ids.__contains__, log_ids))
 
     async def poll(self, log_ids: Iterable[str] | None = None) -> None:
         """Look for new events of all logs, or of those with these ids."""
         wanted = None if log_ids is None else set(log_ids)
+        if wanted is None:
+            self._ids = {log.log_id for log in self._logs}
         logs = [log for log in self._read_here() if wanted is None or log.log_id in wanted]
         if not logs:
             return

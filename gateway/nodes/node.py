@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
@@ -92,9 +93,10 @@ class Node:
             store, self.leases, daemon.close_runs, silent=of.silent, interval=of.takeover, observed=of.observed, clock=clock
         )
         self.followed = FollowedLogs(store)
-        self.wakeups = Wakeups(store, self._woken)
-        self._changed: set[str] = set()
-        self._deleted: dict[str, str | None] = {}
+        self.wakeups = Wakeups(store, self._noted, self._woken)
+        self._items: set[str] = set()
+        """Of the notifications since the last poll, however long that waits for the store."""
+        self._items_lock = threading.Lock()
         self._works: list[asyncio.Task[None]] = []
 
     def no_lease(self, log_id: str) -> NoLease:
@@ -157,22 +159,24 @@ class Node:
     async def poll(self) -> None:
         """Look for what other nodes have written, whether or not there were notifications."""
         await self.followed.poll()
-        changed, self._changed = self._changed, set()
-        deleted, self._deleted = self._deleted, {}
+        with self._items_lock:
+            items, self._items = self._items, set()
+        deleted = deleted_sessions(items)
+        changed = {item for item in items if item != NODES and "!" not in item} - deleted.keys()
         if changed or deleted:
             await self.daemon.announce(changed, deleted)
 
-    async def _woken(self, log_ids: set[str] | None) -> None:
-        if log_ids is None:
+    def _noted(self, items: Sequence[str]) -> bool:
+        with self._items_lock:
+            self._items.update(items)
+        return NODES in items or self.followed.has_any(items)
+
+    async def _woken(self, items: set[str] | None) -> None:
+        if items is None:
             self.daemon.missed()
-        else:
-            if NODES in log_ids:
-                self.directory.refresh(await self._store.nodes.all())
-            deleted = deleted_sessions(log_ids)
-            self._deleted |= deleted
-            log_ids = {item for item in log_ids if item != NODES and "!" not in item} - deleted.keys()
-            self._changed |= log_ids
-        await self.followed.poll(log_ids)
+        elif NODES in items:
+            self.directory.refresh(await self._store.nodes.all())
+        await self.followed.poll(items)
 
     async def stop(self) -> None:
         """Release all leases, and report nothing more: other nodes may take what this one had."""

@@ -14,15 +14,17 @@ log = logging.getLogger(__name__)
 
 STOP_TIMEOUT = 0.2
 """Seconds that the end of the thread is waited for."""
+Noted = Callable[[Sequence[str]], bool]
+"""Called in the thread with the items of a notification (gateway/store/notifications.py). Whether `Woken` is to be called."""
 Woken = Callable[[set[str] | None], Awaitable[None]]
-"""Called with the logs that other nodes have written, or with None where notifications may have been lost."""
+"""Called with items, or with None where notifications may have been lost."""
 
 
 class Wakeups:
     """Call `start` in the event loop. Notifications that come while `woken` is at work are for its next call, all in one."""
 
-    def __init__(self, store: Store, woken: Woken) -> None:
-        self._store, self._woken = store, woken
+    def __init__(self, store: Store, noted: Noted, woken: Woken) -> None:
+        self._store, self._noted, self._woken = store, noted, woken
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
         self._work: asyncio.Task[None] | None = None
@@ -33,10 +35,12 @@ class Wakeups:
         """Receive notifications from now on."""
         loop = asyncio.get_running_loop()
 
-        def notified(log_ids: Sequence[str] | None) -> None:
-            # The loop may be closed.
-            with suppress(RuntimeError):
-                loop.call_soon_threadsafe(self._notified, log_ids)
+        def notified(items: Sequence[str] | None) -> None:
+            # Most are about logs that nobody follows here. The event loop goes on with what it does.
+            if items is None or self._noted(items):
+                # The loop may be closed.
+                with suppress(RuntimeError):
+                    loop.call_soon_threadsafe(self._notified, items)
 
         self._thread = threading.Thread(
             target=self._store.listen, args=(notified, self._stopped), name="store-listener", daemon=True
@@ -52,13 +56,13 @@ class Wakeups:
             self._store.stop_listening()
             await asyncio.get_running_loop().run_in_executor(None, self._thread.join, STOP_TIMEOUT)
 
-    def _notified(self, log_ids: Sequence[str] | None) -> None:
+    def _notified(self, items: Sequence[str] | None) -> None:
         if self._stopped.is_set():
             return
-        if log_ids is None:
+        if items is None:
             self._all = True
         else:
-            self._changed.update(log_ids)
+            self._changed.update(items)
         if self._work is None or self._work.done():
             self._work = asyncio.create_task(self._wake())
 

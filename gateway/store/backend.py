@@ -63,8 +63,11 @@ class Backend(Protocol):
     def begin(self, connection: Connection) -> None:
         """Called at the beginning of a transaction that writes."""
 
-    def notify(self, log_ids: Sequence[str]) -> None:
-        """Called after the commit of a transaction that has changed these logs: the listeners of all nodes are notified soon.
+    def note_changed(self, log_ids: Sequence[str]) -> None:
+        """Called after the commit of transactions that have changed these logs. A listener that stops notifies of them."""
+
+    def notify(self) -> None:
+        """Called after `note_changed`, and when those who wait for the commit were told: all nodes are notified soon.
 
         A notification may be lost, as when the process ends. It does not block.
         """

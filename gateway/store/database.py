@@ -346,6 +346,9 @@ class Database:
         with self._queue_lock:
             group = [self._queue.popleft() for _ in range(min(len(self._queue), GROUP_WRITES))]
         outcomes = self._outcomes(group)
+        changed = _changed(group, outcomes)
+        if changed:
+            self._backend.note_changed(changed)
         # The loop may be closed.
         with suppress(RuntimeError):
             group[0].done.get_loop().call_soon_threadsafe(_finish, group, outcomes)
@@ -358,6 +361,9 @@ class Database:
             except RuntimeError:
                 # The thread ends after this.
                 self._write_group()
+        if changed:
+            # Last: the prompt of a turn waits for its commit, and a thread is woken for this.
+            self._backend.notify()
 
     def _outcomes(self, group: Sequence[_Write]) -> list[Outcome]:
         """The result or the error of each write."""
@@ -374,7 +380,7 @@ class Database:
 
         if sum(write.transaction is not None for write in group) > 1:
             try:
-                return self._write(all_of_them, _changed(group))
+                return self._write(all_of_them)
             except BaseException as error:
                 # Each of them would wait for the lock again. A commit that failed may be stored all the same. If it is not, one
                 # write may be the cause: where the disk is full, a smaller one may have space.
@@ -387,9 +393,7 @@ class Database:
         if write.transaction is None:
             return None, None
         try:
-            return self._write(
-                lambda connection: write.execute(connection, _required_leases(connection, [write])), _changed([write])
-            )
+            return self._write(lambda connection: write.execute(connection, _required_leases(connection, [write])))
         except BaseException as error:
             return None, error
 
@@ -436,7 +440,7 @@ class Database:
                 # Not in a thread, for which a task that is cancelled would not wait. It sends one message.
                 release()
 
-    def _write(self, transaction: Callable[[Connection], Result], changed: Sequence[str]) -> Result:
+    def _write(self, transaction: Callable[[Connection], Result]) -> Result:
         """Execute a transaction that writes.
 
         It is executed again if the connection was lost and it is not stored, and if others were in the way: LOSSES and CONFLICTS
@@ -467,8 +471,6 @@ class Database:
                     if conflict:
                         time.sleep(CONFLICT_PAUSE * 2**conflicts * random.random())
                     executed.clear()
-        if changed:
-            self._backend.notify(changed)
         return executed[0]
 
     def _transaction(self, transaction: Callable[[Connection], None]) -> None:
@@ -541,9 +543,10 @@ def _required_leases(connection: Connection, group: Sequence[_Write]) -> Leases:
     return leases_in_force(connection, log_ids) if log_ids else {}
 
 
-def _changed(group: Sequence[_Write]) -> Sequence[str]:
-    """The logs of a group of writes that other nodes of a cluster may follow."""
-    return list({write.log_id: None for write in group if write.log_id is not None})
+def _changed(group: Sequence[_Write], outcomes: Sequence[Outcome]) -> Sequence[str]:
+    """The logs of those of a group of writes that are stored, which other nodes of a cluster may follow."""
+    stored = (write.log_id for write, (_, error) in zip(group, outcomes, strict=True) if error is None)
+    return list({log_id: None for log_id in stored if log_id is not None})
 
 
 def _finish(group: Sequence[_Write], outcomes: Sequence[Outcome]) -> None:

@@ -249,8 +249,11 @@ class PostgresqlBackend:
         # A server that becomes read-only has been replaced by another one.
         return error.connection_invalidated or (isinstance(error.orig, kinds) and state == "") or state.startswith(_LOST)
 
-    def notify(self, log_ids: Sequence[str]) -> None:
-        self.notifications.send(log_ids)
+    def note_changed(self, log_ids: Sequence[str]) -> None:
+        self.notifications.add(log_ids)
+
+    def notify(self) -> None:
+        self.notifications.send()
 
     def listen(self, notified: Callable[[Sequence[str] | None], None], stopped: threading.Event) -> None:
         self.notifications.listen(notified, stopped)

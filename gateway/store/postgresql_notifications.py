@@ -44,15 +44,22 @@ class Notifications:
         self._engine, self.interval = engine, interval
         self._lock = threading.Lock()
         self._unsent = dict[str, None]()
+        self._to_wake = False
+        """Whether the thread may wait without knowing that there is something to send."""
         self._pipe: int | None = None
         """The end of a pipe that wakes the thread that listens; None while none does."""
 
-    def send(self, log_ids: Collection[str]) -> None:
-        """Notifies of these logs, soon and once for several calls, while a thread listens. It does not block."""
+    def add(self, log_ids: Collection[str]) -> None:
+        """Notifies of these logs at the next `send`, or when the thread that listens stops."""
         with self._lock:
-            first = not self._unsent
+            self._to_wake = self._to_wake or not self._unsent
             self._unsent.update(dict.fromkeys(log_ids))
-        if first:
+
+    def send(self) -> None:
+        """Sends what was added, soon and once for several calls, while a thread listens. It does not block."""
+        with self._lock:
+            to_wake, self._to_wake = self._to_wake, False
+        if to_wake:
             self.wake()
 
     def wake(self) -> None:

@@ -270,8 +270,11 @@ class SqliteBackend:
         # The lock of the data directory does it.
         return False
 
-    def notify(self, log_ids: Sequence[str]) -> None:
+    def note_changed(self, log_ids: Sequence[str]) -> None:
         # No other process reads it.
+        pass
+
+    def notify(self) -> None:
         pass
 
     def try_lock(self, key: int) -> Callable[[], None] | None:

@@ -81,8 +81,8 @@ def ids(count: int) -> list[str]:
 
 async def test_the_logs_of_a_group_of_writes_need_several_notifications(tmp_path: Path) -> None:
     async with listening(tmp_path) as (store, listener):
-        database = store._database
-        await asyncio.get_running_loop().run_in_executor(database._writer, database._write, lambda connection: None, ids(500))
+        notifications(store).add(ids(500))
+        notifications(store).send()
         await listener.all_of(ids(500))
 
 
@@ -113,18 +113,68 @@ async def test_what_could_not_be_sent_is_sent_with_the_next_connection(tmp_path:
 
 
 async def test_what_is_written_before_the_stop_is_sent(tmp_path: Path) -> None:
+    async with listening(tmp_path) as (store, listener), listening(tmp_path) as (_, elsewhere):
+        notifications(store).interval = 86400.0
+        await write(store, "sess_1")
+        await listener.all_of(["sess_1"])
+        await write(store, "sess_2")
+        await listener.stop()
+        await elsewhere.all_of(["sess_2"])
+
+
+async def test_who_waits_for_a_write_is_told_before_the_listener_is_woken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with listening(tmp_path) as (store, listener):
-        with stores.use("postgresql"):
-            other = await Store.open(stores.store_url(tmp_path))
-        elsewhere = Listener(other)
-        try:
-            await elsewhere.connected()
-            notifications(store).interval = 86400.0
-            await write(store, "sess_1")
-            await listener.all_of(["sess_1"])
-            await write(store, "sess_2")
-            await listener.stop()
-            await elsewhere.all_of(["sess_2"])
-        finally:
-            await elsewhere.stop()
-            await other.close()
+        told, woken, send = threading.Event(), list[bool](), notifications(store).send
+
+        def sent() -> None:
+            # The event loop goes on while the thread of the writes waits here.
+            woken.append(told.wait(10))
+            send()
+
+        monkeypatch.setattr(notifications(store), "send", sent)
+        await write(store, "sess_1")
+        told.set()
+        await listener.all_of(["sess_1"])
+        assert woken == [True]
+
+
+async def test_what_was_written_is_sent_by_a_stop_before_the_listener_is_woken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with listening(tmp_path) as (store, listener), listening(tmp_path) as (_, elsewhere):
+        # As for a process that stops between the answer to a write and its notification.
+        monkeypatch.setattr(notifications(store), "send", lambda: None)
+        await write(store, "sess_1")
+        await listener.stop()
+        await elsewhere.all_of(["sess_1"])
+
+
+async def test_a_write_that_fails_is_not_notified_and_those_beside_it_are(tmp_path: Path) -> None:
+    async with listening(tmp_path) as (store, listener):
+        blocked = threading.Event()
+
+        def fail(connection: object) -> None:
+            raise LookupError
+
+        first = asyncio.create_task(store._database.write(lambda connection: blocked.wait(10)))
+        await asyncio.sleep(0)
+        failing = asyncio.create_task(store._database.write(fail, log_id="sess_failed"))
+        stored = asyncio.create_task(store._database.write(lambda connection: None, log_id="sess_1"))
+        await asyncio.sleep(0)
+        blocked.set()
+        await asyncio.gather(first, stored)
+        with pytest.raises(LookupError):
+            await failing
+        assert await listener.told.get() == ["sess_1"]
+
+
+async def test_a_log_that_is_added_while_others_are_sent_is_sent_too(tmp_path: Path) -> None:
+    """Many writes, each of which may come at any moment of the thread that sends."""
+    async with listening(tmp_path) as (store, listener):
+        notifications(store).interval = 0.0
+        for log_id in ids(300):
+            await write(store, log_id)
+            await asyncio.sleep(0)
+        await listener.all_of(ids(300))
