@@ -1,4 +1,4 @@
-"""What uvicorn lacks: limits of a request head, and half-closed clients.
+"""What uvicorn lacks: limits of a request head, half-closed clients, and one system call for writes that follow each other.
 
 It depends on undocumented parts of uvicorn. pyproject.toml admits only the minor versions of uvicorn and httptools that it was
 tested with, and tests/gateway/server/test_uvicorn_internals.py checks each name below against the installed
@@ -6,11 +6,12 @@ version. Used of uvicorn:
 
 * `uvicorn.protocols.http.httptools_impl.HttpToolsProtocol`, the base class of `HeaderLimitProtocol`: uvicorn limits the request
   head for its h11 parser only (`h11_max_incomplete_event_size`). Overridden: `connection_made`, `connection_lost`,
-  `data_received`, `on_message_begin`, `on_url`, `on_header`, `send_400_response`. Read: `transport`, `loop`, `headers`, `cycle`
-  with its `response_started` and `response_complete`; set: its `disconnected` and `message_event`. `STATUS_LINE` of the same
-  module gives the first line of an error response. asyncio closes a connection whose client has closed its side, which uvicorn
-  takes for a client that is gone: overridden `eof_received`; read `scope` and of the cycle `scope`, `more_body` and
-  `chunked_encoding`; set its `keep_alive`.
+  `data_received`, `on_message_begin`, `on_url`, `on_header`, `on_headers_complete`, `on_message_complete`, `send_400_response`,
+  and `handle_websocket_upgrade`, which gives the WebSocket's protocol the `transport`. Read: `transport`, `loop`, `headers`,
+  `cycle` with its `response_started` and `response_complete`; set: its `disconnected`, `message_event` and
+  `waiting_for_100_continue`. `STATUS_LINE` of the same module gives the first line of an error response. asyncio closes a
+  connection whose client has closed its side, which uvicorn takes for a client that is gone: overridden `eof_received`; read
+  `scope` and of the cycle `scope`, `more_body` and `chunked_encoding`; set its `keep_alive`.
 
 Used of httptools: an exception that a callback of `HttpRequestParser` raises becomes an `HttpParserError`, which uvicorn answers
 with `send_400_response`.
@@ -27,6 +28,7 @@ from typing import Any
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from gateway.asgi_extensions import CLOSE_AT_EOF, EVENT_STREAM, WATCH_DISCONNECT
+from gateway.coalesced_writes import CoalescedWrites
 
 MAX_HEAD_BYTES = 64 * 1024
 """Size limit of a request line with its headers."""
@@ -64,11 +66,12 @@ class HeaderLimitProtocol(HttpToolsProtocol):
         super().__init__(*args, **kwargs)
         self._head_bytes = self._unparsed_bytes = 0
         self._head_timer: asyncio.TimerHandle | None = None
-        self._rejected = self._half_closed = self._watched = False
+        self._rejected = self._half_closed = self._watched = self._in_body = False
         self._probe_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
+        self._writes = CoalescedWrites(transport, self.loop)
+        super().connection_made(self._writes)
         self._start_head_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -80,6 +83,8 @@ class HeaderLimitProtocol(HttpToolsProtocol):
     def eof_received(self) -> bool | None:  # type: ignore[override]
         """Called when the client has closed its side; the connection stays open if the result is true."""
         request = self.cycle
+        # asyncio closes the transport below, which discards what is written to it later.
+        self._writes.flush()
         if self._rejected or self._awaits_head() or request is None or request.more_body:
             return None
         if CLOSE_AT_EOF in request.scope["extensions"] or (self._watched and not self._can_probe()):
@@ -92,17 +97,24 @@ class HeaderLimitProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self._rejected:
             return
+        in_body = self._in_body
         super().data_received(data)
         if self._rejected:
             return
         if self.transport.is_closing() or not self._awaits_head():
             self._unparsed_bytes = 0
             return self._stop_head_timer()
-        # The parser calls back for complete headers only: an endless header would not be counted.
-        self._unparsed_bytes += len(data)
+        # The parser calls back for complete headers only: an endless header would not be counted. The rest of the body of a
+        # request that has its response already is no header.
+        self._unparsed_bytes = 0 if in_body else self._unparsed_bytes + len(data)
         if self._unparsed_bytes > MAX_HEAD_BYTES:
             return self._reject(431, TOO_LARGE)
         self._start_head_timer()
+
+    def handle_websocket_upgrade(self) -> None:
+        # WebSockets join their own frames.
+        self.transport = self._writes.direct
+        super().handle_websocket_upgrade()
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -119,6 +131,14 @@ class HeaderLimitProtocol(HttpToolsProtocol):
         super().on_header(name, value)
         if len(self.headers) > MAX_HEADERS:
             raise _HeadTooLarge
+
+    def on_headers_complete(self) -> None:
+        self._in_body = True
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        self._in_body = False
+        super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:
         """Called by uvicorn for every error of the parser, exceptions of the callbacks above included."""
@@ -174,6 +194,8 @@ class HeaderLimitProtocol(HttpToolsProtocol):
             # it sends would come behind this response.
             self.cycle.disconnected = True
             self.cycle.message_event.set()
+            # The application may still read, and nothing can be written behind the end of this side.
+            self.cycle.waiting_for_100_continue = False
             if self.cycle.response_started:
                 return self.transport.close()
         body = json.dumps({"error": text}).encode()

@@ -43,6 +43,30 @@ async def test_too_large_headers_are_rejected(daemon: Daemon) -> None:
         assert (await client.get("/sessions", headers={"X": "x" * (size - 1000)})).status_code == 200
 
 
+@pytest.mark.parametrize("chunked", [False, True])
+async def test_the_rest_of_the_body_of_a_refused_request_is_no_header(portico: RunningGateway, chunked: bool) -> None:
+    """A client may read the response before it has sent the body, and uses the connection again."""
+    rest = b"x" * 3 * limits.MAX_HEAD_BYTES
+    length = b"Transfer-Encoding: chunked" if chunked else b"Content-Length: %d" % len(rest)
+    body = b"%x\r\n%b\r\n0\r\n\r\n" % (len(rest), rest) if chunked else rest
+    reader, writer = await connect(portico.url)
+    for _ in range(2):
+        writer.write(b"PUT /session HTTP/1.1\r\nHost: localhost\r\n%b\r\n\r\n" % length)
+        assert b" 401 " in await asyncio.wait_for(reader.readline(), 60)
+        await reader.readuntil(b"}")
+        for start in range(0, len(body), limits.MAX_HEAD_BYTES):
+            writer.write(body[start : start + limits.MAX_HEAD_BYTES])
+            await writer.drain()
+    writer.write(HEAD + b"\r\n")
+    assert b" 200 " in await asyncio.wait_for(reader.readline(), 60)
+    await reader.readuntil(b"]}")
+    writer.write(HEAD + b"X: ")
+    for _ in range(2):
+        writer.write(rest[: limits.MAX_HEAD_BYTES])
+    assert b" 431 " in await asyncio.wait_for(reader.readline(), 60), "an endless header is counted as before"
+    writer.close()
+
+
 @pytest.mark.parametrize("junk", [b"\x16\x03\x01\x02\x00\x01", b"junk\r\n\r\n", b"GET / HTTP/1.1\r\nbad header\r\n\r\n"])
 async def test_invalid_http_gets_a_json_error(daemon: Daemon, junk: bytes) -> None:
     await daemon.start()

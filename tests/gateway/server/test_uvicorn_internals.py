@@ -59,9 +59,12 @@ def test_only_tested_minor_versions_are_admitted(package: str) -> None:
         (HttpToolsProtocol.connection_lost, ["self", "exc"]),
         (HttpToolsProtocol.data_received, ["self", "data"]),
         (HttpToolsProtocol.eof_received, ["self"]),
+        (HttpToolsProtocol.handle_websocket_upgrade, ["self"]),
         (HttpToolsProtocol.on_message_begin, ["self"]),
         (HttpToolsProtocol.on_url, ["self", "url"]),
         (HttpToolsProtocol.on_header, ["self", "name", "value"]),
+        (HttpToolsProtocol.on_headers_complete, ["self"]),
+        (HttpToolsProtocol.on_message_complete, ["self"]),
         (HttpToolsProtocol.send_400_response, ["self", "msg"]),
         (WebSocketsSansIOProtocol.keepalive_timeout, ["self"]),
         (WebSocketsSansIOProtocol.run_asgi, ["self"]),
@@ -84,7 +87,7 @@ async def test_attributes_that_are_read_exist() -> None:
     assert (http.loop, http.transport, http.headers, http.cycle) == (loop, None, None, None)
     assert (http.timeout_keep_alive_task, http.timeout_keep_alive, http.connections) == (None, 5, set())
     cycle = inspect.getsource(httptools_impl.RequestResponseCycle.__init__)
-    names = ("response_started", "response_complete", "disconnected", "message_event")
+    names = ("response_started", "response_complete", "disconnected", "message_event", "waiting_for_100_continue")
     assert all(f"self.{name}" in cycle for name in (*names, "scope", "more_body", "chunked_encoding", "keep_alive"))
     assert all(httptools_impl.STATUS_LINE[status].startswith(b"HTTP/1.1 %d " % status) for status in (400, 408, 431))
     websocket = WebSocketsSansIOProtocol(_config(), ServerState(), {}, loop)
