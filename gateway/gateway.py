@@ -338,7 +338,10 @@ class Gateway:
         """Why requests cannot be served at this moment; empty if they can."""
         if self._closing:
             return ["the gateway is shutting down"]
-        return [problem for problem in (self.store.problem, await self._readiness.problem()) if problem]
+        problems = [self.store.problem, await self._readiness.problem()]
+        if self.node is not None and self.node.directory.draining:
+            problems.append("this node is drained: other nodes take what is new; after a restart it takes work again")
+        return [problem for problem in problems if problem]
 
     async def metrics_snapshot(self) -> MetricsSnapshot:
         """The live agents, runs and unwritten events at this moment."""

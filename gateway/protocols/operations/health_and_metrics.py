@@ -58,7 +58,7 @@ def router(gateway: Gateway) -> APIRouter:
         openapi_extra=READY,
     )
     async def ready() -> Response:
-        """Whether the gateway can take work: the store accepts writes, and the daemon is not shutting down."""
+        """Whether the gateway can take work: the store accepts writes, and the daemon is neither drained nor shutting down."""
         reasons = await gateway.problems()
         if reasons:
             return JSONResponse(NotReady(reasons=reasons).model_dump(), 503, {"Retry-After": "5"})

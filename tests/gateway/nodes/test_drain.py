@@ -43,6 +43,8 @@ async def test_a_drained_node_keeps_what_is_at_work_and_nothing_else(tmp_path: P
         await b.node.beat()
         assert [lease.log_id for lease in a.node.leases.all] == [busy.id]
         assert idle.live is None and waits.live is None and busy.live is not None
+        assert "this node is drained" in (await a.gateway.problems())[0], "a load balancer sends it nothing new"
+        assert await b.gateway.problems() == []
         with pytest.raises(SessionElsewhere):
             await a.create_anywhere()
         with pytest.raises(SessionElsewhere):
@@ -91,15 +93,17 @@ async def test_a_session_that_no_other_node_can_read_stays_at_a_drained_node(tmp
             with stores.use("postgresql"):
                 stores.sql(tmp_path, statement)
 
+        def is_read_from(version: int) -> None:
+            store(f"UPDATE leases SET compatible_from = {version} WHERE log_id = '{session.id}'")
+
         # The other node is an older one.
-        change = f"UPDATE leases SET compatible_from = {VERSION} WHERE log_id = '{session.id}'"
-        store(change)
+        is_read_from(VERSION)
         store(f"UPDATE nodes SET store_version = {VERSION - 1} WHERE id = '{b.id}'")
         await b.gateway.store.nodes.drain(a.id)
         a.node.directory.update(await a.gateway.store.nodes.all())
         assert await a.get(session.id) is session
         assert await say(session)
-        store(change.replace(str(VERSION), str(VERSION - 1)))
+        is_read_from(VERSION - 1)
         with pytest.raises(SessionElsewhere) as elsewhere:
             await a.get(session.id)
         assert elsewhere.value.node_id == b.id
