@@ -35,7 +35,12 @@ async def create(self: Sessions, *args: Any, **kwargs: Any) -> Any:
     return await _create(self, *args, **kwargs)
 
 
-Gateway.__init__, Sessions.get, Sessions.create = init, get, create  # type: ignore[method-assign, assignment]
+def remembered_elsewhere(self: Sessions, session_id: str) -> SessionElsewhere | None:
+    return None if OTHER is None else SessionElsewhere("owner", OTHER, session_id)
+
+
+Gateway.__init__ = init  # type: ignore[method-assign]
+Sessions.get, Sessions.create, Sessions.remembered_elsewhere = get, create, remembered_elsewhere  # type: ignore[method-assign, assignment]
 
 if __name__ == "__main__":
     main()

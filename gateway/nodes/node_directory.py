@@ -132,8 +132,10 @@ class NodeDirectory:
         self._unreachable[node] = self._clock()
         self._places.clear()
 
-    def remembered(self, log_id: str) -> str | None:
-        """The node that had a log, by what is remembered; None if that is not known, or the node is out of reach.
+    def remembered_elsewhere(self, log_id: str) -> SessionElsewhere | None:
+        """The error that passes a request on to the node that had a log, by what is remembered.
+
+        None if that is not known, or the node is out of reach.
 
         With it the store is not read for each request that is forwarded. It is None for one that was forwarded to this node: two
         nodes might each take the other one for that of the session.
@@ -141,7 +143,10 @@ class NodeDirectory:
         if request_is_forwarded.get():
             return None
         node = self._places.get(log_id)
-        return node if node is not None and node in self._nodes and self._is_reachable(node) else None
+        found = None if node is None else self._nodes.get(node)
+        if node is None or found is None or not self._is_reachable(node):
+            return None
+        return SessionElsewhere(node, found.record.report.address, log_id)
 
     def remember(self, log_id: str, node: str) -> None:
         """Remember the node that has a log.

@@ -16,6 +16,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,8 @@ MIN_NODE_KEY = 32
 """Characters of a node key."""
 MAX_CLOCK_DIFFERENCE = 300
 """Seconds by which the clocks of two nodes may differ, the time on the way included."""
+CALLERS = 1000
+"""Callers whose texts are kept."""
 EMPTY_BODY = hashlib.sha256(b"").hexdigest()
 
 _SIGNATURE = re.compile(r"v1 ([A-Za-z0-9._-]{1,64}) (\d{1,12}) ([0-9a-f]{32}) ([0-9a-f]{64}) ([0-9a-f]{64})", re.ASCII)
@@ -130,12 +133,14 @@ def node_keys(settings: NodeSettings, environ: Mapping[str, str] = os.environ) -
     return tuple(line.strip() for line in lines if line.strip())
 
 
+@lru_cache(CALLERS)
 def encode_caller(caller: Caller) -> str:
     """Return a caller as the text of a header, whatever its name has."""
     fields = {"name": caller.name, "all_sessions": caller.all_sessions, "any_folder": caller.any_folder}
     return base64.urlsafe_b64encode(to_json(fields)).decode()
 
 
+@lru_cache(CALLERS)
 def decode_caller(text: str) -> Caller:
     """Return the caller of a header. Raises Unauthorized."""
     try:

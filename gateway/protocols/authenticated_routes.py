@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
 from itertools import islice
@@ -89,24 +89,44 @@ async def counted_response(
     It releases the quotas when it is sent, or if there is none. A stream ends once the key is revoked, or the sign-in has ended.
     The middleware of a node responds to a request whose session another node has.
     """
-    check = None
-    if (caller.name is not None or isinstance(header, SignInSecrets)) and not is_forwarded(scope):
-        # Default keys cannot be revoked while the daemon runs. The node that has forwarded a request checks its key.
-        check = partial(gateway.auth.check, header, token)
+    check = _check(gateway, scope, caller, header, token)
     try:
         response = await responding
     except SessionElsewhere as error:
-        node_request: NodeRequest | None = scope.get(NODE_REQUEST)
-        if node_request is None:
+        if NODE_REQUEST not in scope:
             quotas.release()
             raise
-        quotas.release_stream()
-        node_request.passed_on = PassedOn(error.node_id, error.address, caller, quotas, check)
+        _pass_on(scope, error, caller, quotas, check)
         return no_response
     except BaseException:
         quotas.release()
         raise
     return _Counted(response if check is None else until_unauthorized(response, check), quotas)
+
+
+def pass_on(
+    gateway: Gateway, scope: Scope, error: SessionElsewhere, caller: Caller, quotas: RequestQuotas, header: Authorization
+) -> None:
+    """Leave a request of a caller, who was authenticated by the headers, to the middleware of a node."""
+    _pass_on(scope, error, caller, quotas, _check(gateway, scope, caller, header))
+
+
+def _pass_on(
+    scope: Scope, error: SessionElsewhere, caller: Caller, quotas: RequestQuotas, check: Callable[[], object] | None
+) -> None:
+    quotas.release_stream()
+    node_request: NodeRequest = scope[NODE_REQUEST]
+    node_request.passed_on = PassedOn(error.node_id, error.address, caller, quotas, check)
+
+
+def _check(
+    gateway: Gateway, scope: Scope, caller: Caller, header: Authorization, token: str | None = None
+) -> Callable[[], object] | None:
+    """What raises Unauthorized once the key of a request is revoked, or its sign-in has ended."""
+    if (caller.name is None and not isinstance(header, SignInSecrets)) or is_forwarded(scope):
+        # Default keys cannot be revoked while the daemon runs. The node that has forwarded a request checks its key.
+        return None
+    return partial(gateway.auth.check, header, token)
 
 
 class _Counted:

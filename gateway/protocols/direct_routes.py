@@ -21,9 +21,9 @@ from starlette.requests import ClientDisconnect
 from starlette.routing import compile_path
 from starlette.types import ASGIApp, ExceptionHandler, Message, Receive, Scope, Send
 
-from gateway.errors import GatewayError
+from gateway.errors import GatewayError, SessionElsewhere
 from gateway.gateway import Gateway
-from gateway.protocols.authenticated_routes import counted_response
+from gateway.protocols.authenticated_routes import counted_response, pass_on
 from gateway.protocols.authorization import authorization
 from gateway.protocols.forwarding.passed_on import is_forwarded
 from gateway.protocols.json_bodies import is_json
@@ -54,6 +54,8 @@ class DirectRoute:
         name: The name of its endpoint, whose parameter `request` is the JSON body, a pydantic model.
         headers: Types of the request headers by their names in lower case. They are validated where the request has them.
         respond: Returns the response to a valid request of a caller.
+        elsewhere: Returns the error that passes a request on to another node, by the variables of its path. None if it is not
+            known before the request is validated that it is another's.
     """
 
     def __init__(
@@ -62,9 +64,10 @@ class DirectRoute:
         name: str,
         headers: Mapping[str, TypeAdapter[Any]],
         respond: Callable[[DirectRequest], Awaitable[Response]],
+        elsewhere: Callable[[Mapping[str, str]], SessionElsewhere | None] = lambda _: None,
     ) -> None:
         self.route = next(route for route in routes.routes if isinstance(route, APIRoute) and route.name == name)
-        self.respond = respond
+        self.respond, self.elsewhere = respond, elsewhere
         body: type[BaseModel] = get_type_hints(self.route.endpoint)["request"]
         self._match = compile_path(self.route.path)[0].match
         self._headers = tuple((name, adapter.validate_python) for name, adapter in headers.items())
@@ -83,6 +86,13 @@ class DirectRoute:
     def validated_body(self, data: bytes) -> Any:
         """Return the body. Raises ValueError."""
         return self._body.validate_python(from_json(data, allow_inf_nan=False))
+
+
+@dataclass(frozen=True, slots=True)
+class _Authenticated:
+    caller: Caller
+    quotas: RequestQuotas
+    authorization: Authorization
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +127,15 @@ class DirectRoutes:
         else:
             return await self._app(scope, receive, send)
         http, received = Request(scope, receive), _Received(receive)
-        valid = await self._validated(route, variables, http, received)
+        authenticated = self._authenticated(http)
+        if authenticated is None:
+            return await self._app(scope, receive, send)
+        if (elsewhere := route.elsewhere(variables)) is not None:
+            # Its node validates it.
+            scope["route"] = route.route
+            quotas = authenticated.quotas
+            return pass_on(self._gateway, scope, elsewhere, authenticated.caller, quotas, authenticated.authorization)
+        valid = await self._validated(route, variables, http, authenticated, received)
         if valid is None:
             return await self._app(scope, received.again, send)
         scope[_VALID], scope["route"] = valid, route.route
@@ -125,10 +143,8 @@ class DirectRoutes:
         del http, received, valid
         await self._respond_or_explain(scope, receive, send)
 
-    async def _validated(
-        self, route: DirectRoute, variables: Mapping[str, str], http: Request, received: _Received
-    ) -> _Valid | None:
-        """Return the valid request, which has a connection of its key; None if the app is to respond."""
+    def _authenticated(self, http: Request) -> _Authenticated | None:
+        """Return the caller of a request, which has a connection of its key; None if the app is to respond."""
         headers = http.headers
         given = authorization(headers)
         if not is_json(headers.get("content-type", "")):
@@ -138,11 +154,23 @@ class DirectRoutes:
             quotas = RequestQuotas(self._gateway.quotas, caller.name, forwarded=is_forwarded(http.scope))
         except GatewayError:
             return None
+        return _Authenticated(caller, quotas, given)
+
+    async def _validated(
+        self,
+        route: DirectRoute,
+        variables: Mapping[str, str],
+        http: Request,
+        authenticated: _Authenticated,
+        received: _Received,
+    ) -> _Valid | None:
+        """Return the valid request of a caller; None if the app is to respond. It holds what its key's quotas give it then."""
+        caller, quotas = authenticated.caller, authenticated.quotas
         valid: _Valid | None = None
         try:
-            found = route.validated_headers(headers)
+            found = route.validated_headers(http.headers)
             body = route.validated_body(await received.body())
-            valid = _Valid(route, DirectRequest(http, caller, quotas, variables, found, body), given)
+            valid = _Valid(route, DirectRequest(http, caller, quotas, variables, found, body), authenticated.authorization)
         except Exception:
             # What FastAPI's route raises too, where it has a response.
             return None

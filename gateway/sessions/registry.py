@@ -28,6 +28,7 @@ from gateway.errors import (
     Forbidden,
     GatewayError,
     NotFound,
+    SessionElsewhere,
     StoreUnavailable,
     too_many_sessions,
 )
@@ -289,9 +290,22 @@ class Sessions:
         bind_session_id(found.id, found.redactor)
         return found
 
+    def remembered_elsewhere(self, session_id: str) -> SessionElsewhere | None:
+        """The error that passes a request for changing a session on to its node, if that is remembered.
+
+        Whether the caller may use the session is checked there.
+        """
+        if self._node is None or self._held_here(session_id) is not None:
+            return None
+        return self._node.directory.remembered_elsewhere(session_id)
+
+    def _held_here(self, session_id: str) -> Session | None:
+        known = self._known.get(session_id)
+        return known if known is not None and known.lease is not None and known.lease.held else None
+
     async def _get_in_cluster(self, node: Node, caller: Caller, session_id: str, *, reading: bool, anywhere: bool) -> Session:
-        found = self._known.get(session_id)
-        if found is None or found.lease is None or not found.lease.held:
+        found = self._held_here(session_id)
+        if found is None:
             if reading:
                 found = await self._load(caller, session_id)
                 bind_session_id(found.id, found.redactor)
@@ -299,7 +313,7 @@ class Sessions:
             async with self._loading.setdefault(session_id, asyncio.Lock()):
                 found = await self._leased(node, caller, session_id, anywhere=anywhere)
             await found.deny_overdue()
-        elif not reading:
+        elif not reading and found.lease is not None:
             found.lease.used_at = node.leases.clock()
         if not caller.sees(found.owner):
             raise _none(session_id)
@@ -329,11 +343,11 @@ class Sessions:
 
     async def _leased(self, node: Node, caller: Caller, session_id: str, *, anywhere: bool) -> Session:
         """The session, whose lease this node has then. Raises SessionElsewhere, and NodeAway if its worktree is out of reach."""
+        if (held := self._held_here(session_id)) is not None:
+            return held
         known = self._known.get(session_id)
-        if known is not None and known.lease is not None and known.lease.held:
-            return known
-        if (place := node.directory.remembered(session_id)) is not None:
-            raise await node.directory.elsewhere(place, session_id)
+        if (elsewhere := node.directory.remembered_elsewhere(session_id)) is not None:
+            raise elsewhere
         # At the same time: a request that is forwarded waits for both.
         record, current = await asyncio.gather(self._store.sessions.get(session_id), self._store.leases.get(session_id))
         if record is None or not caller.sees(record.owner):

@@ -11,6 +11,7 @@ from pydantic import TypeAdapter
 from pydantic_core import to_json
 
 from drivers.contract.messages import MESSAGE
+from gateway.errors import SessionElsewhere
 from gateway.events.turn_reader import Turn
 from gateway.gateway import Gateway
 from gateway.protocols.aap.schema import AgentResponse, CreateSessionRequest, Tool, TurnFields, TurnRequest, WireModel
@@ -151,7 +152,10 @@ def direct_turn(gateway: Gateway, routes: APIRouter) -> DirectRoute:
         exchange = Exchange.of(request.http, request.caller, request.quotas, key, last_event_id)
         return await exchange.turn(gateway, request.path["session_id"], request.body, request.body.tools)
 
-    return DirectRoute(routes, "create_turn", _HEADERS, respond)
+    def elsewhere(path: Mapping[str, str]) -> SessionElsewhere | None:
+        return gateway.sessions.remembered_elsewhere(path["session_id"])
+
+    return DirectRoute(routes, "create_turn", _HEADERS, respond, elsewhere)
 
 
 def _cancels_on_disconnect(gateway: Gateway, request: TurnFields) -> bool:

@@ -16,7 +16,7 @@ from gateway.errors import Unauthorized
 from gateway.nodes.node_keys import NodeKeys, SentSignature
 from gateway.observability.logs import request_id
 from gateway.protocols.forwarding.kept_body import KeptBody
-from gateway.protocols.forwarding.node_client import ClientResponse, NodeBroken, NodeClient, NodeUnreachable, chunks
+from gateway.protocols.forwarding.node_client import NodeBroken, NodeClient, NodeResponse, NodeUnreachable
 from gateway.protocols.forwarding.passed_on import PassedOn
 from gateway.protocols.forwarding.wire import CALLER, MOVED, PROOF, SIGNATURE, target
 
@@ -60,43 +60,48 @@ class ForwardedResponse:
         self._client, self._keys, self._passed_on, self._body = client, keys, passed_on, body
         self._scope, self._receive, self._send = scope, receive, send
         self._node = passed_on.node_id
-        self._begun = self._complete = self._ended = False
-        self._relaying: asyncio.Task[Outcome] | None = None
+        self._begun = self._complete = self._ended = self._cancelled = False
+        self._task: asyncio.Task[object] | None = None
 
     async def relay(self) -> Outcome:
         """Return the outcome once the response is sent, or the client is gone. Raises ClientDisconnect."""
         body = await self._body.whole()
+        if self._ended:
+            # Nothing was sent to it.
+            return "unreachable"
         signed = self._keys.sign(self._node, self._scope["method"], target(self._scope), body, self._passed_on.caller)
-        self._relaying = asyncio.create_task(self._forward(signed, body))
-        del body
-        disconnecting = asyncio.create_task(self._disconnected())
+        task = self._task = asyncio.current_task()
+        assert task is not None
+        disconnecting = asyncio.create_task(self._cancel_on_disconnect())
         try:
-            await asyncio.wait((self._relaying, disconnecting), return_when=asyncio.FIRST_COMPLETED)
-            if not self._relaying.done() and not self._complete:
-                # This closes the connection to the other node, which notices that its client is gone.
-                self._relaying.cancel()
-            try:
-                return await self._relaying
-            except asyncio.CancelledError:
-                if not self._ended and not disconnecting.done():
-                    raise
+            forwarding = self._forward(signed, body)
+            # A stream may last for hours.
+            del body
+            return await forwarding
+        except asyncio.CancelledError:
+            if not self._cancelled or task.uncancel():
+                raise
             if not self._ended:
                 return "disconnected"
             return await self._broken("it has lost its sessions, or this node shuts down")
         finally:
-            self._relaying.cancel()
+            self._task = None
             disconnecting.cancel()
 
     def end(self) -> None:
         """Close the connection to the other node. The client gets what it gets if that node has ended."""
-        self._ended = True
-        if self._relaying is not None and not self._complete:
-            self._relaying.cancel()
+        self._ended = self._ended or not self._cancelled
+        self._cancel()
+
+    def _cancel(self) -> None:
+        """Close the connection to the other node, which notices then that its client is gone."""
+        if self._task is not None and not self._complete and not self._cancelled:
+            self._cancelled = True
+            self._task.cancel()
 
     async def _forward(self, signed: SentSignature, body: bytes) -> Outcome:
         address, headers = self._passed_on.address, _request_headers(self._scope["headers"], signed)
         requesting = self._client.request(address, self._scope["method"], target(self._scope), headers, body)
-        # A stream may last for hours.
         del body
         try:
             async with requesting as response:
@@ -111,14 +116,10 @@ class ForwardedResponse:
             return "unreachable"
         except NodeBroken as error:
             return await self._broken(str(error))
-        # The connection is free for another request by now.
-        self._complete = True
-        await self._send({"type": "http.response.body", "body": b"", "more_body": False})
         return "answered"
 
-    async def _relay_body(self, response: ClientResponse) -> None:
-        headers = [(name.lower(), value) for name, value in response.raw_headers]
-        headers = [header for header in headers if header[0] not in _NOT_RELAYED]
+    async def _relay_body(self, response: NodeResponse) -> None:
+        headers = [header for header in response.headers if header[0] not in _NOT_RELAYED]
         if any(name == b"content-type" and value.startswith(b"text/event-stream") for name, value in headers):
             self._scope.setdefault("extensions", {})[EVENT_STREAM] = {}
         is_stream = all(name != b"content-length" for name, _ in headers)
@@ -126,10 +127,18 @@ class ForwardedResponse:
         self._begun = True
         await self._send({"type": "http.response.start", "status": response.status, "headers": headers})
         with suppress(Unauthorized):
-            async for chunk in chunks(response):
+            while chunk := await response.read():
                 if check is not None:
                     check()
+                if response.complete:
+                    return await self._finish(chunk)
                 await self._send({"type": "http.response.body", "body": chunk, "more_body": True})
+        await self._finish(b"")
+
+    async def _finish(self, chunk: bytes) -> None:
+        # The connection to the other node is free for another request by now.
+        self._complete = True
+        await self._send({"type": "http.response.body", "body": chunk, "more_body": False})
 
     async def _refuse(self, problem: str) -> Outcome:
         log.error("the answer of the node %s to a forwarded request is refused: %s", self._node, problem)
@@ -147,17 +156,18 @@ class ForwardedResponse:
         self._complete = True
         await JSONResponse({"error": text}, 502)(self._scope, self._receive, self._send)
 
-    async def _disconnected(self) -> None:
+    async def _cancel_on_disconnect(self) -> None:
         watch = self._scope.get("extensions", {}).get(WATCH_DISCONNECT)
         if watch is not None:
             watch()
         while (await self._receive())["type"] != "http.disconnect":
             pass
+        self._cancel()
 
 
-def _unproven(keys: NodeKeys, signed: SentSignature, response: ClientResponse) -> str | None:
+def _unproven(keys: NodeKeys, signed: SentSignature, response: NodeResponse) -> str | None:
     """Return why a response is not that of a node with the key; None if it is."""
-    proofs = [value for name, value in response.raw_headers if name.lower() == PROOF]
+    proofs = [value for name, value in response.headers if name == PROOF]
     if len(proofs) != 1:
         return f"it has the status {response.status} and no proof of the node key; compare the keys, addresses and clocks"
     if not keys.is_proof(signed, response.status, proofs[0].decode("latin-1")):

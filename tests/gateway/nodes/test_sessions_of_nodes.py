@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from gateway.sessions.session import Session
 from gateway.sessions.settings import SessionSettings
 from gateway.store import RunRecord, Store
 from gateway.store.messages import MessageRepository
+from gateway.store.nodes import NODES
 from gateway.store.postgresql import PostgresqlBackend
 from tests import stores
 from tests.gateway.nodes.three_nodes import ClusterNode, begin, create_waiting, permission, rest, run_node, run_nodes, say, until
@@ -38,6 +39,9 @@ async def test_a_session_is_changed_by_the_node_that_has_its_lease_and_read_by_a
         assert read.log.last == session.log.last and await read.history.count() == 2 and read.state == "idle"
         with pytest.raises(LeaseLost):
             await begin(read)
+        async with read.lock:
+            # No gateway closes a session that is only read.
+            await read.sleep()
         assert [found.id for found in await b.gateway.sessions.page(ADMINISTRATOR, 10, None)] == [session.id]
 
 
@@ -242,7 +246,7 @@ async def test_events_whose_notification_was_lost_are_found_by_the_next_look(
 ) -> None:
     """As when a node is killed after a commit, before it has notified."""
     lost = set[str]()
-    monkeypatch.setattr(PostgresqlBackend, "notify", lambda self, log_ids: lost.update(log_ids))
+    monkeypatch.setattr(PostgresqlBackend, "note_changed", lambda self, log_ids: lost.update(log_ids))
     async with run_nodes(tmp_path, "a", "b") as (a, b):
         session = await a.create()
         read = await b.get(session.id, reading=True)
@@ -309,7 +313,7 @@ async def test_the_owner_of_a_session_is_told_of_its_deletion_at_another_node(tm
         await wait_until(deleted, 20)
         assert other.drain() == {}
         assert at_a.drain() == {session.id: "deleted"}
-        await wait_until(lambda: session.id in a.node._deleted, 20)
+        await wait_until(lambda: any(item.startswith(f"{session.id}!") for item in tuple(a.node._items)), 20)
         await a.node.poll()
         assert at_a.drain() == {}, "once"
 
@@ -335,7 +339,7 @@ async def test_who_follows_all_sessions_begins_anew_where_notifications_may_be_l
     async with run_nodes(tmp_path, "a") as (a,):
         session = await a.create()
         # From here on it receives notifications.
-        await wait_until(lambda: session.id in a.node._changed, 20)
+        await wait_until(lambda: session.id in a.node._items, 20)
         listener = a.gateway.sessions.changes.listen(ADMINISTRATOR, everywhere=True)
         with stores.use("postgresql"):
             mine = "datname = current_database() AND pid <> pg_backend_pid()"
@@ -415,3 +419,49 @@ async def test_a_run_that_ends_while_its_session_is_read_elsewhere_has_all_of_it
         monkeypatch.setattr(b.gateway.store.runs, "last", ends_before)
         read = await b.get(session.id, reading=True)
         assert read.may_have(session.log.last) and not read.may_have(session.log.last + 1)
+
+
+async def test_only_notifications_about_logs_that_are_followed_wake_the_event_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with run_nodes(tmp_path, "a", "b") as (a, b):
+        followed, other = await a.create(), await a.create()
+        read = await b.get(followed.id, reading=True)
+        waiting = asyncio.create_task(read.log.read(read.log.last))
+        woken, poll = list[set[str] | None](), b.node.followed.poll
+
+        async def recorded(log_ids: Iterable[str] | None = None) -> None:
+            woken.append(None if log_ids is None else set(log_ids))
+            await poll(log_ids)
+
+        # What was written before is no longer on its way.
+        await a.gateway.store.nodes.drain("no node")
+        await wait_until(lambda: NODES in tuple(b.node._items), 20)
+        monkeypatch.setattr(b.node.followed, "poll", recorded)
+        await say(other)
+        await wait_until(lambda: other.id in tuple(b.node._items), 20)
+        await say(followed)
+        # Nothing polls here: the notification alone wakes the reader.
+        assert await asyncio.wait_for(waiting, 20)
+        assert all(items is not None and items & {followed.id, NODES} for items in woken)
+        assert any(items is not None and followed.id in items for items in woken)
+
+
+async def test_what_is_noted_between_two_polls_is_kept_once(tmp_path: Path) -> None:
+    async with run_nodes(tmp_path, "a") as (a,):
+        for _ in range(1000):
+            assert not a.node._noted(["sess_1", "sess_2"])
+        assert len(a.node._items - {NODES}) == 2
+        # A thread adds while another takes: nothing is lost.
+        told, items = set[str](), [f"sess_{number:05}" for number in range(20_000)]
+        noting = asyncio.create_task(asyncio.to_thread(lambda: [a.node._noted([item]) for item in items]))
+
+        async def announce(changed: set[str], deleted: object) -> None:
+            told.update(changed)
+
+        a.node.daemon.announce = announce  # type: ignore[method-assign]
+        while not noting.done():
+            await a.node.poll()
+            await asyncio.sleep(0)
+        await a.node.poll()
+        assert told >= {*items, "sess_1", "sess_2"}

@@ -166,7 +166,7 @@ async def test_a_node_removes_what_sessions_that_are_elsewhere_have_left(tmp_pat
         await a.gateway.sessions.remove_left(a.node)
         assert {one.name for one in states.iterdir()} == {here.id, lately.id, deleted.id}
         await b.gateway.sessions.delete(ADMINISTRATOR, deleted.id)
-        await wait_until(lambda: deleted.id in a.node._deleted, 20)
+        await wait_until(lambda: any(item.startswith(f"{deleted.id}!") for item in tuple(a.node._items)), 20)
         await a.node.poll()
         await asyncio.gather(*a.gateway.sessions._background)
         assert {one.name for one in states.iterdir()} == {here.id, lately.id}

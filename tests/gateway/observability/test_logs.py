@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import random
 import re
 import sys
 import time
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from gateway.observability.logs import JsonFormatter, LogFormatter, TextFormatter, bind_session_id, request_id
+from gateway.security import redaction
 from gateway.security.redaction import HIDDEN, Redactor, redact_patterns
 from tests.conftest import write_config
 from tests.daemon import KEY, Daemon, RunningGateway, gateway_config
@@ -190,3 +192,32 @@ async def test_daemon_logs_only_in_the_configured_format(
     (turn,) = [line for line in found if line["request_id"] == "mine-5" and line["logger"] == "gateway.server.access_log"]
     assert (turn["session_id"], turn["route"], turn["status"]) == (session, "/session/{session_id}", 200)
     assert any(line["logger"].startswith("uvicorn") for line in found)
+
+
+FRAGMENTS = (
+    *("bearer", "sk-", "pk-", "rk-", "aiza", "key", "key=", "token", "token=", "secret", "secret=", "password", "password="),
+    *("api_key", "access_token", "authorization", '"', ":", "=", '\\"', "://", "u:p@", "@", "/", " ", "\t", "-", "_", "x"),
+    *("0123456789abcdefghijklmnopqrstuvwxyz", "en", "tok", "\u00e9", "\u0130", "\u0131", "\u00df"),
+)
+"""Parts of what the patterns match, and letters whose upper or lower case has several letters or is ASCII."""
+SAME_LETTERS = str.maketrans({"s": "\u017f", "k": "\u212a"})
+"""Letters other than ASCII's that match as `s` and `k` where case is ignored."""
+
+
+def _varied(fragment: str, chosen: random.Random) -> str:
+    return chosen.choice((str, str.upper, str.title, lambda text: text.translate(SAME_LETTERS)))(fragment)
+
+
+def test_texts_that_are_not_searched_for_patterns_have_none() -> None:
+    chosen, redacted, unchanged = random.Random(7), 0, 0
+    for _ in range(20_000):
+        text = "".join(_varied(chosen.choice(FRAGMENTS), chosen) for _ in range(chosen.randint(1, 7)))
+        expected = redaction._PATTERNS.sub(lambda found: "".join(part for part in found.groups() if part) + HIDDEN, text)
+        assert redact_patterns(text) == expected, ascii(text)
+        redacted, unchanged = redacted + (expected != text), unchanged + (expected == text and text.isascii())
+    assert redacted > 500 and unchanged > 500
+
+
+@pytest.mark.parametrize("text", ["S\u212a-", "\u017fk-", "to\u212aen=", "\u212aey=", "\u017fecret=", "pa\u017fsword="])
+def test_letters_that_match_as_ascii_letters_hide_no_secret(text: str) -> None:
+    assert "0123456789abcdefghij" not in redact_patterns(text + "0123456789abcdefghij")
