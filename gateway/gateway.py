@@ -20,7 +20,7 @@ from gateway.agents.configured_agents import Agents
 from gateway.agents.discovery import Discovery
 from gateway.config import Settings
 from gateway.conversations.conversations import Conversations
-from gateway.errors import StoreUnavailable, Unauthorized
+from gateway.errors import SessionElsewhere, StoreUnavailable, Unauthorized
 from gateway.file_descriptors import agent_connection_limit
 from gateway.mcp.host import McpHost
 from gateway.observability.audit import AuditLog
@@ -333,6 +333,12 @@ class Gateway:
                 raise
             await self.shared_state.credentials.compare()
         return self.authenticate(scope, authorization, token)
+
+    def agent_elsewhere(self, name: str) -> SessionElsewhere | None:
+        """The error that passes a request for an agent on to a node that offers it; None if this one has it, or none does."""
+        if self.node is None or self.agents.find(name) is not None:
+            return None
+        return self.node.directory.offered_elsewhere(name)
 
     async def problems(self) -> list[str]:
         """Why requests cannot be served at this moment; empty if they can."""

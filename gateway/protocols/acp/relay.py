@@ -13,19 +13,17 @@ from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote, urlencode
 from weakref import WeakValueDictionary
 
 from pydantic_core import to_json
-from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import InvalidStatus, WebSocketException
+from websockets.asyncio.client import ClientConnection
+from websockets.exceptions import WebSocketException
 
 from gateway.errors import LeaseLost, SessionElsewhere
 from gateway.gateway import Gateway
-from gateway.nodes.node_keys import NodeKeys
+from gateway.protocols.acp.node_socket import GONE, NodeUnreachable, open_node_socket
 from gateway.protocols.acp.rpc import ELSEWHERE, INTERNAL_ERROR, Client, Id, RpcError, error_body, rpc_error
 from gateway.protocols.acp.transport.messages import parse_message
-from gateway.protocols.forwarding.wire import CALLER, PROOF, SIGNATURE
 from gateway.security.authentication import Caller
 
 if TYPE_CHECKING:
@@ -35,14 +33,13 @@ log = logging.getLogger(__name__)
 
 MAX_ATTEMPTS = 3
 """Nodes that a request is sent to, one after the other, while its session moves."""
-OPEN_TIMEOUT = 5.0
-"""Seconds for a connection to another node, and for each answer that opens a session again."""
+ANSWER_TIMEOUT = 5.0
+"""Seconds for each answer of a node to a request of this gateway, which initializes a connection or opens a session again."""
 _OPENS = frozenset({"session/load", "session/resume"})
 _OPENS_NEW = frozenset({"session/new", "session/fork"})
 _ENDS = frozenset({"session/close", "session/delete"})
 _NOT_REOPENED = _OPENS | {"session/fork", "session/delete"}
 """Requests with the id of a session that need not be open on the connection."""
-_GONE = "the node of this session has ended; send it again, in some seconds another node has the session"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +60,6 @@ def session_of(params: Any) -> str | None:
     """Return the session that a message names; None if it names none."""
     found = params.get("sessionId") if isinstance(params, dict) else None
     return found if isinstance(found, str) else None
-
-
-class NodeUnreachable(RpcError):
-    """There is no connection to the other node. Nothing of the request was sent."""
 
 
 class Relays:
@@ -99,13 +92,6 @@ class Relays:
         """Opened sessions whose node is not known any more."""
         self._locating: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         gateway.on_node_lost.append(self._node_lost)
-
-    @property
-    def keys(self) -> NodeKeys:
-        """The keys of this node."""
-        keys = self.gateway.node_keys
-        assert keys is not None
-        return keys
 
     # -- messages of the client -------------------------------------------------------------------------------------------
 
@@ -275,7 +261,7 @@ class Relays:
             if node is None:
                 node = NodeRelay(self, error.node_id)
                 try:
-                    await node.open(error.address)
+                    await node.open(error)
                 except BaseException:
                     await node.close()
                     raise
@@ -314,37 +300,11 @@ class NodeRelay:
         """The node's requests to the client."""
         self._reading: asyncio.Task[None] | None = None
 
-    async def open(self, address: str) -> None:
+    async def open(self, node: SessionElsewhere) -> None:
         """Connect to the node and initialize the connection as the client has. Raises RpcError."""
         relays = self._relays
-        query = urlencode({"slash_commands": relays.slash_commands}) if relays.slash_commands is not None else ""
-        target = f"/acp/{quote(relays.agent)}{'?' if query else ''}{query}"
-        signed = relays.keys.sign(self.node_id, "GET", target.encode(), b"", relays.caller)
-        headers = {SIGNATURE.decode(): signed.signature, CALLER.decode(): signed.caller}
-        try:
-            self._socket = await connect(
-                "ws" + address.rstrip("/").removeprefix("http") + target,
-                additional_headers=headers,
-                max_size=None,
-                proxy=None,
-                compression=None,
-                user_agent_header=None,
-                open_timeout=OPEN_TIMEOUT,
-                close_timeout=1,
-            )
-        except InvalidStatus as error:
-            log.error("the node %s refuses the connection for ACP: status %s", self.node_id, error.response.status_code)
-            raise RpcError(INTERNAL_ERROR, "the node of this session refuses this node; its log has the reason") from None
-        except (OSError, WebSocketException, TimeoutError) as error:
-            log.warning("the node %s cannot be reached: %s", self.node_id, error)
-            if relays.gateway.node is not None:
-                relays.gateway.node.directory.unreachable(self.node_id)
-            raise NodeUnreachable(INTERNAL_ERROR, _GONE) from None
-        response = self._socket.response
-        proof = "" if response is None else response.headers.get(PROOF.decode(), "")
-        if not relays.keys.is_proof(signed, 101, proof):
-            log.error("the connection for ACP to the node %s is closed: it has not proven the node key", self.node_id)
-            raise RpcError(INTERNAL_ERROR, "the node of this session could not be verified; the log of this node has the reason")
+        parameters = {"slash_commands": relays.slash_commands} if relays.slash_commands is not None else {}
+        self._socket = await open_node_socket(relays.gateway, node, relays.agent, relays.caller, parameters)
         self._reading = asyncio.create_task(self._read(self._socket))
         await self._ask("initialize", relays.initialize)
 
@@ -389,7 +349,7 @@ class NodeRelay:
         answer = self._own[request_id] = asyncio.get_running_loop().create_future()
         try:
             await self.send({"jsonrpc": "2.0", "id": request_id, "method": method, "params": params})
-            async with asyncio.timeout(OPEN_TIMEOUT):
+            async with asyncio.timeout(ANSWER_TIMEOUT):
                 return await answer
         except TimeoutError:
             raise RpcError(INTERNAL_ERROR, "the node of this session does not answer; send it again") from None
@@ -413,13 +373,13 @@ class NodeRelay:
         """Answer what is open, because the connection has ended."""
         for answer in self._own.values():
             if not answer.done():
-                answer.set_exception(RpcError(INTERNAL_ERROR, _GONE))
+                answer.set_exception(RpcError(INTERNAL_ERROR, GONE))
         for task in list(self._asked.values()):
             task.cancel()
         pending, self._pending = self._pending, {}
         self._opening.clear()
         for request, _ in pending.values():
-            await self._client.respond_error(request.id, RpcError(INTERNAL_ERROR, _GONE))
+            await self._client.respond_error(request.id, RpcError(INTERNAL_ERROR, GONE))
 
     async def _receive(self, message: dict[str, Any]) -> None:
         if "method" not in message:

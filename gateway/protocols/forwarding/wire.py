@@ -8,6 +8,8 @@ SIGNATURE, CALLER, PROOF = b"portico-node", b"portico-caller", b"portico-node-pr
 """The headers of a signed request, and that of its response."""
 MOVED = 421
 """The status of a node that does not have the session of a forwarded request."""
+WHOLE_CONNECTION = "whole_connection"
+"""The parameter of a node's URL for ACP where all messages of a client are sent, not those of its sessions at that node only."""
 
 
 def target(scope: Scope) -> bytes:

@@ -40,9 +40,9 @@ def find_model(gateway: Gateway, model_id: str) -> Model:
     """
     name, _, model = model_id.partition("/")
     agent = gateway.agents.find(name)
-    if agent is None and gateway.node is not None and (offered := gateway.node.directory.offered_elsewhere(name)) is not None:
-        raise offered
     if agent is None:
+        if (elsewhere := gateway.agent_elsewhere(name)) is not None:
+            raise elsewhere
         known = ", ".join(agent.name for agent in gateway.agents if agent.usable)
         raise UnknownModel(f"model: there is no agent {name!r} here; use one of {known}, or AGENT/MODEL (GET /v1/models has all)")
     return Model(model_id, name, {"model": model} if model else {}, agent.title)

@@ -19,6 +19,7 @@ from starlette.responses import JSONResponse
 
 from gateway.errors import BadRequest, ClientError, NotFound, Unauthorized
 from gateway.gateway import Gateway
+from gateway.nodes.forwarded_requests import request_is_forwarded
 from gateway.protocols.acp.connection import checked_slash_commands
 from gateway.protocols.acp.transport.http_streams import HttpClient
 from gateway.protocols.acp.transport.messages import parse_message
@@ -50,7 +51,8 @@ class HttpClients:
     async def post(self, agent: str, caller: Caller, request: Request) -> Response:
         """Accept one message. `initialize` without a connection id creates a connection.
 
-        Raises BadRequest for an invalid message, a missing header or an unknown agent, NotFound for an unknown connection.
+        Raises BadRequest for an invalid message, a missing header or an unknown agent, NotFound for an unknown connection, and
+        SessionElsewhere where another node has the connection, or only another one has the agent.
         """
         message = _message(await request.body())
         connection_id, session_id = request.headers.get(CONNECTION_ID_HEADER), request.headers.get(SESSION_ID_HEADER)
@@ -60,6 +62,8 @@ class HttpClients:
             return await self._initialize(agent, caller, message, request)
         client = await self._find(agent, caller, connection_id, request)
         client.expect(message, _session_of(message, session_id), has_session_header=session_id is not None)
+        # The connection is of this node, also where another one has forwarded the message. Its sessions may be at any node.
+        request_is_forwarded.set(False)
         await client.connection.receive(message)
         return Response(status_code=202)
 
@@ -90,6 +94,9 @@ class HttpClients:
         await asyncio.gather(*(self._disconnect(client) for client in list(self._clients.values())))
 
     async def _initialize(self, agent: str, caller: Caller, message: dict[str, Any], request: Request) -> Response:
+        if (elsewhere := self._gateway.agent_elsewhere(agent)) is not None:
+            # The connection is at that node then, which its id says.
+            raise elsewhere
         self._gateway.agents.get(agent)
         if not isinstance(message.get("id"), int | str):
             raise BadRequest("id: initialize is a request; its id must be a number or a string")

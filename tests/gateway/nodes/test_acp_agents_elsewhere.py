@@ -1,0 +1,211 @@
+"""ACP clients of a node that has not their agent: the whole connection is passed on to one that has it."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from websockets.asyncio.client import connect
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+
+from gateway.config import parse
+from gateway.gateway import Gateway
+from gateway.nodes.node import Node
+from gateway.security.redaction import Redactor
+from tests.daemon import KEY, SCENARIOS, RunningGateway, address_of, bound_socket, serve_gateway
+from tests.gateway.nodes.two_nodes import node_config
+from tests.gateway.protocols.acp.client import Client, RpcFailed, load, prompt
+from tests.gateway.protocols.acp.transports import on_http, on_websocket
+from tests.gateway.requests import wait_until
+
+Transport = Callable[[str, str, str], AbstractAsyncContextManager[Client]]
+HEADERS = {"Authorization": f"Bearer {KEY}"}
+
+
+@pytest.fixture
+def unused_address() -> Iterator[str]:
+    """An address where nothing listens. Its port is bound, so that nobody else gets it."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield f"http://127.0.0.1:{bound.getsockname()[1]}"
+
+
+@asynccontextmanager
+async def run_nodes(folder: Path, *names: str, **addresses: str) -> AsyncIterator[dict[str, RunningGateway]]:
+    """Run nodes, all of which but `one` have the agent `player`. Others connect to a node at its address, if one is given."""
+    scenes = folder / "scenes"
+    scenes.mkdir()
+    (scenes / "acp.json").write_text((SCENARIOS / "acp.json").read_text())
+    agents = {"player": {"driver": "script", "cwd": str(scenes), "options": {"scenario": "acp.json"}}}
+    async with AsyncExitStack() as stack:
+        running = {}
+        for name in names:
+            listener = bound_socket()
+            tables: dict[str, Any] = {"agents": agents} if name != "one" else {}
+            node = {"address": addresses.get(name, address_of(listener))}
+            settings = parse(node_config(folder, name, node=node, **tables))
+            gateway = Gateway(settings, settings.auth.keys, Redactor())
+            running[name] = await stack.enter_async_context(serve_gateway(gateway, listener))
+        for one in running.values():
+            await node_of(one).beat()
+        yield running
+
+
+def node_of(running: RunningGateway) -> Node:
+    assert running.gateway.node is not None
+    return running.gateway.node
+
+
+async def places(nodes: dict[str, RunningGateway], sessions: Iterable[str]) -> list[str]:
+    """The names of the nodes that the sessions are at."""
+    names = {node_of(running).id: name for name, running in nodes.items()}
+    leases = [await nodes["one"].gateway.store.leases.get(session) for session in sessions]
+    return [names[lease.node] for lease in leases if lease is not None]
+
+
+@pytest.fixture
+async def nodes(tmp_path: Path) -> AsyncIterator[dict[str, RunningGateway]]:
+    async with run_nodes(tmp_path, "one", "two") as running:
+        yield running
+
+
+@pytest.fixture(params=["websocket", "http"])
+async def client(request: pytest.FixtureRequest, nodes: dict[str, RunningGateway]) -> AsyncIterator[Client]:
+    """An initialized client of the node `one`, over each transport."""
+    opened = on_websocket if request.param == "websocket" else on_http
+    async with opened(nodes["one"].url, "player", KEY) as client:
+        initialized = await client.initialize()
+        assert initialized["agentInfo"]["name"]
+        yield client
+        assert not client.invalid
+
+
+async def test_an_agent_of_another_node_is_used_as_one_of_this(client: Client, nodes: dict[str, RunningGateway]) -> None:
+    session = await client.new()
+    answer = await client.begin("session/prompt", prompt(session, "work"))
+    for _ in range(2):
+        await client.answer(await client.next_permission_request(), "allow_once")
+    assert (await asyncio.wait_for(answer, 60))["stopReason"] == "end_turn"
+    assert client.text(session) == "I write a note.Done."
+    assert await places(nodes, [session]) == ["two"]
+    listed = await client.request("session/list", {})
+    assert [one["sessionId"] for one in listed["sessions"]] == [session]
+    slow = await client.begin("session/prompt", prompt(session, "slow"))
+    await client.notify("session/cancel", {"sessionId": session})
+    assert (await asyncio.wait_for(slow, 60))["stopReason"] == "cancelled"
+    await client.request("session/delete", {"sessionId": session})
+    assert not (await client.request("session/list", {}))["sessions"]
+    with pytest.raises(RpcFailed, match="there is no session"):
+        await client.request("session/load", load("sess_none"))
+
+
+@pytest.mark.parametrize("transport", [on_websocket, on_http])
+async def test_new_sessions_of_such_a_connection_are_spread_and_found(tmp_path: Path, transport: Transport) -> None:
+    async with run_nodes(tmp_path, "one", "two", "three") as nodes, transport(nodes["one"].url, "player", KEY) as client:
+        await client.initialize()
+        sessions = [await client.new() for _ in range(4)]
+        assert sorted(await places(nodes, sessions)) == ["three", "three", "two", "two"]
+        for session in sessions:
+            assert (await client.prompt(session, "hello"))["stopReason"] == "end_turn"
+            assert client.text(session) == "Hello, you said: hello"
+        assert not client.invalid
+
+
+async def test_what_is_refused_is_refused_in_the_same_words(nodes: dict[str, RunningGateway]) -> None:
+    one, two = nodes["one"], nodes["two"]
+
+    async def refusal(running: RunningGateway, target: str, key: str = KEY) -> tuple[int, bytes | bytearray]:
+        with pytest.raises(InvalidStatus) as caught:
+            async with connect(
+                f"ws{running.url[4:]}/acp/{target}", additional_headers={"Authorization": f"Bearer {key}"}, proxy=None
+            ):
+                pass
+        return caught.value.response.status_code, caught.value.response.body
+
+    assert (await refusal(one, "nobody"))[0] == 400
+    assert await refusal(one, "player", "another-key-0123456789") == await refusal(two, "player", "another-key-0123456789")
+    wrong = await refusal(one, "player?slash_commands=perhaps")
+    assert wrong == await refusal(two, "player?slash_commands=perhaps") and wrong[0] == 400
+    # A client cannot choose what a node may: its connection is its own either way.
+    async with connect(f"ws{two.url[4:]}/acp/player?whole_connection=on", additional_headers=HEADERS, proxy=None) as own:
+        await own.send('{"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {"protocolVersion": 1}}')
+        assert '"protocolVersion":1' in str(await own.recv())
+
+
+async def test_a_lost_node_ends_the_connection_and_the_sessions_stay(nodes: dict[str, RunningGateway]) -> None:
+    one = nodes["one"]
+    async with on_websocket(one.url, "player", KEY) as client:
+        await client.initialize()
+        session = await client.new()
+        await client.prompt(session, "hello")
+    async with connect(f"ws{one.url[4:]}/acp/player", additional_headers=HEADERS, proxy=None) as own:
+        one.gateway.node_lost("another")
+        one.gateway.node_lost(node_of(nodes["two"]).id)
+        with pytest.raises(ConnectionClosed) as closed:
+            await asyncio.wait_for(own.recv(), 10)
+        assert closed.value.rcvd is not None and closed.value.rcvd.code == 1001
+        assert closed.value.rcvd.reason == "the node of this connection has ended; connect again"
+    async with on_websocket(one.url, "player", KEY) as client:
+        await client.initialize()
+        await client.request("session/load", load(session))
+        assert client.text(session) == "Hello, you said: hello"
+
+
+async def test_a_client_that_leaves_leaves_nothing_behind(nodes: dict[str, RunningGateway]) -> None:
+    one, two = nodes["one"].gateway, nodes["two"].gateway
+    key = await one.credentials.add_key("ci")
+    async with on_websocket(nodes["one"].url, "player", key) as client:
+        await client.initialize()
+        session = await client.new()
+        # The middleware's and that of this connection.
+        assert len(one.on_node_lost) == 2
+        assert one.quotas.connections._held and not two.quotas.connections._held
+        record = await two.store.sessions.get(session)
+        assert record is not None and record.owner == "ci"
+    await wait_until(lambda: len(one.on_node_lost) == 1 and not one.quotas.connections._held)
+
+
+async def test_a_revoked_key_ends_the_connection(nodes: dict[str, RunningGateway]) -> None:
+    one = nodes["one"].gateway
+    key = await one.credentials.add_key("ci")
+    async with connect(
+        f"ws{nodes['one'].url[4:]}/acp/player", additional_headers={"Authorization": f"Bearer {key}"}, proxy=None
+    ) as own:
+        await one.credentials.remove_key("ci")
+        await own.send("{}")
+        with pytest.raises(ConnectionClosed) as closed:
+            await asyncio.wait_for(own.recv(), 10)
+        assert closed.value.rcvd is not None and closed.value.rcvd.code == 1008
+
+
+async def test_without_a_node_that_can_be_reached_the_client_is_told_to_come_again(tmp_path: Path, unused_address: str) -> None:
+    async with run_nodes(tmp_path, "one", "two", two=unused_address) as nodes:
+        url = nodes["one"].url
+        with pytest.raises(InvalidStatus) as caught:
+            async with connect(f"ws{url[4:]}/acp/player", additional_headers=HEADERS, proxy=None):
+                pass
+        response = caught.value.response
+        assert response.status_code == 503 and response.headers["Retry-After"] == "10"
+        assert b"none of them can be reached; connect again in some seconds" in response.body
+        assert b"127.0.0.1" not in response.body
+
+
+@pytest.mark.parametrize("transport", [on_websocket, on_http])
+async def test_another_node_is_tried_where_one_cannot_be_reached(
+    tmp_path: Path, unused_address: str, transport: Transport
+) -> None:
+    async with run_nodes(tmp_path, "one", "three", "two", two=unused_address) as nodes:
+        one, two, three = (node_of(nodes[name]) for name in ("one", "two", "three"))
+        one.directory._note_placed(three.id)
+        # The least loaded one.
+        assert one.directory.choose("player", None) == two.id
+        async with transport(nodes["one"].url, "player", KEY) as client:
+            await client.initialize()
+            session = await client.new()
+            assert (await client.prompt(session, "hello"))["stopReason"] == "end_turn"
+        assert await places(nodes, [session]) == ["three"]
