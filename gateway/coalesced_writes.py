@@ -20,6 +20,7 @@ class CoalescedWrites(asyncio.Transport):
         self._transport, self._loop = transport, loop
         self._kept: list[bytes] = []
         self._size = 0
+        self._ended = False
 
     @property
     def direct(self) -> asyncio.Transport:
@@ -28,7 +29,9 @@ class CoalescedWrites(asyncio.Transport):
         return self._transport
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Write bytes, at the end of the present step of the event loop."""
+        """Write bytes, at the end of the present step of the event loop. Raises RuntimeError after `write_eof`."""
+        if self._ended:
+            raise RuntimeError("Cannot call write() after write_eof()")
         if not self._kept:
             self._loop.call_soon(self.flush)
         self._kept.append(bytes(data))
@@ -44,6 +47,7 @@ class CoalescedWrites(asyncio.Transport):
 
     def write_eof(self) -> None:
         self.flush()
+        self._ended = True
         self._transport.write_eof()
 
     def close(self) -> None:

@@ -6,9 +6,10 @@ version. Used of uvicorn:
 
 * `uvicorn.protocols.http.httptools_impl.HttpToolsProtocol`, the base class of `HeaderLimitProtocol`: uvicorn limits the request
   head for its h11 parser only (`h11_max_incomplete_event_size`). Overridden: `connection_made`, `connection_lost`,
-  `data_received`, `on_message_begin`, `on_url`, `on_header`, `on_headers_complete`, `on_message_complete`, `send_400_response`,
-  and `handle_websocket_upgrade`, which gives the WebSocket's protocol the `transport`. Read: `transport`, `loop`, `headers`,
-  `cycle` with its `response_started` and `response_complete`; set: its `disconnected`, `message_event` and
+  `data_received`, `on_message_begin`, `on_url`, `on_header`, `on_headers_complete`, `on_body`, `on_message_complete`,
+  `send_400_response`, and `handle_websocket_upgrade`, which gives the WebSocket's protocol the `transport`. Read: `transport`,
+  `loop`, `headers`, `cycle` with its `response_started` and `response_complete`, `timeout_keep_alive`; called:
+  `timeout_keep_alive_handler`; set: `timeout_keep_alive_task`, and of a cycle `disconnected`, `message_event` and
   `waiting_for_100_continue`. `STATUS_LINE` of the same module gives the first line of an error response. asyncio closes a
   connection whose client has closed its side, which uvicorn takes for a client that is gone: overridden `eof_received`; read
   `scope` and of the cycle `scope`, `more_body` and `chunked_encoding`; set its `keep_alive`.
@@ -66,7 +67,13 @@ class HeaderLimitProtocol(HttpToolsProtocol):
         super().__init__(*args, **kwargs)
         self._head_bytes = self._unparsed_bytes = 0
         self._head_timer: asyncio.TimerHandle | None = None
-        self._rejected = self._half_closed = self._watched = self._in_body = False
+        self._rejected = self._half_closed = self._watched = False
+        self._in_head = self._in_body = False
+        """Where the parser is. Between two requests it is in neither of them. Trailers are behind the body and in it."""
+        self._progressed = False
+        """Whether a head or some of a body was complete in what was received last."""
+        self._unanswered: list[Any] = []
+        """The cycles whose responses are not complete: pipelined requests wait for each other."""
         self._probe_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -78,6 +85,8 @@ class HeaderLimitProtocol(HttpToolsProtocol):
         self._stop_head_timer()
         if self._probe_timer is not None:
             self._probe_timer.cancel()
+        # uvicorn does it for the last request only.
+        self._disconnect()
         super().connection_lost(exc)
 
     def eof_received(self) -> bool | None:  # type: ignore[override]
@@ -97,18 +106,24 @@ class HeaderLimitProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self._rejected:
             return
-        in_body = self._in_body
+        was_in_body, self._progressed = self._in_body, False
         super().data_received(data)
         if self._rejected:
             return
-        if self.transport.is_closing() or not self._awaits_head():
-            self._unparsed_bytes = 0
+        if self.transport.is_closing() or self.transport.get_protocol() is not self:
             return self._stop_head_timer()
-        # The parser calls back for complete headers only: an endless header would not be counted. The rest of the body of a
-        # request that has its response already is no header.
-        self._unparsed_bytes = 0 if in_body else self._unparsed_bytes + len(data)
+        # The parser calls back for complete headers and trailers only: an endless one would not be counted.
+        self._unparsed_bytes = 0 if self._progressed else self._unparsed_bytes + len(data)
         if self._unparsed_bytes > MAX_HEAD_BYTES:
             return self._reject(431, TOO_LARGE)
+        if not self._awaits_head():
+            return self._stop_head_timer()
+        if was_in_body and not self._in_body:
+            # This was the rest of the body of a request that has its response already.
+            self._stop_head_timer()
+            if not self._in_head:
+                self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
+                return
         self._start_head_timer()
 
     def handle_websocket_upgrade(self) -> None:
@@ -120,6 +135,7 @@ class HeaderLimitProtocol(HttpToolsProtocol):
         super().on_message_begin()
         self._head_bytes = 0
         self._watched = False
+        self._in_head = True
         self.scope["extensions"] = {WATCH_DISCONNECT: self._watch}  # type: ignore[dict-item]
 
     def on_url(self, url: bytes) -> None:
@@ -128,16 +144,26 @@ class HeaderLimitProtocol(HttpToolsProtocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._count(len(name) + len(value) + 4)
+        if self._in_body:
+            # A trailer, which would be one of the headers of a request that is being handled.
+            return
         super().on_header(name, value)
         if len(self.headers) > MAX_HEADERS:
             raise _HeadTooLarge
 
     def on_headers_complete(self) -> None:
-        self._in_body = True
+        self._in_head, self._in_body, self._progressed = False, True, True
         super().on_headers_complete()
+        self._unanswered = [cycle for cycle in self._unanswered if not cycle.response_complete]
+        if self.cycle is not None and self.cycle not in self._unanswered and not self.cycle.response_complete:
+            self._unanswered.append(self.cycle)
+
+    def on_body(self, body: bytes) -> None:
+        self._progressed = True
+        super().on_body(body)
 
     def on_message_complete(self) -> None:
-        self._in_body = False
+        self._in_body, self._progressed = False, True
         super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:
@@ -189,17 +215,23 @@ class HeaderLimitProtocol(HttpToolsProtocol):
     def _reject(self, status: int, text: str) -> None:
         self._stop_head_timer()
         self._rejected = True
-        if self.cycle is not None and not self.cycle.response_complete:
-            # The bytes after a request that is still being answered are invalid. Its application sees a disconnected client: what
-            # it sends would come behind this response.
-            self.cycle.disconnected = True
-            self.cycle.message_event.set()
-            # The application may still read, and nothing can be written behind the end of this side.
-            self.cycle.waiting_for_100_continue = False
-            if self.cycle.response_started:
-                return self.transport.close()
+        # The bytes after a request that is still being answered are invalid. Its application sees a disconnected client: what it
+        # sends would come behind this response.
+        if self._disconnect():
+            return self.transport.close()
         body = json.dumps({"error": text}).encode()
         head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body)
         self.transport.write(STATUS_LINE[status] + head + body)
         self.transport.write_eof()
         self.loop.call_later(HTTP_CLOSE_DELAY, self.transport.close)
+
+    def _disconnect(self) -> bool:
+        """Have the applications of all unanswered requests see a disconnected client. Returns whether a response has begun."""
+        unanswered = [cycle for cycle in self._unanswered if not cycle.response_complete]
+        self._unanswered = []
+        for cycle in unanswered:
+            cycle.disconnected = True
+            cycle.message_event.set()
+            # The application may still read, and nothing can be written behind the end of this side.
+            cycle.waiting_for_100_continue = False
+        return any(cycle.response_started for cycle in unanswered)

@@ -5,95 +5,19 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-import uvicorn
 
 from gateway.asgi_extensions import EVENT_STREAM
 from gateway.coalesced_writes import MAX_KEPT, CoalescedWrites
-from gateway.connection_limits import HeaderLimitProtocol
-from gateway.embedded_server import EmbeddedServer, listening_address
-from gateway.websocket_limits import WebSocketLimitProtocol
 from tests.gateway.raw_http import connect, send_raw
 from tests.gateway.requests import wait_until
+from tests.gateway.server.asgi_server import Receive, Scope, Send, answer, begin, body, serving
 
-Scope = dict[str, Any]
-Receive = Callable[[], Awaitable[dict[str, Any]]]
-Send = Callable[[dict[str, Any]], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
 GET = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
 CLOSING_GET = b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 END = b"0\r\n\r\n"
-
-
-class _Recorded:
-    """A transport whose writes are recorded."""
-
-    def __init__(self, transport: Any, writes: list[bytes]) -> None:
-        self._transport, self._writes = transport, writes
-
-    def write(self, data: bytes) -> None:
-        self._writes.append(bytes(data))
-        self._transport.write(data)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._transport, name)
-
-
-class _Server:
-    """A running server, the writes of its transports in order, and its connections."""
-
-    def __init__(self, app: App, **options: Any) -> None:
-        writes, connections = list[bytes](), list[HeaderLimitProtocol]()
-
-        class Protocol(HeaderLimitProtocol):
-            def connection_made(self, transport: Any) -> None:
-                connections.append(self)
-                super().connection_made(_Recorded(transport, writes))  # type: ignore[arg-type]
-
-        self.writes, self.connections = writes, connections
-        config = uvicorn.Config(
-            app, host="127.0.0.1", port=0, http=Protocol, ws=WebSocketLimitProtocol, lifespan="off", log_config=None, **options
-        )
-        self.server = EmbeddedServer(config, 100)
-
-    @property
-    def url(self) -> str:
-        host, port = listening_address(self.server)
-        return f"http://{host}:{port}"
-
-
-@asynccontextmanager
-async def serving(app: App, **options: Any) -> AsyncIterator[_Server]:
-    failures = list[dict[str, Any]]()
-    asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
-    found = _Server(app, **options)
-    task = asyncio.create_task(found.server.serve())
-    await wait_until(lambda: found.server.started)
-    try:
-        yield found
-    finally:
-        found.server.should_exit = found.server.force_exit = True
-        await task
-    assert failures == []
-
-
-async def begin(send: Send, *headers: tuple[bytes, bytes]) -> None:
-    await send({"type": "http.response.start", "status": 200, "headers": [*headers]})
-
-
-async def body(send: Send, data: bytes, *, more: bool = True) -> None:
-    await send({"type": "http.response.body", "body": data, "more_body": more})
-
-
-async def answer(scope: Scope, receive: Receive, send: Send) -> None:
-    """Respond with the path, in one step."""
-    path = scope["path"].encode()
-    await begin(send, (b"content-length", b"%d" % len(path)))
-    await body(send, path, more=False)
 
 
 def content(response: bytes) -> bytes:
@@ -418,6 +342,13 @@ async def test_writes_come_before_what_ends_a_connection_and_an_abort_discards_t
         getattr(writes, end)()
         await asyncio.sleep(0)
         assert (below.calls, writes.get_write_buffer_size()) == (expected, 7)
+
+
+async def test_a_write_behind_the_end_is_an_error_for_who_writes() -> None:
+    writes = CoalescedWrites(_Fake(), asyncio.get_running_loop())
+    writes.write_eof()
+    with pytest.raises(RuntimeError, match="after write_eof"):
+        writes.write(b"late")
 
 
 async def test_more_than_the_limit_is_written_at_once() -> None:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
+import struct
+from contextlib import suppress
 
 import pytest
 
 from gateway import connection_limits as limits
 from tests.daemon import KEY, Daemon, RunningGateway
 from tests.gateway.raw_http import connect, send_raw
-from tests.gateway.requests import create_session
+from tests.gateway.requests import create_session, wait_until
+from tests.gateway.server.asgi_server import Receive, Scope, Send, begin, body, serving
 
 HEAD = b"GET /meta HTTP/1.1\r\nHost: localhost\r\n"
 
@@ -65,6 +69,132 @@ async def test_the_rest_of_the_body_of_a_refused_request_is_no_header(portico: R
         writer.write(rest[: limits.MAX_HEAD_BYTES])
     assert b" 431 " in await asyncio.wait_for(reader.readline(), 60), "an endless header is counted as before"
     writer.close()
+
+
+@pytest.mark.parametrize("refused", [True, False])
+async def test_an_endless_trailer_is_rejected(refused: bool) -> None:
+    """The parser keeps an incomplete line in memory, and copies it for each piece that is received."""
+    ends = list[str]()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        if refused:
+            await begin(send, (b"content-length", b"0"))
+            return await body(send, b"", more=False)
+        while (message := await receive())["type"] == "http.request" and message["more_body"]:
+            pass
+        ends.append(message["type"])
+
+    async with serving(app) as server:
+        reader, writer = await connect(server.url)
+        writer.write(b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n")
+        if refused:
+            assert b" 200 " in (await reader.readuntil(b"\r\n\r\n"))
+        writer.write(b"4\r\nbody\r\n0\r\nX: ")
+        sending = asyncio.create_task(send_until_closed(writer, 100 * limits.MAX_HEAD_BYTES))
+        assert b" 431 " in await asyncio.wait_for(reader.readline(), 60)
+        await asyncio.wait_for(sending, 60)
+        writer.close()
+        if not refused:
+            await wait_until(lambda: ends == ["http.disconnect"])
+
+
+async def send_until_closed(writer: asyncio.StreamWriter, size: int) -> None:
+    """Send bytes until the server closes the connection, which it does soon after it has rejected them."""
+    with suppress(OSError):
+        for _ in range(size // 4096):
+            writer.write(b"x" * 4096)
+            await writer.drain()
+
+
+async def test_trailers_are_no_headers_and_are_limited_with_them() -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        while (await receive())["more_body"]:
+            pass
+        names = b",".join(name for name, _ in scope["headers"])
+        await begin(send, (b"content-length", b"%d" % len(names)))
+        await body(send, names, more=False)
+
+    async with serving(app) as server:
+        post = b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nbody\r\n0\r\n%b\r\n"
+        reader, writer = await connect(server.url)
+        writer.write(post % b"Authorization: Bearer x\r\n")
+        names = b"host,transfer-encoding"
+        assert b"content-length: %d\r\n" % len(names) in await reader.readuntil(b"\r\n\r\n")
+        assert await reader.readexactly(len(names)) == names
+        writer.write(post % b"".join(b"X%d: %b\r\n" % (n, b"x" * 1000) for n in range(limits.MAX_HEAD_BYTES // 1000 + 1)))
+        assert b" 431 " in await reader.readline()
+        writer.close()
+
+
+async def test_an_endless_header_of_a_pipelined_request_is_rejected() -> None:
+    ends = list[str]()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await receive()
+        ends.append((await receive())["type"])
+
+    async with serving(app) as server:
+        reader, writer = await connect(server.url)
+        writer.write(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        await wait_until(lambda: bool(server.connections and server.connections[0].cycle))
+        writer.write(HEAD + b"X: ")
+        sending = asyncio.create_task(send_until_closed(writer, 100 * limits.MAX_HEAD_BYTES))
+        assert b" 431 " in await asyncio.wait_for(reader.readline(), 60)
+        await asyncio.wait_for(sending, 60)
+        writer.close()
+        await wait_until(lambda: ends == ["http.disconnect"])
+
+
+@pytest.mark.parametrize("begins", [True, False])
+async def test_invalid_bytes_behind_pipelined_requests_end_the_first_one(begins: bool) -> None:
+    """uvicorn knows the last request of a connection only."""
+    ends, handled = list[str](), list[str]()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        handled.append(scope["path"])
+        if begins:
+            await begin(send)
+            await body(send, b"first")
+        await receive()
+        ends.append((await receive())["type"])
+        # Nothing is written, and nothing fails.
+        await (body(send, b"late") if begins else begin(send))
+
+    async with serving(app) as server:
+        pipelined = b"GET /%b HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        reader, writer = await connect(server.url)
+        writer.write(pipelined % b"one")
+        if begins:
+            await reader.readuntil(b"first\r\n")
+        writer.write(pipelined % b"two" + b"junk\0\r\n\r\n")
+        got = await asyncio.wait_for(reader.read(), 60)
+        assert got == b"" if begins else got.startswith(b"HTTP/1.1 400 ")
+        await wait_until(lambda: ends == ["http.disconnect"])
+        assert handled == ["/one"]
+        writer.close()
+        # Soon: nothing is read any more, so that the end of the client is not noticed.
+        await wait_until(lambda: server.connections[0].transport.get_extra_info("socket").fileno() < 0)
+
+
+async def test_a_client_that_is_gone_ends_the_first_of_its_pipelined_requests() -> None:
+    ends, handled = list[str](), list[str]()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        handled.append(scope["path"])
+        await begin(send)
+        await body(send, b"first")
+        await receive()
+        ends.append((await receive())["type"])
+
+    async with serving(app) as server:
+        reader, writer = await connect(server.url)
+        writer.write(b"GET /one HTTP/1.1\r\nHost: localhost\r\n\r\nGET /two HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        await reader.readuntil(b"first\r\n")
+        # Without a FIN, which could be that of a client that waits for its responses.
+        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        writer.transport.abort()
+        await wait_until(lambda: ends == ["http.disconnect"])
+        assert handled == ["/one"]
 
 
 @pytest.mark.parametrize("junk", [b"\x16\x03\x01\x02\x00\x01", b"junk\r\n\r\n", b"GET / HTTP/1.1\r\nbad header\r\n\r\n"])
@@ -135,3 +265,28 @@ async def test_header_timeout_does_not_apply_to_bodies_and_idle_connections(
     assert b"201" in await asyncio.wait_for(reader.readline(), 60)
     writer.close()
     assert (await create_session(portico.client, "echo"))["stopReason"] == "end_turn"
+
+
+async def test_a_connection_is_idle_after_the_rest_of_the_body_of_a_refused_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "HEAD_SECONDS", 0.2)
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await begin(send, (b"content-length", b"0"))
+        await body(send, b"", more=False)
+
+    async with serving(app, timeout_keep_alive=1) as server:
+        reader, writer = await connect(server.url)
+        loop = asyncio.get_running_loop()
+        for _ in range(2):
+            writer.write(b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4\r\n\r\n")
+            assert b" 200 " in await reader.readuntil(b"\r\n\r\n")
+            began = loop.time()
+            writer.write(b"bo")
+            await wait_until(lambda: server.connections[0]._head_timer is not None)
+            writer.write(b"dy")
+            await wait_until(lambda: server.connections[0]._head_timer is None)
+            assert server.connections[0].timeout_keep_alive_task is not None
+        # It is closed as any other one that is idle: without an answer that nobody asked for, which is 0.2 s after the body.
+        assert await asyncio.wait_for(reader.read(), 60) == b""
+        assert loop.time() - began > 0.9
+        writer.close()
