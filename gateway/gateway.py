@@ -24,7 +24,7 @@ from gateway.errors import SessionElsewhere, StoreUnavailable, Unauthorized
 from gateway.file_descriptors import agent_connection_limit
 from gateway.mcp.host import McpHost
 from gateway.observability.audit import AuditLog
-from gateway.observability.health import ReadinessCheck
+from gateway.observability.health import DRAINED, ReadinessCheck
 from gateway.observability.metrics import Metrics, MetricsSnapshot
 from gateway.observability.transcripts import Transcripts
 from gateway.private_files import private_data_directory, private_directory
@@ -344,9 +344,8 @@ class Gateway:
         """Why requests cannot be served at this moment; empty if they can."""
         if self._closing:
             return ["the gateway is shutting down"]
-        problems = [self.store.problem, await self._readiness.problem()]
-        if self.node is not None and self.node.directory.draining:
-            problems.append("this node is drained: other nodes take what is new; after a restart it takes work again")
+        drained = DRAINED if self.node is not None and self.node.directory.draining else None
+        problems = [self.store.problem, await self._readiness.problem(), drained]
         return [problem for problem in problems if problem]
 
     async def metrics_snapshot(self) -> MetricsSnapshot:

@@ -204,9 +204,13 @@ async def _running(address: Address, port: Port, holder: Holder, portico: str) -
     restarted = holder.restart(portico.format("serve"))
     try:
         answer = await bounded(lambda: address.request("GET", "/readyz"))
-        reasons = answer.object().get("reasons")
+        found = answer.object()
+        reasons, drained = found.get("reasons"), found.get("drained") is True
     except (OSError, http.client.HTTPException):
-        reasons = ["it does not answer whether it can take work"]
+        reasons, drained = ["it does not answer whether it can take work"], False
+    if reasons and drained:
+        # Without a command: a restart would end the drain.
+        return [*checks, Check(name="Daemon", status="warning", text=f"{running}; {'; '.join(map(str, reasons))}")]
     if reasons:
         text = f"{running}; it cannot take work: {'; '.join(map(str, reasons))}"
         return [*checks, Check(name="Daemon", status="problem", text=text, command=restarted)]

@@ -31,6 +31,7 @@ from gateway.diagnosis.machine import check_containers, check_proxies, check_san
 from gateway.diagnosis.nodes import check_nodes
 from gateway.diagnosis.report import AgentReport, Check, Report
 from gateway.errors import ConfigError
+from gateway.observability.health import DRAINED
 from gateway.security.redaction import Redactor, redact_patterns
 
 if TYPE_CHECKING:
@@ -126,7 +127,11 @@ async def _configuration_of_daemon(settings: Settings) -> Check:
 
 async def _running(gateway: Gateway, portico: str) -> Check:
     running = f"running, version {__version__}, process {os.getpid()}"
-    if reasons := await gateway.problems():
+    reasons = await gateway.problems()
+    if reasons == [DRAINED]:
+        # Without a command: a restart would end the drain.
+        return Check(name="Daemon", status="warning", text=f"{running}; {DRAINED}")
+    if reasons:
         restart = Holder(os.getpid()).restart(portico.format("serve"))
         text = f"{running}; it cannot take work: {'; '.join(reasons)}"
         return Check(name="Daemon", status="problem", text=text, command=restart)

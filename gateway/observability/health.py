@@ -21,6 +21,8 @@ FREE_BYTES = 1024 * 1024
 DISK_FULL = f"the disk is full: {FREE_BYTES // 1024} KiB cannot be written"
 CACHE_SECONDS = 1.0
 """How long a result is reused: the endpoint needs no key, and each check costs a write."""
+DRAINED = "this node is drained: other nodes take what is new; after a restart it takes work again"
+"""Why a drained node is not ready."""
 
 
 class ReadinessCheck:

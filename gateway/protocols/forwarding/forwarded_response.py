@@ -107,18 +107,24 @@ class ForwardedResponse:
             async with requesting as response:
                 problem = _unproven(self._keys, signed, response)
                 if problem is not None:
-                    return await self._refuse(problem)
-                if response.status == MOVED:
+                    response.discard()
+                elif response.status == MOVED:
                     return "moved"
-                await self._relay_body(response)
+                else:
+                    last = await self._relay_body(response)
         except NodeUnreachable as error:
             log.warning("the node %s cannot be reached: %s", self._node, error)
             return "unreachable"
         except NodeBroken as error:
             return await self._broken(str(error))
+        # The connection to the other node is free for another request by now, however slowly the client reads.
+        if problem is not None:
+            return await self._refuse(problem)
+        await self._send({"type": "http.response.body", "body": last, "more_body": False})
         return "answered"
 
-    async def _relay_body(self, response: NodeResponse) -> None:
+    async def _relay_body(self, response: NodeResponse) -> bytes:
+        """Send the response but for its last bytes, which are returned."""
         headers = [header for header in response.headers if header[0] not in _NOT_RELAYED]
         if any(name == b"content-type" and value.startswith(b"text/event-stream") for name, value in headers):
             self._scope.setdefault("extensions", {})[EVENT_STREAM] = {}
@@ -131,14 +137,11 @@ class ForwardedResponse:
                 if check is not None:
                     check()
                 if response.complete:
-                    return await self._finish(chunk)
+                    self._complete = True
+                    return chunk
                 await self._send({"type": "http.response.body", "body": chunk, "more_body": True})
-        await self._finish(b"")
-
-    async def _finish(self, chunk: bytes) -> None:
-        # The connection to the other node is free for another request by now.
         self._complete = True
-        await self._send({"type": "http.response.body", "body": chunk, "more_body": False})
+        return b""
 
     async def _refuse(self, problem: str) -> Outcome:
         log.error("the answer of the node %s to a forwarded request is refused: %s", self._node, problem)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections import defaultdict
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from urllib.parse import SplitResult, urlsplit
@@ -33,6 +33,7 @@ class NodeClient:
         self._idle: defaultdict[str, list[NodeConnection]] = defaultdict(list)
         """By the address of the node, the last one that was used at the end."""
         self._all: set[NodeConnection] = set()
+        self._connecting: set[asyncio.Task[NodeConnection]] = set()
         self._tls: ssl.SSLContext | None = None
         self._closed = False
 
@@ -68,16 +69,16 @@ class NodeClient:
         if self._closed:
             raise NodeUnreachable("this node shuts down")
         url = urlsplit(address)
-        loop, made = asyncio.get_running_loop(), partial(NodeConnection, partial(self._lost, address))
+        made = partial(NodeConnection, partial(self._lost, address))
+        # A task that goes on when this one is cancelled: Python 3.11 would lose a socket that is just connected.
+        connecting = asyncio.create_task(self._open(url, made))
+        self._connecting.add(connecting)
+        connecting.add_done_callback(self._connecting.discard)
         try:
-            async with asyncio.timeout(CONNECT_TIMEOUT):
-                _, connection = await loop.create_connection(
-                    made,
-                    url.hostname or "",
-                    url.port or (443 if url.scheme == "https" else 80),
-                    ssl=await self._tls_context(url),
-                    happy_eyeballs_delay=ADDRESS_DELAY,
-                )
+            connection = await asyncio.shield(connecting)
+        except asyncio.CancelledError:
+            connecting.add_done_callback(_abort)
+            raise
         except TimeoutError:
             raise NodeUnreachable(f"no connection within {CONNECT_TIMEOUT:g} seconds") from None
         # ValueError: the port or the name cannot be one.
@@ -92,6 +93,17 @@ class NodeClient:
         self._all.add(connection)
         return connection
 
+    async def _open(self, url: SplitResult, made: Callable[[], NodeConnection]) -> NodeConnection:
+        async with asyncio.timeout(CONNECT_TIMEOUT):
+            _, connection = await asyncio.get_running_loop().create_connection(
+                made,
+                url.hostname or "",
+                url.port or (443 if url.scheme == "https" else 80),
+                ssl=await self._tls_context(url),
+                happy_eyeballs_delay=ADDRESS_DELAY,
+            )
+            return connection
+
     async def _tls_context(self, url: SplitResult) -> ssl.SSLContext | None:
         if url.scheme == "https" and self._tls is None:
             # In a thread: it reads all certificates of the system.
@@ -104,7 +116,15 @@ class NodeClient:
             self._idle[address].remove(connection)
 
     async def close(self) -> None:
-        """Close all connections."""
+        """Close all connections. Takes at most CONNECT_TIMEOUT, for those that are just made."""
         self._closed = True
         for connection in list(self._all):
             connection.abort()
+        if self._connecting:
+            await asyncio.wait(self._connecting)
+
+
+def _abort(connecting: asyncio.Task[NodeConnection]) -> None:
+    """Close a connection that nobody waits for."""
+    if not connecting.cancelled() and connecting.exception() is None:
+        connecting.result().abort()

@@ -18,13 +18,20 @@ SENT_AT_ONCE = 16 * 1024
 """Bytes of a body that is copied behind the head of its request."""
 MAX_BUFFERED = 64 * 1024
 """Bytes of a body that were received and not yet read, after which the connection is not read."""
-_KEEP_ALIVE_PROBES = [
-    # Darwin has the first one under another name.
-    (getattr(socket, name), seconds)
-    for name, seconds in (("TCP_KEEPIDLE", 10), ("TCP_KEEPALIVE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
+_SILENCE = [
+    # Darwin has the first one under another name, and the last one not.
+    (getattr(socket, name), value)
+    for name, value in (
+        ("TCP_KEEPIDLE", 10),
+        ("TCP_KEEPALIVE", 10),
+        ("TCP_KEEPINTVL", 5),
+        ("TCP_KEEPCNT", 3),
+        ("TCP_USER_TIMEOUT", 25_000),
+    )
     if hasattr(socket, name)
 ]
-"""A machine that is gone without a word is noticed after 25 seconds."""
+"""A machine that is gone without a word is noticed after 25 seconds. Linux sends no probes while it waits for the acknowledgement
+of what was sent: the last option is for that, in milliseconds."""
 
 
 class NodeBroken(Exception):
@@ -89,8 +96,8 @@ class NodeConnection(asyncio.Protocol):
         self._transport = transport
         made: socket.socket = transport.get_extra_info("socket")
         made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for option, seconds in _KEEP_ALIVE_PROBES:
-            made.setsockopt(socket.IPPROTO_TCP, option, seconds)
+        for option, value in _SILENCE:
+            made.setsockopt(socket.IPPROTO_TCP, option, value)
 
     def data_received(self, data: bytes) -> None:
         if self._response is not None:
@@ -123,7 +130,7 @@ class NodeResponse:
         self._transport, self._has_body = transport, has_body
         self._parser = httptools.HttpResponseParser(self)
         self._without_body = 0
-        self._has_head = self._ended = self._keeps_alive = self._until_closed = self._paused = False
+        self._has_head = self._ended = self._keeps_alive = self._until_closed = self._paused = self._discarded = False
         self._parts: list[bytes] = []
         self._buffered = 0
         self._error: NodeBroken | None = None
@@ -136,7 +143,11 @@ class NodeResponse:
     @property
     def reusable(self) -> bool:
         """Whether the connection can have another request: this response is complete, and the other node keeps it open."""
-        return self.complete and self._keeps_alive and self._error is None
+        return self.complete and self._keeps_alive and self._error is None and not self._discarded
+
+    def discard(self) -> None:
+        """This is not the response to the request. The connection is closed, since its next one might not be either."""
+        self._discarded = True
 
     async def begun(self) -> None:
         """Wait for the head. Raises NodeBroken."""
@@ -178,8 +189,11 @@ class NodeResponse:
         buffered = self._buffered
         try:
             self._parser.feed_data(data)
-        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-            return self._fail(f"not a response: {error or type(error).__name__}")
+        except httptools.HttpParserUpgrade:
+            return self._fail("not a response: another protocol")
+        except httptools.HttpParserError as error:
+            # The context of an error in a callback below is what that has raised.
+            return self._fail(f"not a response: {error.__context__ or error}")
         self._without_body = 0 if self._buffered > buffered else self._without_body + len(data)
         if self._without_body > MAX_HEAD and not self._ended:
             self._fail(f"more than {MAX_HEAD} bytes of the head of a response, or of trailers")

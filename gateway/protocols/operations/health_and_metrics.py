@@ -6,11 +6,12 @@ from typing import Literal
 
 from fastapi import APIRouter, Response
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from drivers.runtime.file_threads import in_thread
 from gateway import __version__
 from gateway.gateway import Gateway
+from gateway.observability.health import DRAINED
 from gateway.protocols.authenticated_routes import authenticated_route
 from gateway.protocols.route_metadata import openapi_extra
 
@@ -38,6 +39,7 @@ class NotReady(BaseModel):
 
     status: Literal["not ready"] = "not ready"
     reasons: list[str]
+    drained: bool = Field(False, description="The only reason is that this node of a cluster was drained on purpose.")
 
 
 def router(gateway: Gateway) -> APIRouter:
@@ -61,7 +63,7 @@ def router(gateway: Gateway) -> APIRouter:
         """Whether the gateway can take work: the store accepts writes, and the daemon is neither drained nor shutting down."""
         reasons = await gateway.problems()
         if reasons:
-            return JSONResponse(NotReady(reasons=reasons).model_dump(), 503, {"Retry-After": "5"})
+            return JSONResponse(NotReady(reasons=reasons, drained=reasons == [DRAINED]).model_dump(), 503, {"Retry-After": "5"})
         return JSONResponse(Ready().model_dump())
 
     @metrics_routes.get("/metrics", response_class=Response, openapi_extra=openapi_extra(text=METRICS_EXAMPLE))

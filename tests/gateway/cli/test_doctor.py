@@ -716,3 +716,12 @@ async def test_control_characters_of_an_agent_are_not_printed(tmp_path: Path) ->
     play(tmp_path, {"text": "a\x1b[2Kb"})
     printed = await screen(tmp_path, "--try")
     assert r"a\x1b[2Kb" in printed and "\x1b" not in printed
+
+
+async def test_a_drained_daemon_is_not_to_be_restarted(tmp_path: Path, locked: Path) -> None:
+    port = free_port()
+    body = {"status": "ok", "version": __version__, "reasons": ["this node is drained"], "drained": True, "drivers": []}
+    async with listener(port, http_answer(body)):
+        report = await doctor(tmp_path, "--port", str(port))
+    found = report.check("Daemon")
+    assert found["status"] == "warning" and found["text"].endswith("; this node is drained") and not found["command"]

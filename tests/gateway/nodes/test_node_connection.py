@@ -9,6 +9,7 @@ import ipaddress
 import socket
 import ssl
 import struct
+import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -310,23 +311,26 @@ async def test_a_slow_reader_stops_the_node(client: NodeClient, server: Server) 
 # -- responses that are refused -----------------------------------------------------------------------------------------------
 
 GARBAGE = {
-    "no HTTP": b"SSH-2.0-OpenSSH_9.2\r\n",
-    "status": b"HTTP/1.1 20 OK\r\n\r\n",
-    "status below 100": b"HTTP/1.1 099 OK\r\n\r\n",
-    "header": b"HTTP/1.1 200 OK\r\nno colon\r\n\r\n",
-    "folded": b"HTTP/1.1 200 OK\r\nX-A: b\r\n c\r\nContent-Length: 0\r\n\r\n",
-    "length": b"HTTP/1.1 200 OK\r\nContent-Length: five\r\n\r\nhello",
-    "lengths": b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 4\r\n\r\nhello",
-    "length and chunked": b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-    "upgrade": b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: upgrade\r\n\r\n",
-    "101": b"HTTP/1.1 101 Switching Protocols\r\n\r\n",
+    "no HTTP": (b"SSH-2.0-OpenSSH_9.2\r\n", "HTTP/"),
+    "status": (b"HTTP/1.1 20 OK\r\n\r\n", "status code"),
+    "status below 100": (b"HTTP/1.1 099 OK\r\n\r\n", "not a response: the status 99"),
+    "header": (b"HTTP/1.1 200 OK\r\nno colon\r\n\r\n", "header"),
+    "folded": (b"HTTP/1.1 200 OK\r\nX-A: b\r\n c\r\nContent-Length: 0\r\n\r\n", "header"),
+    "length": (b"HTTP/1.1 200 OK\r\nContent-Length: five\r\n\r\nhello", "Content-Length"),
+    "lengths": (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 4\r\n\r\nhello", "Content-Length"),
+    "length and chunked": (
+        b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        "Content-Length",
+    ),
+    "upgrade": (b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: upgrade\r\n\r\n", "another protocol"),
+    "101": (b"HTTP/1.1 101 Switching Protocols\r\n\r\n", "Upgrade"),
 }
 
 
-@pytest.mark.parametrize("raw", GARBAGE.values(), ids=GARBAGE)
-async def test_what_is_no_response_closes_the_connection(client: NodeClient, server: Server, raw: bytes) -> None:
+@pytest.mark.parametrize(("raw", "problem"), GARBAGE.values(), ids=GARBAGE)
+async def test_what_is_no_response_closes_the_connection(client: NodeClient, server: Server, raw: bytes, problem: str) -> None:
     server.answer(raw)
-    assert await broken(client, server) == b""
+    assert await broken(client, server, problem) == b""
     await soon(server.peers[0].closed.wait())
 
 
@@ -551,6 +555,16 @@ async def test_a_response_that_is_not_read_to_its_end_closes_the_connection(clie
     assert [len(peer.requests) for peer in server.peers] == [1, 1]
 
 
+async def test_a_discarded_response_closes_the_connection(client: NodeClient, server: Server) -> None:
+    async with client.request(server.url, "GET", b"/x", (), b"") as response:
+        while await soon(response.read()):
+            pass
+        assert response.reusable
+        response.discard()
+    await soon(server.peers[0].closed.wait())
+    assert not client._idle[server.url]
+
+
 @pytest.mark.parametrize("raw", [b"", b"HTTP/1.1 200 OK\r\n", ENDLESS], ids=["before", "head", "body"])
 async def test_a_cancelled_request_closes_its_connection(client: NodeClient, server: Server, raw: bytes) -> None:
     sent = asyncio.Event()
@@ -650,19 +664,52 @@ async def test_a_cancelled_connect_leaves_no_connection(client: NodeClient, serv
     assert not client._all
 
 
+async def test_cancelled_requests_leave_no_socket(client: NodeClient, server: Server) -> None:
+    """Some of them are cancelled between the connection and the moment at which they get it."""
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        for n in range(100):
+            asking = asyncio.create_task(ask(client, server))
+            for _ in range(n % 10):
+                await asyncio.sleep(0)
+            asking.cancel()
+            with suppress(asyncio.CancelledError):
+                await asking
+        gc.collect()
+    assert not [str(warning.message) for warning in warned]
+    await wait_until(lambda: all(peer.closed.is_set() or peer.requests for peer in server.peers))
+
+
+async def test_a_machine_that_is_gone_is_noticed_with_and_without_data_on_the_way(client: NodeClient, server: Server) -> None:
+    await ask(client, server)
+    [connection] = client._idle[server.url]
+    assert connection._transport is not None
+    made = connection._transport.get_extra_info("socket")
+    assert made.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        assert made.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 25_000
+        idle, each, count = (
+            made.getsockopt(socket.IPPROTO_TCP, option)
+            for option in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
+        )
+        assert idle + each * count == 25
+
+
 async def test_a_client_that_is_closed_while_it_connects_sends_nothing(
     client: NodeClient, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    loop = asyncio.get_running_loop()
+    loop, closing = asyncio.get_running_loop(), list[asyncio.Task[None]]()
     create = loop.create_connection
 
     async def create_and_close(*args: Any, **options: Any) -> tuple[asyncio.BaseTransport, asyncio.BaseProtocol]:
         made = await create(*args, **options)
-        await client.close()
+        closing.append(asyncio.create_task(client.close()))
+        await wait_until(lambda: client._closed)
         return made
 
     monkeypatch.setattr(loop, "create_connection", create_and_close)
     assert "shuts down" in await unreachable(client, server.url)
+    await asyncio.wait_for(closing[0], 60)
     await wait_until(lambda: server.peers)
     await soon(server.peers[0].closed.wait())
     assert server.count == 0
