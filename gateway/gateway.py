@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from drivers.contract.agent_specs import Limits
+from drivers.runtime.containers import end_removals
 from drivers.runtime.process import Spawner
 from gateway import __version__
 from gateway.agents.agent_descriptions import AgentDescription, describe, from_json, to_json
@@ -384,10 +385,11 @@ class Gateway:
         await asyncio.wait([closing], timeout=CLOSE_TIMEOUT)
 
     async def _end_removal_of_containers(self) -> None:
-        """End the removal of what an earlier daemon has left behind; the next start tries again."""
+        """End the removals of containers that are under way; the next start tries again."""
         if self._containers_removed is not None:
             self._containers_removed.cancel()
             await asyncio.wait([self._containers_removed])
+        await end_removals()
 
     async def close(self) -> None:
         """Stop what still runs and close the store. Idempotent; raises nothing."""

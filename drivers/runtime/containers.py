@@ -370,7 +370,19 @@ async def remove(runtime: Runtime, program: str, names: Sequence[str], environ: 
 
 
 _later = set[asyncio.Task[None]]()
-"""The removals that are tried again in the background. The end of the event loop ends them."""
+"""The removals that are tried again in the background."""
+
+
+async def end_removals() -> None:
+    """End the removals that are tried again in the background.
+
+    Await it before the event loop ends. That cancels the tasks of asyncio too, and a removal that starts a process at that moment
+    then waits for ever for pipes that nothing connects (Python 3.11.7).
+    """
+    removals = list(_later)
+    for removal in removals:
+        removal.cancel()
+    await asyncio.gather(*removals, return_exceptions=True)
 
 
 async def _remove_later(program: str, arguments: Sequence[str], environ: Mapping[str, str]) -> None:

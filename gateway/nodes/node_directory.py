@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from gateway.errors import ConfigError, GatewayError, SessionElsewhere, ShuttingDown, StoreUnavailable
-from gateway.nodes.forwarded_requests import request_is_forwarded
+from gateway.security.authentication import request_is_forwarded
 from gateway.store import schema
 from gateway.store.nodes import NodeRecord, NodeReport
 

@@ -39,6 +39,9 @@ class Caller:
 FORWARDED_CALLER = "portico.forwarded_caller"
 """The key in the ASGI scope of the `Caller` that another node has authenticated. The signature of the request is checked."""
 
+request_is_forwarded: ContextVar[bool] = ContextVar("request_is_forwarded", default=False)
+"""Whether the request at work was forwarded by another node: such a request is never forwarded again."""
+
 current_key_name: ContextVar[str | None] = ContextVar("key_name", default=None)
 """The name of the key of the current request; None for a default key. Read by the audit log only, never for a decision."""
 

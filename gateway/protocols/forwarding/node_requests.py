@@ -18,14 +18,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.errors import Unauthorized
 from gateway.gateway import Gateway
-from gateway.nodes.forwarded_requests import request_is_forwarded
 from gateway.nodes.node_keys import NodeKeys, ReceivedSignature
 from gateway.protocols.forwarding.forwarded_response import ForwardedResponse, Outcome
 from gateway.protocols.forwarding.kept_body import KeptBody
 from gateway.protocols.forwarding.node_client import NodeClient
 from gateway.protocols.forwarding.passed_on import FORWARDED_BY, FORWARDED_TO, NODE_REQUEST, NodeRequest, PassedOn
 from gateway.protocols.forwarding.wire import CALLER, MOVED, PROOF, SIGNATURE, target
-from gateway.security.authentication import FORWARDED_CALLER
+from gateway.security.authentication import FORWARDED_CALLER, request_is_forwarded
 
 log = logging.getLogger(__name__)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
 import os
@@ -372,6 +373,30 @@ async def test_container_of_a_runtime_that_does_not_answer_is_removed_later(
     assert calls.read_text() == "rm --force portico-x\n"
     (tmp_path / "works").touch()
     await wait_until(removed.exists, "it is removed")
+    await containers.end_removals()
+    assert not containers._later
+
+
+async def test_removals_end_while_they_start_a_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The end of the event loop would wait for them for ever."""
+    monkeypatch.setattr(containers, "CALL_SECONDS", 0.2)
+    program, tried = tmp_path / "docker", tmp_path / "tried"
+    program.write_text(f"#!/bin/sh\n[ -e {tried} ] || touch {tried} && exec sleep 60\n")
+    program.chmod(0o755)
+    starting, start = asyncio.Event(), asyncio.create_subprocess_exec
+
+    async def started(*arguments: object, **options: object) -> asyncio.subprocess.Process:
+        if tried.exists():
+            asyncio.get_running_loop().call_soon(starting.set)
+        return await start(*arguments, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", started)
+    monkeypatch.setattr(containers, "SILENT_RETRIES", (0.0,))
+    assert await containers.remove("docker", str(program), ["portico-x"], {**os.environ}) is not None
+    async with asyncio.timeout(60):
+        await starting.wait()
+        await containers.end_removals()
+    assert not containers._later
 
 
 def test_no_secret_with_a_name_of_the_runtime_is_in_the_arguments(tmp_path: Path) -> None:

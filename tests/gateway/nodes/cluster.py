@@ -14,8 +14,8 @@ from typing import Any
 from gateway.config import parse
 from gateway.errors import SessionElsewhere
 from gateway.gateway import Gateway
-from gateway.nodes.forwarded_requests import request_is_forwarded
 from gateway.nodes.node_keys import NodeKeys
+from gateway.security.authentication import request_is_forwarded
 from gateway.security.redaction import Redactor
 from gateway.store.sqlite import sqlite_url
 from tests.daemon import RunningGateway, gateway_config, serve_gateway

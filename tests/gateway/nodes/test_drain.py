@@ -14,8 +14,8 @@ from drivers.contract.events import SessionEnd
 from gateway.config import parse
 from gateway.errors import ConfigError, SessionElsewhere
 from gateway.gateway import Gateway
-from gateway.nodes.forwarded_requests import request_is_forwarded
 from gateway.observability.health import DRAINED
+from gateway.security.authentication import request_is_forwarded
 from gateway.security.redaction import Redactor
 from gateway.store.nodes import NodeRecord
 from gateway.store.schema import VERSION

@@ -9,8 +9,8 @@ from typing import Literal
 import pytest
 
 from gateway.errors import SessionElsewhere, ShuttingDown
-from gateway.nodes.forwarded_requests import request_is_forwarded
 from gateway.nodes.node_directory import LOOK_UP_PAUSE, LogTooNew, NodeDirectory, NodeUnknown
+from gateway.security.authentication import request_is_forwarded
 from gateway.store import schema
 from gateway.store.nodes import NodeRecord, NodeReport
 from tests.gateway.nodes.three_nodes import Clock

@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import Engine, event
 
 from gateway.errors import SessionElsewhere
-from gateway.nodes.forwarded_requests import request_is_forwarded
+from gateway.security.authentication import request_is_forwarded
 from gateway.store.leases import LeaseRepository
 from gateway.store.sessions import SessionRepository
 from tests.gateway.nodes.three_nodes import run_nodes, say

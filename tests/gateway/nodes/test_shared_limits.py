@@ -17,12 +17,12 @@ from sqlalchemy import Connection
 from gateway.config import LimitSettings, parse
 from gateway.errors import ConfigError, InvalidSettings, TooMany
 from gateway.gateway import Gateway
-from gateway.nodes.forwarded_requests import request_is_forwarded
 from gateway.nodes.shared_turns import SharedTurns
 from gateway.runs.admission_and_eviction import AdmissionControl
 from gateway.runs.idempotency import Idempotency, IdempotencyKey
 from gateway.runs.one_shot_tasks import Task
 from gateway.security.api_keys import default_api_keys
+from gateway.security.authentication import request_is_forwarded
 from gateway.security.encryption import SecretEncryption, encryption_key
 from gateway.security.redaction import Redactor
 from gateway.store import KeyRecord, KeyStored, RunRecord, SessionRecord, Store

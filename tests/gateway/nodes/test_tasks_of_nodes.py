@@ -7,9 +7,9 @@ from pathlib import Path
 
 from drivers.contract.events import SessionEnd
 from gateway.errors import SessionElsewhere
-from gateway.nodes.forwarded_requests import request_is_forwarded
 from gateway.runs.idempotency import IdempotencyKey
 from gateway.runs.one_shot_tasks import Task
+from gateway.security.authentication import request_is_forwarded
 from tests.gateway.nodes.three_nodes import ClusterNode, rest, run_nodes
 
 KEY = IdempotencyKey.of(None, "execute", "once", [])

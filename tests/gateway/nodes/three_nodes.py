@@ -15,9 +15,8 @@ from drivers.contract.messages import UserMessage
 from gateway.config import parse
 from gateway.events.turn_reader import Turn
 from gateway.gateway import Gateway
-from gateway.nodes.forwarded_requests import request_is_forwarded
 from gateway.nodes.node import Intervals, Node
-from gateway.security.authentication import ADMINISTRATOR, Caller
+from gateway.security.authentication import ADMINISTRATOR, Caller, request_is_forwarded
 from gateway.security.redaction import Redactor
 from gateway.sessions.session import Session, Submission
 from gateway.sessions.settings import SessionSettings

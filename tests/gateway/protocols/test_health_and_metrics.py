@@ -273,9 +273,14 @@ async def test_readyz_reports_not_ready_while_the_data_directory_is_not_writable
         leave_out("moves the data directory of one gateway")
     monkeypatch.setattr(health, "CACHE_SECONDS", 0.0)
     data_dir = portico.gateway.settings.data_dir
-    files = sorted(data_dir.iterdir())
+
+    def files() -> list[Path]:
+        # Which agents there are is stored in the background.
+        return sorted(file for file in data_dir.iterdir() if file.stem != "discovery")
+
+    before = files()
     assert (await portico.client.get("/readyz")).status_code == 200
-    assert sorted(data_dir.iterdir()) == files
+    assert files() == before
     data_dir.rename(data_dir.with_name("moved"))
     answer = await portico.client.get("/readyz")
     data_dir.with_name("moved").rename(data_dir)

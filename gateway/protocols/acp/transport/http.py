@@ -19,14 +19,13 @@ from starlette.responses import JSONResponse
 
 from gateway.errors import BadRequest, ClientError, NotFound, Unauthorized
 from gateway.gateway import Gateway
-from gateway.nodes.forwarded_requests import request_is_forwarded
 from gateway.protocols.acp.connection import checked_slash_commands
 from gateway.protocols.acp.transport.http_streams import HttpClient
 from gateway.protocols.acp.transport.messages import parse_message
 from gateway.protocols.authorization import authorization
 from gateway.protocols.forwarding.passed_on import is_forwarded
 from gateway.protocols.sse import event_stream
-from gateway.security.authentication import Caller
+from gateway.security.authentication import Caller, request_is_forwarded
 
 CONNECTION_ID_HEADER, SESSION_ID_HEADER = "acp-connection-id", "acp-session-id"
 NODE_SEPARATOR = "-"

@@ -16,14 +16,13 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from gateway.errors import GatewayError, Unauthorized
 from gateway.gateway import Gateway
-from gateway.nodes.forwarded_requests import request_is_forwarded
 from gateway.protocols.acp.connection import Connection, checked_slash_commands
 from gateway.protocols.acp.initialization import acp_command
 from gateway.protocols.acp.transport.messages import PARSE_ERROR, parse_message
 from gateway.protocols.acp.transport.websocket_frames import GOING_AWAY, Frames
 from gateway.protocols.forwarding.passed_on import is_forwarded
 from gateway.protocols.forwarding.wire import WHOLE_CONNECTION
-from gateway.security.authentication import Caller
+from gateway.security.authentication import Caller, request_is_forwarded
 from gateway.security.quotas import RequestQuotas
 
 BEARER = "bearer."

@@ -12,7 +12,7 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
-from gateway.protocols.acp.transport import http, websocket
+from gateway.protocols.acp.transport import http, websocket_frames
 from tests.daemon import KEY, RunningGateway, gateway_config, run_gateway
 from tests.gateway.protocols.acp.raw_connections import BEARER, INITIALIZE, STREAM, asked, initialized, rpc, socket_to
 from tests.named_keys import add_key, remove_key
@@ -79,7 +79,7 @@ async def named(portico: RunningGateway) -> str:
 async def test_idle_websocket_is_closed_after_its_key_is_removed(
     portico: RunningGateway, named: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(websocket, "KEY_CHECK_INTERVAL", 0.05)
+    monkeypatch.setattr(websocket_frames, "KEY_CHECK_INTERVAL", 0.05)
     async with socket_to(portico, key=named) as socket:
         assert "result" in await asked(socket, rpc("session/list", {}))
         await remove_key(portico.gateway, "laptop")
