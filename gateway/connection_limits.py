@@ -23,6 +23,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
@@ -34,6 +35,9 @@ from gateway.coalesced_writes import CoalescedWrites
 MAX_HEAD_BYTES = 64 * 1024
 """Size limit of a request line with its headers."""
 MAX_HEADERS = 100
+MAX_PIPELINED = 100
+"""Requests of one connection that wait for their responses. One of 18 bytes is held with all its objects, before its key is
+checked."""
 HEAD_SECONDS = 30.0
 """Time limit for receiving the request line and the headers: a connection without a request costs a file descriptor."""
 HTTP_CLOSE_DELAY = 2.0
@@ -47,6 +51,7 @@ CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 TOO_LARGE = f"the request line and the headers may have {MAX_HEAD_BYTES} bytes and {MAX_HEADERS} headers; send less"
 TOO_SLOW = f"the request line and the headers did not arrive within {HEAD_SECONDS:.0f} seconds"
+TOO_MANY = f"{MAX_PIPELINED} requests may wait for their responses on one connection; read the responses before you send more"
 INVALID = "the request is not valid HTTP"
 
 
@@ -54,8 +59,13 @@ class _HeadTooLarge(Exception):
     """Raised in the parser's callbacks; the parser stops."""
 
 
+class _TooManyRequests(Exception):
+    """Raised in the parser's callbacks; the parser stops."""
+
+
 class HeaderLimitProtocol(HttpToolsProtocol):
-    """Answers 431 to a request head that is too large and 408 to one that is too slow; these and 400 have JSON bodies.
+    """Answers 431 to a request head that is too large, 408 to one that is too slow, and 400 to what is not HTTP and to too many
+    requests that wait for their responses. The errors have JSON bodies.
 
     A client that has closed its side of the connection behind a request still gets the response. One that has closed the whole
     connection looks the same until it is sent something: in an event stream a comment, and before a response for which the
@@ -72,8 +82,8 @@ class HeaderLimitProtocol(HttpToolsProtocol):
         """Where the parser is. Between two requests it is in neither of them. Trailers are behind the body and in it."""
         self._progressed = False
         """Whether a head or some of a body was complete in what was received last."""
-        self._unanswered: list[Any] = []
-        """The cycles whose responses are not complete: pipelined requests wait for each other."""
+        self._unanswered = deque[Any]()
+        """The cycles whose responses are not complete, in order: pipelined requests wait for each other."""
         self._probe_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -153,10 +163,14 @@ class HeaderLimitProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._in_head, self._in_body, self._progressed = False, True, True
+        before = self.cycle
         super().on_headers_complete()
-        self._unanswered = [cycle for cycle in self._unanswered if not cycle.response_complete]
-        if self.cycle is not None and self.cycle not in self._unanswered and not self.cycle.response_complete:
+        while self._unanswered and self._unanswered[0].response_complete:
+            self._unanswered.popleft()
+        if self.cycle is not before:
             self._unanswered.append(self.cycle)
+        if len(self._unanswered) > MAX_PIPELINED:
+            raise _TooManyRequests
 
     def on_body(self, body: bytes) -> None:
         self._progressed = True
@@ -168,8 +182,10 @@ class HeaderLimitProtocol(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         """Called by uvicorn for every error of the parser, exceptions of the callbacks above included."""
-        too_large = self._head_bytes > MAX_HEAD_BYTES or len(self.headers or ()) > MAX_HEADERS
-        self._reject(*((431, TOO_LARGE) if too_large else (400, INVALID)))
+        if self._head_bytes > MAX_HEAD_BYTES or len(self.headers or ()) > MAX_HEADERS:
+            self._reject(431, TOO_LARGE)
+        else:
+            self._reject(400, TOO_MANY if len(self._unanswered) > MAX_PIPELINED else INVALID)
 
     def _watch(self) -> None:
         self._watched = True
@@ -228,7 +244,7 @@ class HeaderLimitProtocol(HttpToolsProtocol):
     def _disconnect(self) -> bool:
         """Have the applications of all unanswered requests see a disconnected client. Returns whether a response has begun."""
         unanswered = [cycle for cycle in self._unanswered if not cycle.response_complete]
-        self._unanswered = []
+        self._unanswered.clear()
         for cycle in unanswered:
             cycle.disconnected = True
             cycle.message_event.set()

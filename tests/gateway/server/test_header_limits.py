@@ -14,7 +14,7 @@ from gateway import connection_limits as limits
 from tests.daemon import KEY, Daemon, RunningGateway
 from tests.gateway.raw_http import connect, send_raw
 from tests.gateway.requests import create_session, wait_until
-from tests.gateway.server.asgi_server import Receive, Scope, Send, begin, body, serving
+from tests.gateway.server.asgi_server import Receive, Scope, Send, answer, begin, body, serving
 
 HEAD = b"GET /meta HTTP/1.1\r\nHost: localhost\r\n"
 
@@ -173,6 +173,46 @@ async def test_invalid_bytes_behind_pipelined_requests_end_the_first_one(begins:
         assert handled == ["/one"]
         writer.close()
         # Soon: nothing is read any more, so that the end of the client is not noticed.
+        await wait_until(lambda: server.connections[0].transport.get_extra_info("socket").fileno() < 0)
+
+
+async def test_only_so_many_requests_of_a_connection_wait_for_their_responses() -> None:
+    """uvicorn goes on reading after each response, however many requests wait."""
+    limit, pause = limits.MAX_PIPELINED, asyncio.Event()
+    ends, handled = list[str](), list[str]()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        handled.append(scope["path"])
+        if scope["path"] == "/wait":
+            await receive()
+            ends.append((await receive())["type"])
+            return
+        await pause.wait()
+        await answer(scope, receive, send)
+
+    def requests(count: int) -> bytes:
+        return b"".join(b"GET /%d HTTP/1.1\r\nHost: localhost\r\n\r\n" % n for n in range(count))
+
+    async with serving(app) as server:
+        reader, writer = await connect(server.url)
+        for _ in range(2):
+            handled.clear()
+            pause.clear()
+            writer.write(requests(limit))
+            await wait_until(lambda: bool(handled))
+            pause.set()
+            for n in range(limit):
+                assert (await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 60)).startswith(b"HTTP/1.1 200 ")
+                path = f"/{n}".encode()
+                assert await reader.readexactly(len(path)) == path
+            assert handled == [f"/{n}" for n in range(limit)]
+        handled.clear()
+        writer.write(b"GET /wait HTTP/1.1\r\nHost: localhost\r\n\r\n" + requests(limit))
+        got = await asyncio.wait_for(reader.read(), 60)
+        assert got.startswith(b"HTTP/1.1 400 ") and str(limit) in _text(got)
+        await wait_until(lambda: ends == ["http.disconnect"])
+        assert handled == ["/wait"]
+        writer.close()
         await wait_until(lambda: server.connections[0].transport.get_extra_info("socket").fileno() < 0)
 
 
