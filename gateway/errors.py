@@ -77,6 +77,18 @@ class ShuttingDown(GatewayError):
     status = 503
 
 
+class NoNode(GatewayError):
+    """Only other nodes have the agent, and none of them takes new work or can be reached. The same request may succeed soon."""
+
+    status = 503
+
+    def __init__(self, agent: str) -> None:
+        super().__init__(
+            f"agent {agent!r} is at other nodes only, and none of them takes new work or can be reached; "
+            "try again in some seconds"
+        )
+
+
 class AgentProblem(GatewayError):
     status = 503
 

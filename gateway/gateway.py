@@ -336,7 +336,10 @@ class Gateway:
         return self.authenticate(scope, authorization, token)
 
     def agent_elsewhere(self, name: str) -> SessionElsewhere | None:
-        """The error that passes a request for an agent on to a node that offers it; None if this one has it, or none does."""
+        """The error that passes a request for an agent on to a node that offers it; None if this one has it, or none does.
+
+        Raises NoNode.
+        """
         if self.node is None or self.agents.find(name) is not None:
             return None
         return self.node.directory.offered_elsewhere(name)

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from gateway.errors import ConfigError, GatewayError, SessionElsewhere, ShuttingDown, StoreUnavailable
+from gateway.errors import ConfigError, GatewayError, NoNode, SessionElsewhere, ShuttingDown, StoreUnavailable
 from gateway.security.authentication import request_is_forwarded
 from gateway.store import schema
 from gateway.store.nodes import NodeRecord, NodeReport
@@ -220,7 +220,7 @@ class NodeDirectory:
         """Raise SessionElsewhere unless this node is the one for a session or a task of this agent in this folder.
 
         `reads` is the least version of the store that its program must read. A request that was forwarded to this node belongs to
-        it, unless it is drained. With `again` the same is asked once more where this node is the one. Raises LogTooNew, and
+        it, unless it is drained. With `again` the same is asked once more where this node is the one. Raises LogTooNew; NoNode;
         ShuttingDown where this node takes no new work and no other offers the agent.
         """
         if request_is_forwarded.get() and not self.draining:
@@ -235,6 +235,7 @@ class NodeDirectory:
                 raise LogTooNew(log_id, reads)
             if self.draining:
                 raise ShuttingDown("this node takes no new work (it is drained), and no other node offers the agent; try again")
+            self._check_offered(agent)
             # What is wrong with the request is reported here.
             return
         if chosen != self.node or not again:
@@ -267,12 +268,23 @@ class NodeDirectory:
     def offered_elsewhere(self, agent: str) -> SessionElsewhere | None:
         """The error that passes a request on to a node that offers an agent; None if there is none, or this one does.
 
-        A request that was forwarded to this node is not forwarded again.
+        A request that was forwarded to this node is not forwarded again. Raises NoNode.
         """
-        chosen = None if request_is_forwarded.get() else self.choose(agent, None)
+        if request_is_forwarded.get():
+            return None
+        chosen = self.choose(agent, None)
+        if chosen is None:
+            self._check_offered(agent)
         if chosen is None or chosen == self.node:
             return None
         return SessionElsewhere(chosen, self._nodes[chosen].record.report.address)
+
+    def _check_offered(self, agent: str) -> None:
+        """Raise NoNode if other nodes have an agent, and all nodes that have it are silent, drained or cannot be reached."""
+        if any(agent in report.agents for report in self._candidates(0)):
+            return
+        if any(agent in node.record.report.agents for node_id, node in self._nodes.items() if node_id != self.node):
+            raise NoNode(agent)
 
     def _candidates(self, reads: int) -> list[NodeReport]:
         others = [

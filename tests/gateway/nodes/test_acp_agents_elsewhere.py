@@ -25,6 +25,14 @@ from tests.gateway.requests import wait_until
 
 Transport = Callable[[str, str, str], AbstractAsyncContextManager[Client]]
 HEADERS = {"Authorization": f"Bearer {KEY}"}
+INITIALIZE = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {"protocolVersion": 1}}
+MESSAGES = [{"role": "user", "content": "hello"}]
+REQUESTS_FOR_THE_AGENT: dict[str, dict[str, Any]] = {
+    "/acp/player": INITIALIZE,
+    "/v1/execute": {"driver": "player", "task": "hello"},
+    "/v1/chat/completions": {"model": "player", "messages": MESSAGES},
+}
+"""Bodies by path."""
 
 
 @pytest.fixture
@@ -185,14 +193,46 @@ async def test_a_revoked_key_ends_the_connection(nodes: dict[str, RunningGateway
 
 async def test_without_a_node_that_can_be_reached_the_client_is_told_to_come_again(tmp_path: Path, unused_address: str) -> None:
     async with run_nodes(tmp_path, "one", "two", two=unused_address) as nodes:
-        url = nodes["one"].url
-        with pytest.raises(InvalidStatus) as caught:
-            async with connect(f"ws{url[4:]}/acp/player", additional_headers=HEADERS, proxy=None):
-                pass
-        response = caught.value.response
-        assert response.status_code == 503 and response.headers["Retry-After"] == "10"
-        assert b"none of them can be reached; connect again in some seconds" in response.body
-        assert b"127.0.0.1" not in response.body
+        one = nodes["one"]
+        await node_of(nodes["one"]).beat()
+        # By then the node is known to be out of reach.
+        for _ in range(2):
+            status, retry_after, text = await refused_websocket(one.url)
+            assert (status, retry_after) == (503, "10")
+            assert "none of them takes new work or can be reached; try again in some seconds" in text
+            assert "127.0.0.1" not in text
+        for path, body in REQUESTS_FOR_THE_AGENT.items():
+            response = await one.client.post(path, json=body, headers=HEADERS)
+            assert (response.status_code, response.headers.get("Retry-After")) == (503, "10"), (path, response.text)
+            assert "none of them takes new work or can be reached" in response.text, path
+        unknown = await one.client.post("/acp/nobody", json=INITIALIZE, headers=HEADERS)
+        assert unknown.status_code == 400
+
+
+async def test_http_clients_are_told_at_their_first_request_too(tmp_path: Path, unused_address: str) -> None:
+    async with run_nodes(tmp_path, "one", "two", two=unused_address) as nodes:
+        for _ in range(2):
+            response = await nodes["one"].client.post("/acp/player", json=INITIALIZE, headers=HEADERS)
+            assert (response.status_code, response.headers["Retry-After"]) == (503, "10"), response.text
+
+
+async def test_an_agent_of_a_drained_node_only_is_not_unknown(nodes: dict[str, RunningGateway]) -> None:
+    one = nodes["one"]
+    await one.gateway.store.nodes.drain(node_of(nodes["two"]).id)
+    await node_of(one).beat()
+    for path, body in REQUESTS_FOR_THE_AGENT.items():
+        response = await one.client.post(path, json=body, headers=HEADERS)
+        assert (response.status_code, response.headers.get("Retry-After")) == (503, "10"), (path, response.text)
+    assert (await refused_websocket(one.url))[:2] == (503, "10")
+
+
+async def refused_websocket(url: str) -> tuple[int, str, str]:
+    """Connect an ACP client in vain: the status, Retry-After and body of the response."""
+    with pytest.raises(InvalidStatus) as caught:
+        async with connect(f"ws{url[4:]}/acp/player", additional_headers=HEADERS, proxy=None):
+            pass
+    response = caught.value.response
+    return response.status_code, response.headers["Retry-After"], bytes(response.body).decode()
 
 
 @pytest.mark.parametrize("transport", [on_websocket, on_http])

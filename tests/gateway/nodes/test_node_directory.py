@@ -8,7 +8,7 @@ from typing import Literal
 
 import pytest
 
-from gateway.errors import SessionElsewhere, ShuttingDown
+from gateway.errors import NoNode, SessionElsewhere, ShuttingDown
 from gateway.nodes.node_directory import LOOK_UP_PAUSE, LogTooNew, NodeDirectory, NodeUnknown
 from gateway.security.authentication import request_is_forwarded
 from gateway.store import schema
@@ -154,6 +154,36 @@ async def test_a_request_is_passed_on_once() -> None:
         request_is_forwarded.reset(token)
     await nodes.place("unknown agent", None)
     assert isinstance(await nodes.elsewhere("gone", "sess_1"), NodeUnknown)
+
+
+@pytest.mark.parametrize("why", ["unreachable", "silent", "draining"])
+async def test_an_agent_of_nodes_that_take_nothing_new_is_not_unknown(why: str) -> None:
+    own, there = report("a"), report("b", agents=("echo", "claude"))
+    nodes = directory(own, record(there))
+    elsewhere = nodes.offered_elsewhere("claude")
+    assert elsewhere is not None and elsewhere.node_id == "b"
+    if why == "unreachable":
+        nodes.unreachable("b")
+    else:
+        nodes.update([record(own), record(there, "draining") if why == "draining" else record(there, silent_for=11.0)])
+    with pytest.raises(NoNode, match="'claude' is at other nodes only, and none of them takes new work"):
+        nodes.offered_elsewhere("claude")
+    with pytest.raises(NoNode):
+        await nodes.place("claude", None)
+    assert nodes.offered_elsewhere("echo") is None and nodes.offered_elsewhere("nobody") is None
+    await nodes.place("echo", None)
+    await nodes.place("nobody", None)
+    token = request_is_forwarded.set(True)
+    try:
+        assert nodes.offered_elsewhere("claude") is None
+        await nodes.place("claude", None)
+    finally:
+        request_is_forwarded.reset(token)
+
+
+async def test_an_agent_that_a_node_has_in_another_folder_is_not_out_of_reach() -> None:
+    nodes = directory(report("a"), record(report("b", agents=("claude",), folders=("/work",))))
+    await nodes.place("claude", "/elsewhere")
 
 
 async def test_a_drained_node_without_others_refuses_new_work() -> None:

@@ -10,7 +10,7 @@ from starlette.websockets import WebSocketDisconnect
 from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import WebSocketException
 
-from gateway.errors import GatewayError, Unauthorized
+from gateway.errors import NoNode, Unauthorized
 from gateway.gateway import Gateway
 from gateway.protocols.acp.node_socket import NodeUnreachable, open_node_socket
 from gateway.protocols.acp.rpc import RpcError
@@ -20,12 +20,6 @@ from gateway.security.authentication import Caller
 
 MAX_ATTEMPTS = 3
 """Nodes that are tried one after the other."""
-
-
-class NoNode(GatewayError):
-    """No node that offers the agent can be reached."""
-
-    status = 503
 
 
 async def connect(gateway: Gateway, agent: str, caller: Caller, parameters: Mapping[str, str]) -> tuple[str, ClientConnection]:
@@ -45,7 +39,7 @@ async def connect(gateway: Gateway, agent: str, caller: Caller, parameters: Mapp
         except RpcError:
             # The log has the reason.
             break
-    raise NoNode(f"agent {agent!r} is at other nodes only, and none of them can be reached; connect again in some seconds")
+    raise NoNode(agent)
 
 
 async def pass_on(gateway: Gateway, client: Frames, node_id: str, node: ClientConnection) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 from starlette.responses import JSONResponse
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from gateway.errors import GatewayError, Unauthorized
+from gateway.errors import GatewayError, NoNode, Unauthorized
 from gateway.gateway import Gateway
 from gateway.protocols.acp.connection import Connection, checked_slash_commands
 from gateway.protocols.acp.initialization import acp_command
@@ -51,6 +51,8 @@ class WebSockets:
                 self._gateway.agents.get(agent)
             checked_slash_commands(socket.query_params.get("slash_commands"))
             quotas = RequestQuotas(self._gateway.quotas, caller.name, forwarded=is_forwarded(socket.scope))
+        except NoNode as error:
+            return await _deny_for_now(socket, error)
         except GatewayError as error:
             return await socket.send_denial_response(JSONResponse({"error": str(error)}, error.status))
         # Only named keys can be revoked while the daemon runs. The node to which a client is connected checks its key.
@@ -72,8 +74,8 @@ class WebSockets:
 
         try:
             node_id, node = await passed_on_websocket.connect(self._gateway, agent, caller, socket.query_params)
-        except GatewayError as error:
-            return await socket.send_denial_response(JSONResponse({"error": str(error)}, error.status, {"Retry-After": "10"}))
+        except NoNode as error:
+            return await _deny_for_now(socket, error)
         try:
             await socket.accept(subprotocol, headers=[(b"acp-connection-id", uuid.uuid4().hex.encode())])
             self._open.add(socket)
@@ -124,6 +126,10 @@ class WebSockets:
         for socket in list(self._open):
             with suppress(RuntimeError, WebSocketDisconnect):
                 await socket.close(GOING_AWAY, "the gateway was shut down")
+
+
+async def _deny_for_now(socket: WebSocket, error: NoNode) -> None:
+    await socket.send_denial_response(JSONResponse({"error": str(error)}, error.status, {"Retry-After": "10"}))
 
 
 def _messages(frame: Any) -> Iterator[Any]:
