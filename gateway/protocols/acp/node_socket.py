@@ -12,6 +12,7 @@ from websockets.exceptions import InvalidStatus, WebSocketException
 from gateway.errors import SessionElsewhere
 from gateway.gateway import Gateway
 from gateway.protocols.acp.rpc import INTERNAL_ERROR, RpcError
+from gateway.protocols.forwarding.node_connection import notice_silence
 from gateway.protocols.forwarding.wire import CALLER, PROOF, SIGNATURE
 from gateway.security.authentication import Caller
 
@@ -47,6 +48,8 @@ async def open_node_socket(
             user_agent_header=None,
             open_timeout=OPEN_TIMEOUT,
             close_timeout=1,
+            # Pongs are behind the messages that a slow client has not read yet.
+            ping_interval=None,
         )
     except InvalidStatus as error:
         log.error("the node %s refuses the connection for ACP: status %s", node.node_id, error.response.status_code)
@@ -56,6 +59,7 @@ async def open_node_socket(
         if gateway.node is not None:
             gateway.node.directory.unreachable(node.node_id)
         raise NodeUnreachable(INTERNAL_ERROR, GONE) from None
+    notice_silence(socket.transport)
     proof = "" if socket.response is None else socket.response.headers.get(PROOF.decode(), "")
     if not keys.is_proof(signed, 101, proof):
         await socket.close()

@@ -34,6 +34,14 @@ _SILENCE = [
 of what was sent: the last option is for that, in milliseconds."""
 
 
+def notice_silence(transport: asyncio.BaseTransport) -> None:
+    """Have the system close a TCP connection once the machine at its other end is gone."""
+    connected: socket.socket = transport.get_extra_info("socket")
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in _SILENCE:
+        connected.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
 class NodeBroken(Exception):
     """The connection to the other node has ended. It may have begun to handle the request."""
 
@@ -94,10 +102,7 @@ class NodeConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        made: socket.socket = transport.get_extra_info("socket")
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for option, value in _SILENCE:
-            made.setsockopt(socket.IPPROTO_TCP, option, value)
+        notice_silence(transport)
 
     def data_received(self, data: bytes) -> None:
         if self._response is not None:

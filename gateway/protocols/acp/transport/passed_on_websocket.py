@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Mapping
-from typing import Any
+import logging
+from collections.abc import Mapping
 
 from starlette.websockets import WebSocketDisconnect
 from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import WebSocketException
+from websockets.frames import CloseCode
 
 from gateway.errors import NoNode, Unauthorized
 from gateway.gateway import Gateway
@@ -18,8 +19,14 @@ from gateway.protocols.acp.transport.websocket_frames import GOING_AWAY, Frames
 from gateway.protocols.forwarding.wire import WHOLE_CONNECTION
 from gateway.security.authentication import Caller
 
+log = logging.getLogger(__name__)
+
 MAX_ATTEMPTS = 3
 """Nodes that are tried one after the other."""
+LAST_FRAMES_TIMEOUT = 5.0
+"""Seconds for a client to receive what its node had sent before it closed the connection."""
+ABOUT_FRAMES = {CloseCode.UNSUPPORTED_DATA, CloseCode.INVALID_DATA, CloseCode.POLICY_VIOLATION, CloseCode.MESSAGE_TOO_BIG}
+"""Close codes that say what is wrong with a frame of the client."""
 
 
 async def connect(gateway: Gateway, agent: str, caller: Caller, parameters: Mapping[str, str]) -> tuple[str, ClientConnection]:
@@ -51,16 +58,38 @@ async def pass_on(gateway: Gateway, client: Frames, node_id: str, node: ClientCo
             lost.set()
 
     gateway.on_node_lost.append(node_lost)
-    ends: list[Coroutine[Any, Any, object]] = [_to_node(client, node), _to_client(client, node), lost.wait()]
-    tasks = [asyncio.create_task(end) for end in ends]
+    if gateway.node is not None and not gateway.node.directory.lives(node_id):
+        # It was lost while it was connected to.
+        lost.set()
+    to_node, to_client = asyncio.create_task(_to_node(client, node)), asyncio.create_task(_to_client(client, node))
+    gone = asyncio.create_task(lost.wait())
     try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((to_node, to_client, gone), return_when=asyncio.FIRST_COMPLETED)
+        if _ended(to_node) and node.close_code is not None:
+            # What the node has sent before it has closed is passed on.
+            await asyncio.wait((to_client, gone), timeout=LAST_FRAMES_TIMEOUT, return_when=asyncio.FIRST_COMPLETED)
     finally:
         gateway.on_node_lost.remove(node_lost)
-        for task in tasks:
+        for task in (to_node, to_client, gone):
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-    await client.close(GOING_AWAY, "the node of this connection has ended; connect again")
+        for result in await asyncio.gather(to_node, to_client, gone, return_exceptions=True):
+            if isinstance(result, Exception):
+                log.error("an ACP connection that the node %s had has failed", node_id, exc_info=result)
+    await client.close(*_close_of(node_id, node))
+
+
+def _ended(task: asyncio.Task[None]) -> bool:
+    return task.done() and not task.cancelled() and task.exception() is None
+
+
+def _close_of(node_id: str, node: ClientConnection) -> tuple[int, str]:
+    """The code and the reason with which the client is disconnected."""
+    code, reason = node.close_code, node.close_reason or ""
+    if code is not None and code not in (CloseCode.NORMAL_CLOSURE, CloseCode.GOING_AWAY):
+        log.warning("the node %s has closed an ACP connection: code %d %s", node_id, code, reason)
+    if code is not None and (code in ABOUT_FRAMES or 3000 <= code < 5000):
+        return code, reason
+    return GOING_AWAY, "the node of this connection has ended; connect again"
 
 
 async def _to_node(client: Frames, node: ClientConnection) -> None:
