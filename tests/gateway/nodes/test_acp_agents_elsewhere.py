@@ -16,6 +16,8 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from gateway.config import parse
 from gateway.gateway import Gateway
 from gateway.nodes.node import Node
+from gateway.protocols.acp.node_socket import open_node_socket
+from gateway.security.authentication import Caller
 from gateway.security.redaction import Redactor
 from tests.daemon import KEY, SCENARIOS, RunningGateway, address_of, bound_socket, serve_gateway
 from tests.gateway.nodes.two_nodes import node_config
@@ -233,6 +235,20 @@ async def refused_websocket(url: str) -> tuple[int, str, str]:
             pass
     response = caught.value.response
     return response.status_code, response.headers["Retry-After"], bytes(response.body).decode()
+
+
+async def test_a_node_is_not_pinged_behind_what_a_slow_client_has_not_read(nodes: dict[str, RunningGateway]) -> None:
+    """The system notices a machine that is gone."""
+    one = nodes["one"].gateway
+    elsewhere = one.agent_elsewhere("player")
+    assert elsewhere is not None
+    opened = await open_node_socket(one, elsewhere, "player", Caller(None, all_sessions=True), {})
+    try:
+        assert opened.ping_interval is None
+        connected = opened.transport.get_extra_info("socket")
+        assert connected.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+    finally:
+        await opened.close()
 
 
 @pytest.mark.parametrize("transport", [on_websocket, on_http])
