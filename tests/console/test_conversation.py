@@ -148,6 +148,24 @@ def test_edit_and_resend_is_a_new_session(windows: Windows, daemon: ConsoleDaemo
     assert sent_prompts(page) == ["first", "second"]
 
 
+def test_the_field_of_an_edited_message_has_the_cursor_when_it_appears(windows: Windows, daemon: ConsoleDaemon) -> None:
+    """Else the text of a user who selects all and types at once is put after the old one."""
+    session = daemon.new_session([{"text": "One to {prompt}"}])
+    daemon.send(session, "first")
+    page = open_conversation(windows, session)
+    edit = page.get_by_role("button", name="Edit and resend")
+    cursor = edit.evaluate(
+        """button => new Promise((resolve) => {
+            new MutationObserver(() => {
+                const field = document.querySelector(".talk-prompt.editing textarea");
+                if (field) resolve(document.activeElement === field ? field.selectionStart : null);
+            }).observe(document.body, { childList: true, subtree: true });
+            button.click();
+        })"""
+    )
+    assert cursor == len("first")
+
+
 def test_regenerate_the_first_answer_and_fork(windows: Windows, daemon: ConsoleDaemon) -> None:
     session = daemon.new_session([{"text": "Answer {turn} to {prompt}"}])
     daemon.send(session, "hello")

@@ -2,7 +2,7 @@
 import { ApiError, api, signInToken, unauthorized } from "./api.js";
 import { forgetDrafts } from "./composer/drafts.js";
 import { forgetStored, observable, useObservable } from "./observable.js";
-import { html, useEffect, useRef, useState } from "./preact.js";
+import { html, useEffect, useLayoutEffect, useRef, useState } from "./preact.js";
 import { Button, Icon } from "./ui/index.js";
 
 /**
@@ -123,7 +123,7 @@ function KeyForm() {
   const [error, setError] = useState(problem.value);
   const field = useRef(null);
   useEffect(() => problem.subscribe(setError), []);
-  useEffect(() => field.current?.focus(), []);
+  useLayoutEffect(() => field.current?.focus(), []);
   const submit = async (event) => {
     event.preventDefault();
     if (!key.trim()) {

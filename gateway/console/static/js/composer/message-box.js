@@ -61,7 +61,7 @@ export function MessageBox({
     area.style.height = `${area.scrollHeight + 2}px`;
     around.style.minHeight = "";
   }, [draft.text]);
-  useEffect(() => {
+  useLayoutEffect(() => {
     if (autoFocus && !touch.matches) field.current.focus();
   }, []);
 

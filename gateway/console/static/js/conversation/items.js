@@ -1,6 +1,6 @@
 /** The items of a conversation as rows. */
 
-import { html, useEffect, useRef, useState } from "../preact.js";
+import { html, useLayoutEffect, useRef, useState } from "../preact.js";
 import { Link } from "../router.js";
 import { Button, CopyButton, Icon, IconButton } from "../ui/index.js";
 import { adviceOf } from "./error-advice.js";
@@ -40,7 +40,8 @@ function EditPrompt({ item, close, send }) {
   const [text, setText] = useState(item.text ?? "");
   const [busy, setBusy] = useState(false);
   const field = useRef(null);
-  useEffect(() => {
+  // With the field, not after the next frame: what is selected or typed before that would be kept beside the new text.
+  useLayoutEffect(() => {
     field.current.focus();
     field.current.setSelectionRange(text.length, text.length);
   }, []);
