@@ -173,7 +173,9 @@ class Bench:
         return agent_on_stdio(self.command, env or self.env, self.work, log)
 
     def last_request(self) -> Json:
-        return next((request.body for request in reversed(self.model.requests) if request.scenario != "e401"), {})
+        """The body of the newest request of a turn; that for a session's title, which claude sends at any time, has no tools."""
+        turns = (r.body for r in reversed(self.model.requests) if r.scenario != "e401" and r.body.get("tools"))
+        return next(turns, {})
 
 
 class Script:
