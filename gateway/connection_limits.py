@@ -7,7 +7,7 @@ version. Used of uvicorn:
 * `uvicorn.protocols.http.httptools_impl.HttpToolsProtocol`, the base class of `HeaderLimitProtocol`: uvicorn limits the request
   head for its h11 parser only (`h11_max_incomplete_event_size`). Overridden: `connection_made`, `connection_lost`,
   `data_received`, `on_message_begin`, `on_url`, `on_header`, `on_headers_complete`, `on_body`, `on_message_complete`,
-  `send_400_response`, and `handle_websocket_upgrade`, which gives the WebSocket's protocol the `transport`. Read: `transport`,
+  `on_response_complete`, `send_400_response`, and `handle_websocket_upgrade`, which gives the WebSocket's protocol the `transport`. Read: `transport`,
   `loop`, `headers`, `cycle` with its `response_started` and `response_complete`, `timeout_keep_alive`; called:
   `timeout_keep_alive_handler`; set: `timeout_keep_alive_task`, and of a cycle `disconnected`, `message_event` and
   `waiting_for_100_continue`. `STATUS_LINE` of the same module gives the first line of an error response. asyncio closes a
@@ -179,6 +179,11 @@ class HeaderLimitProtocol(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         self._in_body, self._progressed = False, True
         super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        # At once, and not after what is done at the end of a request: writing its line to the access log takes 0.25 ms (2026-11-26).
+        self._writes.flush()
+        super().on_response_complete()
 
     def send_400_response(self, msg: str) -> None:
         """Called by uvicorn for every error of the parser, exceptions of the callbacks above included."""

@@ -57,6 +57,21 @@ async def test_the_head_and_the_first_event_are_one_write_and_so_are_the_last_ev
         writer.close()
 
 
+async def test_a_complete_response_is_sent_before_its_application_ends() -> None:
+    written = list[bytes]()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await answer(scope, receive, send)
+        written.extend(server.writes)
+
+    async with serving(app) as server:
+        reader, writer = await connect(server.url)
+        writer.write(GET)
+        got = await reader.readuntil(b"\r\n\r\n/")
+        assert written == server.writes == [got], "one write, before what the access log does at the end"
+        writer.close()
+
+
 async def test_events_of_different_steps_are_sent_each_at_once() -> None:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await begin(send)

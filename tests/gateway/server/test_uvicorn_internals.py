@@ -66,6 +66,7 @@ def test_only_tested_minor_versions_are_admitted(package: str) -> None:
         (HttpToolsProtocol.on_headers_complete, ["self"]),
         (HttpToolsProtocol.on_body, ["self", "body"]),
         (HttpToolsProtocol.on_message_complete, ["self"]),
+        (HttpToolsProtocol.on_response_complete, ["self"]),
         (HttpToolsProtocol.timeout_keep_alive_handler, ["self"]),
         (HttpToolsProtocol.send_400_response, ["self", "msg"]),
         (WebSocketsSansIOProtocol.keepalive_timeout, ["self"]),
