@@ -7,12 +7,12 @@ version. Used of uvicorn:
 * `uvicorn.protocols.http.httptools_impl.HttpToolsProtocol`, the base class of `HeaderLimitProtocol`: uvicorn limits the request
   head for its h11 parser only (`h11_max_incomplete_event_size`). Overridden: `connection_made`, `connection_lost`,
   `data_received`, `on_message_begin`, `on_url`, `on_header`, `on_headers_complete`, `on_body`, `on_message_complete`,
-  `on_response_complete`, `send_400_response`, and `handle_websocket_upgrade`, which gives the WebSocket's protocol the `transport`. Read: `transport`,
-  `loop`, `headers`, `cycle` with its `response_started` and `response_complete`, `timeout_keep_alive`; called:
-  `timeout_keep_alive_handler`; set: `timeout_keep_alive_task`, and of a cycle `disconnected`, `message_event` and
-  `waiting_for_100_continue`. `STATUS_LINE` of the same module gives the first line of an error response. asyncio closes a
-  connection whose client has closed its side, which uvicorn takes for a client that is gone: overridden `eof_received`; read
-  `scope` and of the cycle `scope`, `more_body` and `chunked_encoding`; set its `keep_alive`.
+  `on_response_complete`, `send_400_response`, and `handle_websocket_upgrade`, which gives the WebSocket's protocol the
+  `transport`. Read: `transport`, `loop`, `headers`, `cycle` with its `response_started` and `response_complete`,
+  `timeout_keep_alive`; called: `timeout_keep_alive_handler`; set: `timeout_keep_alive_task`, and of a cycle `disconnected`,
+  `message_event` and `waiting_for_100_continue`. `STATUS_LINE` of the same module gives the first line of an error response. asyncio closes a
+  connection whose client has closed its side, which uvicorn takes for a client that is gone: overridden `eof_received`; set
+  `scope["extensions"]`; read of the cycle `scope`, `more_body` and `chunked_encoding`; set its `keep_alive`.
 
 Used of httptools: an exception that a callback of `HttpRequestParser` raises becomes an `HttpParserError`, which uvicorn answers
 with `send_400_response`.
@@ -35,6 +35,10 @@ from gateway.coalesced_writes import CoalescedWrites
 MAX_HEAD_BYTES = 64 * 1024
 """Size limit of a request line with its headers."""
 MAX_HEADERS = 100
+NODE_SIGNATURE = b"portico-node"
+"""The first header of a request that another node forwards, which adds some to those of its client."""
+NODE_HEADERS, NODE_HEAD_BYTES = 4, 4096
+"""What such a request may have more."""
 MAX_PIPELINED = 100
 """Requests of one connection that wait for their responses. One of 18 bytes is held with all its objects, before its key is
 checked."""
@@ -52,6 +56,9 @@ CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 TOO_LARGE = f"the request line and the headers may have {MAX_HEAD_BYTES} bytes and {MAX_HEADERS} headers; send less"
 TOO_SLOW = f"the request line and the headers did not arrive within {HEAD_SECONDS:.0f} seconds"
 TOO_MANY = f"{MAX_PIPELINED} requests may wait for their responses on one connection; read the responses before you send more"
+UPGRADE_TOO_EARLY = (
+    "a WebSocket may begin once the requests before it on its connection have their responses; use another connection"
+)
 INVALID = "the request is not valid HTTP"
 
 
@@ -61,6 +68,17 @@ class _HeadTooLarge(Exception):
 
 class _TooManyRequests(Exception):
     """Raised in the parser's callbacks; the parser stops."""
+
+
+class _Watch:
+    """The function WATCH_DISCONNECT of one request."""
+
+    def __init__(self, protocol: HeaderLimitProtocol) -> None:
+        self._protocol, self.called = protocol, False
+
+    def __call__(self) -> None:
+        self.called = True
+        self._protocol.close_if_gone()
 
 
 class HeaderLimitProtocol(HttpToolsProtocol):
@@ -77,7 +95,8 @@ class HeaderLimitProtocol(HttpToolsProtocol):
         super().__init__(*args, **kwargs)
         self._head_bytes = self._unparsed_bytes = 0
         self._head_timer: asyncio.TimerHandle | None = None
-        self._rejected = self._half_closed = self._watched = False
+        self._max_head_bytes, self._max_headers = MAX_HEAD_BYTES, MAX_HEADERS
+        self._rejected = self._half_closed = False
         self._in_head = self._in_body = False
         """Where the parser is. Between two requests it is in neither of them. Trailers are behind the body and in it."""
         self._progressed = False
@@ -106,7 +125,7 @@ class HeaderLimitProtocol(HttpToolsProtocol):
         self._writes.flush()
         if self._rejected or self._awaits_head() or request is None or request.more_body:
             return None
-        if CLOSE_AT_EOF in request.scope["extensions"] or (self._watched and not self._can_probe()):
+        if CLOSE_AT_EOF in request.scope["extensions"] or self._cannot_notice():
             return None
         self._half_closed = True
         request.keep_alive = False
@@ -137,6 +156,9 @@ class HeaderLimitProtocol(HttpToolsProtocol):
         self._start_head_timer()
 
     def handle_websocket_upgrade(self) -> None:
+        if self._answering() is not None:
+            # uvicorn would give the connection to the WebSocket at once, and the responses would come between its frames.
+            return self._reject(400, UPGRADE_TOO_EARLY)
         # WebSockets join their own frames.
         self.transport = self._writes.direct
         super().handle_websocket_upgrade()
@@ -144,9 +166,9 @@ class HeaderLimitProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._head_bytes = 0
-        self._watched = False
+        self._max_head_bytes, self._max_headers = MAX_HEAD_BYTES, MAX_HEADERS
         self._in_head = True
-        self.scope["extensions"] = {WATCH_DISCONNECT: self._watch}  # type: ignore[dict-item]
+        self.scope["extensions"] = {WATCH_DISCONNECT: _Watch(self)}  # type: ignore[dict-item]
 
     def on_url(self, url: bytes) -> None:
         self._count(len(url))
@@ -158,7 +180,9 @@ class HeaderLimitProtocol(HttpToolsProtocol):
             # A trailer, which would be one of the headers of a request that is being handled.
             return
         super().on_header(name, value)
-        if len(self.headers) > MAX_HEADERS:
+        if name == NODE_SIGNATURE:
+            self._max_head_bytes, self._max_headers = MAX_HEAD_BYTES + NODE_HEAD_BYTES, MAX_HEADERS + NODE_HEADERS
+        if len(self.headers) > self._max_headers:
             raise _HeadTooLarge
 
     def on_headers_complete(self) -> None:
@@ -181,43 +205,50 @@ class HeaderLimitProtocol(HttpToolsProtocol):
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
-        # At once, and not after what is done at the end of a request: writing its line to the access log takes 0.25 ms (2026-11-26).
+        # Not after what is done at the end of a request: its line of the access log takes 0.25 ms (2026-11-26).
         self._writes.flush()
         super().on_response_complete()
 
     def send_400_response(self, msg: str) -> None:
         """Called by uvicorn for every error of the parser, exceptions of the callbacks above included."""
-        if self._head_bytes > MAX_HEAD_BYTES or len(self.headers or ()) > MAX_HEADERS:
+        if self._head_bytes > self._max_head_bytes or len(self.headers or ()) > self._max_headers:
             self._reject(431, TOO_LARGE)
         else:
             self._reject(400, TOO_MANY if len(self._unanswered) > MAX_PIPELINED else INVALID)
 
-    def _watch(self) -> None:
-        self._watched = True
-        if self._half_closed and not self._can_probe():
+    def close_if_gone(self) -> None:
+        """A request waits for its client to disconnect: close the connection if the client has, and it could not be noticed."""
+        if self._half_closed and self._cannot_notice():
             self.transport.close()
 
-    def _can_probe(self) -> bool:
-        return self.cycle.response_started or self.scope["http_version"] == "1.1"
+    def _answering(self) -> Any:
+        """The cycle whose response is the next one; None if there is none."""
+        return next((cycle for cycle in self._unanswered if not cycle.response_complete), None)
+
+    def _cannot_notice(self) -> bool:
+        """Whether a request waits for its client to disconnect, and nothing can be sent to find out whether that is gone."""
+        cycle = self._answering()
+        return cycle is not None and _is_watched(cycle) and not _can_probe(cycle)
 
     def _probe(self, delays: Iterator[float]) -> None:
         """Send the client something, to which the system of one that is gone responds with a reset."""
-        if self.cycle.response_complete or self.transport.is_closing():
+        cycle = self._answering()
+        if cycle is None or self.transport.is_closing():
             return
         if self.transport.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
             # asyncio reads no more, so that it would be notified at the next write only.
             return self.transport.abort()
-        if self.cycle.response_started:
+        if cycle.response_started:
             # Other responses are written as fast as the client reads.
-            if self.cycle.chunked_encoding and EVENT_STREAM in self.cycle.scope["extensions"]:
+            if cycle.chunked_encoding and EVENT_STREAM in cycle.scope["extensions"]:
                 self.transport.write(EVENT_STREAM_COMMENT)
-        elif self._watched:
+        elif _is_watched(cycle):
             self.transport.write(CONTINUE)
         self._probe_timer = self.loop.call_later(next(delays, PROBE_INTERVAL), self._probe, delays)
 
     def _count(self, size: int) -> None:
         self._head_bytes += size
-        if self._head_bytes > MAX_HEAD_BYTES:
+        if self._head_bytes > self._max_head_bytes:
             raise _HeadTooLarge
 
     def _awaits_head(self) -> bool:
@@ -256,3 +287,11 @@ class HeaderLimitProtocol(HttpToolsProtocol):
             # The application may still read, and nothing can be written behind the end of this side.
             cycle.waiting_for_100_continue = False
         return any(cycle.response_started for cycle in unanswered)
+
+
+def _is_watched(cycle: Any) -> bool:
+    return bool(cycle.scope["extensions"][WATCH_DISCONNECT].called)
+
+
+def _can_probe(cycle: Any) -> bool:
+    return bool(cycle.response_started or cycle.scope["http_version"] == "1.1")

@@ -25,6 +25,8 @@ log = logging.getLogger(__name__)
 Outcome = Literal["answered", "moved", "unreachable", "refused", "broken", "disconnected", "ended"]
 """`moved` and `unreachable` have begun nothing: the request may be handled anew. All others have responded."""
 
+END_OF_EVENT = (b"\n\n", b"\r\n\r\n")
+"""What the bytes of an event stream end with where no event is incomplete."""
 _NOT_FORWARDED = frozenset(
     {
         # Of one connection (RFC 9110, 7.6.1), or set anew.
@@ -126,11 +128,11 @@ class ForwardedResponse:
     async def _relay_body(self, response: NodeResponse) -> bytes:
         """Send the response but for its last bytes, which are returned."""
         headers = [header for header in response.headers if header[0] not in _NOT_RELAYED]
-        if any(name == b"content-type" and value.startswith(b"text/event-stream") for name, value in headers):
-            self._scope.setdefault("extensions", {})[EVENT_STREAM] = {}
+        events = any(name == b"content-type" and value.startswith(b"text/event-stream") for name, value in headers)
+        self._note_end_of_event(events)
         is_stream = all(name != b"content-length" for name, _ in headers)
         check = self._passed_on.check if is_stream else None
-        self._begun = True
+        self._begun, tail = True, b""
         await self._send({"type": "http.response.start", "status": response.status, "headers": headers})
         with suppress(Unauthorized):
             while chunk := await response.read():
@@ -140,8 +142,19 @@ class ForwardedResponse:
                     self._complete = True
                     return chunk
                 await self._send({"type": "http.response.body", "body": chunk, "more_body": True})
+                if events:
+                    tail = (tail + chunk[-4:])[-4:]
+                    self._note_end_of_event(tail.endswith(END_OF_EVENT))
         self._complete = True
         return b""
+
+    def _note_end_of_event(self, ended: bool) -> None:
+        """Have the server send comments to a client that may be gone only where no event is incomplete."""
+        extensions = self._scope.setdefault("extensions", {})
+        if ended:
+            extensions[EVENT_STREAM] = {}
+        else:
+            extensions.pop(EVENT_STREAM, None)
 
     async def _refuse(self, problem: str) -> Outcome:
         log.error("the answer of the node %s to a forwarded request is refused: %s", self._node, problem)
@@ -180,8 +193,9 @@ def _unproven(keys: NodeKeys, signed: SentSignature, response: NodeResponse) -> 
 
 def _request_headers(given: Iterable[tuple[bytes, bytes]], signed: SentSignature) -> list[tuple[bytes, bytes]]:
     named = {name.strip().lower() for key, value in given if key == b"connection" for name in value.split(b",")}
-    headers = [header for header in given if header[0] not in _NOT_FORWARDED and header[0] not in named]
-    headers += [(SIGNATURE, signed.signature.encode()), (CALLER, signed.caller.encode())]
+    # First: the other node admits more headers for it (`NODE_HEADERS`).
+    headers = [(SIGNATURE, signed.signature.encode()), (CALLER, signed.caller.encode())]
+    headers += [header for header in given if header[0] not in _NOT_FORWARDED and header[0] not in named]
     if (current := request_id.get()) is not None:
         headers.append((b"x-request-id", current.encode()))
     return headers

@@ -112,8 +112,9 @@ class NodeClient:
 
     def _lost(self, address: str, connection: NodeConnection) -> None:
         self._all.discard(connection)
-        if connection in self._idle[address]:
-            self._idle[address].remove(connection)
+        idle = self._idle.get(address, [])
+        if connection in idle:
+            idle.remove(connection)
 
     async def close(self) -> None:
         """Close all connections. Takes at most CONNECT_TIMEOUT, for those that are just made."""

@@ -53,6 +53,7 @@ class NodeConnection(asyncio.Protocol):
         self._on_lost = on_lost
         self._transport: asyncio.Transport | None = None
         self._response: NodeResponse | None = None
+        self._may_be_unsent = False
         self.idle_since = 0.0
         """The time of the event loop at which the last response was complete."""
 
@@ -67,6 +68,8 @@ class NodeConnection(asyncio.Protocol):
         if transport is None or not self.usable:
             raise NodeBroken("the connection is not usable")
         response = self._response = NodeResponse(transport, has_body=method != "HEAD")
+        # Of a TLS connection, asyncio does not tell how much is not sent.
+        self._may_be_unsent = len(body) > SENT_AT_ONCE and transport.get_extra_info("sslcontext") is not None
         lines = [b"%b %b HTTP/1.1" % (method.encode("latin-1"), target), *(b"%b: %b" % header for header in headers)]
         head = b"%b\r\nContent-Length: %d\r\n\r\n" % (b"\r\n".join(lines), len(body))
         if len(body) <= SENT_AT_ONCE:
@@ -84,7 +87,7 @@ class NodeConnection(asyncio.Protocol):
         response, self._response = self._response, None
         if self._transport is None:
             return False
-        unsent = self._transport.get_write_buffer_size()
+        unsent = self._may_be_unsent or self._transport.get_write_buffer_size() > 0
         if response is None or not response.reusable or unsent or self._transport.is_closing():
             # At once: the other node notices that the client is gone, and what is not sent yet is not needed.
             self._transport.abort()

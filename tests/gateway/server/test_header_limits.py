@@ -7,10 +7,12 @@ import json
 import socket
 import struct
 from contextlib import suppress
+from typing import Any
 
 import pytest
 
 from gateway import connection_limits as limits
+from gateway.asgi_extensions import WATCH_DISCONNECT
 from tests.daemon import KEY, Daemon, RunningGateway
 from tests.gateway.raw_http import connect, send_raw
 from tests.gateway.requests import create_session, wait_until
@@ -330,3 +332,110 @@ async def test_a_connection_is_idle_after_the_rest_of_the_body_of_a_refused_requ
         assert await asyncio.wait_for(reader.read(), 60) == b""
         assert loop.time() - began > 0.9
         writer.close()
+
+
+# -- requests that wait for each other ----------------------------------------------------------------------------------------
+
+UPGRADE = (
+    b"GET /acp HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+)
+
+
+@pytest.mark.parametrize("begins", [True, False])
+async def test_a_websocket_behind_an_unanswered_request_is_rejected(begins: bool) -> None:
+    """uvicorn would write the response between the frames of the WebSocket, and never tell the application of a disconnect."""
+    ends, kinds = list[str](), list[str]()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        kinds.append(scope["type"])
+        if begins:
+            await begin(send)
+            await body(send, b"first")
+        await receive()
+        ends.append((await receive())["type"])
+
+    async with serving(app) as server:
+        reader, writer = await connect(server.url)
+        writer.write(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        if begins:
+            await reader.readuntil(b"first\r\n")
+        writer.write(UPGRADE)
+        got = await asyncio.wait_for(reader.read(), 60)
+        assert got == b"" if begins else "use another connection" in _text(got)
+        await wait_until(lambda: ends == ["http.disconnect"])
+        assert kinds == ["http"]
+        writer.close()
+
+
+async def test_a_websocket_behind_an_answered_request_is_accepted() -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            return await answer(scope, receive, send)
+        await receive()
+        await send({"type": "websocket.accept"})
+        await receive()
+
+    async with serving(app) as server:
+        reader, writer = await connect(server.url)
+        writer.write(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        await reader.readuntil(b"\r\n\r\n/")
+        writer.write(UPGRADE)
+        assert b" 101 " in await asyncio.wait_for(reader.readline(), 60)
+        writer.close()
+
+
+async def test_the_client_of_the_first_of_two_requests_is_looked_for_within_its_own_response() -> None:
+    """A client that has closed its side may be gone: what it is sent to find out must fit the response that is being sent."""
+    writing = asyncio.Event()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"] == "/two":
+            return await answer(scope, receive, send)
+        scope["extensions"][WATCH_DISCONNECT]()
+        # The server reads no more behind a second request until the first one is read.
+        await receive()
+        await begin(send)
+        await body(send, b"first")
+        await writing.wait()
+        await body(send, b"last", more=False)
+
+    async with serving(app) as server:
+        reader, writer = await connect(server.url)
+        writer.write(b"GET /one HTTP/1.1\r\nHost: localhost\r\n\r\nGET /two HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        writer.write_eof()
+        await reader.readuntil(b"first\r\n")
+        probes = list[float]()
+        connection = server.connections[0]
+        probe, later = connection._probe, connection.loop.call_later
+
+        def call_later(delay: float, function: Any, *args: Any) -> asyncio.TimerHandle:
+            if function == probe:
+                probes.append(delay)
+            return later(delay, function, *args)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(connection.loop, "call_later", call_later)
+            await wait_until(lambda: len(probes) >= 2)
+        writing.set()
+        rest = await asyncio.wait_for(reader.read(), 60)
+        assert rest.startswith(b"4\r\nlast\r\n0\r\n\r\nHTTP/1.1 200 OK\r\n") and rest.endswith(b"/two"), rest
+        writer.close()
+
+
+async def test_a_request_of_another_node_may_have_some_headers_more() -> None:
+    """Those that it adds to the headers of its client, who may have sent as many as are admitted."""
+    count = limits.MAX_HEADERS - 2
+    many = b"".join(b"X%d: x\r\n" % n for n in range(count)) + b"Connection: close\r\n"
+    signature = b"portico-node: %b\r\n" % (b"x" * 250)
+    more = [b"Y%d: y\r\n" % n for n in range(limits.NODE_HEADERS)]
+    async with serving(answer) as server:
+        for extra, expected in (
+            (b"", 200),
+            (b"".join(more), 431),
+            (signature, 200),
+            (signature + b"".join(more[1:]), 200),
+            (signature + b"".join(more), 431),
+        ):
+            status, got = await send_raw(server.url, b"GET / HTTP/1.1\r\nHost: localhost\r\n", extra, many, b"\r\n")
+            assert status == expected, got
