@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import pytest
 from playwright.sync_api import Locator, Page, Route, expect
 
 from tests.console.checked_pages import Windows
@@ -284,21 +285,27 @@ def test_a_message_is_queued_behind_a_run_that_another_client_has_just_begun(dae
     assert users(daemon, session) == ["go", "one more"]
 
 
-def test_a_message_does_not_cancel_calls_whose_answers_are_being_sent(daemon: ConsoleDaemon, page: Page) -> None:
+@pytest.mark.parametrize("preferred", ["Queue", "Steer"])
+def test_a_message_does_not_cancel_calls_whose_answers_are_being_sent(daemon: ConsoleDaemon, page: Page, preferred: str) -> None:
     step = call("Bash", {"command": "ls"}, result="a file")
-    session = daemon.new_session([step, {"wait_for_file": "answered"}, {"text": "It has run."}], SAYS)
+    answered = f"answered-{preferred}"
+    session = daemon.new_session([step, {"wait_for_file": answered}, {"text": "It has run."}], SAYS)
     daemon.send(session, "go")
     open_session(page, session)
+    page.get_by_role("button", name="How messages are sent").click()
+    page.get_by_role("menuitemradio", name=preferred).click()
     requests = held(page)
     ready(page).locator("[data-kind=allow_once]").click()
     until(page, lambda: bool(requests))
     box(page).fill("and then this")
+    expect(page.get_by_role("button", name="Queue")).to_be_visible()
+    expect(page.get_by_role("button", name="Steer")).to_have_count(0)
     box(page).press("Enter")
     until(page, lambda: len(requests) == 2)
     for request in requests:
         request.continue_()
     expect(page.locator(".outgoing")).to_contain_text("Queued")
-    release(daemon, "answered")
+    release(daemon, answered)
     expect_text(page, "It has run.")
     expect_text(page, "You said: and then this")
     assert users(daemon, session) == ["go", "and then this"]

@@ -38,7 +38,9 @@ function SessionComposer({ session }) {
   const answered = stopOf(session, useObservable(stops)).sending;
   const running = state === "running" || answered;
   const waiting = answered ? 0 : pendingOf(session).length;
-  const steers = Boolean(agent?.capabilities?.["x-portico"]?.steer);
+  const steerable = Boolean(agent?.capabilities?.["x-portico"]?.steer);
+  // Until the answers have arrived, no run is at work: a message that is to steer it would cancel the calls.
+  const steers = steerable && state === "running";
   const action = running ? (steers ? preferred : "queue") : "send";
   const empty = !draft.text.trim() && !draft.images.length;
   const values = valuesOf(agent, session.agent.options, change.options);
@@ -156,7 +158,7 @@ function SessionComposer({ session }) {
             >
           </button>
           <${IconButton} icon="settings" label="All options and tools" onClick=${() => setSettings("options")} />
-          <${ComposerMenu} steers=${steers} preferred=${preferred} />
+          <${ComposerMenu} steers=${steerable} preferred=${preferred} />
         </div>`
       }
       <div class="composer-send">
