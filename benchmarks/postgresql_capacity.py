@@ -89,7 +89,8 @@ class _Writer:
             if self._kind == "after commits":
                 # The oldest commit that no notification was received about yet.
                 self.committed.setdefault(self.log_id, time.monotonic())
-                self._notifications.send([self.log_id])
+                self._notifications.add([self.log_id])
+                self._notifications.send()
 
     def __exit__(self, *_: object) -> None:
         self._connection.close()
