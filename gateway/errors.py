@@ -13,6 +13,7 @@ from __future__ import annotations
 # ├── NotSupported          501  this installation lacks what is needed
 # ├── TooMany               429  a limit of live agents or turns is reached
 # ├── ShuttingDown          503  the daemon is shutting down
+# ├── NoNode                503  no node of the cluster takes the work at this moment
 # ├── AgentProblem          503  the agent cannot start here
 # ├── StoreUnavailable      503  the store cannot be written
 # │   ├── StoreFull         503  the disk of the database is full
@@ -78,15 +79,20 @@ class ShuttingDown(GatewayError):
 
 
 class NoNode(GatewayError):
-    """Only other nodes have the agent, and none of them takes new work or can be reached. The same request may succeed soon."""
+    """No node takes the work: those that have the agent take no new work or cannot be reached. The same request may succeed soon.
+
+    `drained` is whether this node takes no new work itself, and may have the agent.
+    """
 
     status = 503
 
-    def __init__(self, agent: str) -> None:
-        super().__init__(
-            f"agent {agent!r} is at other nodes only, and none of them takes new work or can be reached; "
-            "try again in some seconds"
+    def __init__(self, agent: str, *, drained: bool = False) -> None:
+        where = (
+            f"this node takes no new work (it is drained), and no other node takes this work of agent {agent!r}"
+            if drained
+            else f"agent {agent!r} is at other nodes only, and none of them takes new work or can be reached"
         )
+        super().__init__(f"{where}; try again in some seconds")
 
 
 class AgentProblem(GatewayError):

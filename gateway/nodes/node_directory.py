@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from gateway.errors import ConfigError, GatewayError, NoNode, SessionElsewhere, ShuttingDown, StoreUnavailable
+from gateway.errors import ConfigError, GatewayError, NoNode, SessionElsewhere, StoreUnavailable
 from gateway.security.authentication import request_is_forwarded
 from gateway.store import schema
 from gateway.store.nodes import NodeRecord, NodeReport
@@ -19,6 +19,11 @@ LOOK_UP_PAUSE = 0.5
 """Seconds between two searches for nodes that are not known here."""
 STARTS_WITHIN = 1.0
 """Seconds after which the load that a node reports has the agent of a session that was placed there."""
+RETURNS_WITHIN = 300.0
+"""Seconds without a heartbeat after which a node is not expected back soon: the restart of a machine takes less.
+
+The rows of nodes that have died stay for a day and longer.
+"""
 PLACES = 10_000
 """Logs of which a node remembers where they are."""
 LookUp = Callable[[], Awaitable[Sequence[NodeRecord]]]
@@ -220,8 +225,7 @@ class NodeDirectory:
         """Raise SessionElsewhere unless this node is the one for a session or a task of this agent in this folder.
 
         `reads` is the least version of the store that its program must read. A request that was forwarded to this node belongs to
-        it, unless it is drained. With `again` the same is asked once more where this node is the one. Raises LogTooNew; NoNode;
-        ShuttingDown where this node takes no new work and no other offers the agent.
+        it, unless it is drained. With `again` the same is asked once more where this node is the one. Raises LogTooNew; NoNode.
         """
         if request_is_forwarded.get() and not self.draining:
             if not again:
@@ -234,7 +238,7 @@ class NodeDirectory:
             if log_id is not None and reads > schema.VERSION:
                 raise LogTooNew(log_id, reads)
             if self.draining:
-                raise ShuttingDown("this node takes no new work (it is drained), and no other node offers the agent; try again")
+                raise NoNode(agent, drained=True)
             self._check_offered(agent)
             # What is wrong with the request is reported here.
             return
@@ -280,10 +284,19 @@ class NodeDirectory:
         return SessionElsewhere(chosen, self._nodes[chosen].record.report.address)
 
     def _check_offered(self, agent: str) -> None:
-        """Raise NoNode if other nodes have an agent, and all nodes that have it are silent, drained or cannot be reached."""
+        """Raise NoNode if other nodes have an agent, and all nodes that have it are silent, drained or cannot be reached.
+
+        Nodes that are not expected back soon do not count: what is wrong with the request is reported then.
+        """
         if any(agent in report.agents for report in self._candidates(0)):
             return
-        if any(agent in node.record.report.agents for node_id, node in self._nodes.items() if node_id != self.node):
+        now = self._clock()
+        expected = [
+            node.record.report
+            for node_id, node in self._nodes.items()
+            if node_id != self.node and now - node.beat_at < RETURNS_WITHIN
+        ]
+        if any(agent in report.agents for report in expected):
             raise NoNode(agent)
 
     def _candidates(self, reads: int) -> list[NodeReport]:

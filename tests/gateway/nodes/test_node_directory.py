@@ -8,8 +8,8 @@ from typing import Literal
 
 import pytest
 
-from gateway.errors import NoNode, SessionElsewhere, ShuttingDown
-from gateway.nodes.node_directory import LOOK_UP_PAUSE, LogTooNew, NodeDirectory, NodeUnknown
+from gateway.errors import NoNode, SessionElsewhere
+from gateway.nodes.node_directory import LOOK_UP_PAUSE, RETURNS_WITHIN, LogTooNew, NodeDirectory, NodeUnknown
 from gateway.security.authentication import request_is_forwarded
 from gateway.store import schema
 from gateway.store.nodes import NodeRecord, NodeReport
@@ -181,6 +181,18 @@ async def test_an_agent_of_nodes_that_take_nothing_new_is_not_unknown(why: str) 
         request_is_forwarded.reset(token)
 
 
+@pytest.mark.parametrize("state", ["ready", "draining"])
+async def test_a_node_that_is_silent_for_long_is_not_waited_for(state: Literal["ready", "draining"]) -> None:
+    """What is wrong with the request is reported: that there is no such agent, or why it cannot start here."""
+    clock = Clock()
+    nodes = directory(report("a"), record(report("b", agents=("claude",)), state, RETURNS_WITHIN - 1.0), clock=clock)
+    with pytest.raises(NoNode):
+        await nodes.place("claude", None)
+    clock.now += 1.0
+    await nodes.place("claude", None)
+    assert nodes.offered_elsewhere("claude") is None
+
+
 async def test_an_agent_that_a_node_has_in_another_folder_is_not_out_of_reach() -> None:
     nodes = directory(report("a"), record(report("b", agents=("claude",), folders=("/work",))))
     await nodes.place("claude", "/elsewhere")
@@ -189,7 +201,8 @@ async def test_an_agent_that_a_node_has_in_another_folder_is_not_out_of_reach() 
 async def test_a_drained_node_without_others_refuses_new_work() -> None:
     nodes = directory(report("a"))
     nodes.update([record(report("a"), "draining")])
-    with pytest.raises(ShuttingDown, match="drained"):
+    # With a Retry-After for the client: another node may be back soon.
+    with pytest.raises(NoNode, match="no other node takes this work of agent 'echo'; try again in some seconds"):
         await nodes.place("echo", None)
 
 
