@@ -9,6 +9,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
@@ -17,6 +18,7 @@ from gateway.config import parse
 from gateway.gateway import Gateway
 from gateway.nodes.node import Node
 from gateway.protocols.acp.node_socket import open_node_socket
+from gateway.protocols.acp.transport import http
 from gateway.security.authentication import Caller
 from gateway.security.redaction import Redactor
 from tests.daemon import KEY, SCENARIOS, RunningGateway, address_of, bound_socket, serve_gateway
@@ -124,6 +126,28 @@ async def test_new_sessions_of_such_a_connection_are_spread_and_found(tmp_path: 
             assert (await client.prompt(session, "hello"))["stopReason"] == "end_turn"
             assert client.text(session) == "Hello, you said: hello"
         assert not client.invalid
+
+
+async def test_a_connection_over_http_ends_when_its_key_is_removed(
+    nodes: dict[str, RunningGateway], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The node that has it does not know the key, which the other one has checked."""
+    monkeypatch.setattr(http, "CHECK_INTERVAL", 0.05)
+    url, two = f"{nodes['one'].url}/acp/player", nodes["two"].gateway
+    connected = two.quotas.connections._held
+    async with AsyncExitStack() as stack:
+        ids = {}
+        for name in ("laptop", "phone"):
+            key = await nodes["one"].gateway.credentials.add_key(name)
+            client = await stack.enter_async_context(httpx.AsyncClient(headers={"Authorization": f"Bearer {key}"}, timeout=60))
+            ids[name] = (await client.post(url, json=INITIALIZE)).headers["acp-connection-id"]
+            stream = {"Acp-Connection-Id": ids[name], "Accept": "text/event-stream"}
+            await stack.enter_async_context(client.stream("GET", url, headers=stream))
+        assert all(found.startswith(node_of(nodes["two"]).id) for found in ids.values())
+        assert dict(connected) == {"laptop": 1, "phone": 1}
+        await nodes["one"].gateway.credentials.remove_key("laptop")
+        await wait_until(lambda: not connected["laptop"])
+        assert connected["phone"] == 1
 
 
 async def test_what_is_refused_is_refused_in_the_same_words(nodes: dict[str, RunningGateway]) -> None:

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Container, Iterable
 from functools import partial
 from typing import Any
 
 from fastapi import Request, Response
 from starlette.responses import JSONResponse
 
-from gateway.errors import BadRequest, ClientError, NotFound, Unauthorized
+from gateway.errors import BadRequest, ClientError, NotFound, StoreUnavailable, Unauthorized
 from gateway.gateway import Gateway
 from gateway.protocols.acp.connection import checked_slash_commands
 from gateway.protocols.acp.transport.http_streams import HttpClient
@@ -132,7 +133,7 @@ class HttpClients:
     def _record_use(self, client: HttpClient, request: Request) -> None:
         client.last_used = time.monotonic()
         if is_forwarded(request.scope):
-            # The other node has checked the key. That of `initialize` is checked on.
+            # The other node has checked the key, which is not known here. What this node has checked itself is checked on.
             return
         client.check_key = partial(self._gateway.auth.check, authorization(request.headers))
 
@@ -146,17 +147,32 @@ class HttpClients:
         """Disconnect expired clients until there are no clients."""
         while self._clients:
             await asyncio.sleep(CHECK_INTERVAL)
-            expired = [client for client in self._clients.values() if _has_expired(client)]
+            # Before the names are read: a client that comes meanwhile may have a key that is newer.
+            clients = list(self._clients.values())
+            names = await self._key_names(clients)
+            expired = [client for client in clients if client.id in self._clients and _has_expired(client, names)]
             await asyncio.gather(*(self._disconnect(client) for client in expired))
 
+    async def _key_names(self, clients: Iterable[HttpClient]) -> set[str | None] | None:
+        """The names of all keys, that of the default keys included; None if no client is checked by its name, or none can be."""
+        if not any(client.check_key is None and client.caller.name is not None for client in clients):
+            return None
+        try:
+            return {None, *(key.name for key in await self._gateway.credentials.keys())}
+        except StoreUnavailable:
+            return None
 
-def _has_expired(client: HttpClient) -> bool:
+
+def _has_expired(client: HttpClient, key_names: Container[str | None] | None) -> bool:
     now = time.monotonic()
     if client.has_reader:
         client.last_used = now
-    try:
-        client.check_key()
-    except Unauthorized:
+    if client.check_key is not None:
+        try:
+            client.check_key()
+        except Unauthorized:
+            return True
+    elif key_names is not None and client.caller.name not in key_names:
         return True
     return client.closed or now - client.last_used > CLIENT_TIMEOUT
 

@@ -88,8 +88,9 @@ class Stream:
 class HttpClient:
     """A connection and its streams.
 
-    `caller` is who created it: no other caller may use it. `check_key` raises Unauthorized once the caller's API key is revoked.
-    `released` gives the connection back to the quota of the key. Its id begins with `node`.
+    `caller` is who created it: no other caller may use it. `check_key` raises Unauthorized once the caller's API key is revoked;
+    it is None as long as all requests have come by another node, which does not pass the key on. `released`
+    gives the connection back to the quota of the key. Its id begins with `node`.
     """
 
     def __init__(
@@ -97,7 +98,7 @@ class HttpClient:
     ) -> None:
         self.id, self.caller, self.agent = f"{node}{uuid.uuid4().hex}", caller, agent
         self.connection = Connection(gateway, agent, caller, self.send, slash_commands=slash_commands)
-        self.check_key: Callable[[], object] = lambda: None
+        self.check_key: Callable[[], object] | None = None
         self.released: Callable[[], None] = lambda: None
         self.last_used = time.monotonic()
         self.closed = False
