@@ -36,10 +36,16 @@ class FollowedLogs:
         self._store = store
         self._logs: WeakKeyDictionary[FollowedLog, HeldLease | None] = WeakKeyDictionary()
         self._ids = set[str]()
-        """The ids of these logs, and those of others that were followed since the last poll of all."""
+        """The ids of the logs that are read here, and of others that were added since the last poll of all.
+
+        Not those whose lease is held again: each commit of this node to them would interrupt the event loop for nothing.
+        """
 
     def add(self, log: FollowedLog, lease: HeldLease | None = None) -> None:
-        """Follow a log from now on, while its `lease`, if it is given, is not held."""
+        """Follow a log from now on, while its `lease`, if it is given, is not held.
+
+        Call it again right before each release of the lease: a poll between the two would take its notifications for needless.
+        """
         self._logs[log] = lease
         self._ids.add(log.log_id)
 
@@ -51,7 +57,7 @@ class FollowedLogs:
         """Look for new events of all logs, or of those with these ids."""
         wanted = None if log_ids is None else set(log_ids)
         if wanted is None:
-            self._ids = {log.log_id for log in self._logs}
+            self._ids = {log.log_id for log in self._read_here()}
         logs = [log for log in self._read_here() if wanted is None or log.log_id in wanted]
         if not logs:
             return

@@ -447,6 +447,24 @@ async def test_only_notifications_about_logs_that_are_followed_wake_the_event_lo
         assert any(items is not None and followed.id in items for items in woken)
 
 
+async def test_a_log_that_this_node_writes_again_wakes_no_event_loop_until_it_is_released(tmp_path: Path) -> None:
+    async with run_nodes(tmp_path, "a", "b") as (a, b):
+        session = await a.create()
+        for turn in range(2):
+            await a.tidy(6.0)
+            assert a.node._noted([session.id]), "another node may write it from now on"
+            await a.node.followed.poll()
+            assert a.node._noted([session.id])
+            if turn == 0:
+                assert await a.get(session.id) is session
+                await a.node.followed.poll()
+                assert not a.node._noted([session.id]), "the notification is about a commit of this node"
+        following = asyncio.create_task(rest(Turn(session.log, 0)))
+        said = await say(await b.get_forwarded(session.id))
+        # Nothing polls here: the notification alone wakes the reader.
+        assert await asyncio.wait_for(following, 20) == said
+
+
 async def test_what_is_noted_between_two_polls_is_kept_once(tmp_path: Path) -> None:
     async with run_nodes(tmp_path, "a") as (a,):
         for _ in range(1000):
