@@ -10,9 +10,10 @@ version. Used of uvicorn:
   `on_response_complete`, `send_400_response`, and `handle_websocket_upgrade`, which gives the WebSocket's protocol the
   `transport`. Read: `transport`, `loop`, `headers`, `cycle` with its `response_started` and `response_complete`,
   `timeout_keep_alive`; called: `timeout_keep_alive_handler`; set: `timeout_keep_alive_task`, and of a cycle `disconnected`,
-  `message_event` and `waiting_for_100_continue`. `STATUS_LINE` of the same module gives the first line of an error response. asyncio closes a
-  connection whose client has closed its side, which uvicorn takes for a client that is gone: overridden `eof_received`; set
-  `scope["extensions"]`; read of the cycle `scope`, `more_body` and `chunked_encoding`; set its `keep_alive`.
+  `message_event` and `waiting_for_100_continue`.
+  `STATUS_LINE` of the same module gives the first line of an error response. asyncio closes a connection whose client has closed
+  its side, which uvicorn takes for a client that is gone: overridden `eof_received`; set `scope["extensions"]`; read of the cycle
+  `scope`, `more_body` and `chunked_encoding`; set its `keep_alive`.
 
 Used of httptools: an exception that a callback of `HttpRequestParser` raises becomes an `HttpParserError`, which uvicorn answers
 with `send_400_response`.

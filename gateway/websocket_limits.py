@@ -7,6 +7,7 @@ It depends on undocumented parts of uvicorn, as gateway/connection_limits.py doe
   `keepalive_timeout`. Read: `loop`, `transport`.
 * Its `run_asgi` and `send`: each frame is written by itself, which costs more than all else that an update of a session costs.
   Overridden for the extension WEBSOCKET_TEXTS. Read: `scope`, `writable`, `disconnected`, `conn`.
+* Its `start_keepalive`, called when the WebSocket is accepted: overridden for the extension NO_PINGS.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from typing import Any
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.exceptions import InvalidState
 
-from gateway.asgi_extensions import WEBSOCKET_TEXTS
+from gateway.asgi_extensions import NO_PINGS, WEBSOCKET_TEXTS
+from gateway.tcp_keepalive import keep_alive
 
 WEBSOCKET_ABORT_DELAY = 5.0
 """Seconds between the close frame after a missing pong and the abort of the connection."""
@@ -41,6 +43,12 @@ class WebSocketLimitProtocol(WebSocketsSansIOProtocol):
             # It writes the frames before, too.
             message = {"type": "websocket.send", "text": texts[-1].decode()}
         await super().send(message)
+
+    def start_keepalive(self) -> None:
+        if NO_PINGS in self.scope["extensions"]:
+            keep_alive(self.transport)
+        else:
+            super().start_keepalive()
 
     def keepalive_timeout(self) -> None:
         super().keepalive_timeout()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Mapping
 from urllib.parse import quote, urlencode
@@ -20,6 +21,8 @@ log = logging.getLogger(__name__)
 
 OPEN_TIMEOUT = 5.0
 """Seconds for a connection to another node."""
+CLOSE_TIMEOUT = 2.0
+"""Seconds for the end of such a connection."""
 GONE = "the node of this session has ended; send it again, in some seconds another node has the session"
 
 
@@ -62,7 +65,19 @@ async def open_node_socket(
     notice_silence(socket.transport)
     proof = "" if socket.response is None else socket.response.headers.get(PROOF.decode(), "")
     if not keys.is_proof(signed, 101, proof):
-        await socket.close()
+        await close_node_socket(socket)
         log.error("the connection for ACP to the node %s is closed: it has not proven the node key", node.node_id)
         raise RpcError(INTERNAL_ERROR, "the node of this session could not be verified; the log of this node has the reason")
     return socket
+
+
+async def close_node_socket(socket: ClientConnection) -> None:
+    """Close a WebSocket to another node. One that reads nothing is not waited for.
+
+    websockets 17.4 waits for space in the buffer of the connection outside of its `close_timeout`.
+    """
+    try:
+        async with asyncio.timeout(CLOSE_TIMEOUT):
+            await socket.close()
+    except TimeoutError:
+        socket.transport.abort()

@@ -21,7 +21,7 @@ from websockets.exceptions import WebSocketException
 
 from gateway.errors import LeaseLost, SessionElsewhere
 from gateway.gateway import Gateway
-from gateway.protocols.acp.node_socket import GONE, NodeUnreachable, open_node_socket
+from gateway.protocols.acp.node_socket import GONE, NodeUnreachable, close_node_socket, open_node_socket
 from gateway.protocols.acp.rpc import ELSEWHERE, INTERNAL_ERROR, Client, Id, RpcError, error_body, rpc_error
 from gateway.protocols.acp.transport.messages import parse_message
 from gateway.security.authentication import Caller
@@ -338,7 +338,7 @@ class NodeRelay:
             with suppress(asyncio.CancelledError):
                 await self._reading
         if self._socket is not None:
-            await self._socket.close()
+            await close_node_socket(self._socket)
 
     def _next_id(self) -> int:
         self._last_id += 1

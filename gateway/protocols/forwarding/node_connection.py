@@ -12,34 +12,27 @@ from collections.abc import Callable, Sequence
 
 import httptools
 
+from gateway.tcp_keepalive import keep_alive
+
 MAX_HEAD = 64 * 1024
 """Bytes of the head of a response, and of what else is no body, such as trailers, before the next bytes of the body."""
 SENT_AT_ONCE = 16 * 1024
 """Bytes of a body that is copied behind the head of its request."""
 MAX_BUFFERED = 64 * 1024
 """Bytes of a body that were received and not yet read, after which the connection is not read."""
-_SILENCE = [
-    # Darwin has the first one under another name, and the last one not.
-    (getattr(socket, name), value)
-    for name, value in (
-        ("TCP_KEEPIDLE", 10),
-        ("TCP_KEEPALIVE", 10),
-        ("TCP_KEEPINTVL", 5),
-        ("TCP_KEEPCNT", 3),
-        ("TCP_USER_TIMEOUT", 25_000),
-    )
-    if hasattr(socket, name)
-]
-"""A machine that is gone without a word is noticed after 25 seconds. Linux sends no probes while it waits for the acknowledgement
-of what was sent: the last option is for that, in milliseconds."""
+SILENCE = 25_000
+"""Milliseconds for the acknowledgement of what was sent, or for a peer that reads nothing to read on."""
 
 
 def notice_silence(transport: asyncio.BaseTransport) -> None:
-    """Have the system close a TCP connection once the machine at its other end is gone."""
-    connected: socket.socket = transport.get_extra_info("socket")
-    connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option, value in _SILENCE:
-        connected.setsockopt(socket.IPPROTO_TCP, option, value)
+    """Have the system close a TCP connection once the machine at its other end is gone, at the latest after 25 seconds.
+
+    Where the system has TCP_USER_TIMEOUT, a node that reads nothing for so long counts as gone too.
+    """
+    connected = keep_alive(transport)
+    # Linux sends no probes while it waits for the acknowledgement of what was sent.
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, SILENCE)
 
 
 class NodeBroken(Exception):

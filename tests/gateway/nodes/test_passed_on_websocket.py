@@ -13,6 +13,8 @@ from starlette.websockets import WebSocketDisconnect
 from websockets.asyncio.client import connect
 from websockets.asyncio.server import ServerConnection, serve
 
+from gateway.protocols.acp import node_socket
+from gateway.protocols.acp.node_socket import close_node_socket
 from gateway.protocols.acp.transport import passed_on_websocket
 from gateway.protocols.acp.transport.passed_on_websocket import pass_on
 from tests.gateway.requests import wait_until
@@ -184,3 +186,23 @@ async def test_a_failure_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     await passed_on(client, handle)
     assert client.closed == ENDED
     assert "an ACP connection that the node node had has failed" in caplog.text and "a fault of this program" in caplog.text
+
+
+async def test_the_end_of_a_connection_does_not_wait_for_a_node_that_reads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node_socket, "CLOSE_TIMEOUT", 0.1)
+    ended = asyncio.Event()
+
+    async def handle(node: ServerConnection) -> None:
+        node.transport.pause_reading()  # type: ignore[attr-defined]
+        await ended.wait()
+        node.transport.abort()
+
+    async with serve(handle, "127.0.0.1", 0, max_size=None) as server:
+        port = server.sockets[0].getsockname()[1]
+        node = await connect(f"ws://127.0.0.1:{port}", proxy=None, compression=None, close_timeout=1, ping_interval=None)
+        sending = asyncio.create_task(node.send("x" * 50_000_000))
+        await wait_until(lambda: node.transport.get_write_buffer_size() > 0)
+        await asyncio.wait_for(close_node_socket(node), 20)
+        await asyncio.wait_for(node.wait_closed(), 20)
+        await asyncio.gather(sending, return_exceptions=True)
+        ended.set()

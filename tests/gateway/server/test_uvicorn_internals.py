@@ -70,6 +70,7 @@ def test_only_tested_minor_versions_are_admitted(package: str) -> None:
         (HttpToolsProtocol.timeout_keep_alive_handler, ["self"]),
         (HttpToolsProtocol.send_400_response, ["self", "msg"]),
         (WebSocketsSansIOProtocol.keepalive_timeout, ["self"]),
+        (WebSocketsSansIOProtocol.start_keepalive, ["self"]),
         (WebSocketsSansIOProtocol.run_asgi, ["self"]),
         (WebSocketsSansIOProtocol.send, ["self", "message"]),
         (uvicorn.Server.capture_signals, ["self"]),

@@ -66,7 +66,7 @@ async def pass_on(gateway: Gateway, client: Frames, node_id: str, node: ClientCo
     try:
         await asyncio.wait((to_node, to_client, gone), return_when=asyncio.FIRST_COMPLETED)
         if _ended(to_node) and node.close_code is not None:
-            # What the node has sent before it has closed is passed on.
+            # What was received of the node before it has closed is passed on.
             await asyncio.wait((to_client, gone), timeout=LAST_FRAMES_TIMEOUT, return_when=asyncio.FIRST_COMPLETED)
     finally:
         gateway.on_node_lost.remove(node_lost)

@@ -14,6 +14,7 @@ from typing import Any
 from starlette.responses import JSONResponse
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from gateway.asgi_extensions import NO_PINGS
 from gateway.errors import GatewayError, NoNode, Unauthorized
 from gateway.gateway import Gateway
 from gateway.protocols.acp.connection import Connection, checked_slash_commands
@@ -70,6 +71,7 @@ class WebSockets:
         self, agent: str, socket: WebSocket, subprotocol: str | None, caller: Caller, check_key: Callable[[], object] | None
     ) -> None:
         # Imported by nodes only.
+        from gateway.protocols.acp.node_socket import close_node_socket
         from gateway.protocols.acp.transport import passed_on_websocket
 
         try:
@@ -82,16 +84,19 @@ class WebSockets:
             await passed_on_websocket.pass_on(self._gateway, Frames(socket, check_key), node_id, node)
         finally:
             self._open.discard(socket)
-            await node.close()
+            await close_node_socket(node)
 
     async def _serve_client(
         self, agent: str, socket: WebSocket, subprotocol: str | None, caller: Caller, check_key: Callable[[], object] | None
     ) -> None:
+        forwarded = is_forwarded(socket.scope)
+        if forwarded:
+            # A pong of the other node comes behind the messages that a slow client has not read yet.
+            socket.scope["extensions"][NO_PINGS] = {}
         await socket.accept(subprotocol, headers=[(b"acp-connection-id", uuid.uuid4().hex.encode())])
         self._open.add(socket)
         frames = Frames(socket, check_key)
         slash_commands = socket.query_params.get("slash_commands")
-        forwarded = is_forwarded(socket.scope)
         if forwarded and WHOLE_CONNECTION in socket.query_params:
             # Sessions are where they are, and new ones are placed, as for a client of this node.
             forwarded = False
