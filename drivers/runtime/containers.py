@@ -270,6 +270,8 @@ def pull_command(runtime: Runtime, image: str) -> str:
     return f"{runtime} build -t {image} ." if image.startswith("localhost/") else f"{runtime} pull {image}"
 
 
+KILLED_SECONDS = 1.0
+"""Seconds for the end of a command of a runtime that was killed."""
 _silent_until = dict[str, float]()
 """The time until which a runtime is taken for one that does not answer, by its program."""
 
@@ -295,6 +297,10 @@ async def call(program: str, *arguments: str, environ: Mapping[str, str], always
         if process.returncode is None:
             with suppress(ProcessLookupError):
                 process.kill()
+            # Its end is reported to the event loop, which may end after this.
+            with suppress(TimeoutError):
+                async with asyncio.timeout(KILLED_SECONDS):
+                    await process.wait()
     return process.returncode or 0, (output.strip() or errors.strip()).decode(errors="replace")
 
 
