@@ -17,6 +17,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from gateway.config import parse
 from gateway.gateway import Gateway
 from gateway.nodes.node import Node
+from gateway.nodes.node_keys import NodeKeys
 from gateway.protocols.acp.node_socket import open_node_socket
 from gateway.protocols.acp.transport import http
 from gateway.security.authentication import Caller
@@ -303,3 +304,24 @@ async def test_another_node_is_tried_where_one_cannot_be_reached(
             session = await client.new()
             assert (await client.prompt(session, "hello"))["stopReason"] == "end_turn"
         assert await places(nodes, [session]) == ["three"]
+
+
+@pytest.mark.parametrize("refusal", ["signature", "proof"])
+async def test_another_node_is_tried_where_one_refuses_the_connection(
+    tmp_path: Path, refusal: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with run_nodes(tmp_path, "one", "three", "two") as nodes:
+        one, two, three = (node_of(nodes[name]) for name in ("one", "two", "three"))
+        one.directory._note_placed(three.id)
+        # The least loaded one.
+        assert one.directory.choose("player", None) == two.id
+        keys = NodeKeys(two.id, ["another-node-key-for-tests-0123456789abcdef"])
+        if refusal == "signature":
+            nodes["two"].gateway.node_keys = keys
+        else:
+            monkeypatch.setattr(nodes["two"].gateway.node_keys, "proof", lambda *_: "wrong")
+        async with on_websocket(nodes["one"].url, "player", KEY) as client:
+            await client.initialize()
+            assert f"{two.id} {'refuses the connection' if refusal == 'signature' else 'is closed'}" in caplog.text
+            session = await client.new()
+            assert await places(nodes, [session]) == ["three"]

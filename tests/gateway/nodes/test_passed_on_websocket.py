@@ -59,13 +59,19 @@ class Lives:
         return node == self._node
 
 
+def cluster_of_one(node: str = "node") -> Any:
+    """A gateway that knows one other node."""
+    return SimpleNamespace(on_node_lost=[], node=SimpleNamespace(directory=Lives(node)))
+
+
 async def passed_on(
     client: SlowClient,
     handle: Callable[[ServerConnection], Awaitable[None]],
     meanwhile: Callable[[Any], Awaitable[None]] | None = None,
-) -> Any:
-    """Pass the frames of a client on to a node, and return the gateway."""
-    gateway: Any = SimpleNamespace(on_node_lost=[], node=SimpleNamespace(directory=Lives("node")))
+    gateway: Any = None,
+) -> None:
+    """Pass the frames of a client on to a node."""
+    gateway = gateway or cluster_of_one()
     async with serve(handle, "127.0.0.1", 0, max_size=100) as server:
         port = server.sockets[0].getsockname()[1]
         async with connect(f"ws://127.0.0.1:{port}", proxy=None) as node:
@@ -74,7 +80,6 @@ async def passed_on(
                 await meanwhile(node)
             await asyncio.wait_for(passing, 60)
     assert gateway.on_node_lost == []
-    return gateway
 
 
 @pytest.mark.parametrize("sends", [True, False])
@@ -113,6 +118,48 @@ async def test_a_client_that_does_not_read_is_waited_for_only_so_long(monkeypatc
 
     await passed_on(client, handle, meanwhile)
     assert client.got == [] and client.closed == ENDED
+
+
+@pytest.mark.parametrize("frames", [10, 100])
+async def test_a_client_gets_what_a_node_has_sent_before_it_stopped(frames: int) -> None:
+    """Also where the close frame of the node is behind more frames than are received before the client reads them."""
+    client = SlowClient()
+    sent = [f"frame {n}" for n in range(frames)]
+
+    async def handle(node: ServerConnection) -> None:
+        for frame in sent:
+            await node.send(frame)
+
+    async def meanwhile(node: Any) -> None:
+        await wait_until(lambda: gateway.on_node_lost and not node.transport.is_reading())
+        assert (node.close_code is not None) is (frames < 16)
+        gateway.on_node_lost[0]("node")
+        for _ in range(3):
+            # The tasks of the connection notice it.
+            await asyncio.sleep(0)
+        for _ in sent:
+            client.reads.release()
+
+    gateway: Any = cluster_of_one()
+    await passed_on(client, handle, meanwhile, gateway)
+    assert client.got == sent
+    assert client.closed == ENDED
+
+
+async def test_a_node_that_is_lost_without_having_closed_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(passed_on_websocket, "LAST_FRAMES_TIMEOUT", 3600)
+    client = SlowClient()
+
+    async def handle(node: ServerConnection) -> None:
+        await node.wait_closed()
+
+    async def meanwhile(node: Any) -> None:
+        await wait_until(lambda: gateway.on_node_lost)
+        gateway.on_node_lost[0]("node")
+
+    gateway: Any = cluster_of_one()
+    await passed_on(client, handle, meanwhile, gateway)
+    assert client.closed == ENDED
 
 
 @pytest.mark.parametrize(
@@ -168,7 +215,7 @@ async def test_a_node_that_was_lost_while_it_was_connected_to() -> None:
     async def handle(node: ServerConnection) -> None:
         await node.wait_closed()
 
-    gateway: Any = SimpleNamespace(on_node_lost=[], node=SimpleNamespace(directory=Lives("another")))
+    gateway = cluster_of_one("another")
     async with serve(handle, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
         async with connect(f"ws://127.0.0.1:{port}", proxy=None) as node:

@@ -10,6 +10,7 @@ from starlette.websockets import WebSocketDisconnect
 from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import WebSocketException
 from websockets.frames import CloseCode
+from websockets.protocol import State
 
 from gateway.errors import NoNode, Unauthorized
 from gateway.gateway import Gateway
@@ -24,7 +25,7 @@ log = logging.getLogger(__name__)
 MAX_ATTEMPTS = 3
 """Nodes that are tried one after the other."""
 LAST_FRAMES_TIMEOUT = 5.0
-"""Seconds for a client to receive what its node had sent before it closed the connection."""
+"""Seconds for a client to receive what was received of a node that has closed the connection, or has stopped."""
 ABOUT_FRAMES = {CloseCode.UNSUPPORTED_DATA, CloseCode.INVALID_DATA, CloseCode.POLICY_VIOLATION, CloseCode.MESSAGE_TOO_BIG}
 """Close codes that say what is wrong with a frame of the client."""
 
@@ -44,8 +45,9 @@ async def connect(gateway: Gateway, agent: str, caller: Caller, parameters: Mapp
         except NodeUnreachable:
             continue
         except RpcError:
-            # The log has the reason.
-            break
+            # It refuses this node, whoever the client is: others are chosen, also for what else is new. The log has the reason.
+            if gateway.node is not None:
+                gateway.node.directory.unreachable(node.node_id)
     raise NoNode(agent)
 
 
@@ -65,9 +67,9 @@ async def pass_on(gateway: Gateway, client: Frames, node_id: str, node: ClientCo
     gone = asyncio.create_task(lost.wait())
     try:
         await asyncio.wait((to_node, to_client, gone), return_when=asyncio.FIRST_COMPLETED)
-        if _ended(to_node) and node.close_code is not None:
+        if (_ended(to_node) and node.close_code is not None) or (gone.done() and _may_have_unread(node)):
             # What was received of the node before it has closed is passed on.
-            await asyncio.wait((to_client, gone), timeout=LAST_FRAMES_TIMEOUT, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((to_client,), timeout=LAST_FRAMES_TIMEOUT)
     finally:
         gateway.on_node_lost.remove(node_lost)
         for task in (to_node, to_client, gone):
@@ -80,6 +82,11 @@ async def pass_on(gateway: Gateway, client: Frames, node_id: str, node: ClientCo
 
 def _ended(task: asyncio.Task[None]) -> bool:
     return task.done() and not task.cancelled() and task.exception() is None
+
+
+def _may_have_unread(node: ClientConnection) -> bool:
+    """Whether the node has closed the connection, or its close frame may be behind frames that a slow client has not read yet."""
+    return node.state is not State.OPEN or not node.transport.is_reading()
 
 
 def _close_of(node_id: str, node: ClientConnection) -> tuple[int, str]:
