@@ -377,6 +377,31 @@ async def test_container_of_a_runtime_that_does_not_answer_is_removed_later(
     assert not containers._later
 
 
+@pytest.mark.parametrize("cancelled", [False, True])
+async def test_a_command_of_a_runtime_that_is_killed_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cancelled: bool
+) -> None:
+    """The event loop may end right after it, with a process whose end was never reported."""
+    monkeypatch.setattr(containers, "CALL_SECONDS", 60.0 if cancelled else 0.2)
+    program, started = tmp_path / "docker", list[asyncio.subprocess.Process]()
+    program.write_text("#!/bin/sh\nexec sleep 60\n")
+    program.chmod(0o755)
+    start = asyncio.create_subprocess_exec
+
+    async def noted(*arguments: object, **options: object) -> asyncio.subprocess.Process:
+        started.append(await start(*arguments, **options))  # type: ignore[arg-type]
+        return started[0]
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", noted)
+    calling = asyncio.create_task(containers.call(str(program), "info", environ={**os.environ}))
+    await wait_until(lambda: bool(started), "it is started")
+    if cancelled:
+        calling.cancel()
+    with pytest.raises(asyncio.CancelledError if cancelled else TimeoutError):
+        await calling
+    assert started[0].returncode == -9
+
+
 async def test_removals_end_while_they_start_a_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The end of the event loop would wait for them for ever."""
     monkeypatch.setattr(containers, "CALL_SECONDS", 0.2)
