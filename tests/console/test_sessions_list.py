@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from tests.console.checked_pages import Windows
 from tests.console.console_daemon import SESSIONS, ConsoleDaemon
@@ -148,6 +148,25 @@ def test_a_session_is_renamed_in_place(page: Page, daemon: ConsoleDaemon) -> Non
     expect(row(page, session).locator(".row-text")).to_have_text("The agent's title")
 
 
+def test_a_message_field_that_is_loaded_late_does_not_take_the_focus_from_a_title(page: Page, daemon: ConsoleDaemon) -> None:
+    session = daemon.new_session([{"text": "ok"}])
+    daemon.send(session, "hi")
+    held: list[Route] = []
+    page.route("**/composer/composer.js", lambda route: held.append(route))
+    page.goto("/console/agents")
+    row(page, session).get_by_role("link").click()
+    until(page, lambda: bool(held))
+    page.keyboard.press("r")
+    title = page.get_by_role("textbox", name="Title of the session")
+    expect(title).to_be_focused()
+    held[0].continue_()
+    expect(page.get_by_role("textbox", name="Message", exact=True)).to_be_visible()
+    expect(title).to_be_focused()
+    page.keyboard.type("Parser tests")
+    page.keyboard.press("Enter")
+    expect(row(page, session).locator(".row-text")).to_have_text("Parser tests")
+
+
 def test_a_deletion_can_be_undone(page: Page, daemon: ConsoleDaemon) -> None:
     session = daemon.new_session([{"text": "ok"}])
     daemon.send(session, "keep me")
@@ -163,6 +182,8 @@ def test_a_deletion_without_undo_is_one(page: Page, daemon: ConsoleDaemon) -> No
     session = daemon.new_session([{"text": "ok"}])
     daemon.send(session, "away")
     row(page, session).get_by_role("link").click()
+    # The message field takes the focus when the session has been loaded.
+    expect(page.get_by_role("textbox", name="Message", exact=True)).to_be_focused()
     row(page, session).get_by_role("link").focus()
     page.keyboard.press("Delete")
     expect(page).to_have_url(re.compile("/console/$"))

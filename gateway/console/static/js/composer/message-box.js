@@ -12,6 +12,9 @@ export const sendKeys = stored("portico.sendKeys", "enter");
 const PAUSE = 100;
 const touch = matchMedia("(pointer: coarse)");
 
+/** Whether the focus may go to a field that has just been shown: not while a user writes elsewhere, such as a title or in a search. */
+const mayTakeFocus = () => !touch.matches && !document.activeElement?.matches("input, textarea, select");
+
 /**
  * @param {object} props
  * @param {{text: string, images: object[]}} props.draft what is written
@@ -62,7 +65,7 @@ export function MessageBox({
     around.style.minHeight = "";
   }, [draft.text]);
   useLayoutEffect(() => {
-    if (autoFocus && !touch.matches) field.current.focus();
+    if (autoFocus && mayTakeFocus()) field.current.focus();
   }, []);
 
   const setText = (text, at) => {
