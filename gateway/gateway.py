@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -335,14 +335,14 @@ class Gateway:
             await self.shared_state.credentials.compare()
         return self.authenticate(scope, authorization, token)
 
-    def agent_elsewhere(self, name: str) -> SessionElsewhere | None:
+    def agent_elsewhere(self, name: str, without: Collection[str] = ()) -> SessionElsewhere | None:
         """The error that passes a request for an agent on to a node that offers it; None if this one has it, or none does.
 
-        Raises NoNode.
+        The nodes of `without` are left out. Raises NoNode.
         """
         if self.node is None or self.agents.find(name) is not None:
             return None
-        return self.node.directory.offered_elsewhere(name)
+        return self.node.directory.offered_elsewhere(name, without)
 
     async def problems(self) -> list[str]:
         """Why requests cannot be served at this moment; empty if they can."""

@@ -6,7 +6,7 @@ import asyncio
 import os
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -250,14 +250,20 @@ class NodeDirectory:
     def _note_placed(self, node: str) -> None:
         self._placed[node].append(self._clock())
 
-    def choose(self, agent: str, folder: str | None, preferred: str | None = None, reads: int = 0) -> str | None:
+    def choose(
+        self, agent: str, folder: str | None, preferred: str | None = None, reads: int = 0, *, without: Collection[str] = ()
+    ) -> str | None:
         """The node for a session or a task: the least loaded of those that are ready, offer the agent and have the folder.
 
-        Their programs read this version of the store at least. The preferred node, which had the session last, is chosen if it is
-        one of these. None if there are none.
+        Their programs read this version of the store at least. The nodes of `without` are left out. The preferred node, which had
+        the session last, is chosen if it is one of these. None if there are none.
         """
         candidates = self._candidates(reads)
-        found = {report.id: report for report in candidates if agent in report.agents and _has(report, folder)}
+        found = {
+            report.id: report
+            for report in candidates
+            if agent in report.agents and _has(report, folder) and report.id not in without
+        }
         if preferred in found:
             return preferred
         if not found:
@@ -269,14 +275,14 @@ class NodeDirectory:
         """The ids of the other nodes that take new work."""
         return [report.id for report in self._candidates(0) if report.id != self.node]
 
-    def offered_elsewhere(self, agent: str) -> SessionElsewhere | None:
+    def offered_elsewhere(self, agent: str, without: Collection[str] = ()) -> SessionElsewhere | None:
         """The error that passes a request on to a node that offers an agent; None if there is none, or this one does.
 
-        A request that was forwarded to this node is not forwarded again. Raises NoNode.
+        A request that was forwarded to this node is not forwarded again. The nodes of `without` are left out. Raises NoNode.
         """
         if request_is_forwarded.get():
             return None
-        chosen = self.choose(agent, None)
+        chosen = self.choose(agent, None, without=without)
         if chosen is None:
             self._check_offered(agent)
         if chosen is None or chosen == self.node:

@@ -325,3 +325,5 @@ async def test_another_node_is_tried_where_one_refuses_the_connection(
             assert f"{two.id} {'refuses the connection' if refusal == 'signature' else 'is closed'}" in caplog.text
             session = await client.new()
             assert await places(nodes, [session]) == ["three"]
+        # What else is new goes to that node still.
+        assert two.id in one.directory.others and one.directory._is_reachable(two.id)

@@ -36,8 +36,9 @@ async def connect(gateway: Gateway, agent: str, caller: Caller, parameters: Mapp
     Raises NoNode.
     """
     passed_on = {name: parameters[name] for name in ("slash_commands",) if name in parameters}
+    refused = set[str]()
     for _ in range(MAX_ATTEMPTS):
-        node = gateway.agent_elsewhere(agent)
+        node = gateway.agent_elsewhere(agent, refused)
         if node is None:
             break
         try:
@@ -45,9 +46,8 @@ async def connect(gateway: Gateway, agent: str, caller: Caller, parameters: Mapp
         except NodeUnreachable:
             continue
         except RpcError:
-            # It refuses this node, whoever the client is: others are chosen, also for what else is new. The log has the reason.
-            if gateway.node is not None:
-                gateway.node.directory.unreachable(node.node_id)
+            # Its log has the reason: it has no more room for connections, or another node key.
+            refused.add(node.node_id)
     raise NoNode(agent)
 
 
