@@ -75,6 +75,18 @@ def test_every_page_is_reached_by_keys(page: Page, sessions: dict[str, str]) -> 
     assert page.url.endswith("/console/"), "keys that are typed into the message are no shortcuts"
 
 
+def test_a_shortcut_is_there_as_soon_as_the_page_is(page: Page, sessions: dict[str, str]) -> None:
+    page.add_init_script(
+        """new MutationObserver((changes, observer) => {
+            if (!document.querySelector(".session-list")) return;
+            observer.disconnect();
+            document.body.dispatchEvent(new KeyboardEvent("keydown", {key: "/", bubbles: true, cancelable: true}));
+        }).observe(document, {subtree: true, childList: true})"""
+    )
+    page.goto("/console/agents")
+    expect(page.get_by_role("combobox", name="Search sessions and messages")).to_be_focused()
+
+
 def test_the_shortcuts_are_listed(page: Page, sessions: dict[str, str]) -> None:
     page.goto("/console/agents")
     row(page, sessions["idle"]).wait_for()

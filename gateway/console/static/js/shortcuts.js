@@ -1,6 +1,6 @@
 /** Keyboard shortcuts. All are listed by `?`. */
 import { observable, stored, useObservable } from "./observable.js";
-import { html, useEffect, useRef } from "./preact.js";
+import { html, useLayoutEffect, useRef } from "./preact.js";
 import { Dialog } from "./ui/index.js";
 
 /**
@@ -18,7 +18,8 @@ export const isMac = /Mac|iPhone|iPad/.test(navigator.platform);
 export function useShortcuts(list, when = true) {
   const latest = useRef(list);
   latest.current = list;
-  useEffect(() => {
+  // With the component, not after the next frame: its keys are used as soon as it is seen.
+  useLayoutEffect(() => {
     if (!when) return undefined;
     const entries = list.map((shortcut, index) => ({ ...shortcut, run: (event) => latest.current[index]?.run?.(event) }));
     registered.value = [...registered.value, ...entries];
