@@ -23,6 +23,8 @@ QUICK_SECONDS = 30.0
 """How long a command may take that reads, or changes references only."""
 CHECKOUT_SECONDS = 300.0
 """How long a command may take that reads or writes all files of a checkout."""
+TERMINATION_SECONDS = 5.0
+"""How long a command that is ended has to remove its lock files."""
 MAX_OUTPUT = 32 * 1024 * 1024
 """Bytes of a command's output. More is an error, unless the caller takes a part."""
 MIN_VERSION = (2, 36)
@@ -123,21 +125,23 @@ class Git:
         limit: int | None = None,
         extra: Mapping[str, str] | None = None,
         folder: Path | None = None,
+        entered: bytes | None = None,
     ) -> Output:
-        """Run a command. Raises GitFailed for an exit status that is not `ok`, and AgentProblem if git cannot run or is too slow.
+        """Run a command. Raises GitFailed for an exit status that is not `ok`, and AgentProblem if git cannot run, is too slow or
+        writes too much.
 
-        With `limit`, the output is cut after so many bytes. `extra` are variables of the environment.
+        With `limit`, the output is cut after so many bytes. `extra` are variables of the environment, `entered` is the input.
         """
         environment = self._environment() | dict(extra or {})
+        program, most = await _program(), limit or MAX_OUTPUT
         try:
-            process = await asyncio.create_subprocess_exec(
-                await _program(),
+            transport, process = await asyncio.get_running_loop().subprocess_exec(
+                lambda: _Process(most),
+                program,
                 *arguments,
                 cwd=folder or self.folder,
                 env=environment,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
+                stdin=asyncio.subprocess.DEVNULL if entered is None else asyncio.subprocess.PIPE,
                 start_new_session=True,
             )
         except FileNotFoundError as error:
@@ -146,26 +150,22 @@ class Git:
             raise AgentProblem(f"git cannot be started in {folder or self.folder}: {error.strerror}") from error
         try:
             async with asyncio.timeout(seconds):
-                data, errors = await asyncio.gather(
-                    _read(process.stdout, (limit or MAX_OUTPUT) + 1), _read(process.stderr, _MAX_ERROR, drain=True)
-                )
-                truncated = len(data) > (limit or MAX_OUTPUT)
-                if truncated:
-                    _kill(process)
-                status = await process.wait()
+                if entered is not None:
+                    process.enter(entered)
+                await process.read.wait()
         except TimeoutError as error:
             raise AgentProblem(f"`git {arguments[0]}` has not ended within {seconds:g} s; try again later") from error
         finally:
-            if process.returncode is None:
-                _kill(process)
-                await asyncio.shield(process.wait())
-        if truncated:
+            await asyncio.shield(_end(transport, process))
+        if process.truncated:
             if limit is None:
                 raise AgentProblem(f"`git {arguments[0]}` has more than {MAX_OUTPUT} bytes of output")
-            return Output(data[:limit], 0, truncated=True)
+            return Output(bytes(process.output), 0, truncated=True)
+        status = transport.get_returncode()
+        assert status is not None
         if status not in ok:
-            raise GitFailed(_message(errors) or f"`git {arguments[0]}` has ended with status {status}", status)
-        return Output(data, status)
+            raise GitFailed(_message(process.errors) or f"`git {arguments[0]}` has ended with status {status}", status)
+        return Output(bytes(process.output), status)
 
     async def succeeds(self, *arguments: str) -> bool:
         """Whether a command ends with status 0."""
@@ -252,22 +252,66 @@ def conflict(problem: str, error: GitFailed) -> Conflict:
     return Conflict(f"{problem}: {text}")
 
 
-async def _read(stream: asyncio.StreamReader | None, limit: int, *, drain: bool = False) -> bytes:
-    parts, size = list[bytes](), 0
-    while stream is not None and (size < limit or drain) and (chunk := await stream.read(65536)):
-        if size < limit:
-            parts.append(chunk[: limit - size])
-            size += len(parts[-1])
-    return b"".join(parts)
+class _Process(asyncio.SubprocessProtocol):
+    """A process whose output is read up to a limit. `read` is set when it has ended, with all of its output, or is over that."""
+
+    def __init__(self, limit: int) -> None:
+        self.output, self.errors, self.truncated = bytearray(), bytearray(), False
+        self.ended, self.read = asyncio.Event(), asyncio.Event()
+        self._limit = limit
+        self._transport: asyncio.SubprocessTransport | None = None
+
+    def enter(self, data: bytes) -> None:
+        """Write the input, and end it."""
+        assert self._transport is not None
+        pipe = self._transport.get_pipe_transport(0)
+        assert isinstance(pipe, asyncio.WriteTransport)
+        pipe.write(data)
+        pipe.write_eof()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.SubprocessTransport)
+        self._transport = transport
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        # What is over a limit is read too: otherwise the process would wait for somebody who reads it, and never end.
+        kept, most = (self.errors, _MAX_ERROR) if fd == 2 else (self.output, self._limit)
+        room = most - len(kept)
+        kept += data[:room]
+        if fd == 1 and len(data) > room:
+            self.truncated = True
+            self.read.set()
+
+    def process_exited(self) -> None:
+        self.ended.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.read.set()
 
 
-def _kill(process: asyncio.subprocess.Process) -> None:
-    # Also what git has started, such as a filter.
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
+async def _end(transport: asyncio.SubprocessTransport, process: _Process) -> None:
+    """End a process, if it has not ended, with those that it has started, such as filters."""
+    try:
+        if not process.ended.is_set():
+            # Git removes its lock files.
+            _signal(transport.get_pid(), signal.SIGTERM)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(TERMINATION_SECONDS):
+                    await process.ended.wait()
+            _signal(transport.get_pid(), signal.SIGKILL)
+            await process.ended.wait()
+    finally:
+        # A process that has left the group may keep the pipes open for as long as it likes.
+        transport.close()
 
 
-def _message(errors: bytes) -> str:
+def _signal(group: int, number: signal.Signals) -> None:
+    # macOS does not permit it for a group whose processes have all ended.
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, number)
+
+
+def _message(errors: bytearray) -> str:
     lines = [line.strip() for line in errors.decode(errors="replace").splitlines()]
     found = [line.removeprefix("fatal: ").removeprefix("error: ") for line in lines if line and not line.startswith("hint:")]
     shown = [line for line in found if not line.startswith(("Preparing worktree", "HEAD is now at"))]

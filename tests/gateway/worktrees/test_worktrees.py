@@ -104,6 +104,32 @@ async def test_state_has_what_changed(client: httpx.AsyncClient, repository: Pat
     assert git(repository, "cat-file", "--batch-check", "--batch-all-objects").count("\n") == 4
 
 
+async def test_diff_of_a_large_file_is_cut(running: RunningGateway) -> None:
+    client, session = running.client, await new_session(running.client)
+    (await folder_of(client, session) / "large.txt").write_text("a line of text\n" * 200_000)
+    async with asyncio.timeout(60):
+        diff = (await client.get(f"{BASE}/worktrees/{session}/diff", params={"path": "large.txt"})).json()
+    assert (len(diff["diff"]), diff["truncated"]) == (1024 * 1024, True)
+    assert [path.name for path in running.gateway.worktrees.folder.iterdir()] == [(await folder_of(client, session)).name]
+
+
+async def test_too_many_files_of_a_session_are_its_own_problem(
+    client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.worktrees.git.MAX_OUTPUT", 100_000)
+    many, other = await new_session(client), await new_session(client)
+    folder = await folder_of(client, many)
+    for n in range(2500):
+        (folder / f"{n:0200}").write_text("")
+    async with asyncio.timeout(60):
+        for method, path in (("GET", ""), ("POST", "/merge"), ("DELETE", "")):
+            assert "bytes of output" in await refused(client, method, f"/worktrees/{many}{path}", 503)
+        await turn(client, other, "change")
+        assert (await client.post(f"{BASE}/worktrees/{other}/commit", json={"message": "c"})).status_code == 201
+        assert (await client.delete(f"{BASE}/worktrees/{other}?force=true")).status_code == 204
+        assert (await client.delete(f"{BASE}/worktrees/{many}?force=true")).status_code == 204
+
+
 async def test_commit_and_fast_forward(client: httpx.AsyncClient, repository: Path) -> None:
     session = await new_session(client)
     assert "no changes" in await refused(client, "POST", f"/worktrees/{session}/commit", 409, message="x")

@@ -1,0 +1,76 @@
+"""How git is run: output over its limit, time limits, and processes that outlive it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from gateway.errors import AgentProblem
+from gateway.worktrees.git import TERMINATION_SECONDS, Git, GitFailed
+
+MIB = 1024 * 1024
+
+
+def running(folder: Path, script: str) -> Git:
+    """Git with the command `script`, a shell script."""
+    return Git(folder, config={"alias.script": f"!{script}"})
+
+
+async def test_output_over_its_limit_is_cut(tmp_path: Path) -> None:
+    """Neither the process nor its errors are waited for."""
+    git = running(tmp_path, "head -c 8388608 /dev/zero; exec sleep 600")
+    async with asyncio.timeout(60):
+        output = await git("script", limit=MIB)
+    assert (len(output.data), output.truncated) == (MIB, True)
+
+
+async def test_output_of_just_the_limit_is_whole(tmp_path: Path) -> None:
+    output = await running(tmp_path, "head -c 1048576 /dev/zero")("script", limit=MIB)
+    assert (len(output.data), output.truncated) == (MIB, False)
+
+
+async def test_output_over_the_limit_of_all_commands_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.worktrees.git.MAX_OUTPUT", MIB)
+    async with asyncio.timeout(60):
+        with pytest.raises(AgentProblem, match="more than 1048576 bytes"):
+            await running(tmp_path, "head -c 8388608 /dev/zero; exec sleep 600")("script")
+
+
+async def test_errors_are_read_to_their_end(tmp_path: Path) -> None:
+    async with asyncio.timeout(60):
+        with pytest.raises(GitFailed, match="xxx"):
+            await running(tmp_path, "head -c 1048576 /dev/zero | tr '\\0' x >&2; exit 3; :")("script")
+
+
+async def test_input(tmp_path: Path) -> None:
+    data = os.urandom(MIB)
+    assert (await running(tmp_path, "cat")("script", entered=data)).data == data
+    # One that does not read it ends all the same.
+    assert (await running(tmp_path, "true")("script", entered=data)).data == b""
+
+
+async def test_command_over_its_time_may_remove_its_locks(tmp_path: Path) -> None:
+    git = running(tmp_path, "trap 'rm lock; exit 1' TERM; touch lock started; while :; do sleep 0.05; done; :")
+    with pytest.raises(AgentProblem, match=r"not ended within 0\.5 s"):
+        await git("script", seconds=0.5)
+    assert ((tmp_path / "started").exists(), (tmp_path / "lock").exists()) == (True, False)
+
+
+async def test_process_that_has_left_the_group_and_keeps_the_output_open(tmp_path: Path) -> None:
+    """Such as a filter that leaves a daemon behind."""
+    daemon = "import os, time; os.setsid(); print(os.getpid(), file=open('pid', 'w'), flush=True); time.sleep(600)"
+    git = running(tmp_path, f'{sys.executable} -I -S -c "{daemon}" & until test -s pid; do sleep 0.05; done; :')
+    begin = time.monotonic()
+    try:
+        async with asyncio.timeout(60):
+            with pytest.raises(AgentProblem, match="not ended within 1 s"):
+                await git("script", seconds=1.0)
+        assert time.monotonic() - begin < 1 + TERMINATION_SECONDS
+    finally:
+        os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
