@@ -6,9 +6,9 @@ import asyncio
 import os
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -23,6 +23,10 @@ MAX_FILES = 2000
 """Changed files of a state. There may be more."""
 MAX_DIFF = 1024 * 1024
 """Bytes of one file's diff."""
+TEMPORARY = ".temporary-"
+"""What the names of temporary folders begin with, and that of no worktree."""
+_ATTEMPTS = 5
+"""How often files are read that change, appear or go meanwhile."""
 _OPERATIONS = {
     "MERGE_HEAD": "merge",
     "rebase-merge": "rebase",
@@ -102,18 +106,21 @@ class Merge:
 class Checkout:
     """The files and the branch of a worktree. Make it with `opened`."""
 
-    def __init__(self, record: WorktreeRecord, git: Git) -> None:
-        self._record, self._git = record, git
+    def __init__(self, record: WorktreeRecord, git: Git, temporary: Path) -> None:
+        self._record, self._git, self._temporary = record, git, temporary
 
     @classmethod
-    async def opened(cls, record: WorktreeRecord) -> Checkout:
-        """Return the checkout of a worktree. Raises Conflict if the repository or the folder is gone."""
+    async def opened(cls, record: WorktreeRecord, temporary: Path) -> Checkout:
+        """Return the checkout of a worktree. `temporary` is a folder for temporary ones.
+
+        Raises Conflict if the repository or the folder is gone.
+        """
         path, git_dir = Path(record.path), Path(record.git_dir)
         await asyncio.to_thread(_require_folders, record)
         # All are named, since an agent can change what is in the folder.
         git = Git(path, git_dir, path, Path(record.repository))
         try:
-            return cls(record, await own_programs_off(git))
+            return cls(record, await own_programs_off(git), temporary)
         except GitFailed as error:
             raise conflict(f"git cannot read the worktree {path}", error) from error
 
@@ -142,10 +149,10 @@ class Checkout:
             head, branch, base is not None, int(ahead), int(behind), count, uncommitted, operation, submodules
         )  # fmt: skip
 
-    async def changes(self, temporary: Path) -> Changes:
-        """Return the changed files. `temporary` is a folder for temporary files. Raises Conflict."""
+    async def changes(self) -> Changes:
+        """Return the changed files. Raises Conflict."""
         try:
-            async with self._tree(temporary) as (base, tree, extra):
+            async with self._tree() as (base, tree, extra):
                 compared = ("-M", "-z", base, tree)
                 counts = await self._diff("--numstat", *compared, extra=extra)
                 kinds = await self._diff("--name-status", *compared, extra=extra)
@@ -155,12 +162,12 @@ class Checkout:
         files = [_changed(one, lines) for one in _kinds(kinds)]
         return Changes(files[:MAX_FILES], len(files) > MAX_FILES)
 
-    async def diff(self, path: str, temporary: Path) -> tuple[str, bool]:
+    async def diff(self, path: str) -> tuple[str, bool]:
         """Return the diff of a changed file, in git's format, and whether it is cut. Raises NotFound and Conflict."""
         try:
-            async with self._tree(temporary) as (base, tree, extra):
+            async with self._tree() as (base, tree, extra):
                 kinds = _kinds(await self._diff("--name-status", "-M", "-z", base, tree, extra=extra))
-                found = next((one for one in kinds if one[2] == path), None)
+                found = next((one for one in kinds if printable(one[2]) == path), None)
                 if found is None:
                     raise NotFound(f"path: {path[:200]!r} does not differ from the base; GET the worktree for the files that do")
                 paths = [one for one in found[1:] if one]
@@ -176,38 +183,92 @@ class Checkout:
         return output.fields
 
     @asynccontextmanager
-    async def _tree(self, temporary: Path) -> AsyncIterator[tuple[str, str, dict[str, str]]]:
+    async def _tree(self) -> AsyncIterator[tuple[str, str, dict[str, str]]]:
         """Give the base's commit, and the tree of the files as they are, with the variables to read it. The repository gets
         nothing: the objects are in a temporary folder."""
         objects = Path(self._record.repository) / "objects"
-        with tempfile.TemporaryDirectory(dir=temporary, ignore_cleanup_errors=True) as folder:
-            (new := Path(folder) / "objects").mkdir()
+        with self._folder() as folder:
+            (new := folder / "objects").mkdir()
             extra = {"GIT_OBJECT_DIRECTORY": str(new), "GIT_ALTERNATE_OBJECT_DIRECTORIES": _quoted(objects)}
             head, base = await self._head(), await self._base()
             compared = self._record.base_commit
             if base is not None:
                 found = await self._git("merge-base", head, base, ok=(0, 1))
                 compared = found.text or compared
-            yield compared, await self._written_tree(Path(folder) / "index", extra), extra
+            tree, _ = await self._written_tree(folder, extra, reading=True)
+            yield compared, tree, extra
 
-    async def _written_tree(self, index: Path, extra: dict[str, str]) -> str:
-        """Write the files, new ones included and ignored ones not, as a tree. The index of the worktree stays as it is."""
-        current = Path(self._record.git_dir) / "index"
+    @contextmanager
+    def _folder(self) -> Iterator[Path]:
+        """Give a temporary folder."""
+        with tempfile.TemporaryDirectory(prefix=TEMPORARY, dir=self._temporary, ignore_cleanup_errors=True) as folder:
+            yield Path(folder)
+
+    async def _written_tree(self, folder: Path, extra: dict[str, str], *, reading: bool) -> tuple[str, list[str]]:
+        """Write the files, new ones included and ignored ones not, as a tree, with a temporary index in `folder`.
+
+        Return the tree, and the repositories inside of the worktree that are not in it, since they have no commit. Where the tree
+        is for `reading`, it also lacks new files that cannot be read, and line ends may be of any kind. Raises GitFailed.
+        """
+        current, index = Path(self._record.git_dir) / "index", folder / "index"
         if current.exists():
             # With its time: git compares the contents of files that were written in the second of the index, or later.
             await asyncio.to_thread(shutil.copy2, current, index)
         extra = {**extra, "GIT_INDEX_FILE": str(index)}
+        git = self._git
+        if reading:
+            git = replace(git, config={**git.config, "core.safecrlf": "false"})
         # Of those in the index, git runs `git status` in their folders, with the filters of their own configuration. New ones are
         # read by this process.
         links = await self._submodules(extra)
-        for path in links:
-            await self._git("update-index", "--force-remove", "--", path, extra=extra)
-        await self._git("add", "--all", "--", ".", extra=extra, seconds=CHECKOUT_SECONDS)
-        for path, commit in links.items():
-            folder = Path(self._record.path) / path
-            if folder.is_dir() and not any(folder.iterdir()):
-                await self._git("update-index", "--add", "--cacheinfo", "160000", commit, path, extra=extra)
-        return (await self._git("write-tree", extra=extra)).text
+        if links:
+            await git("update-index", "--force-remove", "-z", "--stdin", entered=_joined(links), extra=extra)
+        for attempt in range(_ATTEMPTS):
+            try:
+                left_out = await self._add_files(git, extra, reading=reading)
+                break
+            except GitFailed:
+                if attempt == _ATTEMPTS - 1:
+                    raise
+        empty = [
+            f"160000 {commit} 0\t{path}"
+            for path, commit in links.items()
+            if (found := Path(self._record.path) / path).is_dir() and not any(found.iterdir())
+        ]
+        if empty:
+            await git("update-index", "-z", "--index-info", entered=_joined(empty), extra=extra)
+        return (await git("write-tree", extra=extra)).text, left_out
+
+    async def _add_files(self, git: Git, extra: Mapping[str, str], *, reading: bool) -> list[str]:
+        """Add the files as they are to a temporary index; return the repositories without a commit.
+
+        A new file that goes meanwhile ends `git add`, even with --ignore-errors, but not `git update-index`.
+        """
+        lenient = ("--ignore-errors",) if reading else ()
+        ok = (0, 1) if reading else (0,)
+        await git("add", "--update", "--sparse", *lenient, "--", ".", ok=ok, extra=extra, seconds=CHECKOUT_SECONDS)
+        found = await git("ls-files", "--others", "--exclude-standard", "-z", extra=extra, seconds=CHECKOUT_SECONDS)
+        new = [path for path in found.fields if not path.endswith("/")]
+        if reading:
+            new = await asyncio.to_thread(self._readable, new)
+        await git(
+            "update-index", "--add", "--remove", "--replace", "-z", "--stdin",
+            entered=_joined(new), extra=extra, seconds=CHECKOUT_SECONDS,
+        )  # fmt: skip
+        repositories = [path for path in found.fields if path.endswith("/")]
+        if not repositories:
+            return []
+        # One without a commit is an error, after which git goes on with the others.
+        await git(
+            "add", "--sparse", "--ignore-errors", "--pathspec-from-file=-", "--pathspec-file-nul",
+            ok=(0, 1), entered=_joined(repositories), extra=extra, seconds=CHECKOUT_SECONDS,
+        )  # fmt: skip
+        added = await self._submodules(extra)
+        return [path for one in repositories if (path := one.removesuffix("/")) not in added]
+
+    def _readable(self, paths: Sequence[str]) -> list[str]:
+        folder = Path(self._record.path)
+        return [path for path in paths if (folder / path).is_symlink() or os.access(folder / path, os.R_OK)]
 
     async def _submodules(self, extra: Mapping[str, str] | None = None) -> dict[str, str]:
         """The paths of the submodules in the index, with their commits."""
@@ -218,29 +279,33 @@ class Checkout:
         paths = [Path(self._record.path) / path / ".git" for path in await self._submodules()]
         return any(await asyncio.to_thread(list, map(os.path.lexists, paths)))
 
-    async def snapshot(self, temporary: Path) -> tuple[str, str]:
+    async def snapshot(self) -> tuple[str, str]:
         """Return the commit, and the tree of the files as they are, which is in the repository from then on. Raises Conflict."""
         try:
-            with tempfile.TemporaryDirectory(dir=temporary, ignore_cleanup_errors=True) as folder:
-                return await self._head(), await self._written_tree(Path(folder) / "index", {})
+            with self._folder() as folder:
+                return await self._head(), (await self._written_tree(folder, {}, reading=True))[0]
         except GitFailed as error:
             raise conflict("git cannot copy the files of the worktree", error) from error
 
     async def restore(self, tree: str) -> None:
         """Give the files the contents of a tree, uncommitted. Raises GitFailed."""
+        if tree == await self._tree_of("HEAD"):
+            # Where both are empty, git finds no file to restore.
+            return
         await self._git("restore", f"--source={tree}", "--worktree", "--no-overlay", "--", ".", seconds=CHECKOUT_SECONDS)
 
     # -- changing ---------------------------------------------------------------------------------------------------------
 
-    async def commit(self, message: str, temporary: Path) -> str:
+    async def commit(self, message: str) -> str:
         """Commit all changes, new files included, and return the commit. Raises Conflict; then nothing has changed."""
         try:
             head, state = await self._head(), await self.state()
             if state.operation:
                 raise Conflict(f"a {state.operation} is under way in the worktree; end it there, or let the agent end it")
-            with tempfile.TemporaryDirectory(dir=temporary, ignore_cleanup_errors=True) as folder:
-                tree = await self._written_tree(Path(folder) / "index", {})
-            if tree == (await self._git("rev-parse", f"{head}^{{tree}}")).text:
+            with self._folder() as folder:
+                tree, left_out = await self._written_tree(folder, {}, reading=False)
+            await self._require_own_files(head, tree, left_out)
+            if tree == await self._tree_of(head):
                 raise Conflict("the worktree has no changes to commit")
             commit = (await self._git("commit-tree", tree, "-p", head, "-m", message)).text
             await self._git("update-ref", "-m", "commit by portico", "HEAD", commit, head)
@@ -249,6 +314,28 @@ class Checkout:
         except GitFailed as error:
             raise conflict("git does not commit", error) from error
         return commit
+
+    async def _require_own_files(self, head: str, tree: str, left_out: Sequence[str]) -> None:
+        """Raise Conflict for a new repository that is no submodule: its commit would be in the tree, and its files nowhere."""
+        fields = (await self._git("diff-tree", "-r", "-z", "--no-renames", head, tree, seconds=CHECKOUT_SECONDS)).fields
+        new = [
+            path
+            for modes, path in zip(fields[::2], fields[1::2], strict=True)
+            if modes.split()[1] == "160000" and modes.split()[0] != ":160000"
+        ]
+        if new:
+            with suppress(GitFailed):
+                # A file that is not there, or is not in git's format, names none.
+                named = ("--blob", f"{tree}:.gitmodules", "-z", "--get-regexp", r"^submodule\..*\.path$")
+                lines = (await self._git("config", *named, ok=(0, 1))).fields
+                known = {line.partition("\n")[2] for line in lines}
+                new = [path for path in new if path not in known]
+        if found := sorted({*new, *left_out}):
+            listed = names([printable(path) for path in found])
+            raise Conflict(
+                f"the files of repositories of their own would not be in the commit ({listed}); let git ignore them, remove "
+                "their .git, or add them by `git submodule add`. Nothing has changed"
+            )
 
     async def merge(self) -> Merge:
         """Merge the branch of the worktree into its base branch: as a fast-forward, or with a merge commit.
@@ -371,6 +458,9 @@ class Checkout:
     async def _commit_of(self, branch: str) -> str | None:
         return (await self._git("rev-parse", "--verify", "--quiet", f"refs/heads/{branch}^{{commit}}", ok=(0, 1))).text or None
 
+    async def _tree_of(self, commit: str) -> str:
+        return (await self._git("rev-parse", "--verify", "--quiet", f"{commit}^{{tree}}")).text
+
     async def _uncommitted(self) -> list[str]:
         return await _changed_paths(self._git, "--untracked-files=all")
 
@@ -422,6 +512,11 @@ def message_of(text: str) -> str:
     if not found or "\0" in found:
         raise BadRequest("message: a commit needs a message, without null characters")
     return found
+
+
+def _joined(fields: Iterable[str]) -> bytes:
+    """Return the input of a command whose fields each end with a null character."""
+    return "".join(f"{one}\0" for one in fields).encode(errors="surrogateescape")
 
 
 _Kind = tuple[str, str | None, str]

@@ -23,7 +23,7 @@ from drivers.runtime.confined_files import make_folder, make_writable
 from gateway.errors import AgentProblem, Conflict, GatewayError, NotFound
 from gateway.private_files import private_directory
 from gateway.store import Store, WorktreeRecord
-from gateway.worktrees.checkout import Checkout
+from gateway.worktrees.checkout import TEMPORARY, Checkout
 from gateway.worktrees.git import CHECKOUT_SECONDS, Git, GitFailed, conflict, own_programs_off
 from gateway.worktrees.source import Source, problem_of_repository, source_of
 
@@ -102,12 +102,12 @@ class Worktrees:
         commit = source.commit
         if before is not None and before.repository == record.repository:
             record = replace(record, base_branch=before.base_branch, base_commit=before.base_commit)
-            commit, tree = await (await Checkout.opened(before)).snapshot(self.temporary)
+            commit, tree = await (await self.open(before)).snapshot()
         await self._store.worktrees.add(record)
         try:
             record = await self._add(record, commit)
             if tree is not None:
-                await (await Checkout.opened(record)).restore(tree)
+                await (await self.open(record)).restore(tree)
             await asyncio.to_thread(_make_folder, found)
         except BaseException as error:
             await asyncio.shield(self.discard(session_id))
@@ -209,13 +209,8 @@ class Worktrees:
 
     async def open(self, record: WorktreeRecord) -> Checkout:
         """The files and the branch of a worktree. Raises Conflict if they are gone."""
-        return await Checkout.opened(record)
-
-    @property
-    def temporary(self) -> Path:
-        """A folder for temporary files, which is there."""
-        private_directory(self.folder)
-        return self.folder
+        await asyncio.to_thread(private_directory, self.folder)
+        return await Checkout.opened(record, self.folder)
 
     def lock(self, record: WorktreeRecord) -> asyncio.Lock:
         """The lock for what changes the repository of a worktree."""
@@ -266,7 +261,7 @@ class Worktrees:
             if count:
                 raise Conflict(f"the branch {record.branch!r} has {count} commits that no other branch has; {_FORCE}")
             return
-        state = await (await Checkout.opened(record)).state()
+        state = await (await self.open(record)).state()
         if (work := state.unmerged_work) is not None:
             raise Conflict(f"the worktree {record.path} has {work}; {_FORCE}")
 
@@ -314,13 +309,20 @@ class Worktrees:
 
     async def start_recovery(self) -> None:
         """Begin to remove, in the background, what a killed gateway has left: worktrees of sessions that were not created, and
-        those of deleted sessions that lose no work. Call it before sessions are created. Those of other nodes stay."""
+        those of deleted sessions that lose no work, and temporary folders. Call it before sessions are created. Those of other
+        nodes stay."""
         found = await self._store.worktrees.without_session()
         left = [record for record in found if await asyncio.to_thread(self._is_own, record)]
-        if left:
-            self._recovery = asyncio.create_task(self._recover(left))
+        temporary = await asyncio.to_thread(list, self.folder.glob(f"{TEMPORARY}*"))
+        if left or temporary:
+            self._recovery = asyncio.create_task(self._recover(left, temporary))
 
-    async def _recover(self, left: list[WorktreeRecord]) -> None:
+    async def _recover(self, left: list[WorktreeRecord], temporary: list[Path]) -> None:
+        for folder in temporary:
+            try:
+                await asyncio.to_thread(_remove_tree, folder)
+            except OSError as error:
+                log.warning("the temporary folder %s cannot be removed: %s", folder, error.strerror)
         stored = {record.id for record in await self._store.sessions.some([one.session_id for one in left])}
         for record in left:
             if record.session_id in stored:

@@ -132,14 +132,14 @@ def router(gateway: Gateway, base: str, tag: str) -> APIRouter:
         """A worktree with its state, and the files that differ from its base."""
         record, session = await _found(gateway, caller, session_id)
         checkout = await gateway.worktrees.open(record)
-        state, changes = await checkout.state(), await checkout.changes(gateway.worktrees.temporary)
+        state, changes = await checkout.state(), await checkout.changes()
         return _state(record, session, state, changes)
 
     @routes.get(WORKTREE + "/diff", openapi_extra=examples.DIFF)
     async def get_worktree_diff(caller: CurrentCaller, session_id: str, path: PathQuery) -> FileDiff:
         """The diff of a file of a worktree against its base."""
         record, _ = await _found(gateway, caller, session_id)
-        diff, truncated = await (await gateway.worktrees.open(record)).diff(path, gateway.worktrees.temporary)
+        diff, truncated = await (await gateway.worktrees.open(record)).diff(path)
         return FileDiff(path=path, diff=diff, truncated=truncated)
 
     @routes.post(WORKTREE + "/commit", status_code=201, openapi_extra=examples.COMMIT)
@@ -149,7 +149,7 @@ def router(gateway: Gateway, base: str, tag: str) -> APIRouter:
 
         async def commit() -> str:
             async with _resting(gateway, caller, session_id) as record, gateway.worktrees.lock(record):
-                return await (await gateway.worktrees.open(record)).commit(message, gateway.worktrees.temporary)
+                return await (await gateway.worktrees.open(record)).commit(message)
 
         return CommitResponse(commit=await completed(commit()))
 

@@ -152,3 +152,19 @@ async def test_gateway_killed_in_the_middle_of_a_checkout(tmp_path: Path, reposi
             assert (await folder_of(client, session) / "a.txt").read_text() == "one\n"
     finally:
         await daemon.stop()
+
+
+async def test_gateway_killed_while_it_reads_the_files(tmp_path: Path, repository: Path) -> None:
+    """The copies of files that are not committed do not stay, and neither does anything else go."""
+    config = worktree_config(tmp_path, repository)
+    async with run_gateway(config) as running:
+        session = await new_session(running.client)
+        folder = await folder_of(running.client, session)
+        checkout = await running.gateway.worktrees.open(await running.gateway.worktrees.get(session))
+        with checkout._folder() as temporary:
+            left = shutil.copytree(folder, temporary.with_name(temporary.name + "left"))
+        other = folder.parent / "tmp-other"
+        other.mkdir()
+    async with run_gateway(config) as running:
+        await running.gateway.worktrees.recovered()
+        assert (left.exists(), folder.exists(), other.exists()) == (False, True, True)
