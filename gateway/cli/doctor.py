@@ -40,13 +40,12 @@ def doctor(config: Path | None, data_dir: Path | None, host: str | None, port: i
     """
     deny_process_inspection()
     with starting():
-        import asyncio
-
+        from gateway.cli.signals import EndSignals
         from gateway.diagnosis.diagnosis import diagnose
 
     with _no_logging():
         try:
-            report = asyncio.run(diagnose(_subject(config, data_dir, host, port, tried)))
+            report = EndSignals().run(diagnose(_subject(config, data_dir, host, port, tried)))
         except KeyboardInterrupt:
             sys.exit(INTERRUPTED)
     if as_json:

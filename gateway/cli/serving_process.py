@@ -6,7 +6,6 @@ import asyncio
 import importlib
 import logging
 import os
-import signal
 import socket
 import sys
 from collections.abc import Mapping, Sequence
@@ -25,6 +24,7 @@ from gateway.observability.logs import set_up_logging
 from gateway.private_files import private_data_directory, private_file
 from gateway.protocols.acp.transport.local_socket import LocalSocket
 from gateway.security.redaction import Redactor
+from gateway.server.end_signals import end_signals
 
 if TYPE_CHECKING:
     from gateway.gateway import Gateway
@@ -52,7 +52,7 @@ def checked_agents(settings: Settings, name: str) -> Agents:
 
 def serve_editors(settings: Settings, agents: Agents, first: socket.socket) -> None:
     """Serve the client behind a connected socket and those that connect, until there has been none for `server.linger` seconds,
-    or SIGINT or SIGTERM.
+    or SIGINT, SIGTERM or SIGHUP.
 
     The caller has locked the data directory. Raises ConfigError if the store cannot be used.
     """
@@ -148,7 +148,7 @@ async def _serve(gateway: _StartingGateway, first: socket.socket, standard_error
         except OSError as error:
             log.warning("other editors cannot be served with the data directory %s: %s", gateway.settings.data_dir, error)
         await clients.add(first)
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in end_signals():
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
         stopping = asyncio.create_task(stop.wait())
         try:

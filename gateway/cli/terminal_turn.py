@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -14,9 +13,12 @@ from drivers.contract.agent import Agent, Prompt
 from drivers.contract.agent_specs import Limits, SessionSpec
 from drivers.contract.errors import DriverError
 from drivers.contract.events import AgentToken, Error, OutputEvent, SessionEnd, Stderr, ToolCall
+from drivers.runtime.cancellation import despite_cancellation
+from drivers.runtime.containers import end_removals
 from drivers.runtime.process import Spawner
 from drivers.runtime.subreaper import adopted_orphans
 from gateway.agents.configured_agents import Agents
+from gateway.cli.signals import EndSignals
 from gateway.cli.terminal_text import lines, one_line
 from gateway.config import Settings
 from gateway.errors import ConfigError, GatewayError
@@ -27,7 +29,10 @@ INTERRUPTED = 130
 
 
 def run_turn(settings: Settings, name: str, prompt: str, model: str | None) -> int:
-    """Run one turn and return the exit code. Raises ConfigError for an agent that cannot be used."""
+    """Run one turn and return the exit code. SIGINT interrupts it.
+
+    Raises ConfigError for an agent that cannot be used, and SystemExit for SIGTERM, SIGHUP, or a SIGINT before or after the turn.
+    """
     agents = Agents(settings, workspace=Path.cwd())
     try:
         entry = agents.get(name)
@@ -42,6 +47,8 @@ def run_turn(settings: Settings, name: str, prompt: str, model: str | None) -> i
     chosen = settings.limits
     limits = Limits(chosen.start, chosen.idle, chosen.total, chosen.grace)
 
+    signals = EndSignals()
+
     async def turn() -> int:
         async with adopted_orphans():
             try:
@@ -49,23 +56,30 @@ def run_turn(settings: Settings, name: str, prompt: str, model: str | None) -> i
             except DriverError as error:
                 raise ConfigError(redactor.clean(entry.start_error(error))) from None
             try:
-                return await _Terminal(redactor).show(agent, prompt)
+                return await _Terminal(redactor, signals).show(agent, prompt)
             finally:
-                await agent.close()
+                await despite_cancellation(_end(agent))
 
     try:
-        return asyncio.run(turn())
+        return signals.run(turn())
     except KeyboardInterrupt:
         return INTERRUPTED
     except DriverError as error:
         raise ConfigError(redactor.clean(str(error))) from None
 
 
+async def _end(agent: Agent) -> None:
+    try:
+        await agent.close()
+    finally:
+        await end_removals()
+
+
 class _Terminal:
     """Prints events as they arrive, and a spinner while there is no output."""
 
-    def __init__(self, redactor: Redactor) -> None:
-        self._redactor = redactor
+    def __init__(self, redactor: Redactor, signals: EndSignals) -> None:
+        self._redactor, self._signals = redactor, signals
         self._console = Console(stderr=True)
         self._status = self._console.status("waiting for the agent")
         self._at_line_start = True
@@ -74,7 +88,7 @@ class _Terminal:
         """Send the prompt, print the events of the turn, and return the exit code."""
         interrupting: list[asyncio.Task[None]] = []
         loop = asyncio.get_running_loop()
-        loop.add_signal_handler(signal.SIGINT, lambda: interrupting.append(loop.create_task(agent.interrupt())))
+        self._signals.on_interrupt = lambda: interrupting.append(loop.create_task(agent.interrupt()))
         self._status.start()
         try:
             await agent.prompt(Prompt(prompt))
@@ -84,7 +98,7 @@ class _Terminal:
                     if isinstance(event, SessionEnd):
                         return INTERRUPTED if event.stop_reason == "cancelled" else event.exit_code
         finally:
-            loop.remove_signal_handler(signal.SIGINT)
+            self._signals.on_interrupt = None
             self._status.stop()
             self._end_line()
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from pydantic import TypeAdapter, ValidationError
 
 from drivers.compatibility import Support
+from drivers.runtime.cancellation import despite_cancellation
 from drivers.runtime.process import Spawner
 from drivers.runtime.subreaper import adopted_orphans
 from gateway.agents.configured_agents import TEST_DRIVERS, Agents
@@ -178,7 +179,7 @@ async def own_agents(settings: Settings, agents: Agents, folder: Path, redactor:
         try:
             yield own
         finally:
-            await own.close()
+            await despite_cancellation(own.close())
 
 
 async def report_agents(source: AgentSource, tried: bool, portico: str, edit: str | None) -> list[AgentReport]:

@@ -35,6 +35,7 @@ from gateway.security.process_inspection import deny_process_inspection
 from gateway.security.redaction import Redactor
 from gateway.server.app import create_app
 from gateway.server.data_dir_lock import DataDirLocked, data_dir_lock
+from gateway.server.end_signals import end_signals
 from gateway.server.service_manager import announce_ready, announce_stop
 
 if TYPE_CHECKING:
@@ -68,11 +69,10 @@ SWITCH_INTERVAL = 0.001
 """Seconds after which a thread lets another one execute Python code, by default 5 ms. The event loop waits for the store's."""
 RELEASE_TIMEOUT = 10.0
 """Seconds for a process that serves editors to end, after it has accepted to."""
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def serve(settings: Settings, *, no_auth: bool = False, hints: Callable[[str, str | None], str] | None = None) -> None:
-    """Run the daemon until SIGINT or SIGTERM.
+    """Run the daemon until SIGINT, SIGTERM or SIGHUP.
 
     `hints` takes the URL of the daemon and the link that opens the console, None without it, and returns a text, which is printed
     to standard error once the daemon listens.
@@ -173,7 +173,7 @@ class _Daemon:
                     _exit(0, "the daemon exits although file accesses are blocked")
         finally:
             started.cancel()
-            for number in SIGNALS:
+            for number in end_signals():
                 asyncio.get_running_loop().remove_signal_handler(number)
 
     async def _accept_editors(self) -> None:
@@ -209,7 +209,7 @@ class _Daemon:
         return f"{_url({'0.0.0.0': '127.0.0.1', '::': '::1'}.get(host, host), port)}/console/{code}"
 
     def _handle_signals(self) -> None:
-        for number in SIGNALS:
+        for number in end_signals():
             asyncio.get_running_loop().add_signal_handler(number, self._on_signal, number)
 
     def _on_signal(self, number: int) -> None:

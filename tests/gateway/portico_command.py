@@ -46,11 +46,13 @@ class PorticoCommand:
         self._env = {"PATH": os.environ["PATH"], "HOME": str(folder), "LANG": "C.UTF-8", **(env or {})}
         self._folder = folder
 
-    async def start(self, stderr: int = asyncio.subprocess.PIPE) -> asyncio.subprocess.Process:
+    async def start(
+        self, stderr: int = asyncio.subprocess.PIPE, stdout: int = asyncio.subprocess.PIPE
+    ) -> asyncio.subprocess.Process:
         """Start the process in its own process session, with pipes for its standard streams."""
         pipe = asyncio.subprocess.PIPE
         return await asyncio.create_subprocess_exec(
-            *self._argv, stdin=pipe, stdout=pipe, stderr=stderr, env=self._env, cwd=self._folder, start_new_session=True
+            *self._argv, stdin=pipe, stdout=stdout, stderr=stderr, env=self._env, cwd=self._folder, start_new_session=True
         )
 
     @asynccontextmanager

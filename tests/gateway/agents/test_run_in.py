@@ -6,22 +6,27 @@ import asyncio
 import json
 import os
 import shutil
+import signal
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from gateway.agents.configured_agents import Agents
 from gateway.config import parse
 from gateway.diagnosis.machine import check_containers
 from gateway.errors import ConfigError
-from tests.container_runtimes import install_fake_docker, needs_bwrap
+from tests.conftest import write_config
+from tests.container_runtimes import install_fake_docker, needs_bwrap, put_into
 from tests.daemon import gateway_config, run_gateway
 from tests.gateway.agents.test_sandbox import SHELL_AGENT
-from tests.gateway.requests import create_session, execute, get_session, send_turn
+from tests.gateway.portico_command import PorticoCommand
+from tests.gateway.requests import create_session, execute, get_session, send_turn, wait_until
 
 DOCKER = {"run_in": "docker", "container": {"image": "image:1"}}
 
@@ -192,6 +197,41 @@ async def test_doctor_checks_the_runtimes(folder: Path) -> None:
     (works,) = await check_containers(settings, {**os.environ, **install_fake_docker(folder)})
     assert works.status == "ok" and works.text.endswith("used by shell")
     assert await check_containers(parse(config_of(folder)), os.environ) == []
+
+
+@pytest.mark.parametrize("runtime", ["stand-in for docker", "podman"])
+@pytest.mark.parametrize(("number", "when"), [(signal.SIGTERM, "turn"), (signal.SIGHUP, "turn"), (signal.SIGINT, "end")])
+async def test_signal_to_portico_run_ends_the_container(
+    folder: Path, runtime: str, number: signal.Signals, when: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one that comes while an agent is ended that goes on after the end of its input."""
+    seconds = str(100_000 + os.getpid())
+    at_end = f"open('end', 'w').close()\nsubprocess.run(['sleep', '{seconds}'])\n"
+    (folder / "program" / "agent.py").write_text(SHELL_AGENT + at_end)
+    config = config_of(folder)
+    if runtime == "podman":
+        programs = (folder / "program", Path(sys.base_prefix), Path(sys.prefix))
+        variables = put_into("podman", config["agents"]["shell"], folder / "home", monkeypatch, *programs)
+    else:
+        variables = install_fake_docker(folder)
+        config["agents"]["shell"] |= DOCKER
+    write_config(folder, config)
+    task = f"touch turn; sleep {seconds}" if when == "turn" else "uname"
+    process = await PorticoCommand(folder, "run", "shell", task, env=variables, own=True).start()
+    await wait_until(lambda: (folder / "work" / when).exists() and sleeping(seconds))
+    process.send_signal(number)
+    _, err = await asyncio.wait_for(process.communicate(), 60)
+    assert (process.returncode, err) == (128 + number, b"")
+    assert not sleeping(seconds)
+    if runtime == "podman":
+        argv = ["podman", "ps", "--all", f"--filter=volume={folder}/work", "--format={{.Names}}"]
+        found = await asyncio.to_thread(subprocess.run, argv, env={**os.environ, **variables}, capture_output=True, check=True)
+        assert found.stdout == b""
+
+
+def sleeping(seconds: str) -> list[psutil.Process]:
+    """The processes that run `sleep SECONDS`."""
+    return [one for one in psutil.process_iter(["cmdline"]) if one.info["cmdline"] == ["sleep", seconds]]
 
 
 def test_login_is_in_the_container(folder: Path) -> None:

@@ -32,7 +32,7 @@ from tests.conftest import write_config
 from tests.daemon import KEY, Daemon, gateway_config
 from tests.gateway.doctor_report import doctor
 from tests.gateway.portico_command import PorticoCommand
-from tests.gateway.requests import is_alive, wait_until
+from tests.gateway.requests import is_alive, read_pid, wait_until
 
 HOLD = """
 import fcntl, os, socket, sys, time
@@ -504,6 +504,22 @@ async def test_what_is_reported_of_an_agent(tmp_path: Path, claude: Callable[...
         and str(program) in found["text"]
     )
     assert "models: opus, sonnet" in found["details"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+async def test_signal_ends_the_programs_that_are_probed(
+    tmp_path: Path, claude: Callable[..., Path], number: signal.Signals
+) -> None:
+    program = claude()
+    program.write_text(f"#!/bin/sh\n(setsid sleep 600 & echo $! > {tmp_path}/new; mv {tmp_path}/new {tmp_path}/pid)\nsleep 600\n")
+    process = await PorticoCommand(tmp_path, "doctor", config=False, own=True, env=on_path(program)).start()
+    left = await read_pid(tmp_path / "pid")
+    probed = psutil.Process(process.pid).children()
+    process.send_signal(number)
+    _, err = await asyncio.wait_for(process.communicate(), 60)
+    assert (process.returncode, err) == (128 + number, b"")
+    assert probed and not [one for one in probed if is_alive(one.pid)]
+    assert not is_alive(left)
 
 
 @pytest.mark.parametrize(

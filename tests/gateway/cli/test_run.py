@@ -1,4 +1,4 @@
-"""`portico run`: standard output and standard error, exit codes, Ctrl-C, and the spinner on a terminal."""
+"""`portico run`: standard output and standard error, exit codes, Ctrl-C and other signals, and the spinner on a terminal."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import pty
+import select
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -109,6 +110,88 @@ async def test_ctrl_c_while_the_agent_starts(play: Callable[..., PorticoCommand]
     assert process.returncode == 130
     assert b"Traceback" not in err
     assert not is_alive(agent.pid)
+
+
+ENDS = pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+"""The signals that end a command, beside Ctrl-C."""
+
+
+@ENDS
+async def test_signal_ends_the_turn_with_its_agent(
+    play: Callable[..., PorticoCommand], tmp_path: Path, number: signal.Signals
+) -> None:
+    """It comes twice, as that of `timeout` does, and the agent does not end by itself."""
+    stray = {"spawn": {"seconds": 300, "new_session": True, "pid_file": "stray"}}
+    hang = {"hang": {"ignore_interrupt": True, "ignore_term": True}}
+    process = await play(stray, {"text": "word"}, hang, own=True).start()
+    assert process.stdout is not None
+    assert await process.stdout.read(4) == b"word"
+    (agent,) = agent_processes(process.pid)
+    left = await read_pid(tmp_path / "scenes" / "stray")
+    for _ in range(2):
+        process.send_signal(number)
+    _, err = await asyncio.wait_for(process.communicate(), 60)
+    assert process.returncode == 128 + number
+    assert b"Traceback" not in err
+    assert not is_alive(agent.pid)
+    assert not is_alive(left)
+
+
+@ENDS
+async def test_signal_while_the_agent_starts(play: Callable[..., PorticoCommand], tmp_path: Path, number: signal.Signals) -> None:
+    process = await play(start=[{"write_file": {"path": "started", "text": "x"}}, {"delay": 300}], own=True).start()
+    await wait_until((tmp_path / "scenes" / "started").exists)
+    (agent,) = agent_processes(process.pid)
+    process.send_signal(number)
+    _, err = await asyncio.wait_for(process.communicate(), 60)
+    assert process.returncode == 128 + number
+    assert b"Traceback" not in err
+    assert not is_alive(agent.pid)
+
+
+async def test_signal_ends_a_command_whose_output_nobody_reads(play: Callable[..., PorticoCommand]) -> None:
+    reading, writing = os.pipe()
+    try:
+        process = await play({"text": "x" * 1_000_000}, {"hang": True}, own=True).start(stdout=writing)
+        await wait_until(lambda: not select.select([], [writing], [], 0)[1])
+        (agent,) = agent_processes(process.pid)
+        process.send_signal(signal.SIGTERM)
+        await asyncio.wait_for(process.communicate(), 60)
+    finally:
+        os.close(reading)
+        os.close(writing)
+    assert process.returncode == 143
+    assert not is_alive(agent.pid)
+
+
+async def test_signal_when_the_terminal_is_gone(play: Callable[..., PorticoCommand]) -> None:
+    master, slave = pty.openpty()
+    process = await play({"text": "word"}, {"hang": True}, own=True).start(slave, slave)
+    os.close(slave)
+    terminal = b""
+    while b"word" not in terminal:
+        terminal += await asyncio.to_thread(os.read, master, 4096)
+    (agent,) = agent_processes(process.pid)
+    os.close(master)
+    process.send_signal(signal.SIGHUP)
+    await asyncio.wait_for(process.communicate(), 60)
+    assert process.returncode == 129
+    assert not is_alive(agent.pid)
+
+
+async def test_hangup_that_is_ignored_at_the_start_stays_ignored(play: Callable[..., PorticoCommand], tmp_path: Path) -> None:
+    """As `nohup` does it."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        process = await play({"text": "word"}, {"wait_for_file": "go"}, {"text": " end"}, own=True).start()
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert process.stdout is not None
+    assert await process.stdout.read(4) == b"word"
+    process.send_signal(signal.SIGHUP)
+    (tmp_path / "scenes" / "go").touch()
+    out, _ = await asyncio.wait_for(process.communicate(), 60)
+    assert (process.returncode, out) == (0, b" end\n")
 
 
 @pytest.mark.parametrize(

@@ -121,6 +121,14 @@ async def test_process_without_editors_ends_after_the_configured_time(tmp_path: 
     assert not (tmp_path / "data" / "acp-socket.json").exists()
 
 
+async def test_hangup_ends_the_process_in_order(tmp_path: Path) -> None:
+    async with lingering(tmp_path, 60.0) as (pid, client):
+        await client.new()
+    os.kill(pid, signal.SIGHUP)
+    await gone(pid)
+    assert not (tmp_path / "data" / "acp-socket.json").exists()
+
+
 async def test_process_without_editors_ends_after_the_run_at_work(tmp_path: Path) -> None:
     (tmp_path / "work").mkdir()
     steps = [{"text": "Begun. "}, {"wait_for_file": "go"}, {"text": "Done."}]

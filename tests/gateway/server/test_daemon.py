@@ -59,7 +59,7 @@ async def test_serve_prints_one_line_to_standard_output(daemon: Daemon) -> None:
     assert b"the daemon exits" not in daemon.stderr, "that is for an exit that waits for nothing"
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 async def test_signal_ends_running_turns_and_agents(
     daemon: Daemon, write_scenario: WriteScenario, tmp_path: Path, number: signal.Signals
 ) -> None:
@@ -101,6 +101,20 @@ async def test_signal_ends_running_turns_and_agents(
         assert (await send_turn(client, session, "x"))["messages"][0]["content"] == '["hang"]'
     await daemon.stop()
     assert b"left behind" not in daemon.stderr
+
+
+async def test_hangup_that_is_ignored_at_the_start_stays_ignored(daemon: Daemon) -> None:
+    """As `nohup` does it."""
+    daemon.forked = False
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        await daemon.start()
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    os.kill(daemon.pid, signal.SIGHUP)
+    async with daemon.client() as client:
+        await create_session(client, "echo")
+    assert await daemon.stop() == 0
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has /proc/PID/task")
