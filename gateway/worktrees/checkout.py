@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
@@ -12,9 +13,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from gateway.errors import BadRequest, Conflict, NotFound
+from gateway.errors import AgentProblem, BadRequest, Conflict, NotFound
 from gateway.store import WorktreeRecord
-from gateway.worktrees.git import CHECKOUT_SECONDS, Git, GitFailed, conflict, own_programs_off
+from gateway.worktrees.git import CHECKOUT_SECONDS, MERGE_SECONDS, Git, GitFailed, conflict, own_programs_off
 from gateway.worktrees.source import problem_of_repository
 
 SHOWN_NAMES = 20
@@ -36,6 +37,13 @@ _OPERATIONS = {
     "BISECT_LOG": "bisect",
 }
 """What is in the git directory of a worktree while such an operation is under way."""
+_MOVING = {
+    "rebase-merge/head-name": "rebase",
+    "rebase-merge/update-refs": "rebase",
+    "rebase-apply/head-name": "rebase",
+    "BISECT_START": "bisection",
+}
+"""Where the branches are named that such an operation moves, or checks out again, at its end."""
 _STATUS: dict[str, Literal["added", "modified", "deleted", "renamed"]] = {"A": "added", "D": "deleted", "R": "renamed"}
 
 
@@ -356,26 +364,26 @@ class Checkout:
         if state.uncommitted:
             raise Conflict(f"changes are not committed ({names(state.uncommitted)}); commit them first, or let the agent do it")
         try:
-            return await self._merge(state.head, record.base_branch)
+            return await self._merge(state.head, await self._base_name() or record.base_branch)
         except GitFailed as error:
             raise conflict(f"git does not merge into {record.base_branch!r}", error) from error
 
-    async def _merge(self, head: str, target: str) -> Merge:
-        git, base = self._git, await self._base()
+    async def _merge(self, head: str, branch: str) -> Merge:
+        git, base, target = self._git, await self._base(), printable(branch)
         assert base is not None
         if await git.succeeds("merge-base", "--is-ancestor", head, base):
             return Merge("up_to_date", target, base)
-        checkout = await self._checked_out(target)
+        forward = await git.succeeds("merge-base", "--is-ancestor", base, head)
+        tree = head if forward else await self._merged_tree(base, head, target)
+        checkout = await self._checked_out(branch)
         if checkout is not None:
-            await _require_clean(checkout, target)
-        if await git.succeeds("merge-base", "--is-ancestor", base, head):
-            await self._advance(checkout, target, head, base)
-            return Merge("fast_forward", target, head)
-        tree = await self._merged_tree(base, head, target)
-        text = f"Merge branch '{self._record.branch}' into {target}"
-        commit = (await git("commit-tree", tree, "-p", base, "-p", head, "-m", text)).text
-        await self._advance(checkout, target, commit, base)
-        return Merge("merge_commit", target, commit)
+            await _require_clean(checkout, target, tree)
+        commit = head
+        if not forward:
+            text = f"Merge branch '{self._record.branch}' into {target}"
+            commit = (await git("commit-tree", tree, "-p", base, "-p", head, "-m", text)).text
+        await self._advance(checkout, branch, commit, base)
+        return Merge("fast_forward" if forward else "merge_commit", target, commit)
 
     async def _merged_tree(self, base: str, head: str, target: str) -> str:
         """Return the tree of a merge, which no checkout gets yet. Raises Conflict with the files that conflict."""
@@ -404,8 +412,11 @@ class Checkout:
         return fields[0]
 
     async def _checked_out(self, branch: str) -> Git | None:
-        """Git in the folder in which a branch is checked out; None if none is, or it is gone."""
-        folder: Path | None = None
+        """Git in the folder in which a branch is checked out; None if none is, or it is gone.
+
+        Raises Conflict where the branch cannot be moved: it is checked out twice, or a rebase or a bisection goes back to it.
+        """
+        folders, main = list[Path](), None
         repository = Path(self._record.repository)
         for line in (await self._git("worktree", "list", "--porcelain", "-z")).fields:
             if line.startswith("worktree "):
@@ -415,18 +426,39 @@ class Checkout:
                     file = str(repository / "config")
                     found = (await self._git("config", "--file", file, "core.worktree", ok=(0, 1))).text
                     folder = await asyncio.to_thread((repository / found).resolve)
-            elif line == f"branch refs/heads/{branch}" and folder is not None and folder.is_dir():
-                return await self._checkout_in(folder)
-        return None
+                main = main or folder
+            elif line == f"branch refs/heads/{branch}" and folder.is_dir():
+                folders.append(folder)
+        await asyncio.to_thread(_require_free, repository, main or repository, branch)
+        if len(folders) > 1:
+            raise Conflict(
+                f"{printable(branch)!r} is checked out in {' and in '.join(map(str, folders))}, and the files of only one folder "
+                "can follow a merge; check out another branch in the others. Nothing has changed"
+            )
+        return await self._checkout_in(folders[0]) if folders else None
 
     async def _advance(self, checkout: Git | None, branch: str, commit: str, base: str) -> None:
-        """Move a branch forward, with the folder in which it is checked out. Git changes nothing where it refuses that."""
+        """Move a branch forward, with the folder in which it is checked out. Git changes nothing where it refuses that.
+
+        Raises AgentProblem where git was stopped in the middle.
+        """
         if checkout is None:
             await self._git("update-ref", "-m", "merge by portico", f"refs/heads/{branch}", commit, base)
             return
-        # The configuration of the branch may have other options.
-        options = ("--quiet", "--ff-only", "--commit", "--no-squash", "--no-autostash")
-        await checkout("merge", *options, commit, seconds=CHECKOUT_SECONDS)
+        names_of = ("diff-tree", "-r", "-z", "--name-only", "--no-renames", "--diff-filter=A", base, commit)
+        added = (await self._git(*names_of, seconds=CHECKOUT_SECONDS)).fields
+        before = await asyncio.to_thread(_existing, checkout.folder, added)
+        # The configuration of the branch may have other options. Without the last one, git overwrites files that the commit has
+        # and that are ignored in the folder.
+        options = ("--quiet", "--ff-only", "--commit", "--no-squash", "--no-autostash", "--no-overwrite-ignore")
+        try:
+            await checkout("merge", *options, commit, seconds=MERGE_SECONDS)
+        except (GitFailed, AgentProblem) as error:
+            changed = await _changed_paths(checkout, "--untracked-files=no")
+            new = sorted(await asyncio.to_thread(_existing, checkout.folder, added) - before)
+            if not changed and not new:
+                raise
+            raise AgentProblem(_half_merged(checkout, printable(branch), changed, new, error)) from error
 
     async def _checkout_in(self, folder: Path) -> Git:
         """Git in a folder of the repository. Raises Conflict for one that does not say so itself: an agent that may write in the
@@ -434,7 +466,7 @@ class Checkout:
         repository, git_dir = Path(self._record.repository), Path(self._record.repository)
         for linked in (repository / "worktrees").iterdir():
             with suppress(OSError):
-                if Path(linked, (linked / "gitdir").read_text().strip()).parent == folder:
+                if _folder_of(linked) == folder:
                     git_dir = linked
         if problem := await problem_of_repository(folder, git_dir, repository):
             raise Conflict(f"the base branch is checked out in {folder}, which {problem}. Nothing has changed")
@@ -453,7 +485,17 @@ class Checkout:
 
     async def _base(self) -> str | None:
         """The commit of the base branch; None if there is none."""
-        return await self._commit_of(self._record.base_branch) if self._record.base_branch is not None else None
+        name = await self._base_name()
+        return await self._commit_of(name) if name is not None else None
+
+    async def _base_name(self) -> str | None:
+        """The name of the base branch as git has it. As text, which is stored, bytes are replaced that are not UTF-8."""
+        name = self._record.base_branch
+        if name is None or "\ufffd" not in name:
+            return name
+        fields = (await self._git("for-each-ref", "--format=%(refname:lstrip=2)%00", "refs/heads/")).fields
+        found = [one for one in (field.removeprefix("\n") for field in fields) if printable(one) == name]
+        return found[0] if len(found) == 1 else name
 
     async def _commit_of(self, branch: str) -> str | None:
         return (await self._git("rev-parse", "--verify", "--quiet", f"refs/heads/{branch}^{{commit}}", ok=(0, 1))).text or None
@@ -462,7 +504,7 @@ class Checkout:
         return (await self._git("rev-parse", "--verify", "--quiet", f"{commit}^{{tree}}")).text
 
     async def _uncommitted(self) -> list[str]:
-        return await _changed_paths(self._git, "--untracked-files=all")
+        return list(map(printable, await _changed_paths(self._git, "--untracked-files=all")))
 
 
 def _require_folders(record: WorktreeRecord) -> None:
@@ -483,16 +525,89 @@ async def _changed_paths(git: Git, untracked: str) -> list[str]:
         "status", "--porcelain", "-z", "--no-renames", "--ignore-submodules=dirty", untracked,
         extra={"GIT_OPTIONAL_LOCKS": "0"}, seconds=CHECKOUT_SECONDS,
     )  # fmt: skip
-    return [printable(line[3:]) for line in output.fields]
+    return [line[3:] for line in output.fields]
 
 
-async def _require_clean(checkout: Git, branch: str) -> None:
+async def _require_clean(checkout: Git, branch: str, tree: str) -> None:
+    """Raise Conflict for a folder with changes. `tree` is what it is to have: a merge that was stopped has left some of that."""
+    assert checkout.git_dir is not None
+    if problem := _problem_of_lock(checkout.git_dir):
+        raise Conflict(f"{checkout.folder}, where {branch!r} is checked out, {problem}. Nothing has changed")
     changed = await _changed_paths(checkout, "--untracked-files=no")
-    if changed:
-        raise Conflict(
-            f"{checkout.folder}, where {branch!r} is checked out, has changes that are not committed ({names(changed)}); commit "
-            "or stash them there first. Nothing has changed"
-        )
+    if not changed:
+        return
+    shown = names(list(map(printable, changed)))
+    where = f"{checkout.folder}, where {branch!r} is checked out, has changes that are not committed ({shown})"
+    if len(changed) <= MAX_FILES and await _have(checkout, tree, changed):
+        command = f"git -C {shlex.quote(str(checkout.folder))} reset --hard"
+        raise Conflict(f"{where}; they are a part of this merge, which was stopped. Undo them with `{command}`, then merge again")
+    raise Conflict(f"{where}; commit or stash them there first. Nothing has changed")
+
+
+async def _have(checkout: Git, tree: str, paths: Sequence[str]) -> bool:
+    """Whether the files are those of a tree, and nothing else is staged."""
+    compare = ("diff", "--quiet", "--no-ext-diff", "--no-textconv")
+    if not await checkout.succeeds(*compare, tree, "--", *paths):
+        return False
+    staged = [await checkout.succeeds(*compare, "--cached", one, "--", *paths) for one in ("HEAD", tree)]
+    return any(staged)
+
+
+def _half_merged(checkout: Git, branch: str, changed: Sequence[str], new: Sequence[str], error: Exception) -> str:
+    """Return the error of a merge that has written some of the files."""
+    assert checkout.git_dir is not None
+    lock = checkout.git_dir / "index.lock"
+    steps = [f"`git -C {shlex.quote(str(checkout.folder))} reset --hard`"]
+    if lock.exists():
+        steps.insert(0, f"remove {lock} if no git is at work there")
+    if new:
+        steps.append(f"remove the new files {names(list(map(printable, new)))}")
+    shown = names(list(map(printable, [*changed, *new])))
+    return (
+        f"git was stopped in the middle of the merge into {branch!r} ({error}): {checkout.folder} has some of its files "
+        f"({shown}), and the branch is as it was. To undo that: {', then '.join(steps)}; then merge again"
+    )
+
+
+def _problem_of_lock(git_dir: Path) -> str | None:
+    """Return what is wrong where the index of a git directory is locked."""
+    lock = git_dir / "index.lock"
+    if not lock.exists():
+        return None
+    return (
+        f"is locked by {lock}: another git is at work there, or was killed; wait for its end, or remove the file if there is none"
+    )
+
+
+def _require_free(repository: Path, main: Path, branch: str) -> None:
+    """Raise Conflict if a rebase or a bisection of a branch is under way. Git lets nobody else move such a branch, either: at the
+    end, it would not find it where it was. `main` is the folder of the repository itself."""
+    linked = repository / "worktrees"
+    for git_dir in (repository, *(linked.iterdir() if linked.is_dir() else ())):
+        folder = main if git_dir == repository else _folder_of(git_dir)
+        if folder is None or not folder.is_dir():
+            continue
+        for file, operation in _MOVING.items():
+            try:
+                lines = (git_dir / file).read_bytes().decode(errors="surrogateescape").split("\n")
+            except OSError:
+                continue
+            if {branch, f"refs/heads/{branch}"} & set(lines):
+                raise Conflict(
+                    f"a {operation} of {printable(branch)!r} is under way in {folder}; end it there first. Nothing has changed"
+                )
+
+
+def _folder_of(git_dir: Path) -> Path | None:
+    """The folder of the worktree with a git directory, as that names it."""
+    try:
+        return Path(git_dir, (git_dir / "gitdir").read_text(errors="surrogateescape").rstrip("\r\n")).parent
+    except OSError:
+        return None
+
+
+def _existing(folder: Path, paths: Sequence[str]) -> set[str]:
+    return {path for path in paths if os.path.lexists(folder / path)}
 
 
 def names(paths: Sequence[str]) -> str:

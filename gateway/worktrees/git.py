@@ -23,6 +23,8 @@ QUICK_SECONDS = 30.0
 """How long a command may take that reads, or changes references only."""
 CHECKOUT_SECONDS = 300.0
 """How long a command may take that reads or writes all files of a checkout."""
+MERGE_SECONDS = 3600.0
+"""How long the command may take that writes the files of a merge. One that is ended leaves them half merged."""
 TERMINATION_SECONDS = 5.0
 """How long a command that is ended has to remove its lock files."""
 MAX_OUTPUT = 32 * 1024 * 1024

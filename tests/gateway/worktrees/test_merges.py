@@ -1,0 +1,200 @@
+"""Merges into a branch that the user works on: nothing of the user is lost, and what is in the way is said."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.daemon import run_gateway
+from tests.gateway.worktrees.repositories import (
+    BASE,
+    commit_file,
+    folder_of,
+    git,
+    make_repository,
+    new_session,
+    state_of,
+    turn,
+    worktree_config,
+)
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    return make_repository(tmp_path / "project")
+
+
+@pytest.fixture
+async def client(tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[httpx.AsyncClient]:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    async with run_gateway(worktree_config(tmp_path, repository)) as running:
+        yield running.client
+
+
+async def commit(client: httpx.AsyncClient, session: str) -> str:
+    answer = await client.post(f"{BASE}/worktrees/{session}/commit", json={"message": "c"})
+    assert answer.status_code == 201, answer.text
+    return str(answer.json()["commit"])
+
+
+async def refusal(client: httpx.AsyncClient, session: str, status: int = 409) -> str:
+    answer = await client.post(f"{BASE}/worktrees/{session}/merge")
+    assert answer.status_code == status, answer.text
+    return str(answer.json()["error"])
+
+
+async def merged(client: httpx.AsyncClient, session: str) -> dict[str, str]:
+    answer = await client.post(f"{BASE}/worktrees/{session}/merge")
+    assert answer.status_code == 200, answer.text
+    return dict(answer.json())
+
+
+@pytest.mark.parametrize("forward", [True, False])
+async def test_ignored_file_in_the_way_of_a_merge_stays(client: httpx.AsyncClient, repository: Path, forward: bool) -> None:
+    commit_file(repository, ".gitignore", ".env\nbuild\n")
+    session = await new_session(client)
+    folder = await folder_of(client, session)
+    (folder / ".gitignore").write_text("")
+    (folder / ".env").write_text("of the agent\n")
+    (folder / "build").write_text("of the agent\n")
+    await commit(client, session)
+    if not forward:
+        commit_file(repository, "other.txt", "other\n")
+    (repository / ".env").write_text("of the user\n")
+    (repository / "build").mkdir()
+    (repository / "build" / "result").write_text("of the user\n")
+    head = git(repository, "rev-parse", "main")
+    error = await refusal(client, session)
+    assert ".env" in error or "build" in error
+    (repository / ".env").rename(repository / "kept")
+    assert "build" in await refusal(client, session)
+    assert (repository / "build" / "result").read_text() == "of the user\n"
+    assert (git(repository, "rev-parse", "main"), git(repository, "status", "--porcelain")) == (head, "?? kept")
+    (repository / "build").rename(repository / "kept too")
+    await merged(client, session)
+    assert (repository / ".env").read_text() == "of the agent\n"
+
+
+@pytest.mark.parametrize("linked", [False, True])
+@pytest.mark.parametrize("operation", ["rebase", "am", "bisect"])
+async def test_branch_that_is_moved_by_the_user_at_this_moment(
+    client: httpx.AsyncClient, repository: Path, operation: str, linked: bool
+) -> None:
+    first = git(repository, "rev-parse", "HEAD")
+    git(repository, "branch", "side")
+    commit_file(repository, "a.txt", "main\n")
+    commit_file(repository, "b.txt", "main\n")
+    session = await new_session(client)
+    await turn(client, session, "new")
+    await commit(client, session)
+    folder = repository
+    if linked:
+        git(repository, "checkout", "-q", "-b", "elsewhere")
+        git(repository, "worktree", "add", "-q", "../linked", "main")
+        folder = repository.parent / "linked"
+    if operation == "bisect":
+        git(folder, "bisect", "start", "HEAD", first)
+        end = ("bisect", "reset")
+    else:
+        git(repository, "worktree", "add", "-q", "../side", "side")
+        commit_file(repository.parent / "side", "a.txt", "side\n")
+        with pytest.raises(subprocess.CalledProcessError):
+            git(folder, "rebase", *(["--apply"] if operation == "am" else []), "side")
+        end = ("-c", "core.editor=true", "rebase", "--continue")
+    head = git(repository, "rev-parse", "main")
+    error = await refusal(client, session)
+    assert f"of 'main' is under way in {folder};" in error
+    assert git(repository, "rev-parse", "main") == head
+    if operation != "bisect":
+        (folder / "a.txt").write_text("both\n")
+        git(folder, "add", "a.txt")
+    git(folder, *end)
+    assert git(folder, "symbolic-ref", "--short", "HEAD") == "main"
+    if operation == "bisect":
+        await merged(client, session)
+
+
+async def test_branch_that_is_checked_out_twice(client: httpx.AsyncClient, repository: Path) -> None:
+    session = await new_session(client)
+    await turn(client, session, "change")
+    await commit(client, session)
+    git(repository, "worktree", "add", "-q", "--force", "../second", "main")
+    second = repository.parent / "second"
+    head = git(repository, "rev-parse", "main")
+    error = await refusal(client, session)
+    assert f"is checked out in {repository} and in {second}" in error
+    assert git(repository, "rev-parse", "main") == head
+    git(second, "checkout", "-q", "--detach")
+    await merged(client, session)
+    assert [git(one, "status", "--porcelain") for one in (repository, second)] == ["", ""]
+
+
+@pytest.mark.parametrize(("how", "said"), [("kill -KILL $PPID", "status -9"), ("exec sleep 600", "not ended within 1 s")])
+async def test_merge_that_is_stopped_in_the_middle(
+    client: httpx.AsyncClient, repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, said: str
+) -> None:
+    """By a filter of the user, for the last file of the merge."""
+    commit_file(repository, ".gitattributes", "z.txt filter=stopping\n")
+    session = await new_session(client)
+    folder = await folder_of(client, session)
+    for name in ("a.txt", "b.txt", "z.txt"):
+        (folder / name).write_text("changed\n")
+    await commit(client, session)
+    (repository / "own.txt").write_text("of the user\n")
+    head = git(repository, "rev-parse", "main")
+    (tmp_path / ".gitconfig").write_text(f'[filter "stopping"]\n\tsmudge = "{how}"\n')
+    monkeypatch.setattr("gateway.worktrees.checkout.MERGE_SECONDS", 1.0)
+    error = await refusal(client, session, 503)
+    assert said in error and "in the middle of the merge into 'main'" in error and "a.txt, b.txt" in error
+    assert (git(repository, "rev-parse", "main"), (repository / "a.txt").read_text()) == (head, "changed\n")
+    lock = repository / ".git" / "index.lock"
+    # Git removes it where it is ended, and not where it is killed.
+    assert (lock.exists(), str(lock) in error) == ((True, True) if "KILL" in how else (False, False))
+    (tmp_path / ".gitconfig").write_text("")
+    if lock.exists():
+        assert f"is locked by {lock}" in await refusal(client, session)
+        lock.unlink()
+    command = f"git -C {repository} reset --hard"
+    assert command in error
+    error = await refusal(client, session)
+    assert "(a.txt)" in error and "a part of this merge" in error and command in error
+    # What the errors say is enough.
+    git(repository, "reset", "-q", "--hard")
+    (repository / "b.txt").unlink()
+    assert (await merged(client, session))["outcome"] == "fast_forward"
+    assert git(repository, "status", "--porcelain") == "?? own.txt"
+
+
+async def test_own_changes_are_not_taken_for_a_merge_that_was_stopped(client: httpx.AsyncClient, repository: Path) -> None:
+    session = await new_session(client)
+    await turn(client, session, "change")
+    await commit(client, session)
+    (repository / "a.txt").write_text("staged\n")
+    git(repository, "add", "a.txt")
+    (repository / "a.txt").write_text("changed\n")
+    assert "stash them there first" in await refusal(client, session)
+    (repository / "a.txt").write_text("mine\n")
+    git(repository, "add", "a.txt")
+    assert "stash them there first" in await refusal(client, session)
+
+
+async def test_base_branch_whose_name_is_not_utf_8(client: httpx.AsyncClient, repository: Path) -> None:
+    name = os.fsdecode(b"b\xff")
+    try:
+        git(repository, "checkout", "-q", "-b", name)
+    except subprocess.CalledProcessError:
+        pytest.skip("the file system has no such names")
+    session = await new_session(client)
+    await turn(client, session, "change")
+    state = await state_of(client, session)
+    assert (state["baseBranch"], state["baseExists"]) == ("b\ufffd", True)
+    commit_file(repository, "other.txt", "x")
+    await commit(client, session)
+    assert (await merged(client, session))["branch"] == "b\ufffd"
+    assert ((repository / "a.txt").read_text(), git(repository, "status", "--porcelain")) == ("changed\n", "")
