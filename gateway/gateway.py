@@ -55,7 +55,7 @@ from gateway.sessions.registry import Sessions
 from gateway.sessions.search import SessionSearch
 from gateway.shared_services import SharedServices
 from gateway.store import Store
-from gateway.store.backend import url_password
+from gateway.store.backend import url_secrets
 from gateway.store.sqlite import sqlite_url
 from gateway.worktrees.worktrees import Worktrees
 
@@ -146,8 +146,7 @@ class Gateway:
             return
         settings, data_dir = self.settings, self.settings.data_dir
         corrected = private_data_directory(data_dir)
-        if password := url_password(settings.store.url):
-            self.redactor.register([password])
+        self.redactor.register(url_secrets(settings.store.url))
         # Another database than that of the data directory may be a new one.
         in_use = () if settings.store.url else _folders_of_sessions(data_dir)
         if settings.node.address:

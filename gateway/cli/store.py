@@ -59,11 +59,11 @@ def _unused(*urls: str) -> Iterator[None]:
     """Lock the data directories of SQLite files, as a daemon does. Raises ConfigError if one runs."""
     with starting():
         from gateway.server.data_dir_lock import data_dir_lock
-        from gateway.store.backend import backend_of, url_password
+        from gateway.store.backend import backend_of, url_secrets
 
     with ExitStack() as stack:
         for url in urls:
-            if url_password(url) is not None:
+            if url_secrets(url):
                 raise ConfigError("leave the password out of the command line: set PGPASSWORD, or use a file ~/.pgpass")
             folder: Path | None = backend_of(url).folder
             if folder is not None and (folder / "lock").exists():

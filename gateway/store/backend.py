@@ -133,6 +133,8 @@ SYNCHRONOUS_DRIVERS = {
 }
 """Drivers that configurations name, and what is used instead: some work with asyncio only."""
 
+_KEY_PASSWORD = "sslpassword"
+
 
 def backend_of(url: str) -> Backend:
     """Returns the backend of an SQLAlchemy URL, without a connection. Raises ConfigError if there is none for it."""
@@ -151,15 +153,34 @@ def backend_of(url: str) -> Backend:
 
 
 def database_url(url: str) -> URL:
-    """Parses a URL of the configuration, and replaces its driver by the one that is used. Raises ConfigError."""
+    """Parses a URL of the configuration, and replaces its driver by the one that is used. Raises ConfigError.
+
+    A password is in `password`, also where it is a parameter of the URL.
+    """
     try:
         parsed = make_url(url)
     except Exception:
         # The error of SQLAlchemy has the URL, which may have a password.
         raise ConfigError("store.url is no URL of a database: use sqlite:///FILE or postgresql://USER@HOST/DATABASE") from None
+    if "@" in (parsed.host or ""):
+        # A part of the password would be a part of the host, which errors have.
+        raise ConfigError("store.url has more than one @ before the host: write an @ in the user or the password as %40")
+    if (password := parsed.normalized_query.get("password")) is not None:
+        # The parameter is what libpq uses where both are given.
+        parsed = parsed.difference_update_query(["password"]).set(password=password[-1])
     return parsed.set(drivername=SYNCHRONOUS_DRIVERS.get(parsed.drivername, parsed.drivername))
 
 
-def url_password(url: str) -> str | None:
-    """Returns the password in a URL of the configuration, None if it has none."""
-    return database_url(url).password if url else None
+def url_secrets(url: str) -> list[str]:
+    """Returns the passwords in a URL of the configuration: that of the user, and that of the key of a TLS certificate."""
+    parsed = database_url(url) if url else None
+    if parsed is None:
+        return []
+    return [secret for secret in (parsed.password, *parsed.normalized_query.get(_KEY_PASSWORD, ())) if secret]
+
+
+def shown_url(url: URL) -> str:
+    """Returns a URL as errors and logs have it: without passwords, and with the name of the database instead of a driver's."""
+    return (
+        url.set(drivername=url.get_backend_name()).difference_update_query([_KEY_PASSWORD]).render_as_string(hide_password=True)
+    )

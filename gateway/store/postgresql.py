@@ -19,6 +19,7 @@ from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from gateway.errors import ConfigError
+from gateway.store.backend import shown_url
 from gateway.store.postgresql_notifications import Notifications
 from gateway.store.prepared import DEFERRED
 from gateway.store.schema import VERSION
@@ -66,16 +67,24 @@ CREATE TABLE IF NOT EXISTS store_writers (
 """
 _FORGET_WRITERS = "DELETE FROM store_writers WHERE at < now() - interval '30 days'"
 _BEGIN = (
-    "INSERT INTO store_writers AS w VALUES (%s, %s, now()) "
-    "ON CONFLICT (id) DO UPDATE SET last_commit = excluded.last_commit, at = excluded.at"
+    "INSERT INTO store_writers AS w VALUES (%s, %s, now()) ON CONFLICT (id) DO UPDATE SET at = excluded.at, last_commit = CASE "
+    "WHEN w.last_commit < excluded.last_commit THEN excluded.last_commit ELSE 1 / (w.last_commit - w.last_commit) END"
 )
+"""It fails in a transaction that `_RESOLVE` has not found: a server may read late what a lost connection has sent."""
+_RESOLVE = (
+    "INSERT INTO store_writers AS w VALUES (%s, %s, now()) ON CONFLICT (id) DO UPDATE SET at = excluded.at, last_commit = CASE "
+    "WHEN w.last_commit = excluded.last_commit - 1 THEN w.last_commit ELSE excluded.last_commit END RETURNING last_commit"
+)
+"""Returns the number of a transaction if that was committed, else the number after it, which keeps it from being committed. It
+waits for one that is at work.
+"""
 
 
 class PostgresqlBackend:
     """A database of a PostgreSQL server. Connections are in autocommit mode, so that a read is one round trip to the server.
 
     A transaction that writes begins by `begin`, which stores its number in the row of this writer in `store_writers`: the row is
-    what is known about a commit whose answer was lost. Whoever locks it waits until the lost transaction has ended.
+    what is known about a commit whose answer was lost. The numbers of transactions are even.
     """
 
     has_programs = True
@@ -87,7 +96,7 @@ class PostgresqlBackend:
         driver()
         from gateway.store.postgresql_pipeline import WritePipeline
 
-        self.name = url.set(drivername="postgresql").render_as_string(hide_password=True)
+        self.name = shown_url(url)
         given = {name: value for name, value in CONNECT_ARGUMENTS.items() if name not in url.query}
         # Messages do not belong in a log, which is where the values of a failing statement would be written.
         self.engine: Engine = create_engine(
@@ -168,11 +177,11 @@ class PostgresqlBackend:
         if self._claim and connected is not self._claimed:
             # The lock ends with the connection. That of a lost one may be held until the server notices the loss.
             connection.exec_driver_sql(f"SELECT {self._claim}({_DAEMON_LOCK})").close()
-            connection.exec_driver_sql(f"SELECT {_SHARED}({_PROGRAMS}, {VERSION})").close()
+            connection.exec_driver_sql(f"SELECT {_SHARED}({_PROGRAMS}, {VERSION}); {_FORGET_WRITERS}").close()
             if self._claim == _SHARED:
                 connection.exec_driver_sql(NODE_SETTINGS).close()
             self._claimed = connected
-        self._number = self._last_number + 1
+        self._number = self._last_number + 2
         connection.exec_driver_sql(_BEGIN, (self._writer, self._number), DEFERRED).close()
 
     def before_commit(self, connection: Connection) -> Any:
@@ -196,17 +205,12 @@ class PostgresqlBackend:
         number, self._last_number = self._number, self._number
         while True:
             try:
-                return self._last_commit() >= number
+                with self.engine.connect() as connection:
+                    return connection.exec_driver_sql(_RESOLVE, (self._writer, number + 1)).scalar() == number
             except SQLAlchemyError:
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(RESOLVE_PAUSE)
-
-    def _last_commit(self) -> int:
-        # FOR UPDATE waits for the transaction of the lost connection, if the server has not ended that yet.
-        query = f"SELECT last_commit FROM store_writers WHERE id = '{self._writer}' FOR UPDATE"
-        with self.engine.connect() as connection:
-            return int(connection.exec_driver_sql(query).scalar() or 0)
 
     def release_space(self, connection: Connection) -> bool:
         return False
@@ -219,12 +223,14 @@ class PostgresqlBackend:
         if not isinstance(error, driver().Error):
             return None
         cause = first_line(error)
-        for kind, advice in _ADVICE.items():
-            if (error.sqlstate or "").startswith(kind) or (error.sqlstate is None and kind in cause):
-                return f"the database {self.name} cannot be used ({cause}): {advice}"
-        if error.sqlstate is None and isinstance(error, driver().OperationalError):
-            return f"the database {self.name} cannot be used ({cause}): check that the server runs, its address and its port"
-        return None
+        state = error.sqlstate
+        if state is not None:
+            advice = next((advice for kind, advice in _ADVICE.items() if state.startswith(kind)), None)
+        else:
+            advice = next((advice for part, advice in _ADVICE_AT_CONNECTING.items() if part in cause), None)
+            if advice is None and isinstance(error, driver().OperationalError):
+                advice = "check that the server runs, its address and its port"
+        return advice and f"the database {self.name} cannot be used ({cause}): {advice}"
 
     def is_damage(self, error: BaseException | None) -> bool:
         return _sqlstate(error) in ("XX001", "XX002")
@@ -276,19 +282,31 @@ class PostgresqlBackend:
 
 _LOST = ("08", "57P01", "57P02", "57P03", "57P05", "25006", "25P03", "53300")
 """SQLSTATEs of lost connections, and of a server that accepts none at the moment or is read-only."""
+_CREDENTIALS = "in the URL, or by PGPASSWORD or a password file"
+_CONNECTIONS = "raise max_connections of the server, or the limit of the database or the user, or end other programs that use it"
 _ADVICE = {
-    "28": "check the user and the password: in the URL, or by PGPASSWORD or a password file, and the server's pg_hba.conf",
-    "no password supplied": "give a password: in the URL, or by PGPASSWORD or a password file",
-    "password authentication failed": "check the user and the password: in the URL, or by PGPASSWORD or a password file",
-    "does not exist": "create it on the server, with createdb or createuser",
+    "28": f"check the user and the password: {_CREDENTIALS}, and the server's pg_hba.conf",
+    "25006": "use a server that can be written to: this one is read-only, as a standby is",
     "3D000": "create the database: createdb NAME",
-    "42501": "give the user the rights to create tables in the database: GRANT CREATE ON SCHEMA public TO USER",
+    "3F000": "create the schema public, or name another one: ?options=-csearch_path%3DNAME",
+    "42501": "give the user the rights: GRANT CREATE ON SCHEMA public TO USER, and let it own the tables that are there",
     "53100": "free space on the server's disk",
-    "53300": "raise max_connections of the server, or end other programs that use it",
+    "53300": _CONNECTIONS,
+    "57014": "raise statement_timeout of the user or the database: a migration or a search may take long",
     "57P03": "wait until the server has started",
     "55P03": "end the program that has locked its tables",
 }
-"""By the beginning of an SQLSTATE, or by a part of the text of libpq, whose errors at a connection have no SQLSTATE."""
+"""By the beginning of an SQLSTATE."""
+_ADVICE_AT_CONNECTING = {
+    "no password supplied": f"give a password: {_CREDENTIALS}",
+    "password authentication failed": f"check the user and the password: {_CREDENTIALS}",
+    "does not exist": "create it on the server, with createdb or createuser",
+    "too many": _CONNECTIONS,
+    "connection slots": _CONNECTIONS,
+    "does not support SSL": "switch TLS on at the server, or leave out sslmode",
+    "invalid": "check the parameters in the URL",
+}
+"""By a part of the text of libpq, whose errors at a connection have no SQLSTATE."""
 
 
 def driver() -> Any:

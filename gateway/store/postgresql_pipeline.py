@@ -6,6 +6,7 @@ have to be scheduled for each.
 
 from __future__ import annotations
 
+import selectors
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -50,7 +51,7 @@ class WritePipeline:
         if statement == _COMMIT:
             self._end()
         elif self._pipeline is not None and "deferred" not in context.execution_options:
-            self._pipeline.sync()
+            self._wait()
         return True
 
     def _execute_many(self, cursor: psycopg.Cursor[Any], statement: str, parameters: Any, _: ExecutionContext) -> bool:
@@ -58,7 +59,7 @@ class WritePipeline:
             return False
         cursor.executemany(statement, parameters)
         if self._pipeline is not None:
-            self._pipeline.sync()
+            self._wait()
         return True
 
     def _begin(self, connection: psycopg.Connection[Any]) -> None:
@@ -69,6 +70,12 @@ class WritePipeline:
         if psycopg.Pipeline.is_supported():
             self._pipeline = self._entered.enter_context(connection.pipeline())
         connection.execute("BEGIN")
+
+    def _wait(self) -> None:
+        """Wait for all answers. Raises the first error of the server."""
+        assert self._connection is not None and self._pipeline is not None
+        _send_all(self._connection)
+        self._pipeline.sync()
 
     # Reads of other threads end with a rollback, too, which sends nothing.
 
@@ -93,3 +100,21 @@ class WritePipeline:
         """Wait for all answers. Raises the first error of the server."""
         self._connection = self._pipeline = None
         self._entered.close()
+
+
+def _send_all(connection: psycopg.Connection[Any]) -> None:
+    """Send all that libpq has to send.
+
+    The `sync` of psycopg 3.3.9 tries that once, and then waits for an answer: of a value that is larger than the buffers of the
+    socket, the server waits for the rest.
+    """
+    libpq = connection.pgconn
+    if not libpq.flush():
+        return
+    with selectors.DefaultSelector() as selector:
+        selector.register(libpq.socket, selectors.EVENT_READ | selectors.EVENT_WRITE)
+        while libpq.flush():
+            for _, ready in selector.select():
+                if ready & selectors.EVENT_READ:
+                    # The server may wait until its answers are read.
+                    libpq.consume_input()

@@ -24,6 +24,7 @@ from gateway.errors import ConfigError, StoreUnavailable
 from gateway.store import EventRow, MessageRow, SessionRecord, Store, postgresql, schema
 from gateway.store import database as database_module
 from gateway.store.database import Database
+from gateway.store.prepared import DEFERRED
 from tests.daemon import gateway_config, run_gateway
 from tests.gateway.requests import create_session, session_body, wait_until
 from tests.gateway.stored_messages import message_bodies
@@ -34,7 +35,7 @@ pytestmark = pytest.mark.one_store
 
 class Proxy:
     """Forwards connections to the server. The next commits are handled as `lose` says, and their connections are cut:
-    `request` is not forwarded, of `answer` the answer is not."""
+    `request` is not forwarded, of `answer` the answer is not, and `late` is forwarded by `forward_late`."""
 
     def __init__(self, port: int) -> None:
         self._target = port
@@ -42,6 +43,7 @@ class Proxy:
         self.port: int = self._listener.getsockname()[1]
         self.lose: list[str] = []
         self.lost = 0
+        self._late: list[tuple[socket.socket, bytes]] = []
         self._sockets: list[socket.socket] = [self._listener]
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -56,10 +58,20 @@ class Proxy:
 
     def _forward(self, source: socket.socket, target: socket.socket) -> None:
         with suppress(OSError):
+            held = b""
             while data := source.recv(65536):
+                if self.lose[:1] == ["late"] and source.getpeername()[1] != self._target:
+                    # The parts of a transaction may come one after the other.
+                    held = data = held + data
+                    if b"COMMIT" not in data:
+                        continue
                 if self.lose and b"COMMIT" in data and source.getpeername()[1] != self._target:
                     lose = self.lose.pop(0)
                     self.lost += 1
+                    if lose == "late":
+                        self._late.append((target, data))
+                        source.shutdown(socket.SHUT_RDWR)
+                        return
                     if lose == "answer":
                         source.shutdown(socket.SHUT_WR)
                         target.sendall(data)
@@ -71,6 +83,13 @@ class Proxy:
         for end in (source, target):
             with suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
+
+    def forward_late(self) -> None:
+        """Forward what was held back, as a network does, or a server that reads it late."""
+        while self._late:
+            target, data = self._late.pop()
+            target.sendall(data)
+            target.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
         for one in self._sockets:
@@ -134,6 +153,31 @@ async def test_a_commit_without_an_answer_is_stored_once(proxied: Database, prox
     assert executed == result == (2 if lost == "request" else 1)
     assert await proxied.read(lambda connection: connection.execute(text("SELECT count(*) FROM audit")).scalar()) == 1
     assert await proxied.write(lambda connection: insert_process(connection, "z")) == "z"
+
+
+async def test_a_commit_that_the_server_reads_late_is_stored_once(proxied: Database, proxy: Proxy) -> None:
+    await proxied.write(lambda connection: connection.execute(text("CREATE TABLE counter AS SELECT 0 AS n")).close())
+
+    def write(connection: Connection) -> None:
+        connection.exec_driver_sql("UPDATE counter SET n = n + 1", (), DEFERRED).close()
+
+    def is_connected(connection: Connection) -> bool:
+        query = f"SELECT count(*) FROM pg_stat_activity WHERE pid = {lost}"
+        return bool(connection.exec_driver_sql(query).scalar_one())
+
+    await proxied.write(write)
+    lost = await proxied.write(lambda connection: connection.exec_driver_sql("SELECT pg_backend_pid()").scalar_one())
+    proxy.lose = ["late"]
+    await proxied.write(write)
+    assert proxy.lost == 1 and await proxied.read(is_connected)
+    proxy.forward_late()
+    # The server ends that connection when it has done what was sent.
+    deadline = asyncio.get_running_loop().time() + 30
+    while await proxied.read(is_connected):
+        assert asyncio.get_running_loop().time() < deadline
+    assert await proxied.read(lambda connection: connection.exec_driver_sql("SELECT n FROM counter").scalar()) == 2
+    await proxied.write(write)
+    assert await proxied.read(lambda connection: connection.exec_driver_sql("SELECT n FROM counter").scalar()) == 3
 
 
 async def test_the_answers_of_two_commits_in_a_row_are_lost(proxied: Database, proxy: Proxy) -> None:
@@ -259,10 +303,29 @@ async def test_a_run_survives_a_restart_of_the_server(own_server: PostgresqlServ
         (lambda found: found.tcp_url("postgres", port=1), r"check that the server runs, its address and its port"),
         (lambda found: found.tcp_url("postgres", user="portico", password="wrong-secret"), r"password.*PGPASSWORD"),
         (lambda found: found.tcp_url("postgres", user="portico"), r"password.*PGPASSWORD"),
+        (lambda found: f"{found.tcp_url('none', user='portico')}?password=wrong-secret", r"password.*PGPASSWORD"),
+        (lambda found: f"{found.tcp_url('none')}?sslpassword=wrong-secret", r"none.*createdb"),
+        (lambda found: "postgresql://portico:my@wrong-secret@127.0.0.1/db", r"more than one @.*%40"),
+        (lambda found: f"{found.tcp_url('postgres')}?sslmode=require", r"does not support SSL.*leave out sslmode"),
+        (lambda found: f"{found.tcp_url('postgres')}?sslmode=perhaps", r"check the parameters in the URL"),
+        (lambda found: found.tcp_url("postgres", port=2805), r"check that the server runs, its address and its port"),
         (lambda found: "postgresql://portico:wrong-secret@host:port/db", r"no URL of a database"),
         (lambda found: "mysql://portico:wrong-secret@localhost/db", r"no store for mysql.*postgresql://"),
     ],
-    ids=["unknown database", "no server", "wrong password", "no password", "no url", "another database"],
+    ids=[
+        "unknown database",
+        "no server",
+        "wrong password",
+        "no password",
+        "a parameter",
+        "password of a key",
+        "an @",
+        "no TLS",
+        "a wrong parameter",
+        "a port with 28",
+        "no url",
+        "another database",
+    ],
 )
 async def test_a_database_that_cannot_be_opened_is_explained_without_the_password(
     role: None, url: object, told: str, caplog: pytest.LogCaptureFixture
@@ -296,6 +359,18 @@ async def test_rights_that_are_missing_are_explained(role: None) -> None:
     )
     with pytest.raises(ConfigError, match=r"GRANT CREATE ON SCHEMA public"):
         await Store.open(server().tcp_url(name, user="portico", password=PASSWORD))
+
+
+async def test_writers_that_ended_long_ago_are_forgotten() -> None:
+    name = server().create_database()
+    server().execute("INSERT INTO store_writers VALUES ('old', 2, now() - interval '31 days'), ('new', 2, now())", name)
+    database = await Database.open_alone(server().url(name))
+    try:
+        await database.write(lambda connection: insert_process(connection, "one"))
+        found = {writer for (writer,) in server().execute("SELECT id FROM store_writers", name)}
+        assert "new" in found and "old" not in found
+    finally:
+        await database.close()
 
 
 async def test_gateways_that_start_together_create_the_tables_once() -> None:

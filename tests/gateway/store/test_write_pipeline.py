@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, func, insert, select
 
 from gateway.store import EventRow, IntegrityError, KeyStored, schema
 from gateway.store.database import Database
@@ -17,6 +17,7 @@ from gateway.store.events import insert_events
 from gateway.store.idempotency_keys import insert_key
 from gateway.store.rows import KeyRecord
 from tests import stores
+from tests.postgresql import server
 
 KEY = KeyRecord(key="key", digest="digest", log_id="log", first_seq=1)
 
@@ -99,6 +100,29 @@ async def test_a_key_that_is_stored_is_told_from_other_errors_of_its_transaction
 
     with pytest.raises(IntegrityError):
         await database.write(transaction)
+
+
+@pytest.mark.one_store
+@pytest.mark.parametrize("local", [True, False])
+@pytest.mark.parametrize("rows", [1, 3])
+async def test_values_that_are_larger_than_the_buffers_of_the_socket_are_sent(local: bool, rows: int) -> None:
+    running = server()
+    name = running.create_database()
+    database = await Database.open(running.url(name) if local else running.tcp_url(name))
+    data = b"x" * 20_000_000
+
+    def transaction(connection: Connection) -> None:
+        given = [{"log_id": "log", "first": n, "last": n, "body": data} for n in range(1, 1 + rows)]
+        connection.execute(insert(schema.events), given[0] if rows == 1 else given).close()
+
+    def sizes(connection: Connection) -> list[int]:
+        return list(connection.execute(select(func.length(schema.events.c.body))).scalars())
+
+    try:
+        await asyncio.wait_for(database.write(transaction), 60)
+        assert await database.read(sizes) == [len(data)] * rows
+    finally:
+        await database.close()
 
 
 @pytest.mark.one_store
