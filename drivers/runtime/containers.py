@@ -155,8 +155,15 @@ class Container:
         }
 
     def _mounts(self, command: Command) -> Iterator[Mount]:
-        for path in (*self.created, *((command.state,) if command.state else ())):
-            path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for path in self.created:
+            try:
+                path.mkdir(parents=True, exist_ok=True, mode=0o700)
+            except (FileExistsError, NotADirectoryError):
+                raise AgentUnavailable(
+                    f"{path} cannot be the home of the container: it is a file, or is in one; set container.home to a folder"
+                ) from None
+        if command.state:
+            command.state.mkdir(parents=True, exist_ok=True, mode=0o700)
         # Before the writable ones: the program may be installed in one of those.
         if not self.has_image:
             yield from (Mount(path, path) for path in self._installation() if path.exists())
@@ -192,6 +199,7 @@ class Container:
         for path in OF_RESOLVER:
             steps[path] = ("--ro-bind-try", str(path), str(path))
         for mount in mounts:
+            _check_target(mount, steps)
             steps[mount.target] = ("--bind" if mount.writable else "--ro-bind", str(mount.source), str(mount.target))
         for path in sorted(steps, key=lambda path: len(path.parts)):
             yield from steps[path]
@@ -215,6 +223,10 @@ class Container:
         if self.cpus:
             yield f"--cpus={self.cpus:g}"
         for mount in mounts:
+            if self.runtime == "podman" and "\n" in f"{mount.source}{mount.target}":
+                # It takes the rest for another mount (podman 4.3.1).
+                path = mount.source if "\n" in str(mount.source) else mount.target
+                raise AgentUnavailable(f"podman cannot mount {str(path)!r}, whose path has a line feed; choose another folder")
             fields = ["type=bind", f"source={mount.source}", f"target={mount.target}", *(() if mount.writable else ("readonly",))]
             yield f"--mount={_csv(fields)}"
 
@@ -451,6 +463,27 @@ def _check_of(mounts: Iterable[Mount]) -> tuple[str, ...]:
         expected.append(f"{device}:{inode}")
     # The path of `stat` is fixed: a program of that name may be in a folder that agents write.
     return "/bin/sh", "-c", _CHECK.format(targets=shlex.join(targets), expected=shlex.quote("\n".join(expected))), "sh"
+
+
+def _check_target(mount: Mount, steps: Mapping[Path, tuple[str, ...]]) -> None:
+    """Raise AgentUnavailable if bwrap would have to create a target in a file system that is read-only inside.
+
+    `steps` are its arguments for the folders before this one, by their targets.
+    """
+    target = mount.target
+    if os.path.realpath(target) != str(target) or target.is_relative_to("/dev"):
+        # What a link leads to inside is not known here; /dev is writable.
+        return
+    above = next((path for path in target.parents if path in steps), None)
+    option, *paths = steps[above] if above is not None else ("--ro-bind", "/", "/")
+    if option in ("--tmpfs", "--bind"):
+        return
+    needed = Path(paths[0]) / target.relative_to(paths[-1])
+    if not os.path.lexists(needed):
+        raise AgentUnavailable(
+            f"{mount.source} cannot be mounted at {target}, which does not exist: what is above it is read-only in bwrap; "
+            f"create {needed}, or choose a target below /tmp"
+        )
 
 
 def _ordered(mounts: Iterable[Mount]) -> list[Mount]:

@@ -355,7 +355,8 @@ class Spawner:
         try:
             opened = await _prepared(command, self._sandbox, container, marker)
         except OSError as error:
-            raise AgentUnavailable(f"{command.cwd} cannot be used: {error.strerror or error}") from error
+            path = error.filename or command.cwd
+            raise AgentUnavailable(f"{path} cannot be used: {error.strerror or error}") from error
         # Must not be cancelled half-way: asyncio would reap a child that its own watcher waits for.
         starting = asyncio.ensure_future(self._start(command, opened, marker, None if lines else Unsplit()))
         try:

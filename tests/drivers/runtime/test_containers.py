@@ -319,6 +319,48 @@ def test_variables_of_the_configuration_are_passed_on_whatever_they_name(tmp_pat
     assert "--env=PATH" in argv
 
 
+def test_bwrap_mounts_on_what_exists_or_can_be_created(tmp_path: Path) -> None:
+    for name in ("work", "cache", "shown", "hidden"):
+        (tmp_path / name).mkdir()
+
+    def mount(target: Path, *others: Mount) -> list[str]:
+        mounts = (*others, Mount(tmp_path / "cache", target, writable=True))
+        argv, _ = located(container("bwrap", mounts=mounts, hidden=(tmp_path / "hidden",)), tmp_path / "work")
+        return argv[argv.index(str(tmp_path / "cache")) :][:2]
+
+    shown = Mount(tmp_path / "shown", Path("/opt"))
+    for target in ("/tmp/new/pip", "/srv", "/dev/new", tmp_path / "work" / "new", tmp_path / "hidden" / "new"):
+        assert mount(Path(target)) == [str(tmp_path / "cache"), str(target)]
+    missing = f"{tmp_path}/cache cannot be mounted at /new-folder/pip, which does not exist: .*; create /new-folder/pip, or"
+    with pytest.raises(AgentUnavailable, match=missing):
+        mount(Path("/new-folder/pip"))
+    with pytest.raises(AgentUnavailable, match=f"mounted at /opt/new, .*; create {tmp_path}/shown/new, or"):
+        mount(Path("/opt/new"), shown)
+    (tmp_path / "shown" / "new").mkdir()
+    assert mount(Path("/opt/new"), shown)[1] == "/opt/new"
+
+
+def test_podman_gets_no_path_with_a_line_feed(tmp_path: Path) -> None:
+    """It would take what follows for another mount."""
+    (tmp_path / "new\nline").mkdir()
+    with pytest.raises(AgentUnavailable, match=r"podman cannot mount '.*/new\\nline', whose path has a line feed"):
+        located(container("podman"), tmp_path / "new\nline")
+
+
+def test_home_that_is_a_file(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for home in (tmp_path / "file", tmp_path / "file" / "home"):
+        with pytest.raises(AgentUnavailable, match=f"{home} cannot be the home of the container: .*; set container.home to"):
+            located(container("bwrap", created=(home,)), tmp_path)
+
+
+async def test_error_names_the_path_that_has_it(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    command = Command(("true",), tmp_path, ENV, state=tmp_path / "file")
+    with pytest.raises(AgentUnavailable, match=f"{tmp_path}/file cannot be used: File exists"):
+        await Spawner().with_container(container("bwrap")).spawn(command)
+
+
 def test_bwrap_shows_the_program_and_python_where_they_are_hidden(tmp_path: Path) -> None:
     program = tmp_path / "home" / ".local" / "bin" / "claude"
     versions = tmp_path / "home" / ".local" / "share" / "claude" / "versions"
