@@ -42,7 +42,8 @@ REMOVAL_RETRIES = (0.2, 1.0)
 """Seconds before each repetition of a failed removal: a container may be starting, or be removed by its own `--rm`."""
 SILENT_RETRIES = (1.0, 10.0, 60.0, 600.0)
 """Seconds before each repetition of a removal for which the runtime was too slow, in the background."""
-PACKAGES: Mapping[Runtime, str] = {"podman": "podman", "docker": "docker.io", "bwrap": "bubblewrap"}
+PACKAGES = {"docker": "docker.io", "bwrap": "bubblewrap"}
+"""The packages of programs that have another name, in most distributions."""
 INSTALLERS = (
     ("apt-get", "sudo apt-get install"), ("dnf", "sudo dnf install"), ("zypper", "sudo zypper install"),
     ("pacman", "sudo pacman -S"), ("apk", "sudo apk add"), ("brew", "brew install"),
@@ -271,10 +272,10 @@ def runtime_of(marker: str) -> Runtime | None:
     return next((runtime for runtime in ("podman", "docker") if kind == [runtime]), None)
 
 
-def install_command(runtime: Runtime) -> str | None:
-    """The shell command that installs a runtime; None on a machine whose package manager is not known."""
-    known = next((command for program, command in INSTALLERS if shutil.which(program)), None)
-    return f"{known} {PACKAGES[runtime]}" if known else None
+def install_command(program: str) -> str | None:
+    """The shell command that installs a runtime or another program; None on a machine whose package manager is not known."""
+    known = next((command for manager, command in INSTALLERS if shutil.which(manager)), None)
+    return f"{known} {PACKAGES.get(program, program)}" if known else None
 
 
 def pull_command(runtime: Runtime, image: str) -> str:

@@ -27,7 +27,7 @@ from gateway.diagnosis.agents import (
 from gateway.diagnosis.bounded import ANSWER_SECONDS, bounded
 from gateway.diagnosis.daemon import Address, Holder, check_daemon
 from gateway.diagnosis.data_folder import KEY_FILE, check_data_folder, check_disk, check_key, existing_keys
-from gateway.diagnosis.machine import check_containers, check_proxies, check_sandbox, check_software
+from gateway.diagnosis.machine import check_containers, check_git, check_proxies, check_sandbox, check_software
 from gateway.diagnosis.nodes import check_nodes
 from gateway.diagnosis.report import AgentReport, Check, Report
 from gateway.errors import ConfigError
@@ -78,6 +78,7 @@ async def diagnose(subject: Subject) -> Report:
         elif subject.data_dir is not None:
             checks += await asyncio.gather(*_checks_of_folder(subject.data_dir, subject.portico))
         checks += [check_sandbox(settings), *await check_containers(settings, subject.environ)]
+        checks += await check_git(settings, subject.environ)
         checks += [check_proxies(subject.environ, agents[0] if agents else None, _edit(subject.file))]
         found: list[AgentReport] = []
         if settings is not None:
@@ -98,7 +99,7 @@ async def diagnose_running(gateway: Gateway, environ: Mapping[str, str], portico
     checks.append(await _running(gateway, portico))
     if nodes := await check_nodes(settings, environ, gateway.store):
         checks.append(nodes)
-    checks += [check_sandbox(settings), *await check_containers(settings, environ)]
+    checks += [check_sandbox(settings), *await check_containers(settings, environ), *await check_git(settings, environ)]
     checks.append(check_proxies(environ, gateway.agents, _edit(settings.file)))
     found = await report_agents(RunningAgents(gateway), tried, portico, _edit(settings.file))
     if problem := check_any_agent(found):

@@ -1,9 +1,11 @@
-"""Checks of what Portico runs on: Python, the sandbox, and variables of proxies."""
+"""Checks of what Portico runs on: Python, the sandbox, containers, git, and variables of proxies."""
 
 from __future__ import annotations
 
 import platform
+import re
 import shutil
+import subprocess
 import sys
 from collections.abc import Mapping
 
@@ -12,7 +14,9 @@ from drivers.runtime.sandbox import landlock_version, unavailable
 from gateway import __version__
 from gateway.agents.configured_agents import Agents
 from gateway.config import Settings
+from gateway.diagnosis.bounded import ANSWER_SECONDS, bounded
 from gateway.diagnosis.report import Check
+from gateway.worktrees.git import MIN_VERSION
 
 PROXIES = ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY")
 """The variables that name a proxy for `http://` addresses."""
@@ -58,6 +62,33 @@ async def _check_runtime(runtime: Runtime, agents: str, environ: Mapping[str, st
     if problem:
         return Check(name="Containers", status="problem", text=f"{program} does not work: {problem}; used by {agents}")
     return Check(name="Containers", status="ok", text=f"{version}, {program}; used by {agents}")
+
+
+async def check_git(settings: Settings | None, environ: Mapping[str, str]) -> list[Check]:
+    """Whether git is there and new enough, if agents of the configuration have worktrees."""
+    names = [name for name, agent in settings.agents.items() if agent.worktree] if settings else []
+    if not names:
+        return []
+    used = f"used by {', '.join(names)} for worktrees"
+    program = shutil.which("git", path=environ.get("PATH"))
+    if program is None:
+        text = f"git is not on PATH; {used}: no session of theirs can start"
+        return [Check(name="Git", status="problem", text=text, command=install_command("git"))]
+    argv = [program, "version"]
+    try:
+        # Two limits: that of the process ends it, and does not count while a file system blocks its start.
+        version = await bounded(
+            lambda: subprocess.run(argv, env=dict(environ), capture_output=True, text=True, timeout=ANSWER_SECONDS).stdout.strip()
+        )
+    except (OSError, UnicodeDecodeError, subprocess.TimeoutExpired, TimeoutError) as error:
+        reason = str(error) or f"it has not answered within {ANSWER_SECONDS:g} s"
+        return [Check(name="Git", status="problem", text=f"{program} does not work: {reason}; {used}")]
+    found = re.search(r"(\d+)\.(\d+)", version)
+    if found is None or (int(found[1]), int(found[2])) < MIN_VERSION:
+        needed = ".".join(map(str, MIN_VERSION))
+        text = f"{program} is {version or 'another program'!r}, and {needed} or newer is needed; {used}"
+        return [Check(name="Git", status="problem", text=text, command=install_command("git"))]
+    return [Check(name="Git", status="ok", text=f"{version}, {program}; {used}")]
 
 
 def check_proxies(environ: Mapping[str, str], agents: Agents | None, edit: str | None) -> Check:

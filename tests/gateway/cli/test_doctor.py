@@ -457,6 +457,36 @@ async def test_a_proxy_in_the_environment_of_an_agent(tmp_path: Path) -> None:
     assert "pass-word" not in json.dumps(report)
 
 
+# -- git -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("prints", "words"),
+    [
+        (None, "git is not on PATH; used by echo for worktrees: no session of theirs can start"),
+        ("git version 2.35.9", "is 'git version 2.35.9', and 2.36 or newer is needed; used by echo"),
+        ("git version 2.50.1 (Apple Git-155)", None),
+    ],
+)
+async def test_git_of_worktrees(tmp_path: Path, prints: str | None, words: str | None) -> None:
+    write_config(tmp_path, gateway_config(tmp_path, agents={"echo": {"driver": "echo", "worktree": True}}))
+    (tmp_path / "bin").mkdir()
+    if prints is not None:
+        (tmp_path / "bin" / "git").write_text(f"#!/bin/sh\necho '{prints}'\n")
+        (tmp_path / "bin" / "git").chmod(0o755)
+    report = await doctor(tmp_path, env={"PATH": str(tmp_path / "bin")})
+    if words is None:
+        assert report.is_well
+        assert report.check("Git")["text"] == f"{prints}, {tmp_path}/bin/git; used by echo for worktrees"
+    else:
+        report.problem("Git", words)
+
+
+async def test_git_is_not_looked_for_without_worktrees(tmp_path: Path) -> None:
+    report = await doctor(tmp_path, env={"PATH": str(tmp_path)})
+    assert "Git" not in [check["name"] for check in report["checks"]]
+
+
 # -- agents ----------------------------------------------------------------------------------------------------------
 
 
