@@ -58,14 +58,19 @@ def _copied(source: str, target: str) -> list[CopiedTable]:
 def _unused(*urls: str) -> Iterator[None]:
     """Lock the data directories of SQLite files, as a daemon does. Raises ConfigError if one runs."""
     with starting():
-        from gateway.server.data_dir_lock import data_dir_lock
+        from gateway.server.data_dir_lock import lock_as_it_is
         from gateway.store.backend import backend_of, url_secrets
 
+    # A set: this process would lock out itself where both files are in one folder.
+    folders = set[Path]()
+    for url in urls:
+        if url_secrets(url):
+            raise ConfigError("leave the password out of the command line: set PGPASSWORD, or use a file ~/.pgpass")
+        folder: Path | None = backend_of(url).folder
+        if folder is not None:
+            folders.add(folder.resolve())
     with ExitStack() as stack:
-        for url in urls:
-            if url_secrets(url):
-                raise ConfigError("leave the password out of the command line: set PGPASSWORD, or use a file ~/.pgpass")
-            folder: Path | None = backend_of(url).folder
-            if folder is not None and (folder / "lock").exists():
-                stack.enter_context(data_dir_lock(folder))
+        for folder in folders:
+            # The folder of a backup is no data directory. Whoever uses the file itself is found without this lock, too.
+            stack.enter_context(lock_as_it_is(folder))
         yield

@@ -5,12 +5,15 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
 from gateway.errors import ConfigError
 from gateway.private_files import private_directory, private_file
+
+LOCK = "lock"
+"""The file of a data directory that is locked. It has no content."""
 
 
 class DataDirLocked(ConfigError):
@@ -27,7 +30,7 @@ def data_dir_lock(data_dir: Path) -> Iterator[IO[str]]:
         if not data_dir.is_dir():
             private_directory(data_dir)
         # Not in a `with` here: the errors of the block below are not those of opening it.
-        lock = os.fdopen(private_file(data_dir / "lock", os.O_WRONLY | os.O_TRUNC), "w")
+        lock = os.fdopen(private_file(data_dir / LOCK, os.O_WRONLY), "w")
     except OSError as error:
         raise ConfigError(
             f"the data directory {data_dir} cannot be used ({error.strerror}): make it writable for this user, or choose another "
@@ -41,3 +44,36 @@ def data_dir_lock(data_dir: Path) -> Iterator[IO[str]]:
                 f"another portico runs with the data directory {data_dir}; stop it, or choose another directory with --data-dir"
             ) from None
         yield file
+
+
+@contextmanager
+def lock_as_it_is(folder: Path) -> Iterator[None]:
+    """Lock a folder that may be a data directory, and change nothing in it. Raises DataDirLocked.
+
+    Only a file that exists is locked. It may belong to another program. One that cannot be locked is left alone.
+    """
+    file = folder / LOCK
+    descriptor = _opened(file) if file.is_file() else None
+    try:
+        if descriptor is not None:
+            with suppress(OSError):
+                _lock(descriptor, file)
+        yield
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def _opened(file: Path) -> int | None:
+    # Network file systems lock only what may be written.
+    for access in (os.O_RDWR, os.O_RDONLY):
+        with suppress(OSError):
+            return os.open(file, access | os.O_CLOEXEC)
+    return None
+
+
+def _lock(descriptor: int, file: Path) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise DataDirLocked(f"{file} is locked: stop the portico that runs with the data directory {file.parent}") from None

@@ -11,14 +11,31 @@ import struct
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Table, func, insert, inspect, literal, select, text, tuple_, update
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy import (
+    URL,
+    Connection,
+    LargeBinary,
+    Select,
+    String,
+    Table,
+    func,
+    insert,
+    inspect,
+    literal,
+    make_url,
+    select,
+    text,
+    tuple_,
+    update,
+)
+from sqlalchemy.exc import DataError, DBAPIError, IntegrityError
 
 from gateway.errors import ConfigError
 from gateway.store import schema
-from gateway.store.backend import backend_of
+from gateway.store.backend import Backend, backend_of
 from gateway.store.database import Database
 
 FIRST_ROWS, MOST_ROWS = 64, 2048
@@ -31,8 +48,16 @@ TABLES: Sequence[Table] = tuple(
     if table not in (schema.schema_version, schema.search_sessions, *schema.OF_RUNNING_NODES)
 )
 _STATE = "store_copy"
+_BEFORE = "bytes_before"
 _CHANGED = "the source has changed since the copy began; copy it to an empty database"
+_NOT_KEPT = (
+    "the target does not return the values of the source, or another program has written to one of them: go on with the source, "
+    "and end other programs that use the databases before the next copy, to an empty database"
+)
+_PLACE = ("host", "hostaddr", "port", "dbname", "service", "user")
+"""Parameters in a URL that say which database it is. Others may have passwords."""
 
+Result = TypeVar("Result")
 _Key = tuple[Any, ...]
 Progress = Callable[[str, int, int], None]
 """Called with the name of a table, how many of its rows are copied, and how many it has."""
@@ -53,52 +78,96 @@ async def copy_store(source: str, target: str, progress: Progress = lambda name,
     Raises ConfigError if a daemon uses one of them, if one cannot be used, if the target has rows that are not of this copy, and
     if they differ at the end. No daemon can write to them meanwhile.
     """
-    name = backend_of(source).name
-    if name == backend_of(target).name:
-        raise ConfigError(f"{name} is the source and the target: give the URL of an empty database as the target")
+    name = _check_different(backend_of(source), backend_of(target))
     original = await Database.open_unchanged(source, exactly=True)
     try:
-        with original.explained_errors():
-            async with original.without_daemons():
-                copy = await Database.open_for_copy(target)
-                try:
-                    with copy.explained_errors():
-                        found = await _copy(original, copy, name, progress)
-                finally:
-                    await copy.close()
+        async with original.without_daemons():
+            copy = await Database.open_for_copy(target)
+            try:
+                return await _copy(original, copy, name, progress)
+            finally:
+                await copy.close()
     finally:
         await original.close()
-    return found
+
+
+def _check_different(source: Backend, target: Backend) -> str:
+    """Returns the name of the source. Raises ConfigError if both are one database, or if one of them ends with this process."""
+    for backend in (source, target):
+        if backend.engine.dialect.name == "sqlite" and backend.folder is None:
+            raise ConfigError(f"{backend.name} is no file: give the path of one, as in sqlite:////home/me/portico.db")
+    if source.name == target.name or (source.folder and target.folder and _is_same_file(source.name, target.name)):
+        raise ConfigError(f"{source.name} is the source and the target: give the URL of an empty database as the target")
+    return source.name
+
+
+def _is_same_file(one: str, other: str) -> bool:
+    try:
+        return Path(one).samefile(other)
+    except OSError:
+        return False
 
 
 async def _copy(source: Database, target: Database, name: str, progress: Progress) -> list[CopiedTable]:
-    await target.write(lambda connection: _begin(connection, name))
+    resumed = await _write(target, lambda connection: _begin(connection, name))
     for table in TABLES:
-        await _copy_table(source, target, table, progress)
-    found = [await _compared(source, target, table) for table in TABLES]
-    await target.write(_finish)
+        await _copy_table(source, target, table, progress, resumed=resumed)
+    found = [await _compared(source, target, table, resumed=resumed) for table in TABLES]
+    await _write(target, _finish)
     return found
 
 
-def _begin(connection: Connection, source: str) -> None:
-    """Mark the target as one that is being copied to. Raises ConfigError if it is used by something else."""
+# Errors are explained for each access: those of the one database are not taken for those of the other.
+
+
+async def _read(database: Database, query: Callable[[Connection], Result]) -> Result:
+    with database.explained_errors():
+        return await database.read(query)
+
+
+async def _write(database: Database, transaction: Callable[[Connection], Result]) -> Result:
+    with database.explained_errors():
+        return await database.write(transaction)
+
+
+def _begin(connection: Connection, source: str) -> bool:
+    """Mark the target as one that is being copied to. Returns whether it was before.
+
+    Raises ConfigError if it is used by something else.
+    """
+    source = _without_parameters(source)
     exists = inspect(connection).has_table(_STATE)
     before = connection.execute(text(f"SELECT source, version FROM {_STATE}")).first() if exists else None
     if before is not None:
-        if before.source != source:
-            raise ConfigError(f"a copy of {before.source} to this database is not finished: finish it, or use an empty database")
+        begun = _without_parameters(before.source)
+        if begun != source:
+            raise ConfigError(f"a copy of {begun} to this database is not finished: finish it, or use an empty database")
         if before.version != schema.VERSION:
             raise ConfigError(
                 f"the copy was begun with a store of version {before.version}, the source is of version {schema.VERSION} now: "
                 "copy it to an empty database"
             )
-        return
+        # Earlier versions have stored the parameters, too.
+        connection.execute(text(f"UPDATE {_STATE} SET source = :source"), {"source": source})
+        return True
     for table in TABLES:
         if connection.execute(select(literal(1)).select_from(table).limit(1)).first() is not None:
             raise ConfigError(f"the target is used: its table {table.name} has rows; use an empty database")
     connection.execute(text(f"CREATE TABLE IF NOT EXISTS {_STATE} (source text NOT NULL, version integer NOT NULL)"))
     connection.execute(text(f"INSERT INTO {_STATE} VALUES (:source, :version)"), {"source": source, "version": schema.VERSION})
     connection.execute(update(schema.schema_version).values(version=schema.UNFINISHED_COPY))
+    return False
+
+
+def _without_parameters(name: str) -> str:
+    """Returns the name of a database as the target may store it: others read that, and parameters may have passwords."""
+    if "://" not in name:
+        # A file.
+        return name
+    url = make_url(name)
+    place = {key: value for key, value in sorted(url.query.items()) if key in _PLACE}
+    shown = URL.create(url.drivername, url.username, host=url.host, port=url.port, database=url.database, query=place)
+    return shown.render_as_string()
 
 
 def _finish(connection: Connection) -> None:
@@ -110,14 +179,14 @@ def _finish(connection: Connection) -> None:
         connection.execute(text(f"SELECT setval(pg_get_serial_sequence('{schema.audit.name}', 'id'), ({last}))"))
 
 
-async def _copy_table(source: Database, target: Database, table: Table, progress: Progress) -> None:
+async def _copy_table(source: Database, target: Database, table: Table, progress: Progress, *, resumed: bool) -> None:
     count = select(func.count()).select_from(table)
-    total = int(await source.read(lambda connection: connection.execute(count).scalar_one()))
-    done = int(await target.read(lambda connection: connection.execute(count).scalar_one()))
-    last = await target.read(lambda connection: _last_key(connection, table))
+    total = int(await _read(source, lambda connection: connection.execute(count).scalar_one()))
+    done = int(await _read(target, lambda connection: connection.execute(count).scalar_one()))
+    last = await _read(target, lambda connection: _last_key(connection, table))
     progress(table.name, done, total)
     async for rows in _batches(source, table, last):
-        await _insert(target, table, rows)
+        await _insert(target, table, rows, resumed=resumed)
         done += len(rows)
         progress(table.name, done, total)
 
@@ -125,18 +194,27 @@ async def _copy_table(source: Database, target: Database, table: Table, progress
 async def _batches(database: Database, table: Table, last: _Key | None = None) -> AsyncIterator[list[dict[str, Any]]]:
     """Yields the rows of a table in the order of their keys, those behind a key."""
     limit = FIRST_ROWS
-    while rows := await database.read(partial(_rows_after, table=table, last=last, limit=limit)):
+    while rows := await _read(database, partial(_rows_after, table=table, last=last, limit=limit)):
         yield rows
         last = tuple(rows[-1][column.name] for column in table.primary_key)
         limit = _next_limit(limit, sum(_size(row) for row in rows))
 
 
-async def _insert(target: Database, table: Table, rows: list[dict[str, Any]]) -> None:
-    try:
-        await target.write(lambda connection: connection.execute(insert(table), rows).close())
-    except IntegrityError:
-        # A row refers to one that is behind those that were copied before.
-        raise ConfigError(f"rows of the table {table.name} cannot be added to the copy: {_CHANGED}") from None
+async def _insert(target: Database, table: Table, rows: list[dict[str, Any]], *, resumed: bool) -> None:
+    with target.explained_errors():
+        try:
+            await target.write(lambda connection: connection.execute(insert(table), rows).close())
+        except (IntegrityError, DataError) as error:
+            # In a copy that goes on, a row may refer to one that is behind those that were copied before.
+            advice = _CHANGED if resumed else "the target cannot store what they have; correct them in the source"
+            raise ConfigError(f"rows of the table {table.name} cannot be added to the copy ({_cause(error)}): {advice}") from None
+
+
+def _cause(error: DBAPIError) -> str:
+    """Returns what a database reports about rows, without values of them."""
+    cause: BaseException = error.orig or error
+    # The first line names the constraint. That of other errors may have a value.
+    return str(cause).strip().split("\n", 1)[0] if isinstance(error, IntegrityError) else type(cause).__name__
 
 
 def _next_limit(limit: int, size: int) -> int:
@@ -162,23 +240,48 @@ def _rows_after(connection: Connection, table: Table, last: _Key | None, limit: 
         query = query.where(
             tuple_(*key) > tuple_(*(literal(value, column.type) for value, column in zip(last, key, strict=True)))
         )
+    if connection.dialect.name != "sqlite":
+        query = _up_to_large_batch(query, table)
     rows, size = list[dict[str, Any]](), 0
     with connection.execute(query) as found:
         for row in found.mappings():
             rows.append(dict(row))
             size += _size(rows[-1])
-            # SQLite reads one row after the other: rows may be much larger than those before.
+            # Rows may be much larger than those before. SQLite reads one after the other.
             if size > LARGE_BATCH:
                 break
     return rows
 
 
-async def _compared(source: Database, target: Database, table: Table) -> CopiedTable:
+def _up_to_large_batch(query: Select[Any], table: Table) -> Select[Any]:
+    """Returns a query for the first of its rows, until they have LARGE_BATCH bytes: a driver of a server reads all at once.
+
+    The size of a value is known to the server without reading it.
+    """
+    of_row = sum(
+        (
+            func.coalesce(func.octet_length(column), 0)
+            for column in table.columns
+            if isinstance(column.type, String | LargeBinary)
+        ),
+        literal(0),
+    )
+    key = list(table.primary_key)
+    found = query.add_columns((func.sum(of_row).over(order_by=key) - of_row).label(_BEFORE)).subquery()
+    return (
+        select(*(found.c[column.name] for column in table.columns))
+        .where(found.c[_BEFORE] < LARGE_BATCH)
+        .order_by(*(found.c[column.name] for column in key))
+    )
+
+
+async def _compared(source: Database, target: Database, table: Table, *, resumed: bool) -> CopiedTable:
     found, copied = [await _digest(database, table) for database in (source, target)]
     if found != copied:
+        advice = _CHANGED if resumed else _NOT_KEPT
         raise ConfigError(
             f"the table {table.name} of the copy differs ({copied.rows} of {found.rows} rows, digests {copied.digest[:12]} and "
-            f"{found.digest[:12]}): {_CHANGED}"
+            f"{found.digest[:12]}): {advice}"
         )
     return found
 

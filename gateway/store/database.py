@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import stat
 import threading
 import time
 from collections import deque
@@ -15,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-from sqlalchemy import Connection, insert, update
+from sqlalchemy import Connection, insert, inspect, update
 from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 
 from gateway.errors import ConfigError, LeaseLost, StoreAbandoned, StoreFull, StoreUnavailable
@@ -131,7 +132,10 @@ class Database:
         node: str | None = None,
         unfinished_copy: bool = False,
     ) -> Self:
-        """Opens a database, and claims it, `shared` or not, before it is migrated; None: without a claim."""
+        """Opens a database, and claims it, `shared` or not, before it is migrated; None: without a claim.
+
+        With `unfinished_copy` it is the target of a copy.
+        """
         database = cls(backend_of(url))
         async with database._opening():
             claims = shared is not None and database._backend.claim(shared=shared)
@@ -145,8 +149,7 @@ class Database:
             except (SQLAlchemyError, StoreUnavailable) as failure:
                 error = failure.__cause__ if isinstance(failure, StoreUnavailable) else failure
                 if claims and isinstance(error, SQLAlchemyError) and database._is_claimed(error):
-                    other = "a daemon without [node]" if shared else "another daemon"
-                    raise ConfigError(f"{other} uses the database {database._backend.name}: stop it first") from failure
+                    raise database._used("a daemon without [node]" if shared else "another daemon") from failure
                 raise
         return database
 
@@ -174,6 +177,10 @@ class Database:
             await database.read(partial(_check_version, unfinished_copy=True, exactly=True))
         return database
 
+    def _used(self, daemon: str, copy: str = "a") -> ConfigError:
+        name = self._backend.name
+        return ConfigError(f"{daemon} uses the database {name}, or {copy} `portico store copy` does: stop it first")
+
     def _is_claimed(self, error: SQLAlchemyError) -> bool:
         return not self._migrating and self._backend.is_locked(error.__cause__)
 
@@ -185,8 +192,21 @@ class Database:
         """
         database = cls(backend_of(url))
         async with database._opening():
+            if database._is_missing():
+                # Connecting to it would create it.
+                raise ConfigError(f"there is no database in {database._backend.name}: check the path; `portico serve` creates it")
             await database.read(partial(_check_version, exactly=exactly))
         return database
+
+    def _is_missing(self) -> bool:
+        """Whether the database is a file that does not exist, or has no content yet."""
+        if self._backend.folder is None:
+            return False
+        try:
+            found = Path(self._backend.name).stat()
+        except OSError as error:
+            return isinstance(error, FileNotFoundError)
+        return stat.S_ISREG(found.st_mode) and found.st_size == 0
 
     @asynccontextmanager
     async def _opening(self) -> AsyncIterator[None]:
@@ -207,8 +227,7 @@ class Database:
             error = failure.__cause__ or failure if isinstance(failure, StoreUnavailable) else failure
             explained = self._backend.explain(error.__cause__)
             first_line = str(error).split("\n", 1)[0]
-            name = self._engine.url.render_as_string(hide_password=True)
-            raise ConfigError(explained or f"the database {name} cannot be used: {first_line}") from error
+            raise ConfigError(explained or f"the database {self._backend.name} cannot be used: {first_line}") from error
         except OSError as error:
             if error.filename is None:
                 raise
@@ -218,15 +237,14 @@ class Database:
 
     def _prepare(self, in_use: Sequence[Path], node: str | None, unfinished_copy: bool) -> None:
         backend = self._backend
+        if self._is_missing():
+            # Before anything is created.
+            self._check_unused_before(in_use)
         backend.before_connecting()
         with self._engine.connect() as connection:
             found = store_version(connection)
-            if found is None and (used := [*in_use, *backend.used_before()]):
-                named = ", ".join(map(str, used))
-                raise ConfigError(
-                    f"the database {self._engine.url.database} is empty, but was used before ({named}): restore a backup of the "
-                    f"database, or start with an empty store: move {named} away"
-                )
+            if found is None:
+                self._check_unused_before(in_use)
             self.problem = backend.start(connection)
         if unfinished_copy and found is not None and found.version == schema.UNFINISHED_COPY:
             return
@@ -235,6 +253,15 @@ class Database:
             self._migrate(found is not None, node)
         elif found.version > schema.VERSION:
             log.warning("a newer portico has migrated the store to version %d; this one knows %d", found.version, schema.VERSION)
+
+    def _check_unused_before(self, in_use: Sequence[Path]) -> None:
+        """Raises ConfigError if an empty database was used before."""
+        if used := [*in_use, *self._backend.used_before()]:
+            named = ", ".join(map(str, used))
+            raise ConfigError(
+                f"the database {self._engine.url.database} is empty, but was used before ({named}): restore a backup of the "
+                f"database, or start with an empty store: move {named} away"
+            )
 
     def _migrate(self, exists: bool, node: str | None) -> None:
         def migrate_database(connection: Connection) -> None:
@@ -417,9 +444,10 @@ class Database:
     @asynccontextmanager
     async def without_daemons(self) -> AsyncIterator[None]:
         """Lets no daemon write the database inside. Raises ConfigError if one uses it."""
-        release = await asyncio.get_running_loop().run_in_executor(self._readers, self._backend.exclude)
+        with self.explained_errors():
+            release = await asyncio.get_running_loop().run_in_executor(self._readers, self._backend.exclude)
         if release is None:
-            raise ConfigError(f"another daemon uses the database {self._backend.name}: stop it first")
+            raise self._used("a daemon", "another")
         try:
             yield
         finally:
@@ -578,12 +606,23 @@ def _migrate(connection: Connection, backend: Backend, node: str | None) -> None
         from gateway.store.older_programs import check_nobody_older
 
         check_nobody_older(connection, found.version, COMPATIBLE_FROM, lambda: backend.programs(connection), node)
+    if found is None:
+        _check_no_other_tables(connection, backend.name)
     schema.metadata.create_all(connection)
     if found is None:
         values = {"version": schema.VERSION, "compatible_from": COMPATIBLE_FROM}
         connection.execute(insert(schema.schema_version).values(values))
     else:
         migrate(connection, found.version)
+
+
+def _check_no_other_tables(connection: Connection, name: str) -> None:
+    """Raises ConfigError if a database without a store has a table with the name of one of a store, but other columns."""
+    found = inspect(connection)
+    for table in sorted({*found.get_table_names(), *found.get_view_names()} & set(schema.metadata.tables)):
+        columns = {column["name"] for column in found.get_columns(table)}
+        if not columns >= set(schema.metadata.tables[table].columns.keys()):
+            raise ConfigError(f"the database {name} has a table {table} of another program: use an empty database")
 
 
 def _check_version(connection: Connection, *, exactly: bool, unfinished_copy: bool = False) -> None:

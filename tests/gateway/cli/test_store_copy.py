@@ -14,8 +14,11 @@ from typing import Any
 
 import httpx
 import pytest
+from click.testing import CliRunner
 
+from gateway.cli.store import store
 from gateway.security.api_keys import NamedKeys
+from gateway.server.data_dir_lock import data_dir_lock
 from gateway.store.sqlite import sqlite_url
 from tests.daemon import RunningGateway, gateway_config, http_client, run_gateway
 from tests.gateway.protocols.aap.test_history import PIXEL
@@ -111,6 +114,25 @@ def assert_equal(found: dict[str, Any], expected: dict[str, Any]) -> None:
     for name, answer in expected.items():
         # Line by line, so that a difference is shown.
         assert json.dumps(found[name], indent=1).split("\n") == json.dumps(answer, indent=1).split("\n"), name
+
+
+def run(*arguments: str) -> str:
+    """Run the command in this process, and return its error."""
+    result = CliRunner().invoke(store, ["copy", *arguments])
+    assert result.exit_code == 1
+    return result.output
+
+
+def test_a_file_named_lock_is_left_as_it_is(tmp_path: Path) -> None:
+    urls = [f"sqlite:///{tmp_path}/{name}.db" for name in ("backup", "copy")]
+    lock = tmp_path / "lock"
+    lock.write_text("notes of the user")
+    lock.chmod(0o644)
+    assert "there is no database in" in run(*urls)
+    assert (lock.read_text(), lock.stat().st_mode & 0o777) == ("notes of the user", 0o644)
+    with data_dir_lock(tmp_path):
+        assert f"{lock} is locked: stop the portico that runs with the data directory {tmp_path}" in run(*urls)
+        assert lock.read_text() == "notes of the user"
 
 
 @pytest.mark.slow

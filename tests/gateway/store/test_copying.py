@@ -10,14 +10,16 @@ import sqlite3
 import sys
 from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Engine, event, inspect
 
 from gateway.errors import ConfigError
 from gateway.store import AuditRecord, EventRow, MessageRow, RunRecord, SessionRecord, Store, copying, schema
+from gateway.store.backend import backend_of
 from gateway.store.copying import TABLES, copy_store
 from gateway.store.database import Database
 from gateway.store.sqlite import sqlite_url
@@ -163,7 +165,7 @@ CHANGES = {
     ),
     "rows that belong to one that is not copied": (
         FIRST + "; INSERT INTO messages VALUES ('S-first', 0, '{}', NULL)",
-        r"rows of the table messages cannot be added to the copy: the source has changed",
+        r"rows of the table messages cannot be added to the copy \(insert .* foreign key .*\): the source has changed",
     ),
     "rows that are deleted": ("DELETE FROM sessions WHERE id = 's0'", r"the table sessions of the copy differs \(6 of 5 rows"),
 }
@@ -207,18 +209,170 @@ async def test_a_source_that_is_used_is_refused(tmp_path: Path) -> None:
     target = server().url(server().create_empty_database())
     used = server().url(server().create_empty_database())
     async with run_gateway(gateway_config(tmp_path / "postgresql", store={"url": used})):
-        with pytest.raises(ConfigError, match=r"another daemon uses the database postgresql://"):
+        with pytest.raises(
+            ConfigError, match=r"a daemon uses the database postgresql://.*, or another `portico store copy` does: stop it"
+        ):
             await copy_store(used, target)
     # Beside no data directory, whose lock would show the daemon.
     (tmp_path / "elsewhere").mkdir()
     elsewhere = sqlite_url(tmp_path / "elsewhere")
     async with run_gateway(gateway_config(tmp_path / "sqlite", store={"url": elsewhere})):
-        with pytest.raises(ConfigError, match=r"another daemon uses the database /"):
+        with pytest.raises(ConfigError, match=r"a daemon uses the database /.*, or another `portico store copy` does: stop it"):
             await copy_store(elsewhere, target)
     for url in (used, elsewhere):
         with pytest.raises(ConfigError, match="is the source and the target"):
             await copy_store(url, url)
     assert await copy_store(used, target)
+
+
+async def test_a_database_under_two_names_is_refused(tmp_path: Path) -> None:
+    await fill(sqlite_url(tmp_path), 1)
+    (tmp_path / "link.db").symlink_to(tmp_path / "portico.db")
+    with pytest.raises(ConfigError, match="is the source and the target"):
+        await copy_store(sqlite_url(tmp_path), f"sqlite:///{tmp_path}/link.db")
+
+
+@pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:", "sqlite:///file::memory:?uri=true"])
+async def test_a_database_in_memory_is_refused(tmp_path: Path, url: str) -> None:
+    await fill(sqlite_url(tmp_path), 1)
+    for urls in ((sqlite_url(tmp_path), url), (url, sqlite_url(tmp_path))):
+        with pytest.raises(ConfigError, match=r"is no file: give the path of one"):
+            await copy_store(*urls)
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in folder.iterdir()}
+
+
+async def test_a_source_that_does_not_exist_is_not_created(tmp_path: Path) -> None:
+    (tmp_path / "empty.db").write_bytes(b"")
+    for name in ("portco.db", "empty.db"):
+        with pytest.raises(ConfigError, match=rf"there is no database in /.*/{name}: check the path"):
+            await copy_store(f"sqlite:///{tmp_path}/{name}", server().url(server().create_empty_database()))
+    assert files(tmp_path) == {"empty.db": b""}
+
+
+async def test_a_target_that_was_used_before_is_not_created(tmp_path: Path) -> None:
+    source = server().url(server().create_empty_database())
+    await fill(source, 1)
+    await fill(sqlite_url(tmp_path), 1)
+    (tmp_path / "portico.db").rename(tmp_path / "away.db")
+    with pytest.raises(ConfigError, match=r"was used before \(.*/portico\.db-commits\): .* move .*portico\.db-commits away"):
+        await copy_store(source, sqlite_url(tmp_path))
+    assert not (tmp_path / "portico.db").exists()
+    (tmp_path / "portico.db-commits").unlink()
+    assert await copy_store(source, sqlite_url(tmp_path))
+
+
+OF_ANOTHER_PROGRAM = {
+    "a table": ["CREATE TABLE events (id integer)"],
+    "a view": ["CREATE TABLE other (id integer)", "CREATE VIEW notes AS SELECT id FROM other"],
+}
+
+
+@pytest.mark.parametrize("what", OF_ANOTHER_PROGRAM)
+async def test_a_database_of_another_program_is_left_as_it_is(tmp_path: Path, store_url_of_a_copy: str, what: str) -> None:
+    await fill(sqlite_url(tmp_path), 1)
+    engine = backend_of(store_url_of_a_copy).engine
+    try:
+        with engine.begin() as connection:
+            for statement in OF_ANOTHER_PROGRAM[what]:
+                connection.exec_driver_sql(statement)
+            before = tables(connection)
+        for open_it in (partial(copy_store, sqlite_url(tmp_path)), Store.open):
+            with pytest.raises(ConfigError, match=r"has a table (events|notes) of another program: use an empty database"):
+                await open_it(store_url_of_a_copy)
+            with engine.connect() as connection:
+                assert tables(connection) == before
+    finally:
+        engine.dispose()
+
+
+def tables(connection: Connection) -> list[str]:
+    return sorted([*inspect(connection).get_table_names(), *inspect(connection).get_view_names()])
+
+
+async def test_an_error_names_the_database_that_has_it(tmp_path: Path) -> None:
+    url = sqlite_url(tmp_path)
+    await fill(url, 6)
+    database = server().create_empty_database()
+    assert await copy_store(url, server().url(database))
+    (tmp_path / "copy").mkdir()
+
+    def cut(name: str, rows: int, total: int) -> None:
+        server().cut_connections(database)
+
+    with pytest.raises(ConfigError, match=rf"the database postgresql://postgres@/{database}.* cannot be used"):
+        await copy_store(server().url(database), sqlite_url(tmp_path / "copy"), cut)
+    with closing(sqlite3.connect(tmp_path / "portico.db")) as connection:
+        [(size,)] = connection.execute("PRAGMA page_size")
+        [(page,)] = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = 'events'")
+    with (tmp_path / "portico.db").open("r+b") as file:
+        file.seek((page - 1) * size)
+        file.write(b"\xff" * size)
+    with pytest.raises(ConfigError, match=r"the database /.*/portico\.db cannot be used \(.* malformed\): restore a backup"):
+        await copy_store(url, server().url(server().create_empty_database()))
+
+
+REFUSED_ROWS = {
+    "a row that refers to none": (
+        "INSERT INTO messages VALUES ('nothing', 0, 'secret text', NULL)",
+        r'messages .*\(insert or update on table "messages" violates foreign key constraint "\w+"\)',
+    ),
+    "a value of another type": ("UPDATE messages SET seq = 'secret text'", r"messages .*\(InvalidTextRepresentation\)"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED_ROWS)
+async def test_rows_that_the_target_refuses(tmp_path: Path, what: str) -> None:
+    await fill(sqlite_url(tmp_path), 1)
+    statement, message = REFUSED_ROWS[what]
+    with closing(sqlite3.connect(tmp_path / "portico.db", isolation_level=None)) as connection:
+        connection.execute(statement)
+    with pytest.raises(ConfigError, match=message + ": the target cannot store what they have") as refused:
+        await copy_store(sqlite_url(tmp_path), server().url(server().create_empty_database()))
+    assert "secret text" not in str(refused.value)
+
+
+async def test_a_number_that_sqlite_does_not_store(tmp_path: Path) -> None:
+    database = server().create_database()
+    server().execute("INSERT INTO session_usage VALUES ('s', 1, 1, 1, 1, 1, 'NaN')", database)
+    with pytest.raises(ConfigError, match=r"\(NOT NULL constraint failed: session_usage\.cost_usd\): the target cannot"):
+        await copy_store(server().url(database), sqlite_url(tmp_path))
+
+
+async def test_a_difference_in_a_first_copy_is_no_change_since_it_began(tmp_path: Path) -> None:
+    database = server().create_empty_database()
+    await fill(server().url(database), 1)
+
+    def another_program(name: str, rows: int, total: int) -> None:
+        if name == "messages":
+            server().execute("UPDATE sessions SET agent = 'another'", database)
+
+    message = r"sessions of the copy differs .*: the target does not return .* or another program"
+    with pytest.raises(ConfigError, match=message) as found:
+        await copy_store(server().url(database), sqlite_url(tmp_path), another_program)
+    assert "since the copy began" not in str(found.value)
+
+
+async def test_the_target_stores_no_parameters_of_the_source(tmp_path: Path) -> None:
+    database = server().create_empty_database()
+    await fill(server().url(database), 2)
+    # No TLS over a Unix socket: the file is not read.
+    source = server().url(database) + "&sslkey=secret-word"
+    with pytest.raises(Interrupted):
+        await copy_store(source, sqlite_url(tmp_path), interrupt("sessions"))
+    assert not [name for name, content in files(tmp_path).items() if b"secret-word" in content]
+    with pytest.raises(ConfigError, match=r"a copy of postgresql://postgres@/\w+\?host=\S+&port=\d+ to this database is not"):
+        await copy_store(server().url(server().create_database()), sqlite_url(tmp_path))
+    with closing(sqlite3.connect(tmp_path / "portico.db", isolation_level=None)) as connection:
+        # As earlier versions have stored it.
+        connection.execute("UPDATE store_copy SET source = ?", [source.replace("@", ":***@")])
+    with pytest.raises(Interrupted):
+        await copy_store(source, sqlite_url(tmp_path), interrupt("notes"))
+    with closing(sqlite3.connect(tmp_path / "portico.db", isolation_level=None)) as connection:
+        assert "secret" not in str(connection.execute("SELECT * FROM store_copy").fetchall())
+    assert await copy_store(source, sqlite_url(tmp_path))
 
 
 async def test_a_copy_of_another_version_does_not_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -281,22 +435,37 @@ async def test_the_encoding_of_the_environment_does_not_matter(monkeypatch: pyte
     assert server().execute("SELECT substr(title, position('ä' IN title), 5) FROM notes", database) == [("ä, 東京",)]
 
 
-async def test_few_large_rows_are_in_memory_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+async def test_few_large_rows_are_in_memory_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     monkeypatch.setattr(copying, "LARGE_BATCH", 100_000)
-    store = await Store.open(sqlite_url(tmp_path))
+    urls = [sqlite_url(tmp_path), server().url(server().create_empty_database())]
+    source, target = urls if kind == "sqlite" else reversed(urls)
+    store = await Store.open(source)
     await store.sessions.create(SessionRecord("s", "echo", {}, None, None, 1.0), [], None)
     for n in range(1, 401):
         await store.events.append(EventRow("s", n, n, os.urandom(100 if n < 200 else 50_000)))
     await store.close()
-    sizes, batches = list[int](), copying._insert
+    sizes, received, insert = list[int](), list[int](), copying._insert
 
-    async def recorded(target: Any, table: Any, rows: list[dict[str, Any]]) -> None:
+    async def recorded(target: Any, table: Any, rows: list[dict[str, Any]], **how: bool) -> None:
         sizes.append(sum(copying._size(row) for row in rows))
-        await batches(target, table, rows)
+        await insert(target, table, rows, **how)
+
+    def executed(connection: Connection, cursor: Any, *_: Any) -> None:
+        # psycopg has received the whole result by now.
+        if connection.dialect.name == "postgresql" and (found := cursor.pgresult) is not None:
+            values = (found.get_value(row, column) for row in range(found.ntuples) for column in range(found.nfields))
+            received.append(sum(len(value or b"") for value in values))
 
     monkeypatch.setattr(copying, "_insert", recorded)
-    assert await copy_store(sqlite_url(tmp_path), server().url(server().create_empty_database()))
+    event.listen(Engine, "after_cursor_execute", executed)
+    try:
+        assert await copy_store(source, target)
+    finally:
+        event.remove(Engine, "after_cursor_execute", executed)
     assert max(sizes) < 200_000
+    # Each byte is two characters in a result.
+    assert 100_000 < max(received) < 400_000
 
 
 async def test_a_password_is_not_taken_from_the_command_line(tmp_path: Path) -> None:
