@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import shlex
 import shutil
@@ -17,6 +18,8 @@ from gateway.errors import AgentProblem, BadRequest, Conflict, NotFound
 from gateway.store import WorktreeRecord
 from gateway.worktrees.git import CHECKOUT_SECONDS, MERGE_SECONDS, Git, GitFailed, conflict, own_programs_off
 from gateway.worktrees.source import problem_of_repository
+
+log = logging.getLogger(__name__)
 
 SHOWN_NAMES = 20
 """Files that an error names."""
@@ -72,8 +75,9 @@ class State:
 
     `head` is its commit, `branch` what is checked out (None without a branch). `ahead` and `behind` count commits against the
     base branch, or against the commit that it began with where that branch is gone (`base_exists`). `own_commits` are those that
-    no other branch, remote branch or tag has. `uncommitted` are the paths of changed and new files, `operation` names what git
-    has under way. `submodules`: it has submodules with repositories of their own.
+    no other branch, remote branch or tag has. `uncommitted` are the paths of changed and new files, `overlooked` those of changed
+    ones that git does not look at, which are in no commit. `operation` names what git has under way. `submodules`: it has
+    submodules with repositories of their own.
     """
 
     head: str
@@ -83,6 +87,7 @@ class State:
     behind: int
     own_commits: int
     uncommitted: Sequence[str]
+    overlooked: Sequence[str]
     operation: str | None
     submodules: bool
 
@@ -92,9 +97,10 @@ class State:
         found = []
         if self.uncommitted:
             found.append(f"changes that are not committed ({names(self.uncommitted)})")
+        if self.overlooked:
+            found.append(f"changes in files that git does not look at ({names(self.overlooked)})")
         if self.own_commits:
-            found.append("one commit" if self.own_commits == 1 else f"{self.own_commits} commits")
-            found[-1] += " that no other branch has"
+            found.append(own_commits(self.own_commits))
         if self.operation:
             found.append(f"a {self.operation} under way")
         if self.submodules:
@@ -148,13 +154,13 @@ class Checkout:
             others = ("--not", record.base_commit, f"--exclude={record.branch}", "--branches", "--remotes", "--tags")
             count = int((await git("rev-list", "--count", *own, *others)).text)
             uncommitted = await self._uncommitted()
+            overlooked = sorted(set(await self._overlooked(head)) - set(uncommitted))
         except GitFailed as error:
             raise conflict(f"git cannot read the worktree {record.path}", error) from error
         git_dir = Path(record.git_dir)
-        operation = next((name for file, name in _OPERATIONS.items() if (git_dir / file).exists()), None)
-        submodules = (git_dir / "modules").is_dir() or await self._has_nested_repository()
+        operation, submodules = operation_in(git_dir), (git_dir / "modules").is_dir() or await self._has_nested_repository()
         return State(
-            head, branch, base is not None, int(ahead), int(behind), count, uncommitted, operation, submodules
+            head, branch, base is not None, int(ahead), int(behind), count, uncommitted, overlooked, operation, submodules
         )  # fmt: skip
 
     async def changes(self) -> Changes:
@@ -314,14 +320,29 @@ class Checkout:
                 tree, left_out = await self._written_tree(folder, {}, reading=False)
             await self._require_own_files(head, tree, left_out)
             if tree == await self._tree_of(head):
+                if state.uncommitted:
+                    # The index alone differs, as where a commit was interrupted before it was written.
+                    await self._reset()
+                    if not await self._uncommitted():
+                        return head
                 raise Conflict("the worktree has no changes to commit")
+            if problem := _problem_of_lock(Path(self._record.git_dir)):
+                raise Conflict(f"the worktree {problem}")
             commit = (await self._git("commit-tree", tree, "-p", head, "-m", message)).text
             await self._git("update-ref", "-m", "commit by portico", "HEAD", commit, head)
-            # The index has what the commit has.
-            await self._git("reset", "--quiet", "--mixed", seconds=CHECKOUT_SECONDS)
         except GitFailed as error:
             raise conflict("git does not commit", error) from error
+        try:
+            await self._reset()
+        except (GitFailed, AgentProblem) as error:
+            log.warning(
+                "the index of the worktree %s is as before its commit; the next one writes it: %s", self._record.path, error
+            )
         return commit
+
+    async def _reset(self) -> None:
+        """Give the index what the commit has. Raises GitFailed."""
+        await self._git("reset", "--quiet", "--mixed", seconds=CHECKOUT_SECONDS)
 
     async def _require_own_files(self, head: str, tree: str, left_out: Sequence[str]) -> None:
         """Raise Conflict for a new repository that is no submodule: its commit would be in the tree, and its files nowhere."""
@@ -506,6 +527,21 @@ class Checkout:
     async def _uncommitted(self) -> list[str]:
         return list(map(printable, await _changed_paths(self._git, "--untracked-files=all")))
 
+    async def _overlooked(self, head: str) -> list[str]:
+        """Files that differ from the commit and that git does not look at: with skip-worktree, or assume-unchanged."""
+        fields = (await self._git("ls-files", "-v", "-z", seconds=CHECKOUT_SECONDS)).fields
+        marked = [field[2:] for field in fields if field[0] == "S" or field[0].islower()]
+        # Those outside of a sparse checkout are not there.
+        there = await asyncio.to_thread(_existing, Path(self._record.path), marked)
+        if not there:
+            return []
+        with self._folder() as folder:
+            # An index without such marks.
+            extra = {"GIT_INDEX_FILE": str(folder / "index")}
+            await self._git("read-tree", head, extra=extra)
+            changed = await _changed_paths(self._git, "--untracked-files=no", extra)
+        return list(map(printable, there.intersection(changed)))
+
 
 def _require_folders(record: WorktreeRecord) -> None:
     if not os.path.isdir(record.repository):
@@ -519,11 +555,11 @@ def _require_folders(record: WorktreeRecord) -> None:
             raise Conflict(f"{path} was replaced by a symbolic link; git does not follow it")
 
 
-async def _changed_paths(git: Git, untracked: str) -> list[str]:
+async def _changed_paths(git: Git, untracked: str, extra: Mapping[str, str] | None = None) -> list[str]:
     # Not the files in submodules: git would run there, with the filters of their own configuration.
     output = await git(
         "status", "--porcelain", "-z", "--no-renames", "--ignore-submodules=dirty", untracked,
-        extra={"GIT_OPTIONAL_LOCKS": "0"}, seconds=CHECKOUT_SECONDS,
+        extra={"GIT_OPTIONAL_LOCKS": "0", **(extra or {})}, seconds=CHECKOUT_SECONDS,
     )  # fmt: skip
     return [line[3:] for line in output.fields]
 
@@ -608,6 +644,16 @@ def _folder_of(git_dir: Path) -> Path | None:
 
 def _existing(folder: Path, paths: Sequence[str]) -> set[str]:
     return {path for path in paths if os.path.lexists(folder / path)}
+
+
+def operation_in(git_dir: Path) -> str | None:
+    """Return what git has under way in a git directory."""
+    return next((name for file, name in _OPERATIONS.items() if (git_dir / file).exists()), None)
+
+
+def own_commits(count: int) -> str:
+    """Return, in words, how many commits would be lost."""
+    return ("one commit" if count == 1 else f"{count} commits") + " that no other branch has"
 
 
 def names(paths: Sequence[str]) -> str:

@@ -248,7 +248,7 @@ def conflict(problem: str, error: GitFailed) -> Conflict:
     """Return the error of a request that git has refused."""
     text = str(error)
     if ".lock': File exists" in text or ("Unable to create" in text and ".lock" in text):
-        text += " (another git process is at work in the repository; try again when it has ended)"
+        text += " (another git is at work there, or was killed; wait for its end, or remove the file if there is none)"
     if "tell me who you are" in text:
         text = "it has no author; set one with `git config --global user.name NAME` and `git config --global user.email ADDRESS`"
     return Conflict(f"{problem}: {text}")

@@ -10,6 +10,7 @@ import errno
 import logging
 import os
 import re
+import shlex
 import shutil
 import time
 from collections.abc import Callable, Mapping
@@ -23,7 +24,7 @@ from drivers.runtime.confined_files import make_folder, make_writable
 from gateway.errors import AgentProblem, Conflict, GatewayError, NotFound
 from gateway.private_files import private_directory
 from gateway.store import Store, WorktreeRecord
-from gateway.worktrees.checkout import TEMPORARY, Checkout
+from gateway.worktrees.checkout import TEMPORARY, Checkout, operation_in, own_commits
 from gateway.worktrees.git import CHECKOUT_SECONDS, Git, GitFailed, conflict, own_programs_off
 from gateway.worktrees.source import Source, problem_of_repository, source_of
 
@@ -158,6 +159,7 @@ class Worktrees:
                 )
         log.warning("session %s: its worktree %s is gone and is created again", session_id, found.path)
         try:
+            await _require_head_elsewhere(record)
             await self._add(record, commit)
         except GitFailed as error:
             raise conflict(f"git cannot create the worktree {found.path} again", error) from error
@@ -240,41 +242,41 @@ class Worktrees:
         Raises Conflict if work would be lost with it, or that cannot be known, unless `force` is set, and if it is
         another node's; then it is as it was.
         """
-        if not await asyncio.to_thread(self.is_here, record):
-            raise Conflict(f"the files of the worktree {record.path} are on another node of the cluster, and stay there")
         async with self._lock(record.repository):
-            if not force:
-                await self._require_no_loss(record)
+            await self._require_removable(record, force)
             await self._remove(record)
 
-    async def _require_no_loss(self, record: WorktreeRecord) -> None:
-        if not await asyncio.to_thread(os.path.exists, record.path):
-            # What is left is the branch.
-            try:
-                git = await _shared_git(record)
-                others = ("--not", record.base_commit, f"--exclude={record.branch}", "--branches", "--remotes", "--tags")
-                if not await git.succeeds("rev-parse", "--verify", "--quiet", f"refs/heads/{record.branch}"):
-                    return
-                count = int((await git("rev-list", "--count", f"refs/heads/{record.branch}", *others)).text)
-            except GitFailed as error:
-                raise conflict(f"git cannot tell what the branch {record.branch!r} has", error) from error
-            if count:
-                raise Conflict(f"the branch {record.branch!r} has {count} commits that no other branch has; {_FORCE}")
+    async def require_removable(self, record: WorktreeRecord, *, force: bool = False) -> None:
+        """Raise Conflict where `remove` would."""
+        async with self._lock(record.repository):
+            await self._require_removable(record, force)
+
+    async def _require_removable(self, record: WorktreeRecord, force: bool) -> None:
+        if not await asyncio.to_thread(self.is_here, record):
+            raise Conflict(f"the files of the worktree {record.path} are on another node of the cluster, and stay there")
+        if force:
             return
-        state = await (await self.open(record)).state()
-        if (work := state.unmerged_work) is not None:
+        if await asyncio.to_thread(os.path.lexists, record.path):
+            work = (await (await self.open(record)).state()).unmerged_work
+        else:
+            work = await _work_left(record)
+        if work is not None:
             raise Conflict(f"the worktree {record.path} has {work}; {_FORCE}")
 
     async def _remove(self, record: WorktreeRecord) -> None:
         """Remove what there is of a worktree, and its row last. Each step does nothing where it was done before."""
+        git: Git | None = None
+        if await asyncio.to_thread(os.path.isdir, record.repository):
+            # Before anything is removed: git may be missing. Where it cannot read the repository, it has nothing to remove there.
+            with suppress(GitFailed):
+                git = await _shared_git(record)
         try:
             await asyncio.to_thread(_remove_tree, Path(record.path))
         except OSError as error:
             raise Conflict(
                 f"{error.filename or record.path} cannot be removed: {error.strerror}; remove it, then try again"
             ) from error
-        if await asyncio.to_thread(os.path.isdir, record.repository):
-            git = await _shared_git(record)
+        if git is not None:
             # Git knows no worktree there if it was not created, or was removed before.
             with suppress(GitFailed):
                 await git("worktree", "remove", "--force", "--force", "--", record.path)
@@ -386,6 +388,45 @@ async def _has_branch(record: WorktreeRecord) -> bool:
         return False
     git = await _shared_git(record)
     return await git.succeeds("rev-parse", "--verify", "--quiet", f"refs/heads/{record.branch}")
+
+
+async def _work_left(record: WorktreeRecord) -> str | None:
+    """What would be lost with a worktree whose folder is gone, in words: that of its branch, and of what git had checked out."""
+    try:
+        git, head = await _shared_git(record), await _head_left(record)
+        branch = (await git("rev-parse", "--verify", "--quiet", f"refs/heads/{record.branch}", ok=(0, 1))).text
+        commits = [one for one in (branch, head) if one]
+        others = ("--not", record.base_commit, f"--exclude={record.branch}", "--branches", "--remotes", "--tags")
+        count = int((await git("rev-list", "--count", *commits, *others)).text) if commits else 0
+    except GitFailed as error:
+        raise conflict(f"git cannot tell what the branch {record.branch!r} has", error) from error
+    found = [own_commits(count)] if count else []
+    if record.git_dir and (operation := operation_in(Path(record.git_dir))):
+        found.append(f"a {operation} under way")
+    return ", ".join(found) or None
+
+
+async def _head_left(record: WorktreeRecord) -> str | None:
+    """The commit that was checked out in a worktree whose folder is gone; None where git has forgotten it. Raises GitFailed."""
+    if not record.git_dir or not await asyncio.to_thread(os.path.isdir, record.git_dir):
+        return None
+    git_dir = Path(record.git_dir)
+    git = Git(git_dir, git_dir, common_dir=Path(record.repository))
+    return (await git("rev-parse", "--verify", "--quiet", "HEAD^{commit}", ok=(0, 1))).text or None
+
+
+async def _require_head_elsewhere(record: WorktreeRecord) -> None:
+    """Raise Conflict if a worktree that is created again had a commit checked out that is on no branch. Raises GitFailed."""
+    head = await _head_left(record)
+    if head is None:
+        return
+    git = await _shared_git(record)
+    if int((await git("rev-list", "--count", head, "--not", "--branches", "--remotes", "--tags")).text):
+        command = f"git -C {shlex.quote(record.repository)}"
+        raise Conflict(
+            f"the folder {record.path} of the worktree is gone, and the commit {head}, which was checked out there, is on no "
+            f"branch. Keep it by `{command} branch NAME {head}`, or drop it by `{command} worktree prune`; then send this again"
+        )
 
 
 async def _folder_with(git: Git, branch: str) -> str | None:

@@ -148,7 +148,7 @@ def router(gateway: Gateway, base: str, tag: str) -> APIRouter:
         message = message_of(request.message)
 
         async def commit() -> str:
-            async with _resting(gateway, caller, session_id) as record, gateway.worktrees.lock(record):
+            async with _resting(gateway, caller, session_id) as (record, _), gateway.worktrees.lock(record):
                 return await (await gateway.worktrees.open(record)).commit(message)
 
         return CommitResponse(commit=await completed(commit()))
@@ -158,7 +158,7 @@ def router(gateway: Gateway, base: str, tag: str) -> APIRouter:
         """Merge the branch of a worktree into its base branch, in the folder too where that is checked out."""
 
         async def merge() -> MergeResponse:
-            async with _resting(gateway, caller, session_id) as record, gateway.worktrees.lock(record):
+            async with _resting(gateway, caller, session_id) as (record, _), gateway.worktrees.lock(record):
                 done = await (await gateway.worktrees.open(record)).merge()
             return MergeResponse(outcome=done.outcome, branch=done.branch, commit=done.commit)
 
@@ -167,12 +167,7 @@ def router(gateway: Gateway, base: str, tag: str) -> APIRouter:
     @routes.delete(WORKTREE, status_code=204, openapi_extra=examples.REMOVE)
     async def remove_worktree(caller: CurrentCaller, session_id: str, force: ForceQuery = False) -> Response:
         """Remove a worktree, with its files and its branch. The next turn of its session begins a new one."""
-
-        async def remove() -> None:
-            async with _resting(gateway, caller, session_id, end_agent=True) as record:
-                await gateway.worktrees.remove(record, force=force)
-
-        await completed(remove())
+        await completed(_remove(gateway, caller, session_id, force))
         return Response(status_code=204)
 
     return routes
@@ -193,21 +188,26 @@ async def _found(gateway: Gateway, caller: Caller, session_id: str) -> tuple[Wor
 
 
 @asynccontextmanager
-async def _resting(
-    gateway: Gateway, caller: Caller, session_id: str, *, end_agent: bool = False
-) -> AsyncIterator[WorktreeRecord]:
+async def _resting(gateway: Gateway, caller: Caller, session_id: str) -> AsyncIterator[tuple[WorktreeRecord, Session | None]]:
     """The worktree, in which no turn of its session begins meanwhile. Raises NotFound, and Conflict while one is at work."""
     record, session = await _found(gateway, caller, session_id)
     if session is None:
-        yield record
+        yield record, None
         return
     _require_resting(session)
     async with session.lock:
         _require_resting(session)
-        if end_agent:
-            await session.sleep(session.state)
         # It may have been removed meanwhile.
-        yield await gateway.worktrees.get(session_id)
+        yield await gateway.worktrees.get(session_id), session
+
+
+async def _remove(gateway: Gateway, caller: Caller, session_id: str, force: bool) -> None:
+    async with _resting(gateway, caller, session_id) as (record, session):
+        if session is not None:
+            # Where it is refused, the agent lives on. What it changes until its end is work, too.
+            await gateway.worktrees.require_removable(record, force=force)
+            await session.sleep(session.state)
+        await gateway.worktrees.remove(record, force=force)
 
 
 def _require_resting(session: Session) -> None:

@@ -533,7 +533,7 @@ async def test_folder_that_is_removed_is_created_again_on_its_branch(client: htt
     await client.post(f"{BASE}/worktrees/{session}/commit", json={"message": "c"})
     shutil.rmtree(folder)
     assert "the next turn" in await refused(client, "GET", f"/worktrees/{session}", 409)
-    assert "commits that no other branch has" in await refused(client, "DELETE", f"/worktrees/{session}", 409)
+    assert "one commit that no other branch has" in await refused(client, "DELETE", f"/worktrees/{session}", 409)
     # While the user has the branch checked out, it cannot be.
     await client.delete(f"/v1/live-agents/{session}")
     git(repository, "worktree", "prune")
