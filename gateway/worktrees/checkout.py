@@ -547,6 +547,10 @@ def _require_folders(record: WorktreeRecord) -> None:
     if not os.path.isdir(record.repository):
         raise Conflict(f"the repository {record.repository} is gone; the files of the worktree are in {record.path}")
     if not os.path.isdir(record.path):
+        if os.path.lexists(record.path):
+            raise Conflict(
+                f"{record.path} is no folder any more; move it away, then the next turn of its session creates the worktree"
+            )
         raise Conflict(f"the folder {record.path} of the worktree is gone; the next turn of its session creates it again")
     if not os.path.isdir(record.git_dir):
         raise Conflict(f"the repository does not know the worktree {record.path} any more; its files are there")

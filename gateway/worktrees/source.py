@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 import os
 import shlex
+import unicodedata
 from dataclasses import dataclass
 from pathlib import Path
 
 from gateway.errors import BadRequest
 from gateway.worktrees.git import Git, GitFailed
+
+_REFUSED = frozenset({"Cc", "Cs", "Zl", "Zp"})
+"""The categories of control characters, of bytes that are not UTF-8, and of separators of lines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +37,7 @@ async def source_of(folder: Path, ceiling: Path) -> Source:
     A folder in `ceiling` is in no repository that begins above that: it is the gateway's data directory.
     """
     git = Git(folder, ceiling=ceiling)
-    if not str(folder).isprintable():
+    if any(unicodedata.category(letter) in _REFUSED for letter in str(folder)):
         # It is in responses and in the store, and in files of git that have one path a line.
         raise _refused(folder, "has a name with control characters, or one that is not UTF-8", "rename it")
     try:
@@ -110,7 +114,7 @@ def _line_of(file: Path, prefix: str) -> str | None:
         text = file.read_text()
     except (OSError, ValueError):
         return None
-    return os.path.realpath(file.parent / text.removeprefix(prefix).strip()) if text.startswith(prefix) else None
+    return os.path.realpath(file.parent / text.removeprefix(prefix).rstrip("\r\n")) if text.startswith(prefix) else None
 
 
 def _refused(folder: Path, problem: str, hint: str) -> BadRequest:

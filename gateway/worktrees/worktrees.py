@@ -182,7 +182,10 @@ class Worktrees:
             on = ["--", record.path, record.branch] if known else ["--no-track", "-b", record.branch, "--", record.path, commit]
             if known and (used := await _folder_with(git, record.branch)) not in (None, record.path):
                 raise GitFailed(f"its branch {record.branch!r} is checked out in {used}; check out another one there", 128)
-            await git("worktree", "add", *options, *on)
+            try:
+                await git("worktree", "add", *options, *on)
+            except GitFailed as error:
+                raise await _explained(git, record, error) from error
             try:
                 # Read before an agent can change it.
                 git_dir = await asyncio.to_thread(_git_dir_of, Path(record.path))
@@ -366,7 +369,7 @@ async def _shared_git(record: WorktreeRecord) -> Git:
 
 
 def _git_dir_of(path: Path) -> Path:
-    return Path(os.path.realpath(path / (path / ".git").read_text().removeprefix("gitdir:").strip()))
+    return Path(os.path.realpath(path / (path / ".git").read_text().removeprefix("gitdir: ").rstrip("\r\n")))
 
 
 async def _check_out(record: WorktreeRecord, git_dir: Path) -> None:
@@ -380,6 +383,18 @@ async def _check_out(record: WorktreeRecord, git_dir: Path) -> None:
         raise Conflict(f"{path} {problem}")
     git = await own_programs_off(Git(path, git_dir, path, repository))
     await git("reset", "--hard", "--quiet", seconds=CHECKOUT_SECONDS)
+
+
+async def _explained(git: Git, record: WorktreeRecord, error: GitFailed) -> GitFailed:
+    """Return why git has created no worktree, with what to do where git does not say that."""
+    command, prefix = f"git -C {shlex.quote(record.repository)}", BRANCHES.rstrip("/")
+    if "missing but locked" in str(error):
+        command = f"{command} worktree unlock {shlex.quote(record.path)}"
+        return GitFailed(f"git keeps a lock on it, and its folder is gone; put the folder back, or run `{command}`", error.status)
+    if await git.succeeds("rev-parse", "--verify", "--quiet", f"refs/heads/{prefix}"):
+        command = f"{command} branch -m {prefix} NAME"
+        return GitFailed(f"its branch {prefix!r} leaves no room for {record.branch!r}; rename it by `{command}`", error.status)
+    return error
 
 
 async def _has_branch(record: WorktreeRecord) -> bool:
@@ -445,8 +460,9 @@ def _is_there(worktree: SessionWorktree) -> bool:
     if os.path.exists(os.path.join(worktree.path, ".git")):
         _make_folder(worktree)
         return True
-    if os.path.exists(worktree.path):
-        raise Conflict(f"{worktree.path} is no git worktree any more, its .git is gone; move it away, and send this again")
+    if os.path.lexists(worktree.path):
+        found = "its .git is gone" if os.path.isdir(worktree.path) else "there is no folder"
+        raise Conflict(f"{worktree.path} is no git worktree any more, {found}; move it away, and send this again")
     return False
 
 

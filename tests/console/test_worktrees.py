@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -103,6 +104,42 @@ def test_work_is_lost_by_the_confirmed_word_only(windows: Windows, daemon: Conso
     confirm.get_by_role("button", name="Remove, and lose that").click()
     expect(dialog).to_have_count(0)
     assert not folder.exists()
+
+
+def test_what_has_come_since_is_not_lost_without_a_word(
+    windows: Windows, daemon: ConsoleDaemon, repository: Path, session: str
+) -> None:
+    page, dialog = opened(windows, session)
+    dialog.get_by_role("button", name="Remove…").click()
+    confirm = page.get_by_role("dialog", name="Remove the worktree?")
+    expect(confirm).to_contain_text("(a.txt, new.txt)")
+    folder = Path(daemon.session(session)["x-portico"]["worktree"]["path"])
+    (folder / "third.txt").write_text("third\n")
+    confirm.get_by_role("button", name="Remove, and lose that").click()
+    expect(confirm).to_contain_text("It has changed meanwhile. It has changes that are not committed (a.txt, new.txt, third.txt)")
+    expect(confirm.get_by_role("button", name="Cancel")).to_be_focused()
+    assert (folder / "third.txt").exists()
+    confirm.get_by_role("button", name="Remove, and lose that").click()
+    expect(dialog).to_have_count(0)
+    assert not folder.exists()
+
+
+def test_worktree_that_cannot_be_read_any_more_is_removed(
+    windows: Windows, daemon: ConsoleDaemon, repository: Path, session: str
+) -> None:
+    windows.expect("409")
+    page, dialog = opened(windows, session)
+    dialog.get_by_role("button", name="Remove…").click()
+    folder = Path(daemon.session(session)["x-portico"]["worktree"]["path"])
+    shutil.rmtree(folder)
+    confirm = page.get_by_role("dialog", name="Remove the worktree?")
+    confirm.get_by_role("button", name="Remove, and lose that").click()
+    expect(dialog.get_by_role("alert").filter(has_text="Nothing has changed")).to_contain_text("is gone")
+    dialog.get_by_role("button", name="Remove…").click()
+    expect(confirm).to_contain_text("What it has cannot be read")
+    confirm.get_by_role("button", name="Remove, and lose that").click()
+    expect(dialog).to_have_count(0)
+    assert git(repository, "branch", "--list", f"portico/{session[5:17]}") == ""
 
 
 def test_kept_worktrees_are_listed_with_the_agents(

@@ -603,6 +603,69 @@ async def test_folder_that_has_lost_its_git_file_is_not_touched(client: httpx.As
     assert (folder / "a.txt").exists()
 
 
+async def test_file_in_the_place_of_the_folder(client: httpx.AsyncClient) -> None:
+    session = await new_session(client)
+    folder = await folder_of(client, session)
+    shutil.rmtree(folder)
+    body = {"messages": [{"role": "user", "content": "hello"}]}
+    for make in (folder.touch, lambda: folder.symlink_to("nowhere")):
+        make()
+        for method, path in (("GET", f"/worktrees/{session}"), ("POST", f"/sessions/{session}/turns")):
+            assert "move it away" in await refused(client, method, path, 409, **(body if method == "POST" else {}))
+        assert "move it away" in await refused(client, "DELETE", f"/worktrees/{session}", 409)
+        folder.unlink()
+    await turn(client, session, "change")
+    assert (folder / "a.txt").read_text() == "changed\n"
+
+
+async def test_locked_worktree_whose_folder_is_gone(client: httpx.AsyncClient, repository: Path) -> None:
+    session = await new_session(client)
+    folder = await folder_of(client, session)
+    git(repository, "worktree", "lock", str(folder))
+    shutil.rmtree(folder)
+    body = {"messages": [{"role": "user", "content": "hello"}]}
+    command = f"git -C {repository}/.git worktree unlock {folder}"
+    assert command in await refused(client, "POST", f"/sessions/{session}/turns", 409, **body)
+    git(repository, *command.split()[1:])
+    await turn(client, session, "change")
+
+
+async def test_branch_that_leaves_no_room_for_those_of_sessions(client: httpx.AsyncClient, repository: Path) -> None:
+    git(repository, "branch", "portico")
+    error = await refused(client, "POST", "/sessions", 409, agent={"name": "tree"})
+    command = f"git -C {repository}/.git branch -m portico NAME"
+    assert command in error
+    assert await listed(client) == []
+    git(repository, *command.replace("NAME", "mine").split()[1:])
+    await new_session(client)
+
+
+@pytest.mark.parametrize("name", ["資料\u3000二\u3000", "de\u00a0l'été\u00a0", "a b "])
+async def test_folder_with_spaces_of_any_kind_in_its_name(tmp_path: Path, name: str) -> None:
+    repository = make_repository(tmp_path / name)
+    git(repository, "worktree", "add", "-q", "-b", "feature", f"../linked {name}")
+    for folder in (repository, tmp_path / f"linked {name}"):
+        async with run_gateway(worktree_config(tmp_path, folder)) as running:
+            session = await new_session(running.client)
+            await turn(running.client, session, "new")
+            assert (await running.client.post(f"{BASE}/worktrees/{session}/commit", json={"message": "c"})).status_code == 201
+            assert (await running.client.post(f"{BASE}/worktrees/{session}/merge")).json()["outcome"] == "fast_forward"
+            assert (folder / "new.txt").exists()
+
+
+@pytest.mark.parametrize("name", ["a\nb", "a\x1bb", "a\x85b", "a\u2028b", "a\udcffb"])
+async def test_folder_with_control_characters_in_its_name(client: httpx.AsyncClient, repository: Path, name: str) -> None:
+    try:
+        (repository / name).mkdir()
+    except OSError:
+        pytest.skip("the file system has no such names")
+    inside = repository / name / "inside"
+    inside.mkdir()
+    (repository / "link").symlink_to(inside)
+    error = await refused(client, "POST", "/sessions", 400, agent={"name": "tree", "options": {"cwd": "link"}})
+    assert "rename it" in error
+
+
 async def test_keys_see_their_own_worktrees(running: RunningGateway) -> None:
     key = NamedKeys(running.gateway.settings.data_dir).add("phone")
     headers = {"Authorization": f"Bearer {key}"}

@@ -16,6 +16,9 @@ const OUTCOMES = {
   merge_commit: (branch) => `Merged into ${branch} with a merge commit.`,
 };
 
+/** Whether a request was refused, and not ended in the middle. */
+const refused = (error) => error.status >= 400 && error.status < 500;
+
 const counted = (count, one, many = `${one}s`) => `${count} ${count === 1 ? one : many}`;
 
 /** @param {{sessionId: string, onClose: () => void, onRemoved?: () => void}} props */
@@ -43,7 +46,7 @@ export function WorktreeDialog({ sessionId, onClose, onRemoved }) {
       await answer.reload();
       return true;
     } catch (error) {
-      setProblem(error.message);
+      setProblem(error);
       return false;
     } finally {
       setBusy(null);
@@ -55,18 +58,28 @@ export function WorktreeDialog({ sessionId, onClose, onRemoved }) {
       () => api.post(`${path}/merge`, {}),
       ({ outcome, branch }) => toast(OUTCOMES[outcome](visibleText(branch)), { kind: "ok" }),
     );
+  const readable = state && !answer.error;
   const remove = async () => {
     setRemoving(false);
     setBusy("remove");
     setProblem(null);
     try {
-      await api.delete(`${path}${state && !state.loses ? "" : "?force=true"}`);
+      // It is asked again before anything is lost that was not shown.
+      const loses = readable && state.loses ? (await api.get(path)).loses : undefined;
+      if (loses && loses !== state.loses) {
+        await answer.reload();
+        setBusy(null);
+        setRemoving("again");
+        return;
+      }
+      await api.delete(`${path}${readable && !loses ? "" : "?force=true"}`);
       toast("The worktree has been removed.", { kind: "ok" });
       onRemoved?.();
       onClose();
     } catch (error) {
-      setProblem(error.message);
+      setProblem(error);
       setBusy(null);
+      if (readable) answer.reload();
     }
   };
   const gone = answer.error?.status === 404;
@@ -75,7 +88,7 @@ export function WorktreeDialog({ sessionId, onClose, onRemoved }) {
     <${Button} icon="refresh" disabled=${busy !== null} onClick=${() => answer.reload()}>Refresh<//>
     ${state?.baseBranch && html`<${Button} kind="primary" icon="fork" busy=${busy === "merge"} disabled=${blocked || state.ahead === 0 || state.uncommittedCount > 0} onClick=${merge}>Merge into <bdi>${visibleText(state.baseBranch)}</bdi><//>`}`;
   return html`<${Dialog} title="Changes in the worktree" wide class="worktree" onClose=${onClose} footer=${footer}>
-    <div aria-live="polite">${problem && html`<${Notice} kind="error" title="Nothing has changed.">${visibleText(problem)}<//>`}</div>
+    <div aria-live="polite">${problem && html`<${Notice} kind="error" title=${refused(problem) ? "Nothing has changed." : "That has not worked."}>${visibleText(problem.message)}<//>`}</div>
     ${
       gone
         ? html`<p class="page-about">The worktree has been removed. The next turn of the session begins a new one.</p>`
@@ -91,12 +104,12 @@ export function WorktreeDialog({ sessionId, onClose, onRemoved }) {
     }
     ${
       removing &&
-      html`<${Confirm} title="Remove the worktree?" action=${state && !state.loses ? "Remove" : "Remove, and lose that"} onCancel=${() => setRemoving(false)} onConfirm=${remove}>
+      html`<${Confirm} title="Remove the worktree?" action=${readable && !state.loses ? "Remove" : "Remove, and lose that"} onCancel=${() => setRemoving(false)} onConfirm=${remove}>
         <p>${
-          !state
+          !readable
             ? "What it has cannot be read, and may be lost."
             : state.loses
-              ? html`It has ${visibleText(state.loses)}. <strong>That is lost with it.</strong>`
+              ? html`${removing === "again" && "It has changed meanwhile. "}It has ${visibleText(state.loses)}. <strong>That is lost with it.</strong>`
               : "Its folder and its branch are removed. Nothing is lost."
         }</p>
       <//>`
