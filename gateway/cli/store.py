@@ -55,7 +55,7 @@ def _copied(source: str, target: str) -> list[CopiedTable]:
 
 
 @contextmanager
-def _unused(*urls: str) -> Iterator[None]:
+def _unused(source: str, target: str) -> Iterator[None]:
     """Lock the data directories of SQLite files, as a daemon does. Raises ConfigError if one runs."""
     with starting():
         from gateway.server.data_dir_lock import lock_as_it_is
@@ -63,10 +63,10 @@ def _unused(*urls: str) -> Iterator[None]:
 
     # A set: this process would lock out itself where both files are in one folder.
     folders = set[Path]()
-    for url in urls:
-        if url_secrets(url):
+    for name, url in (("SOURCE", source), ("TARGET", target)):
+        if url_secrets(url, name):
             raise ConfigError("leave the password out of the command line: set PGPASSWORD, or use a file ~/.pgpass")
-        folder: Path | None = backend_of(url).folder
+        folder: Path | None = backend_of(url, name).folder
         if folder is not None:
             folders.add(folder.resolve())
     with ExitStack() as stack:

@@ -130,6 +130,15 @@ def _check_file_of_keys(settings: Settings) -> Check:
     return Check(name="Key", status="ok", text=text)
 
 
+def check_store_password(file: Path) -> Check:
+    """Whether other users can read a configuration file with a password in `store.url`. Blocks. Raises OSError."""
+    name, mode = "Store password", file.stat().st_mode
+    if mode & OTHERS:
+        text = f"{file} has mode {_mode(mode)}: other users can read the password in store.url"
+        return Check(name=name, status="warning", text=text, command=f"chmod 600 {_quoted([file])}")
+    return Check(name=name, status="ok", text=f"in {file} (mode {_mode(mode)}, private)")
+
+
 def existing_keys(settings: Settings, environ: Mapping[str, str]) -> list[str]:
     """Return the default keys that there are: creates none. Blocks. Raises OSError."""
     given = [key for key in (environ.get("PORTICO_API_KEY", "").strip(), *settings.auth.keys) if key]

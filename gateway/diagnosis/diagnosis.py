@@ -26,7 +26,7 @@ from gateway.diagnosis.agents import (
 )
 from gateway.diagnosis.bounded import ANSWER_SECONDS, bounded
 from gateway.diagnosis.daemon import Address, Holder, check_daemon
-from gateway.diagnosis.data_folder import KEY_FILE, check_data_folder, check_disk, check_key, existing_keys
+from gateway.diagnosis.data_folder import KEY_FILE, check_data_folder, check_disk, check_key, check_store_password, existing_keys
 from gateway.diagnosis.machine import check_containers, check_git, check_proxies, check_sandbox, check_software
 from gateway.diagnosis.nodes import check_nodes
 from gateway.diagnosis.report import AgentReport, Check, Report
@@ -70,6 +70,7 @@ async def diagnose(subject: Subject) -> Report:
             redactor.register(settings.auth.keys)
             asked = asyncio.create_task(check_daemon(settings, subject.portico))
             checks += await asyncio.gather(*_checks_of_folder(settings.data_dir, subject.portico), _check_key(settings, subject))
+            checks += await _check_store_password(settings)
             daemon = await asked
             checks += daemon.checks
             address = daemon.address
@@ -96,6 +97,7 @@ async def diagnose_running(gateway: Gateway, environ: Mapping[str, str], portico
     checks = [check_software(), await _configuration_of_daemon(settings)]
     key = asyncio.create_task(_answered("Key", lambda: check_key(settings, environ, portico), settings.data_dir))
     checks += await asyncio.gather(*_checks_of_folder(settings.data_dir, portico), key)
+    checks += await _check_store_password(settings)
     checks.append(await _running(gateway, portico))
     if nodes := await check_nodes(settings, environ, gateway.store):
         checks.append(nodes)
@@ -169,6 +171,21 @@ def _checks_of_folder(folder: Path, portico: str) -> list[asyncio.Task[Check]]:
         asyncio.create_task(_answered("Data folder", lambda: check_data_folder(folder, portico), folder)),
         asyncio.create_task(_answered("Disk", lambda: check_disk(folder), folder)),
     ]
+
+
+async def _check_store_password(settings: Settings) -> list[Check]:
+    """The check of a password in the configuration file, if that has one."""
+    file = settings.file
+    if file is None or not settings.store.url:
+        return []
+    # Not imported for the default store.
+    from gateway.store.backend import url_secrets
+
+    try:
+        secrets = url_secrets(settings.store.url)
+    except ConfigError:
+        return []
+    return [await _answered("Store password", lambda: check_store_password(file), file)] if secrets else []
 
 
 async def _check_key(settings: Settings, subject: Subject) -> Check:

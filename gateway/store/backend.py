@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -11,6 +12,15 @@ from sqlalchemy import Connection, Engine, make_url
 from sqlalchemy.engine import URL
 
 from gateway.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Exclusion:
+    """What lets no daemon write a database, until `release` is called."""
+
+    is_held: Callable[[], bool]
+    """Returns whether that was so until now. It blocks."""
+    release: Callable[[], None]
 
 
 class Backend(Protocol):
@@ -44,8 +54,14 @@ class Backend(Protocol):
     def try_lock(self, key: int) -> Callable[[], None] | None:
         """Takes a lock that no other process gets until what is returned is called. Returns None if another one has it."""
 
-    def exclude(self) -> Callable[[], None] | None:
-        """Lets no daemon write the database until what is returned is called. Returns None if one uses it."""
+    def exclude(self) -> Exclusion | None:
+        """Lets no daemon write the database until what is returned is released. Returns None if one uses it."""
+
+    def use_alone(self) -> None:
+        """Before the first connection: from that on until `close`, no other process can use an SQLite file.
+
+        Connecting fails as locked while another one uses it. The claim of a database with a server does that.
+        """
 
     def begin_migration(self, connection: Connection) -> None:
         """Makes the whole migration one transaction, which waits for one of another process.
@@ -133,12 +149,17 @@ SYNCHRONOUS_DRIVERS = {
 }
 """Drivers that configurations name, and what is used instead: some work with asyncio only."""
 
+SETTING = "store.url"
+"""The setting of the configuration with the URL."""
 _KEY_PASSWORD = "sslpassword"
 
 
-def backend_of(url: str) -> Backend:
-    """Returns the backend of an SQLAlchemy URL, without a connection. Raises ConfigError if there is none for it."""
-    parsed = database_url(url)
+def backend_of(url: str, name: str = SETTING) -> Backend:
+    """Returns the backend of an SQLAlchemy URL, without a connection. Raises ConfigError if there is none for it.
+
+    `name` is that of the URL in errors.
+    """
+    parsed = database_url(url, name)
     if parsed.get_backend_name() == "sqlite":
         from gateway.store.sqlite import SqliteBackend
 
@@ -147,12 +168,10 @@ def backend_of(url: str) -> Backend:
         from gateway.store.postgresql import PostgresqlBackend
 
         return PostgresqlBackend(parsed)
-    raise ConfigError(
-        f"store.url: there is no store for {parsed.drivername}: use sqlite:///FILE or postgresql://USER@HOST/DATABASE"
-    )
+    raise ConfigError(f"{name}: there is no store for {parsed.drivername}: use sqlite:///FILE or postgresql://USER@HOST/DATABASE")
 
 
-def database_url(url: str) -> URL:
+def database_url(url: str, name: str = SETTING) -> URL:
     """Parses a URL of the configuration, and replaces its driver by the one that is used. Raises ConfigError.
 
     A password is in `password`, also where it is a parameter of the URL.
@@ -161,19 +180,19 @@ def database_url(url: str) -> URL:
         parsed = make_url(url)
     except Exception:
         # The error of SQLAlchemy has the URL, which may have a password.
-        raise ConfigError("store.url is no URL of a database: use sqlite:///FILE or postgresql://USER@HOST/DATABASE") from None
+        raise ConfigError(f"{name} is no URL of a database: use sqlite:///FILE or postgresql://USER@HOST/DATABASE") from None
     if "@" in (parsed.host or ""):
         # A part of the password would be a part of the host, which errors have.
-        raise ConfigError("store.url has more than one @ before the host: write an @ in the user or the password as %40")
+        raise ConfigError(f"{name} has more than one @ before the host: write an @ in the user or the password as %40")
     if (password := parsed.normalized_query.get("password")) is not None:
         # The parameter is what libpq uses where both are given.
         parsed = parsed.difference_update_query(["password"]).set(password=password[-1])
     return parsed.set(drivername=SYNCHRONOUS_DRIVERS.get(parsed.drivername, parsed.drivername))
 
 
-def url_secrets(url: str) -> list[str]:
+def url_secrets(url: str, name: str = SETTING) -> list[str]:
     """Returns the passwords in a URL of the configuration: that of the user, and that of the key of a TLS certificate."""
-    parsed = database_url(url) if url else None
+    parsed = database_url(url, name) if url else None
     if parsed is None:
         return []
     return [secret for secret in (parsed.password, *parsed.normalized_query.get(_KEY_PASSWORD, ())) if secret]

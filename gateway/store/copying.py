@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -81,10 +81,10 @@ async def copy_store(source: str, target: str, progress: Progress = lambda name,
     name = _check_different(backend_of(source), backend_of(target))
     original = await Database.open_unchanged(source, exactly=True)
     try:
-        async with original.without_daemons():
+        async with original.without_daemons() as check_unchanged:
             copy = await Database.open_for_copy(target)
             try:
-                return await _copy(original, copy, name, progress)
+                return await _copy(original, copy, name, progress, check_unchanged)
             finally:
                 await copy.close()
     finally:
@@ -108,11 +108,17 @@ def _is_same_file(one: str, other: str) -> bool:
         return False
 
 
-async def _copy(source: Database, target: Database, name: str, progress: Progress) -> list[CopiedTable]:
+async def _copy(
+    source: Database, target: Database, name: str, progress: Progress, check_unchanged: Callable[[], Awaitable[None]]
+) -> list[CopiedTable]:
     resumed = await _write(target, lambda connection: _begin(connection, name))
+    found = list[CopiedTable]()
     for table in TABLES:
         await _copy_table(source, target, table, progress, resumed=resumed)
-    found = [await _compared(source, target, table, resumed=resumed) for table in TABLES]
+        await check_unchanged()
+    for table in TABLES:
+        found.append(await _compared(source, target, table, resumed=resumed))
+        await check_unchanged()
     await _write(target, _finish)
     return found
 

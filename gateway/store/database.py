@@ -9,7 +9,7 @@ import stat
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
@@ -21,7 +21,7 @@ from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 
 from gateway.errors import ConfigError, LeaseLost, StoreAbandoned, StoreFull, StoreUnavailable
 from gateway.store import schema
-from gateway.store.backend import Backend, backend_of
+from gateway.store.backend import Backend, Exclusion, backend_of
 from gateway.store.lease_checks import leases_in_force
 from gateway.store.migrations import COMPATIBLE_FROM, load, migrate
 from gateway.store.versions import check_usable, store_version
@@ -136,9 +136,15 @@ class Database:
 
         With `unfinished_copy` it is the target of a copy.
         """
-        database = cls(backend_of(url))
+        backend = backend_of(url)
+        if unfinished_copy:
+            backend.use_alone()
+        database = cls(backend)
         async with database._opening():
-            claims = shared is not None and database._backend.claim(shared=shared)
+            if unfinished_copy:
+                # The claim would wait for a daemon, or for the lock of the source if both are one database.
+                await database._check_unused()
+            claims = (shared is not None and backend.claim(shared=shared)) or unfinished_copy
             try:
                 await asyncio.get_running_loop().run_in_executor(
                     database._writer, database._prepare, in_use, node, unfinished_copy
@@ -149,7 +155,8 @@ class Database:
             except (SQLAlchemyError, StoreUnavailable) as failure:
                 error = failure.__cause__ if isinstance(failure, StoreUnavailable) else failure
                 if claims and isinstance(error, SQLAlchemyError) and database._is_claimed(error):
-                    raise database._used("a daemon without [node]" if shared else "another daemon") from failure
+                    other = "a daemon without [node]" if shared else "a daemon" if unfinished_copy else "another daemon"
+                    raise database._used(other) from failure
                 raise
         return database
 
@@ -177,9 +184,20 @@ class Database:
             await database.read(partial(_check_version, unfinished_copy=True, exactly=True))
         return database
 
-    def _used(self, daemon: str, copy: str = "a") -> ConfigError:
+    async def _check_unused(self) -> None:
+        exclusion = await self._exclude()
+        if exclusion is None:
+            raise self._used("a daemon")
+        exclusion.release()
+
+    async def _exclude(self) -> Exclusion | None:
+        return await asyncio.get_running_loop().run_in_executor(self._readers, self._backend.exclude)
+
+    def _used(self, daemon: str) -> ConfigError:
         name = self._backend.name
-        return ConfigError(f"{daemon} uses the database {name}, or {copy} `portico store copy` does: stop it first")
+        return ConfigError(
+            f"{daemon} uses the database {name}, or another program does, such as `portico store copy`: stop it first"
+        )
 
     def _is_claimed(self, error: SQLAlchemyError) -> bool:
         return not self._migrating and self._backend.is_locked(error.__cause__)
@@ -442,16 +460,29 @@ class Database:
             await asyncio.sleep(READ_PAUSE)
 
     @asynccontextmanager
-    async def without_daemons(self) -> AsyncIterator[None]:
-        """Lets no daemon write the database inside. Raises ConfigError if one uses it."""
+    async def without_daemons(self) -> AsyncIterator[Callable[[], Awaitable[None]]]:
+        """Lets no daemon write the database inside. Raises ConfigError if one uses it.
+
+        What it returns raises ConfigError if a daemon may have written it since: the connection with the lock was lost.
+        """
         with self.explained_errors():
-            release = await asyncio.get_running_loop().run_in_executor(self._readers, self._backend.exclude)
-        if release is None:
-            raise self._used("a daemon", "another")
+            exclusion = await self._exclude()
+        if exclusion is None:
+            raise self._used("a daemon")
+
+        async def check() -> None:
+            with self.explained_errors():
+                held = await asyncio.get_running_loop().run_in_executor(self._readers, exclusion.is_held)
+            if not held:
+                raise ConfigError(
+                    f"the connection that kept daemons away from the database {self._backend.name} was lost, and one may have "
+                    "written to it since: give the command again"
+                )
+
         try:
-            yield
+            yield check
         finally:
-            release()
+            exclusion.release()
 
     @asynccontextmanager
     async def locked(self, key: int) -> AsyncIterator[bool]:

@@ -10,6 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -19,7 +20,7 @@ from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from gateway.errors import ConfigError
-from gateway.store.backend import shown_url
+from gateway.store.backend import Exclusion, shown_url
 from gateway.store.postgresql_notifications import Notifications
 from gateway.store.prepared import DEFERRED
 from gateway.store.schema import VERSION
@@ -38,9 +39,13 @@ CONNECT_ARGUMENTS = {
     "application_name": "portico",
 }
 """Parameters of libpq, which the URL may replace. A server that is gone without a word is noticed after 20 to 25 seconds."""
-SETTINGS = "SET lock_timeout = '10s'; SET idle_in_transaction_session_timeout = '60s'"
+SETTINGS = (
+    "SET lock_timeout = '10s'; SET idle_in_transaction_session_timeout = '60s'; SET extra_float_digits = 3; "
+    "SELECT set_config('idle_session_timeout', '0', false) WHERE current_setting('idle_session_timeout', true) IS NOT NULL"
+)
 """Of each connection. The first is what SQLite has as busy timeout. With the second, a daemon that is stopped in a transaction
-does not keep its locks: the transaction is rolled back, and repeated when the daemon goes on.
+does not keep its locks: the transaction is rolled back, and repeated when the daemon goes on. With the third, numbers are read as
+they are stored. The last one, which servers before version 14 do not have, would end connections that hold the lock of a daemon.
 """
 RESOLVE_TIMEOUT = 10.0
 """Seconds in which the outcome of a commit without an answer is asked for: as long as SQLite waits for a lock."""
@@ -60,6 +65,10 @@ NODE_SETTINGS = "SET idle_in_transaction_session_timeout = '8s'"
 """Of the connection by which a node of a cluster writes: another node can take over the leases that a stopped one has locked."""
 _DAEMON_LOCK = 0x6461656D6F6E
 """The key of the advisory lock of the daemon that uses the database, which the nodes of a cluster share."""
+_HOLDS = (
+    "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND granted AND pid = pg_backend_pid() AND objsubid = 1 "
+    f"AND classid = {_DAEMON_LOCK >> 32} AND objid = {_DAEMON_LOCK & 0xFFFFFFFF}"
+)
 _CREATE_WRITERS = """
 CREATE TABLE IF NOT EXISTS store_writers (
     id varchar(32) PRIMARY KEY, last_commit bigint NOT NULL, at timestamptz NOT NULL
@@ -130,6 +139,18 @@ class PostgresqlBackend:
         return True
 
     def try_lock(self, key: int) -> Callable[[], None] | None:
+        connection = self._lock(key)
+        return None if connection is None else partial(self._unlock, connection)
+
+    def exclude(self) -> Exclusion | None:
+        connection = self._lock(_DAEMON_LOCK)
+        return None if connection is None else Exclusion(partial(self._holds, connection), partial(self._unlock, connection))
+
+    def use_alone(self) -> None:
+        pass
+
+    def _lock(self, key: int) -> Connection | None:
+        """Return a connection that has taken a lock; None if another one has it."""
         connection = self.engine.connect()
         try:
             locked = connection.exec_driver_sql(f"SELECT pg_try_advisory_lock({key})").scalar()
@@ -139,18 +160,23 @@ class PostgresqlBackend:
         if not locked:
             connection.close()
             return None
-
-        def release() -> None:
-            # The lock ends with the connection, which the pool would keep.
-            self._locking.discard(connection)
-            connection.invalidate()
-            connection.close()
-
         self._locking.add(connection)
-        return release
+        return connection
 
-    def exclude(self) -> Callable[[], None] | None:
-        return self.try_lock(_DAEMON_LOCK)
+    def _unlock(self, connection: Connection) -> None:
+        # The lock ends with the connection, which the pool would keep.
+        self._locking.discard(connection)
+        connection.invalidate()
+        connection.close()
+
+    def _holds(self, connection: Connection) -> bool:
+        """Whether a connection still has the lock of the daemon. A lock that is lost cannot be had again by the same one."""
+        try:
+            return bool(connection.exec_driver_sql(_HOLDS).scalar())
+        except SQLAlchemyError as error:
+            if self.is_lost(error):
+                return False
+            raise
 
     def begin_migration(self, connection: Connection) -> None:
         connection.exec_driver_sql("BEGIN").close()

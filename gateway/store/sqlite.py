@@ -19,6 +19,7 @@ from sqlalchemy.engine import URL
 from sqlalchemy.pool import StaticPool
 
 from gateway.private_files import correct_file, private_file
+from gateway.store.backend import Exclusion
 
 log = logging.getLogger(__name__)
 
@@ -75,6 +76,12 @@ def _on_connect(connection: Any, _: object) -> None:
     for pragma in PRAGMAS:
         cursor.execute(f"PRAGMA {pragma}")
     cursor.close()
+
+
+def _lock_file(connection: Any, _: object) -> None:
+    # It is locked by the first access, which would wait for whoever uses it.
+    for pragma in ("busy_timeout=0", "locking_mode=EXCLUSIVE"):
+        connection.execute(f"PRAGMA {pragma}").close()
 
 
 def checkpoint(connection: Connection) -> None:
@@ -235,6 +242,10 @@ _MODULUS = 2**31
 """`user_version` has 32 bits and a sign."""
 
 
+_NOTHING_EXCLUDED = Exclusion(lambda: True, lambda: None)
+"""Nobody can write it anyway."""
+
+
 class SqliteBackend:
     """A database file, or a database in memory. With `counts`, its commits are counted."""
 
@@ -243,18 +254,21 @@ class SqliteBackend:
     def __init__(self, url: URL) -> None:
         self.name = url.database or url.render_as_string()
         self.single_connection = url.database in (None, "", ":memory:")
+        self.engine = self._new_engine(url)
+        configure_sqlite(self.engine)
+        file = database_file(self.engine)
+        self._commits = CommitCounter(file) if file is not None else None
+        self.folder = file.parent if file is not None else None
+
+    def _new_engine(self, url: URL) -> Engine:
         # Messages do not belong in a log, which is where the values of a failing statement would be written.
-        self.engine = create_engine(
+        return create_engine(
             url,
             hide_parameters=True,
             # Connections are used by one thread at a time, not always by the same one.
             connect_args={"check_same_thread": False},
             **({"poolclass": StaticPool} if self.single_connection else {}),
         )
-        configure_sqlite(self.engine)
-        file = database_file(self.engine)
-        self._commits = CommitCounter(file) if file is not None else None
-        self.folder = file.parent if file is not None else None
 
     def before_connecting(self) -> None:
         make_private(self.engine)
@@ -280,12 +294,19 @@ class SqliteBackend:
     def try_lock(self, key: int) -> Callable[[], None] | None:
         return lambda: None
 
-    def exclude(self) -> Callable[[], None] | None:
+    def use_alone(self) -> None:
+        # A second connection of this process would be locked out, too.
+        self.single_connection = True
+        self.engine = self._new_engine(self.engine.url)
+        event.listen(self.engine, "connect", _lock_file)
+        configure_sqlite(self.engine)
+
+    def exclude(self) -> Exclusion | None:
         # A daemon with `store.url` has its lock in another folder.
         self.engine.dispose()
         file = database_file(self.engine)
-        if file is None or not file.exists():
-            return lambda: None
+        if self.single_connection or file is None or not file.exists():
+            return _NOTHING_EXCLUDED
         try:
             # Succeeds only where no other connection is open, also one that writes nothing.
             with closing(_connection(file)) as connection:
@@ -298,9 +319,9 @@ class SqliteBackend:
             if is_locked(error):
                 return None
             if _code(error) == sqlite3.SQLITE_READONLY:
-                return lambda: None
+                return _NOTHING_EXCLUDED
             raise
-        return writing.close
+        return Exclusion(lambda: True, writing.close)
 
     def listen(self, notified: Callable[[Sequence[str] | None], None], stopped: threading.Event) -> None:
         # No other process writes it.

@@ -232,6 +232,18 @@ async def test_keys_in_a_configuration_that_others_can_read(tmp_path: Path) -> N
     assert (await doctor(tmp_path)).check("Key")["status"] == "ok"
 
 
+async def test_a_password_of_the_store_in_a_configuration_that_others_can_read(tmp_path: Path) -> None:
+    url = "postgresql://me:secret-word@127.0.0.1:1/portico"
+    config = write_config(tmp_path, {**gateway_config(tmp_path), "store": {"url": url}})
+    config.chmod(0o644)
+    report = await doctor(tmp_path)
+    assert "secret-word" not in json.dumps(report)
+    found = report.check("Store password")
+    assert (found["status"], found["command"]) == ("warning", f"chmod 600 {config}")
+    await shell(found["command"], tmp_path)
+    assert (await doctor(tmp_path)).check("Store password")["status"] == "ok"
+
+
 @pytest.mark.slow
 async def test_a_file_system_that_does_not_answer(tmp_path: Path, data: Path) -> None:
     write_config(tmp_path, {**gateway_config(tmp_path), "auth": {}})

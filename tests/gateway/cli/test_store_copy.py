@@ -135,6 +135,12 @@ def test_a_file_named_lock_is_left_as_it_is(tmp_path: Path) -> None:
         assert lock.read_text() == "notes of the user"
 
 
+def test_an_error_of_a_url_names_the_argument(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/portico.db"
+    assert "Error: SOURCE is no URL of a database" in run("portico.db", url)
+    assert "Error: TARGET: there is no store for mysql" in run(url, "mysql://db.example/portico")
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.sqlite_only

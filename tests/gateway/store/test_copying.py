@@ -134,7 +134,7 @@ async def test_what_is_used_is_not_touched(tmp_path: Path) -> None:
         await copy_store(sqlite_url(tmp_path), url)
     other = server().url(server().create_empty_database())
     async with run_gateway(gateway_config(tmp_path / "gateway", store={"url": other})):
-        with pytest.raises(ConfigError, match=r"another daemon uses the database"):
+        with pytest.raises(ConfigError, match=r"a daemon uses the database"):
             await copy_store(sqlite_url(tmp_path), other)
     store = await Store.open(url)
     assert len(await store.sessions.page(100)) == 1
@@ -209,15 +209,14 @@ async def test_a_source_that_is_used_is_refused(tmp_path: Path) -> None:
     target = server().url(server().create_empty_database())
     used = server().url(server().create_empty_database())
     async with run_gateway(gateway_config(tmp_path / "postgresql", store={"url": used})):
-        with pytest.raises(
-            ConfigError, match=r"a daemon uses the database postgresql://.*, or another `portico store copy` does: stop it"
-        ):
+        message = r"a daemon uses the database postgresql://.*, or another program does, such as `portico store copy`: stop it"
+        with pytest.raises(ConfigError, match=message):
             await copy_store(used, target)
     # Beside no data directory, whose lock would show the daemon.
     (tmp_path / "elsewhere").mkdir()
     elsewhere = sqlite_url(tmp_path / "elsewhere")
     async with run_gateway(gateway_config(tmp_path / "sqlite", store={"url": elsewhere})):
-        with pytest.raises(ConfigError, match=r"a daemon uses the database /.*, or another `portico store copy` does: stop it"):
+        with pytest.raises(ConfigError, match=r"a daemon uses the database /.*, or another program does"):
             await copy_store(elsewhere, target)
     for url in (used, elsewhere):
         with pytest.raises(ConfigError, match="is the source and the target"):
@@ -230,6 +229,73 @@ async def test_a_database_under_two_names_is_refused(tmp_path: Path) -> None:
     (tmp_path / "link.db").symlink_to(tmp_path / "portico.db")
     with pytest.raises(ConfigError, match="is the source and the target"):
         await copy_store(sqlite_url(tmp_path), f"sqlite:///{tmp_path}/link.db")
+
+
+async def test_a_database_that_two_urls_have_is_refused_at_once() -> None:
+    database = server().create_database()
+    # Less than the wait for the lock of a daemon.
+    async with asyncio.timeout(9):
+        with pytest.raises(ConfigError, match=rf"a daemon uses the database postgresql://.*/{database}, or another program does"):
+            await copy_store(server().url(database), server().tcp_url(database))
+
+
+async def test_a_file_that_a_daemon_uses_is_no_target(tmp_path: Path) -> None:
+    source = server().url(server().create_empty_database())
+    await fill(source, 1)
+    (tmp_path / "elsewhere").mkdir()
+    target = sqlite_url(tmp_path / "elsewhere")
+    async with run_gateway(gateway_config(tmp_path, store={"url": target})) as portico:
+        with pytest.raises(ConfigError, match=r"a daemon uses the database /.*, or another program does"):
+            await copy_store(source, target)
+        assert (await portico.client.get("/aap/v3/sessions")).json()["sessions"] == []
+        await create_session(portico.client, "echo")
+    with pytest.raises(ConfigError, match="the target is used"):
+        await copy_store(source, target)
+
+
+async def test_nobody_uses_a_file_while_it_is_copied_to(tmp_path: Path) -> None:
+    source = server().url(server().create_empty_database())
+    await fill(source, 1)
+    refused, locked = 0, pytest.raises(sqlite3.OperationalError, match="locked")
+
+    def use(name: str, rows: int, total: int) -> None:
+        nonlocal refused
+        with closing(sqlite3.connect(tmp_path / "portico.db", timeout=0)) as connection, locked:
+            connection.execute("SELECT version FROM schema_version")
+        refused += 1
+
+    assert await copy_store(source, sqlite_url(tmp_path), use)
+    assert refused > 10
+    await (await Store.open(sqlite_url(tmp_path))).close()
+
+
+async def test_a_lock_of_the_source_that_is_lost_is_noticed(tmp_path: Path) -> None:
+    database = server().create_empty_database()
+    await fill(server().url(database), 1)
+
+    def cut(name: str, rows: int, total: int) -> None:
+        if name == "messages" and rows == total:
+            locking = "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1"
+            assert server().execute(f"SELECT pg_terminate_backend(pid) FROM ({locking}) AS found", database) == [(True,)]
+
+    with pytest.raises(ConfigError, match=rf"kept daemons away from the database postgresql://.*/{database}.* was lost"):
+        await copy_store(server().url(database), sqlite_url(tmp_path), cut)
+    with pytest.raises(ConfigError, match="not finished"):
+        await Store.open(sqlite_url(tmp_path))
+    assert await copy_store(server().url(database), sqlite_url(tmp_path))
+
+
+async def test_settings_of_a_database_that_a_copy_depends_on(tmp_path: Path) -> None:
+    await fill(sqlite_url(tmp_path), 2)
+    database = server().create_empty_database()
+    for setting in ("idle_session_timeout = '1h'", "extra_float_digits = 0"):
+        server().execute(f"ALTER DATABASE {database} SET {setting}")
+    assert await copy_store(sqlite_url(tmp_path), server().url(database))
+    store = await Database.open(server().url(database))
+    timeout = await store.read(lambda connection: connection.exec_driver_sql("SHOW idle_session_timeout").scalar())
+    await store.close()
+    # The connection that has the lock may send nothing for hours.
+    assert timeout == "0"
 
 
 @pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:", "sqlite:///file::memory:?uri=true"])
@@ -279,11 +345,13 @@ async def test_a_database_of_another_program_is_left_as_it_is(tmp_path: Path, st
             for statement in OF_ANOTHER_PROGRAM[what]:
                 connection.exec_driver_sql(statement)
             before = tables(connection)
+        engine.dispose()
         for open_it in (partial(copy_store, sqlite_url(tmp_path)), Store.open):
             with pytest.raises(ConfigError, match=r"has a table (events|notes) of another program: use an empty database"):
                 await open_it(store_url_of_a_copy)
             with engine.connect() as connection:
                 assert tables(connection) == before
+            engine.dispose()
     finally:
         engine.dispose()
 
