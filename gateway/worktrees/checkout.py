@@ -224,40 +224,28 @@ class Checkout:
         Return the tree, and the repositories inside of the worktree that are not in it, since they have no commit. Where the tree
         is for `reading`, it also lacks new files that cannot be read, and line ends may be of any kind. Raises GitFailed.
         """
-        current, index = Path(self._record.git_dir) / "index", folder / "index"
-        if current.exists():
-            # With its time: git compares the contents of files that were written in the second of the index, or later.
-            await asyncio.to_thread(shutil.copy2, current, index)
+        index = folder / "index"
         extra = {**extra, "GIT_INDEX_FILE": str(index)}
         git = self._git
         if reading:
             git = replace(git, config={**git.config, "core.safecrlf": "false"})
+        for attempt in range(_ATTEMPTS):
+            try:
+                left_out = await self._write_index(git, index, extra, reading=reading)
+                break
+            except GitFailed:
+                if attempt == _ATTEMPTS - 1:
+                    raise
+        return (await git("write-tree", extra=extra)).text, left_out
+
+    async def _write_index(self, git: Git, index: Path, extra: Mapping[str, str], *, reading: bool) -> list[str]:
+        """Write the files as they are to a temporary index, and return the repositories without a commit."""
+        await asyncio.to_thread(self._copy_index, index)
         # Of those in the index, git runs `git status` in their folders, with the filters of their own configuration. New ones are
         # read by this process.
         links = await self._submodules(extra)
         if links:
             await git("update-index", "--force-remove", "-z", "--stdin", entered=_joined(links), extra=extra)
-        for attempt in range(_ATTEMPTS):
-            try:
-                left_out = await self._add_files(git, extra, reading=reading)
-                break
-            except GitFailed:
-                if attempt == _ATTEMPTS - 1:
-                    raise
-        empty = [
-            f"160000 {commit} 0\t{path}"
-            for path, commit in links.items()
-            if (found := Path(self._record.path) / path).is_dir() and not any(found.iterdir())
-        ]
-        if empty:
-            await git("update-index", "-z", "--index-info", entered=_joined(empty), extra=extra)
-        return (await git("write-tree", extra=extra)).text, left_out
-
-    async def _add_files(self, git: Git, extra: Mapping[str, str], *, reading: bool) -> list[str]:
-        """Add the files as they are to a temporary index; return the repositories without a commit.
-
-        A new file that goes meanwhile ends `git add`, even with --ignore-errors, but not `git update-index`.
-        """
         lenient = ("--ignore-errors",) if reading else ()
         ok = (0, 1) if reading else (0,)
         await git("add", "--update", "--sparse", *lenient, "--", ".", ok=ok, extra=extra, seconds=CHECKOUT_SECONDS)
@@ -265,20 +253,38 @@ class Checkout:
         new = [path for path in found.fields if not path.endswith("/")]
         if reading:
             new = await asyncio.to_thread(self._readable, new)
+        # A new file that goes meanwhile would end `git add`, even with --ignore-errors.
         await git(
             "update-index", "--add", "--remove", "--replace", "-z", "--stdin",
             entered=_joined(new), extra=extra, seconds=CHECKOUT_SECONDS,
         )  # fmt: skip
+        empty = [f"160000 {commit} 0\t{path}" for path, commit in links.items() if self._is_empty(path)]
+        if empty:
+            await git("update-index", "-z", "--index-info", entered=_joined(empty), extra=extra)
+        # Last, so that they are not in the index while git looks at the files.
         repositories = [path for path in found.fields if path.endswith("/")]
-        if not repositories:
-            return []
+        return await self._add_repositories(git, repositories, extra) if repositories else []
+
+    def _copy_index(self, index: Path) -> None:
+        index.unlink(missing_ok=True)
+        # There is none before the first file.
+        with suppress(FileNotFoundError):
+            # With its time: git compares the contents of files that were written in the second of the index, or later.
+            shutil.copy2(Path(self._record.git_dir) / "index", index)
+
+    async def _add_repositories(self, git: Git, paths: Sequence[str], extra: Mapping[str, str]) -> list[str]:
+        """Add the commits of repositories to a temporary index, and return those that have none."""
         # One without a commit is an error, after which git goes on with the others.
         await git(
             "add", "--sparse", "--ignore-errors", "--pathspec-from-file=-", "--pathspec-file-nul",
-            ok=(0, 1), entered=_joined(repositories), extra=extra, seconds=CHECKOUT_SECONDS,
+            ok=(0, 1), entered=_joined(paths), extra=extra, seconds=CHECKOUT_SECONDS,
         )  # fmt: skip
         added = await self._submodules(extra)
-        return [path for one in repositories if (path := one.removesuffix("/")) not in added]
+        return [path for one in paths if (path := one.removesuffix("/")) not in added]
+
+    def _is_empty(self, path: str) -> bool:
+        folder = Path(self._record.path) / path
+        return folder.is_dir() and not any(folder.iterdir())
 
     def _readable(self, paths: Sequence[str]) -> list[str]:
         folder = Path(self._record.path)

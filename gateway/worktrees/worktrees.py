@@ -157,9 +157,9 @@ class Worktrees:
                 await self._store.worktrees.update(
                     session_id, repository=record.repository, base_branch=record.base_branch, base_commit=commit
                 )
-        log.warning("session %s: its worktree %s is gone and is created again", session_id, found.path)
         try:
             await _require_head_elsewhere(record)
+            log.warning("session %s: its worktree %s is gone and is created again", session_id, found.path)
             await self._add(record, commit)
         except GitFailed as error:
             raise conflict(f"git cannot create the worktree {found.path} again", error) from error
