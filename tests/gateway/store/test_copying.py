@@ -76,7 +76,7 @@ async def test_everything_is_copied_to_postgresql_and_back(tmp_path: Path, monke
 async def test_a_copied_gateway_goes_on(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     url = server().url(server().create_empty_database())
-    async with run_gateway(gateway_config(tmp_path)) as portico:
+    async with run_gateway(gateway_config(tmp_path, store={"url": sqlite_url(tmp_path / "data")})) as portico:
         session = (await create_session(portico.client, "echo", "before"))["sessionId"]
     await copy_store(sqlite_url(tmp_path / "data"), url)
     async with run_gateway(gateway_config(tmp_path, store={"url": url})) as portico:
