@@ -89,7 +89,9 @@ class Proxy:
         while self._late:
             target, data = self._late.pop()
             target.sendall(data)
-            target.shutdown(socket.SHUT_WR)
+            # The server may have closed the connection by now.
+            with suppress(OSError):
+                target.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
         for one in self._sockets:
