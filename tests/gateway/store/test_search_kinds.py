@@ -171,7 +171,7 @@ async def test_a_session_is_deleted_while_another_node_adds_its_messages() -> No
 
     async def remove(session: str, after: int) -> None:
         # None where the other node has added all of them.
-        while (found := await second.search.not_indexed(1, [session])) and found[0].next_position < after:
+        while (found := await second.search.not_indexed(1, [session])) and found[0].next_position < after:  # noqa: ASYNC110
             await asyncio.sleep(0)
         await second.sessions.delete(session)
         await second.search.remove(session)
