@@ -19,9 +19,12 @@ pytest_plugins = ["tests.time_limit"]
 
 
 def pytest_configure() -> None:
-    """Handle SIGINT, and let the commands that tests start handle it: a shell's background job inherits that it is ignored."""
+    """Let the commands that tests start handle SIGINT and SIGHUP: what a shell or `nohup` has set to be ignored is inherited."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        # A handler is not inherited by programs: the tests themselves go on at SIGHUP.
+        signal.signal(signal.SIGHUP, lambda *_: None)
     store_template.share_compiled_statements()
 
 
