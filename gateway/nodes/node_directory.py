@@ -328,6 +328,23 @@ class NodeDirectory:
         # Of equal nodes this one, which needs no forwarding.
         return agents / max(report.agent_slots, 1), report.id != self.node, report.id
 
+    def reader_elsewhere(self, agent: str) -> SessionElsewhere | None:
+        """The error that passes a request that only reads on to a node that has an agent; None if none can be reached.
+
+        A drained node responds to such requests too. A request that was forwarded to this node is not forwarded again.
+        """
+        if request_is_forwarded.get():
+            return None
+        found = [
+            node.record
+            for node_id, node in self._nodes.items()
+            if node_id != self.node and agent in node.record.report.agents and self._is_reachable(node_id)
+        ]
+        if not found:
+            return None
+        report = min(found, key=lambda record: (record.state != "ready", self._load(record.report))).report
+        return SessionElsewhere(report.id, report.address)
+
 
 def _has_moved(before: NodeRecord, now: NodeRecord) -> bool:
     """Whether a node has been started again, or has another address."""
