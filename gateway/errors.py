@@ -95,6 +95,12 @@ class NoNode(GatewayError):
         super().__init__(f"{where}; try again in some seconds")
 
 
+class NodeUnknown(GatewayError):
+    """The node that has a session is not known any more, or gives no sign of life: another one takes the session over soon."""
+
+    status = 503
+
+
 class AgentProblem(GatewayError):
     status = 503
 

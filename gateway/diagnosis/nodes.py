@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -45,19 +47,32 @@ async def check_nodes(settings: Settings, environ: Mapping[str, str], store: Sto
 async def _compared(settings: Settings, environ: Mapping[str, str], store: Store) -> Check:
     from gateway.nodes.configuration_digests import configuration_digests, differences
     from gateway.nodes.node import Intervals
+    from gateway.nodes.node_keys import MAX_CLOCK_DIFFERENCE, node_keys
     from gateway.nodes.shared_state import ENCRYPTION
 
     key = encryption_key(settings, environ)
     if (value := await store.shared.values.get(ENCRYPTION)) is not None:
         SecretEncryption(settings.data_dir, key).check(value.encode())
-    own = configuration_digests(settings, existing_keys(settings, environ), key or "")
+    keys = node_keys(settings.node, environ)
+    own = configuration_digests(settings, existing_keys(settings, environ), key or "", keys)
     alive = [record for record in await store.nodes.all() if record.silent_for <= Intervals().silent]
+    now = time.time()
     details = [
         f"{record.report.address}: {' and '.join(found)} of node {record.report.id} differ from this configuration's"
         for record in alive
         if (found := differences(own, record.report.digests))
     ]
+    wrong = bool(details)
+    for address, count in Counter(record.report.address for record in alive).items():
+        if count > 1:
+            ids = " and ".join(record.report.id for record in alive if record.report.address == address)
+            details.append(f"{address} is the address of the nodes {ids}: give each its own node.address")
+    if alive and abs(ahead := now - (alive[0].heartbeat_at + alive[0].silent_for)) > MAX_CLOCK_DIFFERENCE / 2:
+        details.append(
+            f"the clock of this machine is {abs(ahead):.0f} seconds {'ahead of' if ahead > 0 else 'behind'} the database's; "
+            f"nodes refuse each other's requests from {MAX_CLOCK_DIFFERENCE} seconds on: set the clocks, such as by NTP"
+        )
     text = f"{len(alive)} running ({', '.join(record.report.address for record in alive)})" if alive else "none is running"
-    if details:
+    if wrong:
         text += "; what all nodes should have in common differs: give them the same configuration, and restart them"
     return Check(name=NAME, status="warning" if details else "ok", text=text, details=details)

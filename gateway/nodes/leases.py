@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from weakref import WeakValueDictionary
 
-from gateway.errors import LeaseLost, LogDeleted, SessionElsewhere
-from gateway.nodes.node_directory import LogTooNew, NodeDirectory, NodeUnknown
+from gateway.errors import LeaseLost, LogDeleted, NodeUnknown, SessionElsewhere
+from gateway.nodes.node_directory import LogTooNew, NodeDirectory
 from gateway.store import Store
 
 log = logging.getLogger(__name__)

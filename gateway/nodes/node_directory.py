@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from gateway.errors import ConfigError, GatewayError, NoNode, SessionElsewhere, StoreUnavailable
+from gateway.errors import ConfigError, GatewayError, NodeUnknown, NoNode, SessionElsewhere, StoreUnavailable
 from gateway.security.authentication import request_is_forwarded
 from gateway.store import schema
 from gateway.store.nodes import NodeRecord, NodeReport
@@ -28,12 +28,6 @@ PLACES = 10_000
 """Logs of which a node remembers where they are."""
 LookUp = Callable[[], Awaitable[Sequence[NodeRecord]]]
 """Reads all nodes from the store."""
-
-
-class NodeUnknown(GatewayError):
-    """The node that has a session is not known any more; another one takes the session over within seconds."""
-
-    status = 503
 
 
 class LogTooNew(GatewayError):
@@ -83,8 +77,10 @@ class NodeDirectory:
         """When sessions and tasks were placed at each node whose load, as it is known here, may not have them."""
         self._places: dict[str, str] = {}
         """The nodes that had logs when somebody asked for them. One that has a log no more refuses what is forwarded to it."""
-        self._alive: set[str] = set()
         self._silenced: set[str] = set()
+        """Nodes that were silent at the last update."""
+        self._lost: set[str] = set()
+        """Nodes that were silent at two updates. What is sent to them may wait for ever: a stopped process keeps connections."""
         self._unreachable: dict[str, float] = {}
         self.on_lost: Callable[[str], None] = lambda _: None
         """Called with the id of a node that has stopped, or was silent at two updates: what waits for it waits in vain."""
@@ -105,9 +101,10 @@ class NodeDirectory:
             if node in before and _has_moved(before[node].record, found.record):
                 self._unreachable.pop(node, None)
         self._forget_places(before)
-        stopped = (self._alive | self._silenced) - self._nodes.keys()
-        self._alive = self._alive - stopped | {node for node in self._nodes if self.lives(node)}
-        self._silenced -= stopped
+        stopped = before.keys() - self._nodes.keys()
+        silent = {node for node in self._nodes if not self.lives(node)}
+        self._silenced &= silent
+        self._lost &= silent
         own = self._nodes.get(self.node)
         self.draining = self.draining or (own is not None and own.record.state == "draining")
         for node in stopped:
@@ -124,12 +121,11 @@ class NodeDirectory:
             self._places = {log_id: node for log_id, node in self._places.items() if node not in changed}
 
     def _report_silent(self) -> None:
-        alive = {node for node in self._nodes if self.lives(node)}
         # Twice: after a failure of the database all nodes have been silent.
-        silent = (self._alive | self._silenced) - alive
-        lost = silent & self._silenced
-        self._alive, self._silenced = alive, silent - lost
-        for node in lost:
+        silent = {node for node in self._nodes if not self.lives(node)}
+        lost, before = silent & self._silenced, self._lost
+        self._silenced, self._lost = silent, lost
+        for node in lost - before:
             self.on_lost(node)
 
     def unreachable(self, node: str) -> None:
@@ -174,9 +170,14 @@ class NodeDirectory:
 
     async def elsewhere(self, node: str, log_id: str | None) -> GatewayError:
         """The error that passes a request on to a node, for the caller to raise."""
-        if node not in self._nodes or node in self._unreachable:
+        if node not in self._nodes or node in self._unreachable or node in self._lost:
             await self.look_again()
         found = self._nodes.get(node)
+        if node in self._lost:
+            return NodeUnknown(
+                f"{log_id!r} is at the node {node!r}, which has not reported for {self._silent:g} seconds; another node takes it "
+                "over soon: send the request again"
+            )
         if found is None:
             return NodeUnknown(f"{log_id!r} belongs to the node {node!r}, which is not known here; send the request again later")
         return SessionElsewhere(node, found.record.report.address, log_id)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from gateway.config import Settings
 from gateway.nodes.configuration_digests import configuration_digests
+from gateway.nodes.node_keys import node_keys
 from gateway.nodes.shared_credentials import SharedCredentials
 from gateway.nodes.shared_keys import move_to_store
 from gateway.nodes.shared_turns import SharedTurns
@@ -24,7 +25,7 @@ class SharedState:
         self._data_dir = settings.data_dir
         self.credentials = SharedCredentials()
         self.turns = SharedTurns(settings.limits.turns_per_key)
-        self.digests = configuration_digests(settings, keys, encryption_key(settings) or "")
+        self.digests = configuration_digests(settings, keys, encryption_key(settings) or "", node_keys(settings.node))
 
     async def open(self, store: Store, node: str, encryption: SecretEncryption) -> None:
         """Begin to use the store. Raises ConfigError if this node encrypts secrets with another key than the others."""

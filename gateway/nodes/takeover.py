@@ -9,9 +9,9 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
-from gateway.errors import SessionElsewhere, StoreUnavailable
+from gateway.errors import NodeUnknown, SessionElsewhere, StoreUnavailable
 from gateway.nodes.leases import HeldLease, Leases
-from gateway.nodes.node_directory import LogTooNew, NodeUnknown
+from gateway.nodes.node_directory import LogTooNew
 from gateway.store import Store
 from gateway.store.leases import Lease
 
@@ -88,7 +88,7 @@ class Takeover:
     async def recover(self) -> int:
         """Close the runs of the leases that an earlier process of this node had, and of logs that never had a lease.
 
-        Returns how many runs were at work. The earlier process has ended: it had the same data directory, which is locked.
+        Returns how many runs were at work. The earlier process has ended, or can write nothing: this one has the node's id.
         """
         own = [lease.log_id for lease in await self._store.leases.unreleased(self._leases.node)]
         closed = 0

@@ -20,7 +20,7 @@ from starlette.types import ASGIApp
 from gateway import __version__
 from gateway.body_limit import BodyLimit
 from gateway.config import ServerSettings
-from gateway.errors import GatewayError, NoNode, TooMany, Unauthorized
+from gateway.errors import GatewayError, NodeUnknown, NoNode, TooMany, Unauthorized
 from gateway.gateway import Gateway
 from gateway.protocols import execute
 from gateway.protocols.aap import versions
@@ -46,6 +46,7 @@ _HEADERS: dict[type[GatewayError], dict[str, str]] = {
     Unauthorized: {"WWW-Authenticate": "Bearer"},
     TooMany: {"Retry-After": "5"},
     NoNode: {"Retry-After": "10"},
+    NodeUnknown: {"Retry-After": "10"},
 }
 
 

@@ -18,12 +18,13 @@ from gateway.observability.logs import request_id
 from gateway.protocols.forwarding.kept_body import KeptBody
 from gateway.protocols.forwarding.node_client import NodeBroken, NodeClient, NodeResponse, NodeUnreachable
 from gateway.protocols.forwarding.passed_on import PassedOn
-from gateway.protocols.forwarding.wire import CALLER, MOVED, PROOF, SIGNATURE, target
+from gateway.protocols.forwarding.wire import CALLER, MOVED, PROOF, REFUSED, SIGNATURE, target
 
 log = logging.getLogger(__name__)
 
-Outcome = Literal["answered", "moved", "unreachable", "refused", "broken", "disconnected", "ended"]
-"""`moved` and `unreachable` have begun nothing: the request may be handled anew. All others have responded."""
+Outcome = Literal["answered", "moved", "unreachable", "refused", "unproven", "broken", "disconnected", "ended"]
+"""`moved`, `unreachable` and `refused` have begun nothing: the request may be handled anew. All others have responded."""
+NOT_VERIFIED = "the node that has this session could not be verified; the log of this node has the reason"
 
 END_OF_EVENT = (b"\n\n", b"\r\n\r\n")
 """What the bytes of an event stream end with where no event is incomplete."""
@@ -121,7 +122,7 @@ class ForwardedResponse:
             return await self._broken(str(error))
         # The connection to the other node is free for another request by now, however slowly the client reads.
         if problem is not None:
-            return await self._refuse(problem)
+            return await self._refuse(problem, response.status)
         await self._send({"type": "http.response.body", "body": last, "more_body": False})
         return "answered"
 
@@ -156,10 +157,13 @@ class ForwardedResponse:
         else:
             extensions.pop(EVENT_STREAM, None)
 
-    async def _refuse(self, problem: str) -> Outcome:
+    async def _refuse(self, problem: str, status: int) -> Outcome:
         log.error("the answer of the node %s to a forwarded request is refused: %s", self._node, problem)
-        await self._respond("the node that has this session could not be verified; the log of this node has the reason")
-        return "refused"
+        if status == REFUSED:
+            # That node has other keys, another id or another time, and has done nothing.
+            return "refused"
+        await self._respond(NOT_VERIFIED)
+        return "unproven"
 
     async def _broken(self, problem: str) -> Outcome:
         log.warning("a forwarded request has lost the node %s: %s", self._node, problem)

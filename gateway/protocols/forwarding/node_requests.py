@@ -19,11 +19,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from gateway.errors import Unauthorized
 from gateway.gateway import Gateway
 from gateway.nodes.node_keys import NodeKeys, ReceivedSignature
-from gateway.protocols.forwarding.forwarded_response import ForwardedResponse, Outcome
+from gateway.protocols.forwarding.forwarded_response import NOT_VERIFIED, ForwardedResponse, Outcome
 from gateway.protocols.forwarding.kept_body import KeptBody
 from gateway.protocols.forwarding.node_client import NodeClient
 from gateway.protocols.forwarding.passed_on import FORWARDED_BY, FORWARDED_TO, NODE_REQUEST, NodeRequest, PassedOn
-from gateway.protocols.forwarding.wire import CALLER, MOVED, PROOF, SIGNATURE, target
+from gateway.protocols.forwarding.wire import CALLER, MOVED, PROOF, REFUSED, SIGNATURE, target
 from gateway.security.authentication import FORWARDED_CALLER, request_is_forwarded
 
 log = logging.getLogger(__name__)
@@ -126,6 +126,7 @@ class NodeRequests:
             await send(message)
 
         unreachable: tuple[str, str] | None = None
+        outcome: Outcome | None = None
         for _ in range(MAX_ATTEMPTS):
             await self._app(scope, body.receive, begun)
             passed_on = request.take()
@@ -143,20 +144,25 @@ class NodeRequests:
                 return
             finally:
                 passed_on.quotas.release()
-            if outcome not in ("moved", "unreachable"):
+            await self._note(node, outcome)
+            if outcome not in ("moved", "unreachable", "refused"):
                 return
-            unreachable = (node, passed_on.address) if outcome == "unreachable" else None
-            if self._gateway.node is not None:
-                if unreachable is not None:
-                    self._gateway.node.directory.unreachable(node)
-                else:
-                    # It may be drained since the last heartbeat.
-                    await self._gateway.node.directory.look_again()
+            unreachable = (node, passed_on.address) if outcome != "moved" else None
             # The handler looks again for the node.
             scope.clear()
             scope.update(before)
             body.rewind()
-        await _respond_unavailable(unreachable is not None, scope, receive, begun)
+        await _respond_failed(outcome, scope, receive, begun)
+
+    async def _note(self, node: str, outcome: Outcome) -> None:
+        if self._gateway.node is None:
+            return
+        if outcome in ("unreachable", "refused", "unproven"):
+            # A node that gets nothing has no load: it would be chosen for what is new again and again.
+            self._gateway.node.directory.unreachable(node)
+        elif outcome == "moved":
+            # It may be drained since the last heartbeat.
+            await self._gateway.node.directory.look_again()
 
     async def _forward(self, passed_on: PassedOn, body: KeptBody, scope: Scope, receive: Receive, send: Send) -> Outcome:
         response = ForwardedResponse(self._client, self._keys, passed_on, body, scope, receive, send)
@@ -186,9 +192,9 @@ def _proving(send: Send, keys: NodeKeys, received: ReceivedSignature, body: Kept
 
 
 async def _refuse(text: str, scope: Scope, receive: Receive, send: Send) -> None:
-    response = JSONResponse({"error": text}, 401)
+    response = JSONResponse({"error": text}, REFUSED)
     if scope["type"] == "websocket":
-        start = {"type": "websocket.http.response.start", "status": 401, "headers": response.raw_headers}
+        start = {"type": "websocket.http.response.start", "status": REFUSED, "headers": response.raw_headers}
         await send(start)
         return await send({"type": "websocket.http.response.body", "body": response.body})
     await response(scope, receive, send)
@@ -199,8 +205,11 @@ async def _respond_to(error: HTTPException, scope: Scope, receive: Receive, send
     await JSONResponse({"error": str(error.detail)}, error.status_code, dict(error.headers or {}))(scope, receive, send)
 
 
-async def _respond_unavailable(unreachable: bool, scope: Scope, receive: Receive, send: Send) -> None:
-    if unreachable:
+async def _respond_failed(outcome: Outcome | None, scope: Scope, receive: Receive, send: Send) -> None:
+    """Respond to a request that no node has begun. `outcome` is that of the last attempt."""
+    if outcome == "refused":
+        return await JSONResponse({"error": NOT_VERIFIED}, 502)(scope, receive, send)
+    if outcome == "unreachable":
         text, seconds = "its node cannot be reached, and another one has its sessions soon; send the request again", RETRY_SECONDS
     else:
         text, seconds = "it moves from node to node; send the request again", 1

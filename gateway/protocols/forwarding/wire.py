@@ -10,6 +10,8 @@ SIGNATURE, CALLER, PROOF = NODE_SIGNATURE, b"portico-caller", b"portico-node-pro
 """The headers of a signed request, and that of its response."""
 MOVED = 421
 """The status of a node that does not have the session of a forwarded request."""
+REFUSED = 401
+"""The status of a node that does not accept the signature of a request."""
 WHOLE_CONNECTION = "whole_connection"
 """The parameter of a node's URL for ACP where all messages of a client are sent, not those of its sessions at that node only."""
 

@@ -244,6 +244,20 @@ async def test_http_clients_are_told_at_their_first_request_too(tmp_path: Path, 
             assert (response.status_code, response.headers["Retry-After"]) == (503, "10"), response.text
 
 
+async def test_a_node_with_other_keys_does_not_get_what_is_new(tmp_path: Path) -> None:
+    """It has nothing to do, and so is the least loaded one."""
+    async with run_nodes(tmp_path, "one", "three", "two") as nodes:
+        one, two, three = (node_of(nodes[name]) for name in ("one", "two", "three"))
+        nodes["two"].gateway.node_keys = NodeKeys(two.id, ["another-node-key-for-tests-0123456789abcdef"])
+        for _ in range(3):
+            one.directory._note_placed(three.id)
+        assert one.directory.choose("player", None) == two.id
+        for path in ("/v1/execute", "/v1/chat/completions"):
+            response = await nodes["one"].client.post(path, json=REQUESTS_FOR_THE_AGENT[path], headers=HEADERS)
+            assert response.status_code == 200, response.text
+        assert one.directory.choose("player", None) == three.id
+
+
 async def test_an_agent_of_a_drained_node_only_is_not_unknown(nodes: dict[str, RunningGateway]) -> None:
     one = nodes["one"]
     await one.gateway.store.nodes.drain(node_of(nodes["two"]).id)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from gateway.config import parse
 from gateway.diagnosis.nodes import check_nodes
 from gateway.nodes.configuration_digests import configuration_digests, differences
 from tests.daemon import run_gateway
-from tests.gateway.nodes.two_nodes import node_config
+from tests.gateway.nodes.two_nodes import node_config, two_nodes
 
 
 def test_what_is_compared() -> None:
@@ -26,12 +27,18 @@ def test_what_is_compared() -> None:
     here, there = ({"echo": {"driver": "echo", "cwd": folder}} for folder in ("/a", "/b"))
     assert differences(digests(agents=here), digests(agents=there)) == []
     assert differences(own, {}) == [], "a node of an earlier version reports nothing"
+    keyed = [configuration_digests(parse({}), ["key"], "encryption", keys) for keys in (["a"], ["b", "a"], ["a", "b"], ["c"])]
+    # `b` is new: first all nodes accept it, then all sign with it.
+    found = [differences(keyed[0], other) for other in keyed]
+    assert found == [[], ["node keys"], [], ["node keys"]] and differences(keyed[1], keyed[2]) == []
     assert own["default keys"] != digests(encryption="another")["default keys"], "it is no plain hash of the key"
 
 
 async def test_a_node_with_another_policy_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PORTICO_API_KEY", raising=False)
-    one, other = node_config(tmp_path, "one"), node_config(tmp_path, "two")
+    monkeypatch.delenv("PORTICO_NODE_KEYS")
+    one = node_config(tmp_path, "one")
+    other = node_config(tmp_path, "two", node={"address": "http://127.0.0.1:2"})
     other["agents"]["script"]["allow_bypass"] = True
     async with run_gateway(one) as first:
         found = await check_nodes(first.gateway.settings, {}, first.gateway.store)
@@ -51,3 +58,17 @@ async def test_a_node_with_another_policy_is_shown(tmp_path: Path, monkeypatch: 
     found = await check_nodes(parse(one), {})
     assert found is not None and found.status == "problem" and "another key than this node" in found.text
     assert await check_nodes(parse({}), {}) is None
+
+
+async def test_what_keeps_nodes_from_talking_to_each_other_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with two_nodes(tmp_path) as (first, second):
+        [there] = [node for node in (await first.client.get("/v1/nodes")).json()["nodes"] if not node["own"]]
+        assert there["differs"] == []
+        now = time.time
+        monkeypatch.setattr(time, "time", lambda: now() + 200)
+        keys = {"PORTICO_NODE_KEYS": "another-node-key-for-tests-0123456789abcdef"}
+        found = await check_nodes(first.gateway.settings, keys, second.gateway.store)
+        assert found is not None and found.status == "warning" and len(found.details) == 4
+        assert all("node keys of node" in detail for detail in found.details[:2])
+        assert "http://127.0.0.1:1 is the address of the nodes" in found.details[2]
+        assert "the clock of this machine is 200 seconds ahead of the database's" in found.details[3]

@@ -369,7 +369,7 @@ async def test_a_connection_with_a_response_without_proof_is_not_used_again() ->
 
     async with forwarding(respond) as f:
         f.client.post()
-        assert await soon(f.start()) == "refused"
+        assert await soon(f.start()) == "unproven"
         assert f.client.status == 502 and not any(f.http._idle.values())
         await wait_until(lambda: not f.http._all)
         more.set()

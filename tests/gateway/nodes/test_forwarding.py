@@ -423,6 +423,15 @@ async def test_nothing_of_an_answer_without_proof_is_relayed(
     assert answer.status_code == 502 and "planted" not in str(answer.headers) + answer.text
     assert "could not be verified" in answer.json()["error"]
     assert "the answer of the node b to a forwarded request is refused" in caplog.text
+    assert outcomes(cluster) == {"unproven": 1}
+
+
+async def test_a_request_that_its_node_refuses_is_handled_anew(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
+    cluster.b.gateway.node_keys = NodeKeys("b", ["another-node-key-for-tests-0123456789abcdef"])
+    answer = await cluster.a.client.post("/v1/execute", json={"driver": "echo", "task": "hello"})
+    assert answer.status_code == 502 and "could not be verified" in answer.json()["error"]
+    # Another node could have it by now.
+    assert cluster.placement.asked == ["a", "a"]
     assert outcomes(cluster) == {"refused": 1}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gateway.errors import NodeUnknown, SessionElsewhere
 from gateway.nodes.node_directory import NodeDirectory
 from gateway.store.nodes import NodeRecord, NodeReport
 
@@ -61,6 +62,20 @@ def test_nodes_that_were_silent_while_the_database_was_gone_are_not_lost() -> No
     # All of them were, this one included.
     assert known.update(b=12, c=12) == []
     assert known.update(b=1, c=1) == []
+
+
+async def test_nothing_is_sent_to_a_lost_node_until_it_reports_again() -> None:
+    known = Directory()
+
+    async def kind() -> type[Exception]:
+        return type(await known.directory.elsewhere("b", "sess_1"))
+
+    # This node has started after the last heartbeat of the other one.
+    assert known.update(b=11) == [] and await kind() is SessionElsewhere
+    assert known.update(b=14) == ["b"] and await kind() is NodeUnknown
+    assert known.update(b=17) == [] and await kind() is NodeUnknown
+    known.directory.refresh([record("a", 0), record("b", 1)])
+    assert await kind() is SessionElsewhere
 
 
 def test_what_is_new_does_not_go_to_a_node_that_cannot_be_reached() -> None:

@@ -8,8 +8,8 @@ from typing import Literal
 
 import pytest
 
-from gateway.errors import NoNode, SessionElsewhere
-from gateway.nodes.node_directory import LOOK_UP_PAUSE, RETURNS_WITHIN, LogTooNew, NodeDirectory, NodeUnknown
+from gateway.errors import NodeUnknown, NoNode, SessionElsewhere
+from gateway.nodes.node_directory import LOOK_UP_PAUSE, RETURNS_WITHIN, LogTooNew, NodeDirectory
 from gateway.security.authentication import request_is_forwarded
 from gateway.store import schema
 from gateway.store.nodes import NodeRecord, NodeReport
