@@ -19,6 +19,7 @@ from weakref import WeakValueDictionary
 from drivers.contract.events import Usage
 from drivers.contract.mcp_servers import McpServer
 from drivers.contract.messages import Message, ToolMessage
+from gateway.agents.absent_agent import AbsentAgent
 from gateway.agents.client_mcp_servers import allowed_servers, check_client_servers
 from gateway.agents.configured_agents import CWD, Agents, ConfiguredAgent
 from gateway.errors import (
@@ -49,7 +50,7 @@ from gateway.sessions.pending_call import PendingCall
 from gateway.sessions.session import Session
 from gateway.sessions.settings import SessionFilter, SessionSettings, SessionSummary
 from gateway.shared_services import SharedServices
-from gateway.store import EXECUTION_PREFIX, Cursor, RunRecord, SessionDetails, SessionRecord
+from gateway.store import EXECUTION_PREFIX, Cursor, RunRecord, SessionDetails, SessionRecord, schema
 from gateway.worktrees.worktrees import SessionWorktree, node_in
 
 if TYPE_CHECKING:
@@ -270,15 +271,15 @@ class Sessions:
             self._counts[owner] -= 1
             raise
 
-    async def get(self, caller: Caller, session_id: str, *, reading: bool = False, anywhere: bool = False) -> Session:
+    async def get(self, caller: Caller, session_id: str, *, reading: bool = False, deleting: bool = False) -> Session:
         """The session of that id. Raises NotFound, also for another's, or AgentProblem if its agent is no longer configured.
 
         On a node of a cluster it is for changing the session: this node acquires its lease, or SessionElsewhere is raised. With
-        `reading` the session is not to be changed, and what another node has is read from the store. One whose worktree is on
-        another machine is changed there only, unless `anywhere` is set.
+        `reading` the session is not to be changed, and what another node has is read from the store. One whose worktree or
+        agent is on other machines is changed there only. It is read without them, and deleted (`deleting`).
         """
         if self._node is not None:
-            return await self._get_in_cluster(self._node, caller, session_id, reading=reading, anywhere=anywhere)
+            return await self._get_in_cluster(self._node, caller, session_id, reading=reading, deleting=deleting)
         found = self._known.get(session_id)
         if found is None:
             # One request at a time: two loads would make two objects of one session, each with a lock and a timer of its own.
@@ -303,7 +304,7 @@ class Sessions:
         known = self._known.get(session_id)
         return known if known is not None and known.lease is not None and known.lease.held else None
 
-    async def _get_in_cluster(self, node: Node, caller: Caller, session_id: str, *, reading: bool, anywhere: bool) -> Session:
+    async def _get_in_cluster(self, node: Node, caller: Caller, session_id: str, *, reading: bool, deleting: bool) -> Session:
         found = self._held_here(session_id)
         if found is None:
             if reading:
@@ -311,14 +312,15 @@ class Sessions:
                 bind_session_id(found.id, found.redactor)
                 return found
             async with self._loading.setdefault(session_id, asyncio.Lock()):
-                found = await self._leased(node, caller, session_id, anywhere=anywhere)
-            await found.deny_overdue()
+                found = await self._leased(node, caller, session_id, deleting=deleting)
+            if not deleting:
+                await found.deny_overdue()
         elif not reading and found.lease is not None:
             found.lease.used_at = node.leases.clock()
         if not caller.sees(found.owner):
             raise _none(session_id)
         bind_session_id(found.id, found.redactor)
-        if node.directory.draining and not reading:
+        if node.directory.draining and not reading and not deleting:
             await self._move(node, found)
         return found
 
@@ -341,7 +343,7 @@ class Sessions:
             await session.lease.release()
             raise await node.directory.elsewhere(chosen, session.id)
 
-    async def _leased(self, node: Node, caller: Caller, session_id: str, *, anywhere: bool) -> Session:
+    async def _leased(self, node: Node, caller: Caller, session_id: str, *, deleting: bool) -> Session:
         """The session, whose lease this node has then. Raises SessionElsewhere, and NodeAway if its worktree is out of reach."""
         if (held := self._held_here(session_id)) is not None:
             return held
@@ -358,34 +360,29 @@ class Sessions:
             raise await node.directory.elsewhere(current.node, session_id)
         folder = record.config.get("options", {}).get(CWD.name)
         last, reads = (current.node, current.compatible_from or 0) if current is not None else (None, 0)
-        if record.config.get("worktree") is not None and not anywhere:
+        if record.config.get("worktree") is not None and not deleting:
             worktree = await self._store.worktrees.get(session_id)
             if worktree is not None and not await asyncio.to_thread(self._shared.worktrees.is_here, worktree):
                 raise await node.directory.only_at(node_in(worktree.path), session_id, "the worktree")
             last = node.id if worktree is not None else last
-        await node.directory.place(record.agent, folder, session_id, last, reads)
+        if not deleting or reads > schema.VERSION:
+            await node.directory.place(record.agent, folder, session_id, last, reads)
         lease = await node.leases.hold(session_id, known.lease if known is not None else None)
         if known is not None and known.lease is lease:
             return known
         try:
-            return await self._load(caller, session_id, lease)
+            return await self._load(caller, session_id, lease, deleting=deleting)
         except BaseException:
             await lease.release()
             raise
 
-    async def _load(self, caller: Caller, session_id: str, lease: HeldLease | None = None) -> Session:
+    async def _load(self, caller: Caller, session_id: str, lease: HeldLease | None = None, *, deleting: bool = False) -> Session:
         record = await self._store.sessions.get(session_id)
         if record is None or not caller.sees(record.owner):
             raise _none(session_id)
         agent = self._agents.find(record.agent)
-        if (
-            agent is None
-            and self._node is not None
-            and (offered := self._node.directory.offered_elsewhere(record.agent)) is not None
-        ):
-            raise offered
         if agent is None:
-            raise AgentProblem(f"session {session_id!r} is of agent {record.agent!r}, which is no longer in the configuration")
+            agent = self._agent_elsewhere(record, reading=lease is None, deleting=deleting)
         config = self._settings(record, agent)
         redactor = self._redactor_of(config)
         bind_session_id(record.id, redactor)
@@ -396,13 +393,28 @@ class Sessions:
         if run is not None and run.state == "waiting":
             await session.restore_waiting(run)
         if self._node is None or lease is not None:
-            self._known[session_id] = session
+            # One that is only to be deleted is of no use to a request that needs its agent.
+            if not isinstance(agent, AbsentAgent):
+                self._known[session_id] = session
         else:
             session.read_only = True
             if run is not None and run.state == "running":
                 session.show_running(run)
             self._node.followed.add(session.log)
         return session
+
+    def _agent_elsewhere(self, record: SessionRecord, *, reading: bool, deleting: bool) -> AbsentAgent:
+        """What stands for the agent of a session, which is not configured here. Raises SessionElsewhere, NoNode, AgentProblem.
+
+        A node that has the agent shows more of the session than this one. Without such a node the session is read here.
+        """
+        if self._node is not None and (reading or deleting):
+            if reading and (elsewhere := self._node.directory.reader_elsewhere(record.agent)) is not None:
+                raise elsewhere
+            return AbsentAgent(record.agent)
+        if self._node is not None and (offered := self._node.directory.offered_elsewhere(record.agent)) is not None:
+            raise offered
+        raise AgentProblem(f"session {record.id!r} is of agent {record.agent!r}, which is no longer in the configuration")
 
     def _current(self, session_id: str) -> Session | None:
         """A session in memory; None if there is none, or if another node may have changed it."""
@@ -625,7 +637,9 @@ class Sessions:
         elsewhere = (session.id,) if session.read_only else ()
         details = (await self._store.sessions.details([session.id], elsewhere)).get(session.id)
         usage = self._usage(session.id, details, at_work)
-        cwd = config.worktree.folder if config.worktree else session.agent.folder_of(config.options, config.workspace_key)
+        cwd = None if config.worktree is None else config.worktree.folder
+        if cwd is None and not isinstance(session.agent, AbsentAgent):
+            cwd = session.agent.folder_of(config.options, config.workspace_key)
         origin = session.forked_from
         plain = _summary(session.id, session.agent.name, config, state, details, session.created_at, usage, cwd, origin)
         return _with_state(plain, session)
@@ -648,7 +662,7 @@ class Sessions:
 
     async def delete(self, caller: Caller, session_id: str) -> None:
         """Stop and delete a session. Raises NotFound."""
-        await completed(self._delete(await self.get(caller, session_id, anywhere=True)))
+        await completed(self._delete(await self.get(caller, session_id, deleting=True)))
 
     async def _delete(self, session: Session) -> None:
         if self._node is not None:
@@ -659,6 +673,10 @@ class Sessions:
             await session.delete_stored()
         except BaseException:
             self._deleted_here.discard(session.id)
+            if isinstance(session.agent, AbsentAgent) and session.lease is not None:
+                # A node that has the agent may go on with the session at once.
+                with suppress(StoreUnavailable):
+                    await session.lease.release()
             raise
         if session.owner in self._counts:
             self._counts[session.owner] -= 1
