@@ -21,7 +21,7 @@ from gateway.agents.configured_agents import Agents
 from gateway.agents.discovery import Discovery
 from gateway.config import Settings
 from gateway.conversations.conversations import Conversations
-from gateway.errors import SessionElsewhere, StoreUnavailable, Unauthorized
+from gateway.errors import ConfigError, SessionElsewhere, StoreUnavailable, Unauthorized
 from gateway.file_descriptors import agent_connection_limit
 from gateway.mcp.host import McpHost
 from gateway.observability.audit import AuditLog
@@ -69,6 +69,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SHUT_DOWN = "the gateway was shut down in the middle of this run; send the message again when it is back"
+INSTANCE_ID = "instance-id"
+"""The file of the data directory with its id."""
 STORE_TIMEOUT = 1.0
 """Seconds after `limits.grace` at which a shutdown abandons a store that does not answer."""
 CLOSE_TIMEOUT = 0.3
@@ -131,8 +133,8 @@ class Gateway:
         """What this daemon does as one of a cluster; None without [node]."""
         self.on_node_lost: list[Callable[[str], None]] = []
         """Called with the id of a node that has lost its sessions: what waits for it ends."""
-        self.on_outdated: list[Callable[[], None]] = []
-        """Called where a newer program has migrated the store in a way that this one cannot use: the daemon is to end."""
+        self.on_end_for_good: list[Callable[[], None]] = []
+        """Called where this program may not use the store any more (`end_for_good`): the daemon is to end."""
         self._opened = self._closing = self._closed = False
         self._stopping: asyncio.Task[None] | None = None
         self._containers_removed: asyncio.Task[None] | None = None
@@ -150,7 +152,7 @@ class Gateway:
         # Another database than that of the data directory may be a new one.
         in_use = () if settings.store.url else _folders_of_sessions(data_dir)
         if settings.node.address:
-            self.store = await Store.open_as_node(settings.store.url, _instance(data_dir))
+            self.store = await self._open_as_node(settings.store.url, data_dir)
         else:
             self.store = await Store.open_alone(settings.store.url or sqlite_url(data_dir), in_use)
         try:
@@ -169,6 +171,20 @@ class Gateway:
         if self.node is not None:
             self.node.repeat()
         self._opened = True
+
+    async def _open_as_node(self, url: str, data_dir: Path) -> Store:
+        # Not imported in a daemon that is no node.
+        from gateway.nodes.node import Intervals
+        from gateway.store.node_ids import NodeRuns
+
+        silent = (self._intervals or Intervals()).silent
+        try:
+            return await Store.open_as_node(url, _instance(data_dir), silent)
+        except NodeRuns as error:
+            raise ConfigError(
+                f"{error}. Each node needs a data directory of its own: if {data_dir} is a copy of that of another node, remove "
+                f"{data_dir / INSTANCE_ID}; else stop that daemon first"
+            ) from None
 
     async def opened(self) -> Gateway:
         """Return itself. The caller has awaited `open`."""
@@ -278,11 +294,11 @@ class Gateway:
         """End the runs that were at work when their daemon ended, all or those of one log. Returns their number."""
         return await close_open_runs(store, self._seeds, log_id)
 
-    def end_outdated(self) -> None:
-        """End, because a newer program has migrated the store in a way that this one cannot use."""
-        # It must write nothing more into tables that it does not know.
+    def end_for_good(self) -> None:
+        """End, because a newer program has migrated the store in a way that this one cannot use, or has the id of this node."""
+        # It must write nothing more: it does not know the tables, or another one has taken over what it had.
         self.store.abandon()
-        for end in self.on_outdated:
+        for end in self.on_end_for_good:
             end()
 
     @property
@@ -418,7 +434,7 @@ class _NodeDaemon:
         self._gateway, self._instance = gateway, instance
         self._agents: tuple[str, ...] = ()
         self._agents_found_at = -USABLE_FOR
-        self.close_runs, self.end_outdated = gateway.close_runs, gateway.end_outdated
+        self.close_runs, self.end_for_good = gateway.close_runs, gateway.end_for_good
 
     def report(self) -> NodeReport:
         # Not imported in a daemon that is no node.
@@ -485,4 +501,4 @@ def _shared_state(settings: Settings, keys: tuple[str, ...]) -> SharedState | No
 
 def _instance(data_dir: Path) -> str:
     """The id of this data directory, which marks the processes started for it."""
-    return read_or_create(data_dir / "instance-id", lambda: uuid.uuid4().hex)
+    return read_or_create(data_dir / INSTANCE_ID, lambda: uuid.uuid4().hex)

@@ -79,6 +79,8 @@ class Leases:
         self.node, self.seconds, self.clock = directory.node, seconds, clock
         self._held: dict[str, HeldLease] = {}
         self._acquiring: dict[str, int] = {}
+        self.unrecovered: set[str] = set()
+        """Logs whose leases an earlier process of this node had: they are renewed until their runs are closed."""
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     @property
@@ -171,8 +173,8 @@ class Leases:
     async def renewed(self, tokens: Mapping[str, int], since: float) -> None:
         """These leases of this node, by log, were renewed by a request that was sent at `since`.
 
-        Of those that this process held by then the others are lost. Those that it does not know are released: it was cancelled
-        while it acquired them.
+        Of those that this process held by then the others are lost. Those that it does not know are released, except for
+        `unrecovered` ones: it was cancelled while it acquired them.
         """
         for lease in self.all:
             if tokens.get(lease.log_id) == lease.token:
@@ -180,8 +182,8 @@ class Leases:
             elif lease.since < since and lease.log_id not in self._acquiring:
                 log.warning("the lease of %s is lost: another node has taken it over", lease.log_id)
                 self.lose(lease)
-        unknown = [(key, token) for key, token in tokens.items() if key not in self._held and key not in self._acquiring]
-        await self._store.leases.release(unknown)
+        known = {*self._held, *self._acquiring, *self.unrecovered}
+        await self._store.leases.release([(key, token) for key, token in tokens.items() if key not in known])
 
     async def release(self, *leases: HeldLease) -> None:
         """Release leases: any node may acquire them. Writes that were begun before are completed."""

@@ -18,6 +18,7 @@ from gateway.nodes.node_directory import NodeDirectory
 from gateway.nodes.takeover import Takeover
 from gateway.nodes.wakeups import Wakeups
 from gateway.store import Store
+from gateway.store.backend import NodeIdTaken
 from gateway.store.nodes import NODES, NodeReport
 from gateway.store.notifications import deleted_sessions
 from gateway.store.versions import StoreTooNew
@@ -51,8 +52,11 @@ class NodeDaemon(Protocol):
     async def sweep(self) -> None:
         """Remove what sessions have left on this machine that are not here any more."""
 
-    def end_outdated(self) -> None:
-        """End: this program cannot use the store any more, because a newer one has migrated it while this one was stopped."""
+    def end_for_good(self) -> None:
+        """End: this program may not use the store any more.
+
+        A newer one has migrated it, or another daemon has got the id of this node, while this one was stopped or cut off.
+        """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +109,7 @@ class Node:
 
     async def start(self) -> int:
         """Report this node, and recover what its earlier process has left. Returns how many runs were at work then."""
+        await self.takeover.find_own()
         await self._store.nodes.start(self.daemon.report(), DAY)
         await self.beat()
         of = self.intervals
@@ -131,14 +136,14 @@ class Node:
         self.wakeups.start()
 
     async def beat(self) -> None:
-        """Report a heartbeat, and renew the leases. Raises StoreUnavailable, StoreTooNew."""
+        """Report a heartbeat, and renew the leases. Raises StoreUnavailable, StoreTooNew, NodeIdTaken."""
         since = self._clock()
         try:
             tokens, records = await self._store.nodes.beat(self.daemon.report(), self.intervals.lease)
-        except StoreTooNew as error:
+        except (StoreTooNew, NodeIdTaken) as error:
             log.error("this node ends: %s", error)
             self.directory.draining = True
-            self.daemon.end_outdated()
+            self.daemon.end_for_good()
             raise
         except BaseException as error:
             self.takeover.begin_again()

@@ -85,19 +85,24 @@ class Takeover:
         await self._finish(held)
         return True
 
+    async def find_own(self) -> None:
+        """Find the leases that an earlier process of this node had, which the first heartbeat would release otherwise."""
+        self._leases.unrecovered.update(lease.log_id for lease in await self._store.leases.unreleased(self._leases.node))
+
     async def recover(self) -> int:
-        """Close the runs of the leases that an earlier process of this node had, and of logs that never had a lease.
+        """Close the runs of the leases that `find_own` has found, and of logs that never had a lease.
 
         Returns how many runs were at work. The earlier process has ended, or can write nothing: this one has the node's id.
         """
-        own = [lease.log_id for lease in await self._store.leases.unreleased(self._leases.node)]
         closed = 0
-        for log_id in [*own, *await self._store.runs.unfinished_without_lease()]:
+        for log_id in [*self._leases.unrecovered, *await self._store.runs.unfinished_without_lease()]:
             try:
                 held = await self._leases.hold(log_id)
             except (SessionElsewhere, NodeUnknown, LogTooNew):
                 # Of a log without a lease, which another node that starts has found too; or it was taken over just now.
                 continue
+            finally:
+                self._leases.unrecovered.discard(log_id)
             held.in_use = True
             self._taken[log_id] = held
             try:

@@ -36,8 +36,9 @@ async def end_left_behind(store: Store, instance: str, grace: float = 1.0, *, in
     """Ends the agent processes of an earlier daemon with this data directory. Returns the markers of those in containers.
 
     They are found by pid and start time, and they and their descendants by the marker and the tag of the instance. `grace` is
-    in seconds. With `in_cluster` the store is that of several instances. An entry of a process that has ended already is
-    deleted; a failure of that does not prevent the start. Those in containers are deleted by `remove_containers`.
+    in seconds. With `in_cluster` the store is that of several instances: the caller has the lock of this one's id. An entry of a
+    process that has ended already is deleted; a failure of that does not prevent the start. Those in containers are deleted by
+    `remove_containers`.
     """
     entries = await store.processes.all()
     if in_cluster:

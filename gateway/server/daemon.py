@@ -156,7 +156,7 @@ class _Daemon:
         sys.setswitchinterval(SWITCH_INTERVAL)
         # Set before uvicorn starts, because uvicorn restores these handlers and sends a signal that it caught again at its end.
         self._handle_signals()
-        self._gateway.on_outdated.append(partial(self._on_signal, signal.SIGTERM))
+        self._gateway.on_end_for_good.append(partial(self._on_signal, signal.SIGTERM))
         # Before uvicorn, which would log an error of the store with its traceback.
         await self._gateway.open()
         await self._accept_editors()

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from sqlalchemy import Connection, Engine, make_url
 from sqlalchemy.engine import URL
 
-from gateway.errors import ConfigError
+from gateway.errors import ConfigError, StoreUnavailable
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +21,20 @@ class Exclusion:
     is_held: Callable[[], bool]
     """Returns whether that was so until now. It blocks."""
     release: Callable[[], None]
+
+
+class NodeIdTaken(StoreUnavailable):
+    """Another connection to the database has the lock of this node's id, so that this program may write nothing."""
+
+    def __init__(self, node: str, holder: int, end_holder: Callable[[Connection], None]) -> None:
+        super().__init__(
+            f"the store cannot be written: another daemon has the id of this node, {node}; each node needs a data directory of "
+            "its own, with an instance-id of its own"
+        )
+        self.holder = holder
+        """A number of the connection, which no other one has at the same time."""
+        self.end_holder = end_holder
+        """Ends that connection, if it still has the lock."""
 
 
 class Backend(Protocol):
@@ -45,10 +59,11 @@ class Backend(Protocol):
     def start(self, connection: Connection) -> str | None:
         """Begins to use a database. Returns what is wrong with its data, None if nothing is known."""
 
-    def claim(self, *, shared: bool) -> bool:
+    def claim(self, *, shared: bool, node: str | None = None) -> bool:
         """From now on, transactions that write fail as locked while another process has claimed the database.
 
-        Those that have claimed it as `shared` do not exclude each other. Returns False if the database has no such lock.
+        Those that have claimed it as `shared` do not exclude each other, unless they have the same `node`: transactions of the
+        second one raise NodeIdTaken. Returns False if the database has no such lock.
         """
 
     def try_lock(self, key: int) -> Callable[[], None] | None:

@@ -43,6 +43,8 @@ READERS = 3
 READ_TIMEOUT = 5.0
 """Seconds for which a read is repeated whose connection is lost: the restart of a server takes one or two."""
 READ_PAUSE = 0.2
+SILENT = 10.0
+"""Seconds without a heartbeat after which a node is taken for dead."""
 LOSSES = 2
 """Times that a transaction is executed whose connection is lost before it is stored."""
 CONFLICTS = 5
@@ -130,10 +132,12 @@ class Database:
         *,
         shared: bool | None = None,
         node: str | None = None,
+        silent: float = SILENT,
         unfinished_copy: bool = False,
     ) -> Self:
         """Opens a database, and claims it, `shared` or not, before it is migrated; None: without a claim.
 
+        `node` is the id of the node that opens it: another one with that id is dead after `silent` seconds without a heartbeat.
         With `unfinished_copy` it is the target of a copy.
         """
         backend = backend_of(url)
@@ -144,14 +148,21 @@ class Database:
             if unfinished_copy:
                 # The claim would wait for a daemon, or for the lock of the source if both are one database.
                 await database._check_unused()
-            claims = (shared is not None and backend.claim(shared=shared)) or unfinished_copy
+            claims = (shared is not None and backend.claim(shared=shared, node=node)) or unfinished_copy
             try:
                 await asyncio.get_running_loop().run_in_executor(
                     database._writer, database._prepare, in_use, node, unfinished_copy
                 )
                 if claims:
                     # It may have become the target of a copy meanwhile.
-                    await database.write(partial(_check_version, exactly=False, unfinished_copy=unfinished_copy))
+                    check = partial(_check_version, exactly=False, unfinished_copy=unfinished_copy)
+                    if node is None:
+                        await database.write(check)
+                    else:
+                        # Not imported in a daemon that is no node.
+                        from gateway.store.node_ids import write_first
+
+                        await write_first(database, check, node, silent)
             except (SQLAlchemyError, StoreUnavailable) as failure:
                 error = failure.__cause__ if isinstance(failure, StoreUnavailable) else failure
                 if claims and isinstance(error, SQLAlchemyError) and database._is_claimed(error):
@@ -169,12 +180,15 @@ class Database:
         return await cls._open(url, in_use, shared=False)
 
     @classmethod
-    async def open_as_node(cls, url: str, node: str | None = None) -> Self:
+    async def open_as_node(cls, url: str, node: str | None = None, silent: float = SILENT) -> Self:
         """Opens a database as `open_alone`, but other nodes may use it too. `node` is the id of this one.
 
-        Raises ConfigError if the database is older, and a node runs that could not use it once it is migrated.
+        Raises ConfigError if the database is older, and a node runs that could not use it once it is migrated; NodeRuns if a
+        daemon with the same id runs. One that keeps its connection to the database without a heartbeat for `silent` seconds does
+        not: its connection is ended. From then on no other program gets the id until the database is closed or the connection
+        lost. If one has got it, all writes raise NodeIdTaken.
         """
-        return await cls._open(url, shared=True, node=node)
+        return await cls._open(url, shared=True, node=node, silent=silent)
 
     @classmethod
     async def open_for_copy(cls, url: str) -> Self:

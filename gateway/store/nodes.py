@@ -59,7 +59,8 @@ class NodeRepository:
         self._database = database
 
     async def start(self, report: NodeReport, forget: float) -> None:
-        """Stores a node that starts now, as ready. Nodes without a heartbeat for `forget` seconds are deleted.
+        """Stores a node that starts now, as ready, in the place of its earlier process. Nodes without a heartbeat for `forget`
+        seconds are deleted.
 
         Raises StoreTooNew if a newer program has migrated the store in a way that this one cannot use.
         """

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -20,7 +21,7 @@ from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from gateway.errors import ConfigError
-from gateway.store.backend import Exclusion, shown_url
+from gateway.store.backend import Exclusion, NodeIdTaken, shown_url
 from gateway.store.postgresql_notifications import Notifications
 from gateway.store.prepared import DEFERRED
 from gateway.store.schema import VERSION
@@ -122,6 +123,7 @@ class PostgresqlBackend:
         self._number = self._last_number = 0
         self._claim: str | None = None
         self._claimed: object = None
+        self._node: str | None = None
         self.notifications = Notifications(self.engine)
         self._locking: set[Connection] = set()
 
@@ -134,8 +136,9 @@ class PostgresqlBackend:
     def start(self, connection: Connection) -> str | None:
         return None
 
-    def claim(self, *, shared: bool) -> bool:
+    def claim(self, *, shared: bool, node: str | None = None) -> bool:
         self._claim = _SHARED if shared else "pg_advisory_lock"
+        self._node = node
         return True
 
     def try_lock(self, key: int) -> Callable[[], None] | None:
@@ -206,9 +209,32 @@ class PostgresqlBackend:
             connection.exec_driver_sql(f"SELECT {_SHARED}({_PROGRAMS}, {VERSION}); {_FORGET_WRITERS}").close()
             if self._claim == _SHARED:
                 connection.exec_driver_sql(NODE_SETTINGS).close()
+            if self._node is not None:
+                self._take_id(connection, self._node)
             self._claimed = connected
         self._number = self._last_number + 2
         connection.exec_driver_sql(_BEGIN, (self._writer, self._number), DEFERRED).close()
+
+    def _take_id(self, connection: Connection, node: str) -> None:
+        """Take the lock of a node's id. Raises NodeIdTaken if another process has it."""
+        key, own = _key_of(f"node {node}"), _key_of(f"writer {self._writer}")
+        # By this lock, later connections recognize this one as one of the same process.
+        connection.exec_driver_sql(f"SELECT {_SHARED}({own})").close()
+        is_own = f"EXISTS (SELECT FROM pg_locks AS own WHERE own.pid = held.pid AND {_is_lock('own', own)})"
+        query = f"SELECT held.pid, {is_own} FROM pg_locks AS held WHERE {_is_lock('held', key)}"
+        while not connection.exec_driver_sql(f"SELECT pg_try_advisory_lock({key})").scalar():
+            holder = connection.exec_driver_sql(query).first()
+            if holder is None:
+                # It was released just now.
+                continue
+            end_holder = partial(_end_holder, key, holder.pid)
+            if not holder[1]:
+                raise NodeIdTaken(node, holder.pid, end_holder)
+            # The server has not noticed yet that this process has lost that connection. Who waits gets the lock before those
+            # who only try.
+            end_holder(connection)
+            connection.exec_driver_sql(f"SELECT pg_advisory_lock({key})").close()
+            return
 
     def before_commit(self, connection: Connection) -> Any:
         return None
@@ -344,6 +370,26 @@ def driver() -> Any:
             f'a store on PostgreSQL needs psycopg ({error}): install it with `pip install "portico[postgresql]"`'
         ) from None
     return psycopg
+
+
+def _key_of(name: str) -> int:
+    """The key of the advisory lock of a name: 64 bits, so that two names have different ones."""
+    return int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), signed=True)
+
+
+def _is_lock(alias: str, key: int) -> str:
+    """The condition that a row of pg_locks is of an advisory lock in this database, which its process has."""
+    return (
+        f"{alias}.locktype = 'advisory' AND {alias}.granted AND {alias}.objsubid = 1 "
+        f"AND {alias}.classid::bigint = {key >> 32 & 0xFFFFFFFF} AND {alias}.objid::bigint = {key & 0xFFFFFFFF} "
+        f"AND {alias}.database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+    )
+
+
+def _end_holder(key: int, pid: int, connection: Connection) -> None:
+    """End a process of the server, if it has this advisory lock."""
+    query = f"SELECT pg_terminate_backend(held.pid) FROM pg_locks AS held WHERE held.pid = {pid} AND {_is_lock('held', key)}"
+    connection.exec_driver_sql(query).close()
 
 
 def _sqlstate(error: BaseException | None) -> str:

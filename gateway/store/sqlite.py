@@ -280,7 +280,7 @@ class SqliteBackend:
     def start(self, connection: Connection) -> str | None:
         return self._commits.start(connection) if self._commits else None
 
-    def claim(self, *, shared: bool) -> bool:
+    def claim(self, *, shared: bool, node: str | None = None) -> bool:
         # The lock of the data directory does it.
         return False
 

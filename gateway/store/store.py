@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Self, cast
 
 from gateway.store.audit import AuditRepository
 from gateway.store.compactions import CompactionRepository
-from gateway.store.database import Database
+from gateway.store.database import SILENT, Database
 from gateway.store.events import EventRepository
 from gateway.store.failures import FailureRepository
 from gateway.store.idempotency_keys import IdempotencyKeyRepository
@@ -69,13 +69,14 @@ class Store:
         return cls(await Database.open_alone(url, in_use))
 
     @classmethod
-    async def open_as_node(cls, url: str, node: str | None = None) -> Self:
+    async def open_as_node(cls, url: str, node: str | None = None, silent: float = SILENT) -> Self:
         """Opens a database as `open`, for the node of a cluster with this id.
 
         Raises ConfigError if a daemon that is no node uses it, and where it is of an older version, which a node is of that could
-        not use it once it is migrated.
+        not use it once it is migrated. Raises NodeRuns if a daemon with this id runs: one that is connected, and has not been
+        without a heartbeat for `silent` seconds.
         """
-        return cls(await Database.open_as_node(url, node))
+        return cls(await Database.open_as_node(url, node, silent))
 
     @classmethod
     async def open_unchanged(cls, url: str) -> Self:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from gateway.store import Store
 from gateway.store.schema import VERSION
 from tests import stores
 from tests.gateway.nodes.three_nodes import (
+    INTERVALS,
     ClusterNode,
     begin,
     create_waiting,
@@ -251,8 +253,10 @@ async def test_a_node_that_starts_again_recovers_its_own_sessions_at_once(tmp_pa
         waits = await create_waiting(a, write_scenario)
         for session in (own, other):
             await until(await begin(session), "working")
-        async with run_node(tmp_path, "a") as again:
+        # The first one is connected still, without a heartbeat.
+        async with run_node(tmp_path, "a", replace(INTERVALS, silent=0.1)) as again:
             assert again.id == a.id
+            assert (await b.get(own.id, reading=True)).state == "idle"
             assert (await again.get(own.id)).state == "idle" and (await again.get(waits.id)).state == "waiting"
             assert other.busy and other.lease is not None
             await b.node.beat()

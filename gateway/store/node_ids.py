@@ -1,0 +1,71 @@
+"""The id of a node, which only one daemon has: one that starts finds out whether the earlier one with its id still runs.
+
+A daemon has the lock of its id as long as it is connected to the database (PostgresqlBackend). The server releases the lock of a
+process that was killed within milliseconds, but that of a machine which is gone without a word only when it notices that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+
+from sqlalchemy import Connection, select
+
+from gateway.errors import ConfigError
+from gateway.store import schema
+from gateway.store.backend import NodeIdTaken
+from gateway.store.database import Database
+
+log = logging.getLogger(__name__)
+
+PAUSE = 0.05
+"""Seconds between two attempts to get the lock."""
+LATE = 1.0
+"""Seconds between two attempts after which heartbeats may be missing because the database, or this process, was stopped."""
+TRIES = 3
+"""How many times `silent` the start of a daemon waits for the lock at most."""
+
+
+class NodeRuns(ConfigError):
+    """A daemon with the id of this node runs already."""
+
+
+async def write_first(database: Database, transaction: Callable[[Connection], None], node: str, silent: float) -> None:
+    """Executes the first transaction of a node, once no other daemon has its id. Raises NodeRuns if one sends heartbeats.
+
+    The connection of a daemon that has the id, but sends no heartbeat for `silent` seconds, is ended: its machine is gone, or it
+    was stopped. If it goes on later, all of its writes raise NodeIdTaken.
+    """
+    began = since = looked = time.monotonic()
+    holder: int | None = None
+    heartbeat, lives = 0.0, False
+    while True:
+        try:
+            return await database.write(transaction)
+        except NodeIdTaken as error:
+            taken = error
+        address, latest = await database.read(lambda connection: _node(connection, node))
+        now = time.monotonic()
+        # A process that is killed may have sent its last heartbeat, which is stored while the server releases its lock.
+        if lives or now - began > TRIES * silent:
+            raise NodeRuns(f"a daemon with the id of this node runs already: {node}{address and f', at {address}'}")
+        if holder is None:
+            log.info("a connection to the database has the id of this node: waiting until it ends, or for a heartbeat")
+        else:
+            lives = latest not in (0.0, heartbeat)
+        if taken.holder != holder or now - looked > LATE:
+            since = now
+        holder, heartbeat, looked = taken.holder, latest, now
+        if now - since >= silent:
+            log.warning("the earlier process of this node has sent no heartbeat for %g s: its connection is ended", now - since)
+            await database.read(taken.end_holder)
+        await asyncio.sleep(PAUSE)
+
+
+def _node(connection: Connection, node: str) -> tuple[str, float]:
+    """The address of a node and the time of its last heartbeat, or "" and 0."""
+    nodes = schema.nodes
+    row = connection.execute(select(nodes.c.address, nodes.c.heartbeat_at).where(nodes.c.id == node)).first()
+    return ("", 0.0) if row is None else (row.address, row.heartbeat_at)
