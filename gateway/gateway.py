@@ -391,6 +391,7 @@ class Gateway:
         grace = self.settings.limits.grace
         abandoning = asyncio.get_running_loop().call_later(grace + STORE_TIMEOUT, self.store.abandon)
         works = [self.sessions.close(SHUT_DOWN), self.tasks.close(SHUT_DOWN), self.discovery.close()]
+        works.append(self.worktrees.end_changes(grace))
         ended = asyncio.create_task(all_ended(works))
         await asyncio.wait([ended], timeout=grace + END_TIMEOUT)
         if not ended.done():

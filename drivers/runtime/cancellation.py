@@ -19,4 +19,7 @@ async def despite_cancellation(work: Coroutine[Any, Any, Result]) -> Result:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
         await asyncio.wait([task])
+        if not task.cancelled():
+            # The caller gets the cancellation instead. An error that nobody reads would be logged as such.
+            task.exception()
         raise

@@ -7,6 +7,7 @@ import logging
 import os
 import shlex
 import shutil
+import stat
 import tempfile
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -153,12 +154,14 @@ class Checkout:
             own = [head, *([found] if (found := await self._commit_of(record.branch)) else [])]
             others = ("--not", record.base_commit, f"--exclude={record.branch}", "--branches", "--remotes", "--tags")
             count = int((await git("rev-list", "--count", *own, *others)).text)
-            uncommitted = await self._uncommitted()
+            links = await self._submodules()
+            uncommitted = [*await self._uncommitted(), *await asyncio.to_thread(self._filled, links)]
             overlooked = sorted(set(await self._overlooked(head)) - set(uncommitted))
         except GitFailed as error:
             raise conflict(f"git cannot read the worktree {record.path}", error) from error
         git_dir = Path(record.git_dir)
-        operation, submodules = operation_in(git_dir), (git_dir / "modules").is_dir() or await self._has_nested_repository()
+        nested = await asyncio.to_thread(self._have_repositories, links)
+        operation, submodules = operation_in(git_dir), (git_dir / "modules").is_dir() or nested
         return State(
             head, branch, base is not None, int(ahead), int(behind), count, uncommitted, overlooked, operation, submodules
         )  # fmt: skip
@@ -267,10 +270,14 @@ class Checkout:
 
     def _copy_index(self, index: Path) -> None:
         index.unlink(missing_ok=True)
-        # There is none before the first file.
-        with suppress(FileNotFoundError):
-            # With its time: git compares the contents of files that were written in the second of the index, or later.
-            shutil.copy2(Path(self._record.git_dir) / "index", index)
+        current = Path(self._record.git_dir) / "index"
+        if not os.path.lexists(current):
+            # There is none before the first file.
+            return
+        if not stat.S_ISREG(current.lstat().st_mode):
+            raise Conflict(f"the index of the worktree, {current}, is no file any more; remove it, and run `git reset` there")
+        # With its time: git compares the contents of files that were written in the second of the index, or later.
+        shutil.copy2(current, index, follow_symlinks=False)
 
     async def _add_repositories(self, git: Git, paths: Sequence[str], extra: Mapping[str, str]) -> list[str]:
         """Add the commits of repositories to a temporary index, and return those that have none."""
@@ -295,9 +302,17 @@ class Checkout:
         fields = (await self._git("ls-files", "--stage", "-z", extra=extra)).fields
         return {one.split("\t", 1)[1]: one.split()[1] for one in fields if one.startswith("160000 ")}
 
-    async def _has_nested_repository(self) -> bool:
-        paths = [Path(self._record.path) / path / ".git" for path in await self._submodules()]
-        return any(await asyncio.to_thread(list, map(os.path.lexists, paths)))
+    def _have_repositories(self, links: Iterable[str]) -> bool:
+        return any(os.path.lexists(Path(self._record.path) / path / ".git") for path in links)
+
+    def _filled(self, links: Iterable[str]) -> list[str]:
+        """The submodules without a repository whose folders have files nevertheless. Git does not list those."""
+        folders = {path: Path(self._record.path) / path for path in links}
+        return [
+            f"{printable(path)}/"
+            for path, folder in folders.items()
+            if folder.is_dir() and not os.path.lexists(folder / ".git") and any(folder.iterdir())
+        ]
 
     async def snapshot(self) -> tuple[str, str]:
         """Return the commit, and the tree of the files as they are, which is in the repository from then on. Raises Conflict."""
@@ -331,7 +346,9 @@ class Checkout:
                     await self._reset()
                     if not await self._uncommitted():
                         return head
-                raise Conflict("the worktree has no changes to commit")
+                marked = names(state.overlooked)
+                why = f", but for files that git is told not to look at ({marked})" if state.overlooked else ""
+                raise Conflict(f"the worktree has no changes to commit{why}")
             if problem := _problem_of_lock(Path(self._record.git_dir)):
                 raise Conflict(f"the worktree {problem}")
             commit = (await self._git("commit-tree", tree, "-p", head, "-m", message)).text
@@ -480,12 +497,16 @@ class Checkout:
         options = ("--quiet", "--ff-only", "--commit", "--no-squash", "--no-autostash", "--no-overwrite-ignore")
         try:
             await checkout("merge", *options, commit, seconds=MERGE_SECONDS)
-        except (GitFailed, AgentProblem) as error:
+        except (GitFailed, AgentProblem, asyncio.CancelledError) as error:
+            # It is cancelled when the gateway shuts down.
             changed = await _changed_paths(checkout, "--untracked-files=no")
             new = sorted(await asyncio.to_thread(_existing, checkout.folder, added) - before)
             if not changed and not new:
                 raise
-            raise AgentProblem(_half_merged(checkout, printable(branch), changed, new, error)) from error
+            why = str(error) or "the gateway shuts down"
+            problem = AgentProblem(_half_merged(checkout, printable(branch), changed, new, why))
+            log.error("%s", problem)
+            raise problem from error
 
     async def _checkout_in(self, folder: Path) -> Git:
         """Git in a folder of the repository. Raises Conflict for one that does not say so itself: an agent that may write in the
@@ -544,7 +565,7 @@ class Checkout:
         with self._folder() as folder:
             # An index without such marks.
             extra = {"GIT_INDEX_FILE": str(folder / "index")}
-            await self._git("read-tree", head, extra=extra)
+            await self._git("read-tree", head, extra=extra, seconds=CHECKOUT_SECONDS)
             changed = await _changed_paths(self._git, "--untracked-files=no", extra)
         return list(map(printable, there.intersection(changed)))
 
@@ -584,22 +605,34 @@ async def _require_clean(checkout: Git, branch: str, tree: str) -> None:
         return
     shown = names(list(map(printable, changed)))
     where = f"{checkout.folder}, where {branch!r} is checked out, has changes that are not committed ({shown})"
-    if len(changed) <= MAX_FILES and await _have(checkout, tree, changed):
-        command = f"git -C {shlex.quote(str(checkout.folder))} reset --hard"
-        raise Conflict(f"{where}; they are a part of this merge, which was stopped. Undo them with `{command}`, then merge again")
-    raise Conflict(f"{where}; commit or stash them there first. Nothing has changed")
+    git, advice = f"git -C {shlex.quote(str(checkout.folder))}", "commit or stash them there first"
+    if operation := operation_in(checkout.git_dir):
+        advice = f"a {operation} is under way there; end it first"
+    elif len(changed) <= MAX_FILES and await _are_submodules(checkout, changed):
+        advice = (
+            f"they are submodules at other commits than in the branch; update them by `{git} submodule update`, or commit them"
+        )
+    elif len(changed) <= MAX_FILES and await _have(checkout, tree, changed):
+        advice = f"they are the same as in this merge. If it was stopped, undo them by `{git} reset --hard`; otherwise {advice}"
+    raise Conflict(f"{where}; {advice}. Nothing has changed")
+
+
+async def _are_submodules(checkout: Git, paths: Sequence[str]) -> bool:
+    staged = (await checkout("ls-files", "--stage", "-z", "--", *paths)).fields
+    return len(staged) == len(paths) and all(one.startswith("160000 ") for one in staged)
 
 
 async def _have(checkout: Git, tree: str, paths: Sequence[str]) -> bool:
-    """Whether the files are those of a tree, and nothing else is staged."""
+    """Whether the files are those of a tree, or not there, and nothing else is staged."""
     compare = ("diff", "--quiet", "--no-ext-diff", "--no-textconv")
-    if not await checkout.succeeds(*compare, tree, "--", *paths):
+    # Git removes a file before it writes it.
+    if not await checkout.succeeds(*compare, "--diff-filter=d", tree, "--", *paths):
         return False
     staged = [await checkout.succeeds(*compare, "--cached", one, "--", *paths) for one in ("HEAD", tree)]
     return any(staged)
 
 
-def _half_merged(checkout: Git, branch: str, changed: Sequence[str], new: Sequence[str], error: Exception) -> str:
+def _half_merged(checkout: Git, branch: str, changed: Sequence[str], new: Sequence[str], why: str) -> str:
     """Return the error of a merge that has written some of the files."""
     assert checkout.git_dir is not None
     lock = checkout.git_dir / "index.lock"
@@ -610,7 +643,7 @@ def _half_merged(checkout: Git, branch: str, changed: Sequence[str], new: Sequen
         steps.append(f"remove the new files {names(list(map(printable, new)))}")
     shown = names(list(map(printable, [*changed, *new])))
     return (
-        f"git was stopped in the middle of the merge into {branch!r} ({error}): {checkout.folder} has some of its files "
+        f"git was stopped in the middle of the merge into {branch!r} ({why}): {checkout.folder} has some of its files "
         f"({shown}), and the branch is as it was. To undo that: {', then '.join(steps)}; then merge again"
     )
 

@@ -12,10 +12,11 @@ import os
 import re
 import shutil
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from gateway.errors import AgentProblem, Conflict
 
@@ -136,16 +137,17 @@ class Git:
         """
         environment = self._environment() | dict(extra or {})
         program, most = await _program(), limit or MAX_OUTPUT
+        starting = asyncio.get_running_loop().subprocess_exec(
+            lambda: _Process(most),
+            program,
+            *arguments,
+            cwd=folder or self.folder,
+            env=environment,
+            stdin=asyncio.subprocess.DEVNULL if entered is None else asyncio.subprocess.PIPE,
+            start_new_session=True,
+        )
         try:
-            transport, process = await asyncio.get_running_loop().subprocess_exec(
-                lambda: _Process(most),
-                program,
-                *arguments,
-                cwd=folder or self.folder,
-                env=environment,
-                stdin=asyncio.subprocess.DEVNULL if entered is None else asyncio.subprocess.PIPE,
-                start_new_session=True,
-            )
+            transport, process = await _started(starting)
         except FileNotFoundError as error:
             raise GitFailed(f"the folder {folder or self.folder} does not exist", 128) from error
         except OSError as error:
@@ -289,6 +291,24 @@ class _Process(asyncio.SubprocessProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.read.set()
+
+
+async def _started(
+    starting: Coroutine[Any, Any, tuple[asyncio.SubprocessTransport, _Process]],
+) -> tuple[asyncio.SubprocessTransport, _Process]:
+    """Start a process. It is ended if the caller is cancelled meanwhile.
+
+    asyncio would kill that process only, before it can remove its lock files; and until 3.12 it waits for those that this one has
+    started and that keep its pipes open.
+    """
+    task = asyncio.ensure_future(starting)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        if not task.cancelled() and task.exception() is None:
+            await asyncio.shield(_end(*task.result()))
+        raise
 
 
 async def _end(transport: asyncio.SubprocessTransport, process: _Process) -> None:

@@ -13,8 +13,8 @@ import re
 import shlex
 import shutil
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -73,6 +73,7 @@ class Worktrees:
         self.folder = self._data_dir / "worktrees" / (node or "")
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._recovery: asyncio.Task[None] | None = None
+        self._changes: set[asyncio.Task[Any]] = set()
 
     # -- creation ---------------------------------------------------------------------------------------------------------
 
@@ -217,9 +218,27 @@ class Worktrees:
         await asyncio.to_thread(private_directory, self.folder)
         return await Checkout.opened(record, self.folder)
 
-    def lock(self, record: WorktreeRecord) -> asyncio.Lock:
-        """The lock for what changes the repository of a worktree."""
-        return self._lock(record.repository)
+    @asynccontextmanager
+    async def changing(self, record: WorktreeRecord) -> AsyncIterator[None]:
+        """Nobody else changes the repository of a worktree inside. `end_changes` cancels the task."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._changes.add(task)
+        try:
+            async with self._lock(record.repository):
+                yield
+        finally:
+            self._changes.discard(task)
+
+    async def end_changes(self, seconds: float) -> None:
+        """Wait for commits and merges, and cancel them after so many seconds: git can remove its lock files then."""
+        if not self._changes:
+            return
+        _, late = await asyncio.wait(self._changes, timeout=seconds)
+        for task in late:
+            task.cancel()
+        if late:
+            await asyncio.wait(late)
 
     def _lock(self, repository: str) -> asyncio.Lock:
         return self._locks.setdefault(repository, asyncio.Lock())
@@ -407,6 +426,11 @@ async def _has_branch(record: WorktreeRecord) -> bool:
 
 async def _work_left(record: WorktreeRecord) -> str | None:
     """What would be lost with a worktree whose folder is gone, in words: that of its branch, and of what git had checked out."""
+    if not await asyncio.to_thread(os.path.isdir, record.repository):
+        raise Conflict(
+            f"the repository {record.repository} and the folder {record.path} of the worktree are gone; put the repository back, "
+            "or remove the worktree with `force`"
+        )
     try:
         git, head = await _shared_git(record), await _head_left(record)
         branch = (await git("rev-parse", "--verify", "--quiet", f"refs/heads/{record.branch}", ok=(0, 1))).text

@@ -148,7 +148,7 @@ def router(gateway: Gateway, base: str, tag: str) -> APIRouter:
         message = message_of(request.message)
 
         async def commit() -> str:
-            async with _resting(gateway, caller, session_id) as (record, _), gateway.worktrees.lock(record):
+            async with _resting(gateway, caller, session_id) as (record, _), gateway.worktrees.changing(record):
                 return await (await gateway.worktrees.open(record)).commit(message)
 
         return CommitResponse(commit=await completed(commit()))
@@ -158,7 +158,7 @@ def router(gateway: Gateway, base: str, tag: str) -> APIRouter:
         """Merge the branch of a worktree into its base branch, in the folder too where that is checked out."""
 
         async def merge() -> MergeResponse:
-            async with _resting(gateway, caller, session_id) as (record, _), gateway.worktrees.lock(record):
+            async with _resting(gateway, caller, session_id) as (record, _), gateway.worktrees.changing(record):
                 done = await (await gateway.worktrees.open(record)).merge()
             return MergeResponse(outcome=done.outcome, branch=done.branch, commit=done.commit)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import subprocess
 from collections.abc import AsyncIterator
@@ -70,6 +71,8 @@ async def test_changes_that_git_does_not_look_at(client: httpx.AsyncClient, mark
     assert state["loses"] == "changes in files that git does not look at (a.txt)"
     assert state["uncommitted"] == []
     assert "does not look at (a.txt)" in await refusal(client, session)
+    answer = await client.post(f"{BASE}/worktrees/{session}/commit", json={"message": "c"})
+    assert answer.status_code == 409 and "told not to look at (a.txt)" in answer.text
     # Other work is committed and merged without it.
     await turn(client, session, "new")
     assert (await client.post(f"{BASE}/worktrees/{session}/commit", json={"message": "c"})).status_code == 201
@@ -178,3 +181,37 @@ async def test_commit_whose_index_was_not_written(client: httpx.AsyncClient, mon
     assert (await state_of(client, session))["uncommitted"] == []
     assert "no changes" in (await client.post(f"{path}/commit", json={"message": "c"})).json()["error"]
     assert (await client.post(f"{path}/merge")).status_code == 200
+
+
+async def test_files_in_the_folder_of_a_submodule(client: httpx.AsyncClient, repository: Path, tmp_path: Path) -> None:
+    """Git does not list them."""
+    library = make_repository(tmp_path / "library")
+    git(repository, "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(library), "lib")
+    git(repository, "commit", "-q", "-m", "submodule")
+    session = await new_session(client)
+    folder = await folder_of(client, session)
+    assert "loses" not in await state_of(client, session)
+    (folder / "lib" / "work.txt").write_text("work\n")
+    assert (await state_of(client, session))["uncommitted"] == ["lib/"]
+    assert "changes that are not committed (lib/)" in await refusal(client, session)
+    answer = await client.post(f"{BASE}/worktrees/{session}/merge")
+    assert answer.status_code == 409 and "not committed (lib/)" in answer.text
+
+
+async def test_worktree_whose_repository_is_gone_too(client: httpx.AsyncClient, repository: Path) -> None:
+    session = await new_session(client)
+    shutil.rmtree(await folder_of(client, session))
+    await asyncio.to_thread(repository.rename, repository.with_name("moved"))
+    assert "put the repository back, or remove the worktree with `force`" in await refusal(client, session)
+    assert (await client.delete(f"{BASE}/worktrees/{session}?force=true")).status_code == 204
+    assert await listed(client) == []
+
+
+async def test_index_that_is_no_file(client: httpx.AsyncClient) -> None:
+    session = await new_session(client)
+    folder = await folder_of(client, session)
+    index = Path(git(folder, "rev-parse", "--absolute-git-dir"), "index")
+    await asyncio.to_thread(index.unlink)
+    await asyncio.to_thread(index.symlink_to, "/dev/zero")
+    answer = await client.get(f"{BASE}/worktrees/{session}/diff?path=a.txt")
+    assert answer.status_code == 409 and f"{index}, is no file any more" in answer.text
