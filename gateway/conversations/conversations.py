@@ -56,11 +56,12 @@ TOOLS_OFF = "this call was refused: the client takes no calls of its tools for t
 class EarlierAnswer:
     """An answer that a request's messages follow, however the conversation went on since.
 
-    `session_id` is its session, and `last` the number of its last event. `system_before` is the system message with which the
-    conversation up to there begins, if it does, and `system_now` the one that replaces it.
+    `session_id` is its session, `agent` the name of that one's agent, and `last` the number of its last event. `system_before` is
+    the system message with which the conversation up to there begins, if it does, and `system_now` the one that replaces it.
     """
 
     session_id: str
+    agent: str
     last: int
     system_before: str | None = None
     system_now: str | None = None
@@ -254,7 +255,8 @@ class Conversations:
             except BaseException:
                 self._open.add(conversation)
                 raise
-        return await self._begin(asked)
+        # The node of the named session has it: another one would look for that first, and find that it belongs here.
+        return await self._begin(asked, here=request.session_id is not None)
 
     def keep(self, conversation: OpenConversation) -> None:
         """Let a next request continue this conversation."""
@@ -336,8 +338,7 @@ class Conversations:
         """A session by its id, if the request continues it: if its history ends with the messages of the conversation."""
         session = await self._sessions.get(asked.caller, session_id)
         if session.agent.name != asked.agent.name:
-            other = session.agent.name
-            raise BadRequest(f"session {session_id!r} is of agent {other!r}; leave it out, or set the model to that agent")
+            raise other_agent(session_id, session.agent.name)
         known = self._open.get(session_id)
         if known is not None and known.session() is session and session.turn_began == known.turn_began:
             conversation = known
@@ -392,20 +393,23 @@ class Conversations:
         self, caller: Caller, request: ConversationRequest, after: EarlierAnswer, disconnected: Callable[[], Awaitable[None]]
     ) -> ConversationTurn:
         """Continue the session if the answer is its last one; else a new one with the history up to the answer."""
-        session = await self._sessions.get(caller, after.session_id)
+        same_agent = after.agent == request.agent
+        # A node that has the agent of the request may have neither the session nor its agent.
+        session = await (self._sessions.get if same_agent else self._sessions.get_history)(caller, after.session_id)
         spoken = any(isinstance(message, AssistantMessage) for message in request.messages)
-        if session.agent.name == request.agent and after.system_before == after.system_now and not spoken:
+        if same_agent and after.system_before == after.system_now and not spoken:
             try:
                 return await self._continue_after(self._checked(caller, request, disconnected), session, after)
             except Conflict as error:
                 log.info("session %s is not continued after event %d: %s", session.id, after.last, error)
         history = [message async for message in session.history.until(after.last)]
         app_tools = session.config.app_tools or ()
-        if session.agent.name != request.agent:
+        if not same_agent:
             history = _without_own_calls(history, app_tools)
         whole = replace(request, messages=_with_new(history, request.messages, after, app_tools), after=None)
         asked = self._checked(caller, whole, disconnected)
-        return await self._begin(replace(asked, digests=message_digests(_without_own_calls(asked.before, app_tools))))
+        asked = replace(asked, digests=message_digests(_without_own_calls(asked.before, app_tools)))
+        return await self._begin(asked, here=same_agent)
 
     async def _continue_after(self, asked: _Asked, session: Session, after: EarlierAnswer) -> ConversationTurn:
         """Continue a session. Raises Conflict if the answer is not its last one."""
@@ -458,12 +462,15 @@ class Conversations:
 
     # -- a new session ----------------------------------------------------------------------------------------------------
 
-    async def _begin(self, asked: _Asked) -> ConversationTurn:
+    async def _begin(self, asked: _Asked, *, here: bool) -> ConversationTurn:
+        """A new session. With `here` it is made at this node of a cluster, which has the session that it goes on from."""
         prompt = asked.prompt
         results = [message for message in asked.new if isinstance(message, ToolMessage)]
         history = [*asked.before, *results] if prompt is not None else asked.before
         check_seed(asked.agent, history)
-        session = await self._sessions.create(asked.caller, asked.agent, asked.settings, history, wait_for_calls=prompt is None)
+        session = await self._sessions.create(
+            asked.caller, asked.agent, asked.settings, history, wait_for_calls=prompt is None, here=here
+        )
         submission = Submission(
             message=prompt,
             replies=() if prompt is not None else asked.replies,
@@ -482,6 +489,11 @@ class Conversations:
         task = asyncio.ensure_future(work)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
+
+
+def other_agent(session_id: str, agent: str) -> BadRequest:
+    """The error for a request that names a session of another agent than its own."""
+    return BadRequest(f"session {session_id!r} is of agent {agent!r}; leave it out, or set the model to that agent")
 
 
 def own_tools(agent: ConfiguredAgent, allowed: OwnTools) -> tuple[ToolGrant, ...]:

@@ -113,18 +113,20 @@ class Sessions:
         wait_for_calls: bool = True,
         copied: tuple[str, int] | None = None,
         origin: SessionWorktree | None = None,
+        here: bool = False,
     ) -> Session:
         """Make a session with its first messages; nothing runs yet. Where its agent has worktrees, it has one from here on.
 
         A history that ends in calls without results waits for their answers, unless `wait_for_calls` is false: a user message
         follows it at once. `copied` is the id of another session, and how many of its messages come before these; `origin` is the
-        worktree of that session, which the new one's has the state of.
+        worktree of that session, which the new one's has the state of. `here`: no other node of a cluster creates it, however
+        loaded this one is.
 
         Raises ShuttingDown, TooMany, and AgentProblem if the settings' secrets are lost; BadRequest, Conflict and AgentProblem if
         the folder cannot have a worktree; SessionElsewhere if another node of the cluster is to create it.
         """
         self._admission.refuse_if_closing()
-        if self._node is not None and copied is None:
+        if self._node is not None and copied is None and not here:
             # A fork stays at the node of its origin.
             await self._node.directory.place(agent.name, config.options.get(CWD.name))
         config.require_secrets()
@@ -291,6 +293,26 @@ class Sessions:
         bind_session_id(found.id, found.redactor)
         return found
 
+    async def get_history(self, caller: Caller, session_id: str) -> Session:
+        """The session of that id, only for its log and its history. A node of a cluster needs neither its lease nor its agent.
+
+        Raises NotFound. On a single daemon it is as with `get`.
+        """
+        if self._node is None:
+            return await self.get(caller, session_id)
+        found = self._held_here(session_id) or await self._load(caller, session_id, without_agent=True)
+        if not caller.sees(found.owner):
+            raise _none(session_id)
+        bind_session_id(found.id, found.redactor)
+        return found
+
+    async def agent_of(self, caller: Caller, session_id: str) -> str:
+        """The name of a session's agent, which need not be configured here. Raises NotFound."""
+        record = await self._store.sessions.get(session_id)
+        if record is None or not caller.sees(record.owner):
+            raise _none(session_id)
+        return record.agent
+
     def remembered_elsewhere(self, session_id: str) -> SessionElsewhere | None:
         """The error that passes a request for changing a session on to its node, if that is remembered.
 
@@ -371,18 +393,20 @@ class Sessions:
         if known is not None and known.lease is lease:
             return known
         try:
-            return await self._load(caller, session_id, lease, deleting=deleting)
+            return await self._load(caller, session_id, lease, without_agent=deleting)
         except BaseException:
             await lease.release()
             raise
 
-    async def _load(self, caller: Caller, session_id: str, lease: HeldLease | None = None, *, deleting: bool = False) -> Session:
+    async def _load(
+        self, caller: Caller, session_id: str, lease: HeldLease | None = None, *, without_agent: bool = False
+    ) -> Session:
         record = await self._store.sessions.get(session_id)
         if record is None or not caller.sees(record.owner):
             raise _none(session_id)
         agent = self._agents.find(record.agent)
         if agent is None:
-            agent = self._agent_elsewhere(record, reading=lease is None, deleting=deleting)
+            agent = self._agent_elsewhere(record, reading=lease is None, without=without_agent)
         config = self._settings(record, agent)
         redactor = self._redactor_of(config)
         bind_session_id(record.id, redactor)
@@ -403,13 +427,14 @@ class Sessions:
             self._node.followed.add(session.log)
         return session
 
-    def _agent_elsewhere(self, record: SessionRecord, *, reading: bool, deleting: bool) -> AbsentAgent:
+    def _agent_elsewhere(self, record: SessionRecord, *, reading: bool, without: bool) -> AbsentAgent:
         """What stands for the agent of a session, which is not configured here. Raises SessionElsewhere, NoNode, AgentProblem.
 
-        A node that has the agent shows more of the session than this one. Without such a node the session is read here.
+        A node that has the agent shows more of the session than this one. Without such a node the session is read here, and so
+        it is where the agent does not matter (`without`).
         """
-        if self._node is not None and (reading or deleting):
-            if reading and (elsewhere := self._node.directory.reader_elsewhere(record.agent)) is not None:
+        if self._node is not None and (reading or without):
+            if not without and (elsewhere := self._node.directory.reader_elsewhere(record.agent)) is not None:
                 raise elsewhere
             return AbsentAgent(record.agent)
         if self._node is not None and (offered := self._node.directory.offered_elsewhere(record.agent)) is not None:

@@ -19,7 +19,7 @@ from gateway.protocols.direct_routes import DirectRequest, DirectRoute
 from gateway.protocols.model_apis.anthropic_messages_request import Conversation, CountTokensRequest, MessagesRequest
 from gateway.protocols.model_apis.anthropic_messages_response import PING, MessageView, error_frame
 from gateway.protocols.model_apis.conversation_headers import CONVERSATION_HEADERS, ChatHeader, SessionHeader
-from gateway.protocols.model_apis.models import effort_options, find_model
+from gateway.protocols.model_apis.models import effort_options, find_model, find_model_of_session
 from gateway.protocols.model_apis.running_answer import RunningAnswer, failure_response, with_session
 from gateway.protocols.model_apis.vendor_requests import error_body
 from gateway.protocols.route_metadata import EventStreamMetadata, openapi_extra
@@ -144,7 +144,7 @@ async def _create(
 ) -> Response:
     if request.thread is not None:
         return _not_threaded()
-    conversation, model = Conversation(request), find_model(gateway, request.model)
+    conversation, model = Conversation(request), await find_model_of_session(gateway, caller, request.model, session_id)
     effort = effort_options(gateway, model, conversation.effort)
     if conversation.effort is not None and not effort:
         conversation.ignore("output_config.effort")

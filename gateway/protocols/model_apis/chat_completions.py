@@ -20,7 +20,7 @@ from gateway.protocols.direct_routes import DirectRequest, DirectRoute
 from gateway.protocols.model_apis.chat_completions_request import ChatCompletionRequest, is_background_task, read_conversation
 from gateway.protocols.model_apis.chat_completions_response import ChunkWriter, completion
 from gateway.protocols.model_apis.conversation_headers import CONVERSATION_HEADERS, ChatHeader, SessionHeader
-from gateway.protocols.model_apis.models import effort_options, find_model
+from gateway.protocols.model_apis.models import effort_options, find_model_of_session
 from gateway.protocols.model_apis.running_answer import RunningAnswer, failure_response, with_session
 from gateway.protocols.route_metadata import EventStreamMetadata, openapi_extra
 from gateway.protocols.sse import event_stream
@@ -106,7 +106,7 @@ async def _respond(
     session_id: str | None,
     chat_id: str | None,
 ) -> Response:
-    conversation, model = read_conversation(request), find_model(gateway, request.model)
+    conversation, model = read_conversation(request), await find_model_of_session(gateway, caller, request.model, session_id)
     effort = effort_options(gateway, model, request.reasoning_effort)
     ignored = [*conversation.ignored, *(["reasoning_effort"] if request.reasoning_effort and not effort else [])]
     if request.stream:

@@ -11,11 +11,13 @@ from fastapi.responses import JSONResponse
 
 from drivers.contract.driver_info import EFFORT_OPTION
 from gateway.agents.agent_descriptions import AgentDescription
+from gateway.conversations.conversations import other_agent
 from gateway.errors import NotFound
 from gateway.gateway import Gateway
 from gateway.protocols.authenticated_routes import authenticated_route
 from gateway.protocols.model_apis.vendor_requests import error_body, vendor_of
 from gateway.protocols.route_metadata import openapi_extra
+from gateway.security.authentication import Caller, request_is_forwarded
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,27 @@ def find_model(gateway: Gateway, model_id: str) -> Model:
         known = ", ".join(agent.name for agent in gateway.agents if agent.usable)
         raise UnknownModel(f"model: there is no agent {name!r} here; use one of {known}, or AGENT/MODEL (GET /v1/models has all)")
     return Model(model_id, name, {"model": model} if model else {}, agent.title)
+
+
+async def find_model_of_session(gateway: Gateway, caller: Caller, model_id: str, session_id: str | None) -> Model:
+    """Return a model as `find_model`, for a request that may name a session. Raises BadRequest if that is of another agent.
+
+    Where only other nodes of the cluster have the agent, the request goes to the one that has the session: each of the others
+    could only refuse it.
+    """
+    name, forwarded = agent_name(model_id), request_is_forwarded.get()
+    if session_id is not None and gateway.is_node and gateway.agents.find(name) is None:
+        agent = await gateway.sessions.agent_of(caller, session_id)
+        if agent == name:
+            await gateway.sessions.get(caller, session_id)
+        elif forwarded or gateway.agent_elsewhere(name) is not None:
+            raise other_agent(session_id, agent)
+    return find_model(gateway, model_id)
+
+
+def agent_name(model_id: str) -> str:
+    """Return the name of the agent in `AGENT` or `AGENT/MODEL`."""
+    return model_id.partition("/")[0]
 
 
 def effort_options(gateway: Gateway, model: Model, effort: str | None) -> dict[str, str]:

@@ -40,7 +40,7 @@ from gateway.protocols.client_connection import ClientConnection
 from gateway.protocols.direct_routes import DirectRequest, DirectRoute
 from gateway.protocols.model_apis.chat_completions_request import is_background_task
 from gateway.protocols.model_apis.conversation_headers import CONVERSATION_HEADERS, ChatHeader, SessionHeader
-from gateway.protocols.model_apis.models import effort_options, find_model
+from gateway.protocols.model_apis.models import agent_name, effort_options, find_model_of_session
 from gateway.protocols.model_apis.responses_output import (
     CONVERSATION,
     DONE,
@@ -58,7 +58,7 @@ from gateway.protocols.model_apis.stored_responses import NoResponse, StoredResp
 from gateway.protocols.model_apis.vendor_requests import error_body
 from gateway.protocols.route_metadata import EventStreamMetadata, openapi_extra
 from gateway.protocols.sse import event_stream
-from gateway.security.authentication import Caller
+from gateway.security.authentication import Caller, request_is_forwarded
 from gateway.security.quotas import RequestQuotas
 from gateway.sessions.session import never
 from gateway.store import ConversationRecord, ResponseRecord
@@ -208,7 +208,7 @@ class _Responses:
             starting_after: Annotated[int | None, Query(description="Leave out the events up to this number.")] = None,
         ) -> Response:
             """A response, also while it is in progress; or its stream of events, from the first one on or after one."""
-            found = await self._stored.get(caller, response_id)
+            found = await self._stored.shown(caller, response_id)
             if not stream:
                 return with_session(_response((await self._stored.current(found))[0]), found.session, ())
             quotas.take_stream()
@@ -252,7 +252,7 @@ class _Responses:
             after: str | None = None,
         ) -> JSONResponse:
             """The items that were new with a response's request."""
-            items = await _input_items(await self._stored.get(caller, response_id))
+            items = await _input_items(await self._stored.shown(caller, response_id))
             return JSONResponse(_page(items if order == "asc" else items[::-1], limit, after))
 
         self._add_conversations(routes)
@@ -339,7 +339,7 @@ class _Responses:
         model_id = request.model or (previous.fields["model"] if previous is not None else None)
         if model_id is None:
             raise BadRequest("model: missing; GET /v1/models lists the models")
-        model = find_model(self._gateway, model_id)
+        model = await find_model_of_session(self._gateway, caller, model_id, session_id if previous is None else None)
         effort = effort_options(self._gateway, model, read_request.effort)
         if read_request.effort is not None and not effort:
             read_request.ignore("reasoning.effort")
@@ -370,8 +370,10 @@ class _Responses:
     async def _previous(self, caller: Caller, request: ResponsesRequest) -> StoredResponse | None:
         if request.conversation_id:
             await self._find_conversation(caller, request.conversation_id)
-            return await self._stored.newest(caller, request.conversation_id)
-        return await self._stored.get(caller, request.previous_response_id) if request.previous_response_id else None
+            return await self._stored.newest(caller, request.conversation_id, model=request.model)
+        if not request.previous_response_id:
+            return None
+        return await self._stored.get(caller, request.previous_response_id, model=request.model)
 
     async def _after(
         self, previous: StoredResponse, request: ResponsesRequest, messages: tuple[Message, ...]
@@ -380,7 +382,9 @@ class _Responses:
         last = await self._stored.last_event(previous)
         if last is None:
             raise Conflict(f"previous_response_id: {previous.record.id!r} is in progress; wait for its end, or cancel it")
-        after = EarlierAnswer(previous.session.id, last, previous.instructions, request.instructions or None)
+        after = EarlierAnswer(
+            previous.session.id, agent_name(previous.fields["model"]), last, previous.instructions, request.instructions or None
+        )
         if not any(isinstance(message, AssistantMessage) for message in messages):
             return after, messages
         _, answer = await self._stored.current(previous)
@@ -390,13 +394,17 @@ class _Responses:
     async def _referenced(self, caller: Caller, request: ResponsesRequest) -> Mapping[str, Item]:
         """The items that a request gives by reference, by their ids."""
         found: dict[str, Item] = {}
+        # Items of several sessions may be at several nodes. Their node gets the request only where it may know the conversation.
+        follows = bool(request.previous_response_id or request.conversation_id)
+        only_history = follows or request_is_forwarded.get()
         for item_id in request.references():
             if item_id in found:
                 continue
             response_id = response_of_item(item_id)
             if response_id is not None:
                 try:
-                    items = await self._stored.items(await self._stored.get(caller, response_id))
+                    response = await self._stored.get(caller, response_id, model=request.model, only_history=only_history)
+                    items = await self._stored.items(response)
                     found |= {item["id"]: item for item in items}
                 except NoResponse:
                     pass

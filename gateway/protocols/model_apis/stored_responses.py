@@ -10,16 +10,17 @@ import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 from weakref import WeakValueDictionary
 
 from drivers.contract.events import Awaiting, SessionEnd
-from gateway.errors import NotFound, StoreUnavailable
+from gateway.errors import AgentProblem, NoNode, NotFound, StoreUnavailable
 from gateway.events.event_log import Entry
 from gateway.gateway import Gateway
 from gateway.protocols.model_apis.answer import Answer
+from gateway.protocols.model_apis.models import agent_name
 from gateway.protocols.model_apis.responses_output import Json, ResponseView
 from gateway.runs.cancellation import completed
 from gateway.security.authentication import Caller
@@ -32,6 +33,8 @@ MAX_RECENT = 256
 """How many responses are kept in memory, those that were used last."""
 
 
+STORED_WITHIN = 2.0
+"""Seconds in which a node waits for the end of a response of another node, which may have it before the store."""
 STORE_ENDS_AFTER = 0.5
 """Seconds in which the ends of responses are collected for one transaction: a transaction takes longer than all else here."""
 
@@ -166,17 +169,32 @@ class StoredResponses:
         if len(self._recent) > MAX_RECENT:
             self._recent.popitem(last=False)
 
-    async def get(self, caller: Caller, response_id: str) -> StoredResponse:
-        """Return a response."""
+    async def get(
+        self, caller: Caller, response_id: str, *, model: str | None = None, only_history: bool = False
+    ) -> StoredResponse:
+        """Return a response. Its session cannot be continued with `only_history`, or with a `model` of another agent.
+
+        A node of a cluster reads such a session from the store, whichever node has it.
+        """
         record = self._recent.get(response_id)
         if record is None:
             record = await self._gateway.store.responses.get(response_id)
         if record is None:
             raise _none(response_id)
-        return await self._with_session(caller, record)
+        return await self._with_session(caller, record, only_history or _of_other_agent(record, model))
 
-    async def newest(self, caller: Caller, conversation_id: str) -> StoredResponse | None:
-        """Return the newest response of a conversation, None if it has none, or all were deleted with their sessions."""
+    async def shown(self, caller: Caller, response_id: str) -> StoredResponse:
+        """Return a response that is to be shown, also where no node can go on with its session."""
+        try:
+            return await self.get(caller, response_id)
+        except (NoNode, AgentProblem):
+            return await self.get(caller, response_id, only_history=True)
+
+    async def newest(self, caller: Caller, conversation_id: str, *, model: str | None = None) -> StoredResponse | None:
+        """Return the newest response of a conversation, None if it has none, or all were deleted with their sessions.
+
+        `model` is as for `get`.
+        """
         stored = await self._gateway.store.responses.newest(conversation_id)
         # Those that are not stored yet, too.
         records = [record for record in self._recent.values() if record.conversation_id == conversation_id]
@@ -184,7 +202,7 @@ class StoredResponses:
             records.append(stored)
         for record in sorted(records, key=lambda record: record.created_at, reverse=True):
             try:
-                return await self._with_session(caller, record)
+                return await self._with_session(caller, record, _of_other_agent(record, model))
             except NoResponse:
                 if await self._gateway.store.responses.get(record.id) is not None:
                     raise
@@ -201,9 +219,10 @@ class StoredResponses:
         async with self._locks.setdefault(conversation_id, asyncio.Lock()):
             yield
 
-    async def _with_session(self, caller: Caller, record: ResponseRecord) -> StoredResponse:
+    async def _with_session(self, caller: Caller, record: ResponseRecord, only_history: bool) -> StoredResponse:
+        sessions = self._gateway.sessions
         try:
-            session = await self._gateway.sessions.get(caller, record.session_id)
+            session = await (sessions.get_history if only_history else sessions.get)(caller, record.session_id)
         except NotFound:
             raise _none(record.id) from None
         return StoredResponse(record, session)
@@ -218,11 +237,14 @@ class StoredResponses:
         """Return the number of its last event, None while it is not over."""
         if response.record.last_seq is not None:
             return response.record.last_seq
-        async for entries in read(response, follow=False):
-            if response.ends(entries[-1]):
-                if not self._gateway.is_node:
-                    self._keep(replace(response.record, last_seq=entries[-1].seq))
-                return entries[-1].seq
+        elsewhere = response.session.read_only
+        with suppress(TimeoutError):
+            async with asyncio.timeout(STORED_WITHIN if elsewhere else None):
+                async for entries in read(response, follow=elsewhere):
+                    if response.ends(entries[-1]):
+                        if not self._gateway.is_node:
+                            self._keep(replace(response.record, last_seq=entries[-1].seq))
+                        return entries[-1].seq
         return None
 
     async def current(self, response: StoredResponse) -> tuple[Json, Answer]:
@@ -238,6 +260,8 @@ class StoredResponses:
         """Return its output items. Some clients name those of all earlier responses in each request."""
         found = self._items.get(response.record.id)
         if found is None:
+            if response.session.read_only:
+                await self.last_event(response)
             current, answer = await self.current(response)
             found = current["output"]
             if answer.end is not None:
@@ -285,6 +309,10 @@ async def read(response: StoredResponse, *, follow: bool) -> AsyncIterator[Seque
             yield given
         if end is not None:
             return
+
+
+def _of_other_agent(record: ResponseRecord, model: str | None) -> bool:
+    return model is not None and agent_name(model) != agent_name(record.body["fields"]["model"])
 
 
 def _none(response_id: str) -> NoResponse:

@@ -38,7 +38,7 @@ class Chain:
             last = entries[-1].seq
         turn.answered(answer.message)
         self.session = turn.session
-        return answer.text, EarlierAnswer(turn.session.id, last)
+        return answer.text, EarlierAnswer(turn.session.id, turn.session.agent.name, last)
 
 
 async def test_the_last_answer_of_a_session_is_followed_in_it(portico: RunningGateway, write_scenario: WriteScenario) -> None:

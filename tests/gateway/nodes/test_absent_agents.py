@@ -159,3 +159,19 @@ async def test_a_session_that_waits_for_its_client_is_shown_and_deleted(
     # Its folder is on another machine.
     assert shown["cwd"] is None
     assert (await one.delete(f"{V3}/{session}")).is_success
+
+
+@pytest.mark.parametrize("how", ["drained", "dead", "gone"])
+async def test_a_response_of_such_a_session_is_shown_and_followed_by_another_agent(
+    nodes: AgentsByNode, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = nodes.nodes["one"].client
+    made = await one.post("/v1/responses", json={"model": "other", "input": "hello"})
+    path = f"/v1/responses/{made.json()['id']}"
+    await take_away(nodes, how, monkeypatch)
+    assert (await read(one, path))["output"] == made.json()["output"]
+    assert [item["content"][0]["text"] for item in (await read(one, f"{path}/input_items"))["data"]] == ["hello"]
+    body = {"model": "echo", "input": "on", "previous_response_id": made.json()["id"]}
+    assert (await one.post("/v1/responses", json=body)).status_code == 200
+    refused = await one.post("/v1/responses", json={**body, "model": "other"})
+    assert refused.status_code == 503, refused.text

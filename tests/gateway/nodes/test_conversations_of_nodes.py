@@ -1,0 +1,160 @@
+"""Conversations over the model APIs that go on in a new session, at each node of a cluster."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from drivers.contract.messages import text_of
+from gateway.protocols.model_apis import stored_responses
+from gateway.security.authentication import ADMINISTRATOR
+from tests.gateway.nodes.agents_by_node import AgentsByNode, run_agents_by_node
+from tests.gateway.requests import wait_until
+
+NODES = ("one", "two", "three")
+ECHO = {"driver": "echo"}
+
+
+@pytest.fixture
+async def nodes(tmp_path: Path) -> AsyncIterator[AgentsByNode]:
+    """Only `one` has the agents `first` and `slow`, only `two` has `second`, and only `one` lacks `both`."""
+    slow = {"driver": "script", "cwd": str(tmp_path), "options": {"scenario": "slow.json"}}
+    (tmp_path / "slow.json").write_text('{"turns": [{"steps": [{"wait_for_file": "go"}, {"text": "over"}]}]}')
+    agents: dict[str, dict[str, Any]] = {
+        "one": {"first": ECHO, "slow": slow},
+        "two": {"second": ECHO, "both": ECHO},
+        "three": {"both": ECHO},
+    }
+    async with run_agents_by_node(tmp_path, agents) as running:
+        yield running
+
+
+@pytest.fixture(params=NODES)
+def least_loaded(request: pytest.FixtureRequest) -> str:
+    found: str = request.param
+    return found
+
+
+async def respond(client: httpx.AsyncClient, text: Any, model: str = "echo", **fields: Any) -> httpx.Response:
+    response = await client.post("/v1/responses", json={"model": model, "input": text, **fields})
+    assert response.status_code == 200, response.text
+    return response
+
+
+async def chat(client: httpx.AsyncClient, *texts: str, model: str = "echo", session: str | None = None) -> httpx.Response:
+    roles = ("user", "assistant")
+    messages = [{"role": roles[n % 2], "content": text} for n, text in enumerate(texts)]
+    headers = {"X-Portico-Session": session} if session else {}
+    return await client.post("/v1/chat/completions", json={"model": model, "messages": messages}, headers=headers)
+
+
+async def history(nodes: AgentsByNode, response: httpx.Response) -> list[str]:
+    """The texts of the messages of a response's session."""
+    session = await nodes.nodes["two"].gateway.sessions.get_history(ADMINISTRATOR, session_of(response))
+    return [text_of(message.content) async for message in session.history.messages()]
+
+
+def session_of(response: httpx.Response) -> str:
+    found: str = response.headers["X-Portico-Session"]
+    return found
+
+
+@pytest.mark.parametrize("at", NODES)
+async def test_a_response_is_continued_anew_at_each_node(nodes: AgentsByNode, least_loaded: str, at: str) -> None:
+    nodes.least_loaded = "two"
+    first = await respond(nodes.nodes["one"].client, "hello")
+    assert await nodes.place_of(session_of(first)) == "two"
+    nodes.least_loaded, previous, client = least_loaded, first.json()["id"], nodes.nodes[at].client
+    continued = await respond(client, "on", previous_response_id=previous)
+    assert session_of(continued) == session_of(first)
+    branch = await respond(client, "other", previous_response_id=previous)
+    instructed = await respond(client, "brief", previous_response_id=previous, instructions="Be brief.")
+    assert len({session_of(one) for one in (first, branch, instructed)}) == 3
+    assert await history(nodes, branch) == ["hello", "hello", "other", "other"]
+    assert (await history(nodes, instructed))[-4:] == ["hello", "hello", "brief", "brief"]
+
+
+@pytest.mark.parametrize("at", NODES)
+@pytest.mark.parametrize(("before", "then"), [("first", "second"), ("second", "first"), ("echo", "second"), ("first", "echo")])
+async def test_a_response_is_continued_with_an_agent_of_another_node(
+    nodes: AgentsByNode, least_loaded: str, at: str, before: str, then: str
+) -> None:
+    nodes.least_loaded = "one"
+    first = await respond(nodes.nodes["three"].client, "hello", before)
+    nodes.least_loaded = least_loaded
+    second = await respond(nodes.nodes[at].client, "on", then, previous_response_id=first.json()["id"])
+    assert second.json()["output"][0]["content"][0]["text"] == "on"
+    assert await history(nodes, second) == ["hello", "hello", "on", "on"]
+    assert await nodes.place_of(session_of(second)) == {"first": "one", "second": "two"}.get(then, least_loaded)
+
+
+@pytest.mark.parametrize("at", NODES)
+async def test_an_edited_conversation_of_a_named_session_is_a_new_one(nodes: AgentsByNode, least_loaded: str, at: str) -> None:
+    nodes.least_loaded = "two"
+    first = await chat(nodes.nodes["one"].client, "hello")
+    nodes.least_loaded, client = least_loaded, nodes.nodes[at].client
+    same = await chat(client, "hello", "hello", "on", session=session_of(first))
+    assert same.status_code == 200 and session_of(same) == session_of(first)
+    edited = await chat(client, "hello", "edited", "more", session=session_of(first))
+    assert edited.status_code == 200, edited.text
+    assert session_of(edited) != session_of(first)
+    assert await history(nodes, edited) == ["hello", "edited", "more", "more"]
+
+
+@pytest.mark.parametrize("at", NODES)
+async def test_a_named_session_is_found_where_several_nodes_have_its_agent(nodes: AgentsByNode, at: str) -> None:
+    nodes.least_loaded = "three"
+    first = await chat(nodes.nodes["one"].client, "hello", model="both")
+    assert await nodes.place_of(session_of(first)) == "three"
+    nodes.least_loaded, client = "two", nodes.nodes[at].client
+    same = await chat(client, "hello", "hello", "on", model="both", session=session_of(first))
+    assert same.status_code == 200, same.text
+    assert session_of(same) == session_of(first)
+
+
+@pytest.mark.parametrize("at", NODES)
+async def test_a_named_session_of_another_agent_is_refused_at_each_node(nodes: AgentsByNode, at: str) -> None:
+    nodes.least_loaded = "one"
+    first = session_of(await chat(nodes.nodes["one"].client, "hello"))
+    wrong = await chat(nodes.nodes[at].client, "hello", "hello", "on", model="second", session=first)
+    assert wrong.status_code == 400, wrong.text
+    assert f"session {first!r} is of agent 'echo'" in wrong.text
+    unknown = await chat(nodes.nodes[at].client, "hello", "hello", "on", model="nobody", session=first)
+    assert unknown.status_code == 404, unknown.text
+
+
+@pytest.mark.parametrize("at", NODES)
+async def test_items_of_sessions_at_several_nodes_are_given_by_reference(nodes: AgentsByNode, least_loaded: str, at: str) -> None:
+    items: list[Any] = []
+    for name, text in (("two", "hello"), ("three", "more")):
+        nodes.least_loaded = name
+        made = await respond(nodes.nodes["one"].client, text)
+        assert await nodes.place_of(session_of(made)) == name
+        items += [{"role": "user", "content": text}, {"type": "item_reference", "id": made.json()["output"][0]["id"]}]
+    nodes.least_loaded = least_loaded
+    response = await respond(nodes.nodes[at].client, [*items, {"role": "user", "content": "on"}])
+    assert await history(nodes, response) == ["hello", "hello", "more", "more", "on", "on"]
+
+
+async def test_an_answer_that_the_store_has_not_yet_is_waited_for(nodes: AgentsByNode, tmp_path: Path) -> None:
+    """Its client may have it by then."""
+    first = await respond(nodes.nodes["one"].client, "hello", "slow", background=True)
+    assert first.json()["status"] != "completed"
+    body = {"previous_response_id": first.json()["id"]}
+    second = asyncio.create_task(respond(nodes.nodes["two"].client, "on", "second", **body))
+    await wait_until(lambda: second.done() or nodes.node("two").followed.has_any([session_of(first)]))
+    (tmp_path / "go").touch()
+    assert await history(nodes, await second) == ["hello", "over", "on", "on"]
+
+
+async def test_an_answer_in_progress_is_not_waited_for_long(nodes: AgentsByNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stored_responses, "STORED_WITHIN", 0.05)
+    first = await respond(nodes.nodes["one"].client, "hello", "slow", background=True)
+    body = {"model": "second", "input": "on", "previous_response_id": first.json()["id"]}
+    refused = await nodes.nodes["two"].client.post("/v1/responses", json=body)
+    assert refused.status_code == 409 and "is in progress" in refused.text
