@@ -43,7 +43,7 @@ async def _orphan(tmp_path: Path) -> AsyncIterator[int]:
     try:
         assert is_alive(pid)
         yield pid
-        await wait_until(lambda: not is_alive(pid), 10)
+        await wait_until(lambda: not is_alive(pid))
     finally:
         if is_alive(pid):
             psutil.Process(pid).kill()
