@@ -12,8 +12,9 @@ import time
 from collections.abc import Callable
 
 from sqlalchemy import Connection, select
+from sqlalchemy.exc import SQLAlchemyError
 
-from gateway.errors import ConfigError
+from gateway.errors import ConfigError, StoreUnavailable
 from gateway.store import schema
 from gateway.store.backend import NodeIdTaken
 from gateway.store.database import Database
@@ -23,9 +24,13 @@ log = logging.getLogger(__name__)
 PAUSE = 0.05
 """Seconds between two attempts to get the lock."""
 LATE = 1.0
-"""Seconds between two attempts after which heartbeats may be missing because the database, or this process, was stopped."""
-TRIES = 3
-"""How many times `silent` the start of a daemon waits for the lock at most."""
+"""Seconds between two attempts, or half of `silent`, after which heartbeats may be missing because the database was stopped, or
+this process was.
+"""
+KEPT = 1.0
+"""Seconds for which a process keeps the lock after a heartbeat that is not its last one: on a busy machine, the server releases
+the lock of a process that was killed some time after the last one is stored.
+"""
 
 
 class NodeRuns(ConfigError):
@@ -38,9 +43,9 @@ async def write_first(database: Database, transaction: Callable[[Connection], No
     The connection of a daemon that has the id, but sends no heartbeat for `silent` seconds, is ended: its machine is gone, or it
     was stopped. If it goes on later, all of its writes raise NodeIdTaken.
     """
-    began = since = looked = time.monotonic()
+    since = looked = time.monotonic()
     holder: int | None = None
-    heartbeat, lives = 0.0, False
+    heartbeat, beat_at = 0.0, float("inf")
     while True:
         try:
             return await database.write(transaction)
@@ -48,19 +53,23 @@ async def write_first(database: Database, transaction: Callable[[Connection], No
             taken = error
         address, latest = await database.read(lambda connection: _node(connection, node))
         now = time.monotonic()
-        # A process that is killed may have sent its last heartbeat, which is stored while the server releases its lock.
-        if lives or now - began > TRIES * silent:
+        if taken.holder != holder or now - looked > max(LATE, silent / 2):
+            since, beat_at = now, float("inf")
+        if now - beat_at >= KEPT:
             raise NodeRuns(f"a daemon with the id of this node runs already: {node}{address and f', at {address}'}")
         if holder is None:
             log.info("a connection to the database has the id of this node: waiting until it ends, or for a heartbeat")
-        else:
-            lives = latest not in (0.0, heartbeat)
-        if taken.holder != holder or now - looked > LATE:
-            since = now
+        elif latest not in (0.0, heartbeat):
+            beat_at = min(beat_at, now)
         holder, heartbeat, looked = taken.holder, latest, now
         if now - since >= silent:
             log.warning("the earlier process of this node has sent no heartbeat for %g s: its connection is ended", now - since)
-            await database.read(taken.end_holder)
+            try:
+                await database.read(taken.end_holder)
+            except (SQLAlchemyError, StoreUnavailable) as error:
+                # Of another role, for example. The server ends it when it notices that the machine is gone.
+                log.warning("that connection cannot be ended, and is waited for: %s", error)
+                since = now
         await asyncio.sleep(PAUSE)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from gateway.store import Store
+from tests.cluster import placement
 from tests.daemon import Daemon, RunningGateway, gateway_config, run_gateway
 from tests.gateway.aap_client import BASE_URLS, AapClient, BaseUrl
 from tests.gateway.requests import expect_error, session_body, user_message, wait_until
@@ -89,7 +90,9 @@ async def test_session_of_a_removed_agent_stays_listed(base: BaseUrl, tmp_path: 
     async with run_gateway(config) as portico:
         aap = AapClient(portico.client, base)
         assert await aap.list_sessions() == {"sessions": [session]}
-        assert "'gone'" in await expect_error(aap.get(session), 503)
+        # A node shows a session whose agent is nowhere, too.
+        needs_agent = aap.post(session, {"messages": [user_message()]}) if placement() else aap.get(session)
+        assert "'gone'" in await expect_error(needs_agent, 503)
 
 
 async def test_version_3_creates_a_session_without_a_turn(
