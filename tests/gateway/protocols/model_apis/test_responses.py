@@ -16,7 +16,8 @@ from gateway.security.api_keys import NamedKeys
 from gateway.security.authentication import ADMINISTRATOR
 from tests.conftest import write_config
 from tests.daemon import Daemon, RunningGateway, gateway_config, run_gateway
-from tests.gateway.requests import get_history
+from tests.gateway.requests import get_history, wait_until
+from tests.stores import content as stored_content
 
 WriteScenario = Callable[..., str]
 Json = dict[str, Any]
@@ -563,8 +564,9 @@ async def test_responses_outlive_the_daemon(daemon: Daemon, tmp_path: Path, writ
         conversation = (await client.post("/v1/conversations", json={})).json()["id"]
         await create(client, "uno", conversation=conversation)
         begun = await create(client, model="hanging", background=True)
-        while output_text((await client.get(f"/v1/responses/{begun['id']}")).json()) != "One. ":
-            pass
+        # A client sees it some milliseconds before it is stored.
+        await wait_until(lambda: b"One. " in stored_content(tmp_path / "data"))
+        assert output_text((await client.get(f"/v1/responses/{begun['id']}")).json()) == "One. "
     await daemon.kill()
     await daemon.start()
     async with daemon.client() as client:
