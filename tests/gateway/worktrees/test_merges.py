@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import subprocess
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import httpx
 import pytest
 
-from tests.daemon import RunningGateway, run_gateway
+from tests.daemon import RunningGateway
 from tests.gateway.requests import wait_until
 from tests.gateway.worktrees.repositories import (
     BASE,
@@ -22,26 +21,9 @@ from tests.gateway.worktrees.repositories import (
     new_session,
     state_of,
     turn,
-    worktree_config,
 )
 
-
-@pytest.fixture
-def repository(tmp_path: Path) -> Path:
-    return make_repository(tmp_path / "project")
-
-
-@pytest.fixture
-async def running(tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[RunningGateway]:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
-    async with run_gateway(worktree_config(tmp_path, repository)) as running:
-        yield running
-
-
-@pytest.fixture
-def client(running: RunningGateway) -> httpx.AsyncClient:
-    return running.client
+pytestmark = pytest.mark.usefixtures("home")
 
 
 async def commit(client: httpx.AsyncClient, session: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import httpx
@@ -22,18 +21,7 @@ from tests.gateway.worktrees.repositories import (
     worktree_config,
 )
 
-
-@pytest.fixture
-def repository(tmp_path: Path) -> Path:
-    return make_repository(tmp_path / "project")
-
-
-@pytest.fixture
-async def client(tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[httpx.AsyncClient]:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
-    async with run_gateway(worktree_config(tmp_path, repository)) as running:
-        yield running.client
+pytestmark = pytest.mark.usefixtures("home")
 
 
 async def commit(client: httpx.AsyncClient, session: str) -> httpx.Response:

@@ -10,7 +10,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -18,7 +17,6 @@ import httpx
 import pytest
 
 from drivers.runtime.confined_files import make_folder, make_writable
-from tests.daemon import RunningGateway, run_gateway
 from tests.gateway.worktrees.repositories import (
     BASE,
     commit_file,
@@ -30,16 +28,10 @@ from tests.gateway.worktrees.repositories import (
     state_of,
     turn,
     with_author,
-    worktree_config,
 )
 from tests.swapped_folders import swapped
 
 NOBODY = 65534
-
-
-@pytest.fixture
-def repository(tmp_path: Path) -> Path:
-    return make_repository(tmp_path / "project")
 
 
 @pytest.fixture
@@ -55,17 +47,6 @@ def program(tmp_path: Path) -> Path:
     path.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/ran\ncat\n')
     path.chmod(0o755)
     return path
-
-
-@pytest.fixture
-async def running(tmp_path: Path, repository: Path) -> AsyncIterator[RunningGateway]:
-    async with run_gateway(worktree_config(tmp_path, repository)) as running:
-        yield running
-
-
-@pytest.fixture
-def client(running: RunningGateway) -> httpx.AsyncClient:
-    return running.client
 
 
 async def use(client: httpx.AsyncClient) -> list[int]:

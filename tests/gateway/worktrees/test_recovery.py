@@ -21,17 +21,11 @@ from tests.gateway.worktrees.repositories import (
     folder_of,
     git,
     listed,
-    make_repository,
     new_session,
     state_of,
     turn,
     worktree_config,
 )
-
-
-@pytest.fixture
-def repository(tmp_path: Path) -> Path:
-    return make_repository(tmp_path / "project")
 
 
 def left_in(repository: Path) -> tuple[int, str]:

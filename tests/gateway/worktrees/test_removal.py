@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 import shutil
 import subprocess
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import httpx
 import pytest
 
-from tests.daemon import RunningGateway, run_gateway
 from tests.gateway.worktrees.repositories import (
     BASE,
     commit_file,
@@ -22,24 +20,7 @@ from tests.gateway.worktrees.repositories import (
     new_session,
     state_of,
     turn,
-    worktree_config,
 )
-
-
-@pytest.fixture
-def repository(tmp_path: Path) -> Path:
-    return make_repository(tmp_path / "project")
-
-
-@pytest.fixture
-async def running(tmp_path: Path, repository: Path) -> AsyncIterator[RunningGateway]:
-    async with run_gateway(worktree_config(tmp_path, repository)) as running:
-        yield running
-
-
-@pytest.fixture
-def client(running: RunningGateway) -> httpx.AsyncClient:
-    return running.client
 
 
 async def refusal(client: httpx.AsyncClient, session: str, status: int = 409, force: bool = False) -> str:

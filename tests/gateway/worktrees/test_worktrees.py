@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import httpx
@@ -33,17 +32,6 @@ from tests.gateway.worktrees.repositories import (
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
     return make_repository(tmp_path / "project", _gitignore="ignored\n")
-
-
-@pytest.fixture
-async def running(tmp_path: Path, repository: Path) -> AsyncIterator[RunningGateway]:
-    async with run_gateway(worktree_config(tmp_path, repository)) as running:
-        yield running
-
-
-@pytest.fixture
-def client(running: RunningGateway) -> httpx.AsyncClient:
-    return running.client
 
 
 async def refused(client: httpx.AsyncClient, method: str, path: str, status: int, **fields: object) -> str:
