@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-import re
 import shutil
 import subprocess
 import sys
@@ -16,7 +15,7 @@ from gateway.agents.configured_agents import Agents
 from gateway.config import Settings
 from gateway.diagnosis.bounded import ANSWER_SECONDS, bounded
 from gateway.diagnosis.report import Check
-from gateway.worktrees.git import MIN_VERSION
+from gateway.worktrees.git import problem_of_version
 
 PROXIES = ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY")
 """The variables that name a proxy for `http://` addresses."""
@@ -83,11 +82,8 @@ async def check_git(settings: Settings | None, environ: Mapping[str, str]) -> li
     except (OSError, UnicodeDecodeError, subprocess.TimeoutExpired, TimeoutError) as error:
         reason = str(error) or f"it has not answered within {ANSWER_SECONDS:g} s"
         return [Check(name="Git", status="problem", text=f"{program} does not work: {reason}; {used}")]
-    found = re.search(r"(\d+)\.(\d+)", version)
-    if found is None or (int(found[1]), int(found[2])) < MIN_VERSION:
-        needed = ".".join(map(str, MIN_VERSION))
-        text = f"{program} is {version or 'another program'!r}, and {needed} or newer is needed; {used}"
-        return [Check(name="Git", status="problem", text=text, command=install_command("git"))]
+    if problem := problem_of_version(version):
+        return [Check(name="Git", status="problem", text=f"{program} {problem}; {used}", command=install_command("git"))]
     return [Check(name="Git", status="ok", text=f"{version}, {program}; {used}")]
 
 

@@ -209,12 +209,18 @@ async def _program() -> str:
     if program not in _supported:
         process = await asyncio.create_subprocess_exec(program, "version", stdout=asyncio.subprocess.PIPE)
         text = (await process.communicate())[0].decode(errors="replace").strip()
-        found = re.search(r"(\d+)\.(\d+)", text)
-        if found is None or (int(found[1]), int(found[2])) < MIN_VERSION:
-            needed = ".".join(map(str, MIN_VERSION))
-            raise AgentProblem(f"worktrees need git {needed} or newer, and {program} is {text or 'another program'!r}; update it")
+        if problem := problem_of_version(text):
+            raise AgentProblem(f"worktrees: {program} {problem}; update it")
         _supported.add(program)
     return program
+
+
+def problem_of_version(version: str) -> str | None:
+    """Return what is wrong with a git that says this about its version; None if it can be used."""
+    found = re.search(r"(\d+)\.(\d+)", version)
+    if found is not None and (int(found[1]), int(found[2])) >= MIN_VERSION:
+        return None
+    return f"is {version or 'another program'!r}, and {'.'.join(map(str, MIN_VERSION))} or newer is needed"
 
 
 async def own_programs_off(git: Git) -> Git:
