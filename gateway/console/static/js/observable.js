@@ -1,5 +1,5 @@
 /** A value that can be watched. */
-import { useEffect, useReducer } from "./preact.js";
+import { useLayoutEffect, useReducer } from "./preact.js";
 
 /**
  * @template T
@@ -43,7 +43,8 @@ export function useObservable(source) {
 export function useSelected(source, select, always = false) {
   const [, render] = useReducer((n) => n + 1, 0);
   const selected = select(source.value);
-  useEffect(() => {
+  // With the rendering, not after the next frame: until then a key that opens a dialog would show nothing, and the next key would be lost.
+  useLayoutEffect(() => {
     let last = selected;
     const update = (value) => {
       const next = select(value);
