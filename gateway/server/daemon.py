@@ -92,7 +92,7 @@ def serve(settings: Settings, *, no_auth: bool = False, hints: Callable[[str, st
         asyncio.run(_Daemon(server, gateway, hints).run())
         if gateway.store.abandoned:
             # The interpreter would wait for the thread of a write that the database blocks.
-            _exit(0)
+            _exit(_exit_code(gateway))
 
 
 @contextmanager
@@ -170,7 +170,7 @@ class _Daemon:
                 seconds = self._exit_at - asyncio.get_running_loop().time() - FLUSH_TIMEOUT
                 if not await _threads_end(threads, min(seconds, THREAD_TIMEOUT)):
                     # asyncio.run and the interpreter would wait for them without a limit.
-                    _exit(0, "the daemon exits although file accesses are blocked")
+                    _exit(_exit_code(self._gateway), "the daemon exits although file accesses are blocked")
         finally:
             started.cancel()
             for number in end_signals():
@@ -216,7 +216,7 @@ class _Daemon:
         if self._exit_at is None:
             seconds = self._gateway.settings.limits.grace + EXIT_TIMEOUT
             self._exit_at = asyncio.get_running_loop().time() + seconds
-            _exit_after(seconds + LATE_EXIT, "the daemon exits although its shutdown has not ended")
+            _exit_after(seconds + LATE_EXIT, self._gateway, "the daemon exits although its shutdown has not ended")
             announce_stop(seconds + LATE_EXIT)
         if not self._server.started:
             self._server.should_exit = True
@@ -257,9 +257,14 @@ async def _threads_end(threads: ThreadPoolExecutor, seconds: float) -> bool:
     return ended.is_set()
 
 
-def _exit_after(seconds: float, warning: str) -> None:
-    """Log the warning and exit with code 0 after so many seconds, unless the process has exited by then."""
-    timer = threading.Timer(max(seconds, 0), _exit, (0, warning))
+def _exit_code(gateway: Gateway) -> int:
+    """Return 1 if the daemon ends because it may not use the store any more, else 0: it ends because of a signal."""
+    return int(gateway.store.abandoned)
+
+
+def _exit_after(seconds: float, gateway: Gateway, warning: str) -> None:
+    """Log the warning and exit after so many seconds, unless the process has exited by then."""
+    timer = threading.Timer(max(seconds, 0), lambda: _exit(_exit_code(gateway), warning))
     timer.daemon = True
     timer.start()
 

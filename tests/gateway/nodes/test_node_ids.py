@@ -104,7 +104,7 @@ async def test_a_stopped_node_ends_when_it_goes_on_after_its_id_was_taken(tmp_pa
         with stores.use("postgresql"):
             other = await Store.open_as_node(stores.store_url(tmp_path), node, 0.5)
         os.kill(a.pid, signal.SIGCONT)
-        await asyncio.wait_for(a.process.wait(), 60)
+        assert await asyncio.wait_for(a.process.wait(), 60) == 1
         log = (tmp_path / "a" / "daemon.log").read_text()
         await wait_until(lambda: "this node ends: the store cannot be written: another daemon has the id" in log, 1)
         await other.close()

@@ -202,6 +202,6 @@ async def test_a_node_that_finds_the_store_migrated_beyond_it_ends(tmp_path: Pat
         sql(tmp_path, f"UPDATE schema_version SET version = {LAST}, compatible_from = {LAST}")
         assert a.process is not None
         async with asyncio.timeout(20):
-            await a.process.wait()
+            assert await a.process.wait() == 1
         log = (tmp_path / "a" / "daemon.log").read_text()
         assert f"this node ends: the store is of version {LAST}" in log and "Traceback" not in log
