@@ -135,6 +135,7 @@ class Gateway:
         """Called with the id of a node that has lost its sessions: what waits for it ends."""
         self.on_end_for_good: list[Callable[[], None]] = []
         """Called where this program may not use the store any more (`end_for_good`): the daemon is to end."""
+        self.ended_for_good = False
         self._opened = self._closing = self._closed = False
         self._stopping: asyncio.Task[None] | None = None
         self._containers_removed: asyncio.Task[None] | None = None
@@ -297,6 +298,7 @@ class Gateway:
     def end_for_good(self) -> None:
         """End, because a newer program has migrated the store in a way that this one cannot use, or has the id of this node."""
         # It must write nothing more: it does not know the tables, or another one has taken over what it had.
+        self.ended_for_good = True
         self.store.abandon()
         for end in self.on_end_for_good:
             end()

@@ -259,7 +259,7 @@ async def _threads_end(threads: ThreadPoolExecutor, seconds: float) -> bool:
 
 def _exit_code(gateway: Gateway) -> int:
     """Return 1 if the daemon ends because it may not use the store any more, else 0: it ends because of a signal."""
-    return int(gateway.store.abandoned)
+    return int(gateway.ended_for_good)
 
 
 def _exit_after(seconds: float, gateway: Gateway, warning: str) -> None:

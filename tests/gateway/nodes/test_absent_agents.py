@@ -16,7 +16,7 @@ from gateway.nodes import node_directory
 from gateway.security.authentication import ADMINISTRATOR, request_is_forwarded
 from gateway.sessions.session import Session, Submission
 from tests.gateway.nodes.agents_by_node import AgentsByNode, run_agents_by_node
-from tests.gateway.requests import create_session, send_turn, user_message
+from tests.gateway.requests import create_session, send_turn, user_message, wait_until
 
 V3 = "/aap/v3/sessions"
 OTHERS = ("one", "three")
@@ -168,6 +168,13 @@ async def test_a_response_of_such_a_session_is_shown_and_followed_by_another_age
     one = nodes.nodes["one"].client
     made = await one.post("/v1/responses", json={"model": "other", "input": "hello"})
     path = f"/v1/responses/{made.json()['id']}"
+
+    async def end_is_stored() -> bool:
+        record = await nodes.nodes["one"].gateway.store.responses.get(made.json()["id"])
+        return record is not None and record.last_seq is not None
+
+    # It is stored after the answer, for which a node acquires a lease again that it has released.
+    await wait_until(end_is_stored)
     await take_away(nodes, how, monkeypatch)
     assert (await read(one, path))["output"] == made.json()["output"]
     assert [item["content"][0]["text"] for item in (await read(one, f"{path}/input_items"))["data"]] == ["hello"]

@@ -123,7 +123,10 @@ def own_server() -> Iterator[PostgresqlServer]:
 @pytest.fixture(scope="module")
 def role() -> None:
     """The user `portico` with a password."""
-    server().execute(f"CREATE ROLE portico LOGIN PASSWORD '{PASSWORD}'")
+    # A worker comes here again if it had tests of other modules meanwhile.
+    server().execute(
+        f"DO $$ BEGIN CREATE ROLE portico LOGIN PASSWORD '{PASSWORD}'; EXCEPTION WHEN duplicate_object THEN NULL; END $$"
+    )
 
 
 def insert_process(connection: Connection, marker: str) -> str:
@@ -332,9 +335,6 @@ async def test_a_run_survives_a_restart_of_the_server(own_server: PostgresqlServ
 async def test_a_database_that_cannot_be_opened_is_explained_without_the_password(
     role: None, url: object, told: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    server().execute(
-        "DO $$ BEGIN CREATE ROLE portico LOGIN PASSWORD 'test-password-0123'; EXCEPTION WHEN OTHERS THEN NULL; END $$"
-    )
     caplog.set_level(logging.DEBUG)
     with pytest.raises(ConfigError, match=told) as failure:
         await Store.open(url(server()))  # type: ignore[operator]
@@ -344,9 +344,6 @@ async def test_a_database_that_cannot_be_opened_is_explained_without_the_passwor
 
 async def test_the_password_comes_from_the_url_or_the_environment(role: None, monkeypatch: pytest.MonkeyPatch) -> None:
     name = server().create_database()
-    server().execute(
-        "DO $$ BEGIN CREATE ROLE portico LOGIN PASSWORD 'test-password-0123'; EXCEPTION WHEN OTHERS THEN NULL; END $$"
-    )
     server().execute("GRANT ALL ON SCHEMA public TO portico", name)
     server().execute("GRANT ALL ON ALL TABLES IN SCHEMA public TO portico", name)
     await (await Store.open(server().tcp_url(name, user="portico", password=PASSWORD))).close()
@@ -356,9 +353,6 @@ async def test_the_password_comes_from_the_url_or_the_environment(role: None, mo
 
 async def test_rights_that_are_missing_are_explained(role: None) -> None:
     name = server().create_empty_database()
-    server().execute(
-        "DO $$ BEGIN CREATE ROLE portico LOGIN PASSWORD 'test-password-0123'; EXCEPTION WHEN OTHERS THEN NULL; END $$"
-    )
     with pytest.raises(ConfigError, match=r"GRANT CREATE ON SCHEMA public"):
         await Store.open(server().tcp_url(name, user="portico", password=PASSWORD))
 
