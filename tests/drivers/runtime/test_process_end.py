@@ -76,7 +76,9 @@ def test_a_close_that_is_cancelled_by_the_end_of_the_event_loop_ends_the_process
         for task in asyncio.all_tasks() - {asyncio.current_task()}:
             task.cancel()
         await until_gone(process.pid)
-        # The thread that has waited for the process reports its end to the loop, which must still be there.
+        # The thread that has waited for the process reports its end to the loop, which must still be there. The exit code does
+        # not wait for that where the close is over.
+        await asyncio.wait_for(process._pipes.exited.wait(), 60)
         assert await process.exit_code() == -9
 
     asyncio.run(cancel_everything_during_the_close())
