@@ -220,7 +220,8 @@ async def test_a_session_of_this_node_that_another_one_has_taken_over_goes_on_th
         assert (await client.prompt(session, "two"))["stopReason"] == "end_turn"
         assert client.text(session) == "onetwo"
         assert [s.id for s in cluster.b.gateway.sessions.held] == [session]
-        # And back, when that node is gone: the registry of a node forgets a session that it has lost.
+        # And back, when that node is gone: a node ends the agent of a session that it has lost, and its registry forgets it.
+        await held.end_agent("it is lost")
         del cluster.a.gateway.sessions._known[session], held
         cluster.placement.sessions[session] = "a"
         monkeypatch.undo()
