@@ -136,6 +136,7 @@ class Gateway:
         self.on_end_for_good: list[Callable[[], None]] = []
         """Called where this program may not use the store any more (`end_for_good`): the daemon is to end."""
         self.ended_for_good = False
+        """Whether that is so."""
         self._opened = self._closing = self._closed = False
         self._stopping: asyncio.Task[None] | None = None
         self._containers_removed: asyncio.Task[None] | None = None
