@@ -25,12 +25,15 @@ class CodexExecCodec(JsonLineCodec):
         self._calls = CallTracker()
         self._last_error: str | None = None
         self._failure: list[OutputEvent] = []
+        self._has_single_result = False
 
     def dispatch(self, message: dict[str, Any]) -> list[OutputEvent] | None:
         handler = self.handlers.get(str(message.get("type")))
-        return handler(self, message) if handler else self._older_form(message)
+        return handler(self, message) if handler else self._single_result(message)
 
     def exited(self, exit_code: int, stderr: Sequence[str]) -> list[OutputEvent]:
+        if self.run_result is None and self._has_single_result and not exit_code:
+            self.run_result = SessionEnd(exit_code=0)
         if self.run_result is None and exit_code:
             # An error before the turn begins, such as a task that is too long, is on standard error only.
             fatal = [line.removeprefix(FATAL) for line in stderr if line.startswith(FATAL)]
@@ -81,12 +84,12 @@ class CodexExecCodec(JsonLineCodec):
         self._last_error = text.removeprefix(RETRYING).strip() if isinstance(text, str) else str(text)
         return []
 
-    def _older_form(self, message: dict[str, Any]) -> list[OutputEvent] | None:
-        """A single result a turn, whose `text` is the answer."""
+    def _single_result(self, message: dict[str, Any]) -> list[OutputEvent] | None:
+        """The older form of the output: one result without a thread, whose `text` is the answer. The exit code tells its end."""
         text = message.get("text")
-        if not isinstance(text, str):
+        if not isinstance(text, str) or self.native_id is not None:
             return None
-        self.run_result = SessionEnd(exit_code=0)
+        self._has_single_result = True
         return [AgentToken(text=text), MessageEnd()] if text else []
 
     def _ignore(self, message: dict[str, Any]) -> list[OutputEvent]:

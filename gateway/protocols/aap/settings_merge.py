@@ -32,7 +32,7 @@ def merge_settings(
     """
     if overrides is None and tools is None:
         # The agent may have changed since the session was created.
-        check_tools(agent, config.tools or (), config.app_tools or (), agents)
+        check_tools(agent, (), config.app_tools or (), agents)
         return config
     given = given_values(agent, overrides.options or {}) if overrides else {}
     hidden = {option.name for option in agent.options if option.secret}
@@ -53,5 +53,7 @@ def merge_settings(
     app_tools = config.app_tools
     if tools is not None:
         app_tools = tuple(ToolSpec(tool.name, tool.description, tool.input_schema, tool.title) for tool in tools)
-    check_tools(agent, grants or (), app_tools or (), agents)
+    # A choice of the client may have trusted a tool that the agent does not list, such as one of an MCP server of its own.
+    known = {grant.name for grant in config.tools or ()}
+    check_tools(agent, (grant for grant in grants or () if grant.name not in known), app_tools or (), agents)
     return replace(config, options=options, secrets=secrets, tools=grants, app_tools=app_tools)

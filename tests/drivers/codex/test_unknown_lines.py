@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from drivers.codex.exec import CodexExecCodec
-from drivers.contract.events import Stdout
+from drivers.contract.events import Error, SessionEnd, Stdout
 
 
 def test_unknown_lines_are_stdout() -> None:
@@ -27,3 +27,19 @@ def test_the_older_single_result_is_the_answer() -> None:
     assert [event.kind for event in events] == ["agent_token", "message_end"]
     (end,) = codec.exited(0, [])
     assert end.kind == "session_end" and getattr(end, "exit_code", None) == 0
+
+
+def test_a_single_result_of_a_process_that_fails_is_no_success() -> None:
+    codec = CodexExecCodec()
+    codec.receive(b'{"type":"result","text":"half"}')
+    *_, error, end = codec.exited(1, ["Error: out of memory"])
+    assert error == Error(message="codex: out of memory")
+    assert end == SessionEnd(exit_code=1, stop_reason="error")
+
+
+def test_the_text_of_an_unknown_event_of_a_thread_is_no_answer() -> None:
+    codec = CodexExecCodec()
+    codec.receive(b'{"type":"thread.started","thread_id":"t"}')
+    line = '{"type":"new_type","text":"a hint"}'
+    assert codec.receive(line.encode()) == [Stdout(line=line)]
+    assert codec.exited(0, [])[-1] == SessionEnd(exit_code=1, stop_reason="error")

@@ -18,7 +18,7 @@ from typing import Any
 from fastapi import Request, Response
 from starlette.responses import JSONResponse
 
-from gateway.errors import BadRequest, ClientError, NotFound, StoreUnavailable, Unauthorized
+from gateway.errors import AgentProblem, BadRequest, ClientError, NotFound, StoreUnavailable, Unauthorized
 from gateway.gateway import Gateway
 from gateway.protocols.acp.connection import checked_slash_commands
 from gateway.protocols.acp.transport.http_streams import HttpClient
@@ -52,7 +52,8 @@ class HttpClients:
         """Accept one message. `initialize` without a connection id creates a connection.
 
         Raises BadRequest for an invalid message, a missing header or an unknown agent, NotFound for an unknown connection, and
-        SessionElsewhere where another node has the connection, or only another one has the agent.
+        SessionElsewhere where another node has the connection, or only another one has the agent. Raises AgentProblem, and
+        leaves no connection, if `initialize` has no answer within INITIALIZE_TIMEOUT.
         """
         message = _message(await request.body())
         connection_id, session_id = request.headers.get(CONNECTION_ID_HEADER), request.headers.get(SESSION_ID_HEADER)
@@ -109,10 +110,18 @@ class HttpClients:
         self._record_use(client, request)
         if self._checks is None or self._checks.done():
             self._checks = asyncio.create_task(self._check_clients(), name="check ACP clients over HTTP")
-        answer = client.capture_answer(message["id"])
-        await client.connection.receive(message)
-        async with asyncio.timeout(INITIALIZE_TIMEOUT):
-            body = await answer
+        try:
+            answer = client.capture_answer(message["id"])
+            async with asyncio.timeout(INITIALIZE_TIMEOUT):
+                await client.connection.receive(message)
+                body = await answer
+        except BaseException as error:
+            # The client has no id by which it could end this connection.
+            await self._disconnect(client)
+            if isinstance(error, TimeoutError):
+                text = f"agent {agent!r} was not ready for a connection within {INITIALIZE_TIMEOUT:g} s; try again"
+                raise AgentProblem(text) from None
+            raise
         return JSONResponse(body, headers={CONNECTION_ID_HEADER: client.id})
 
     async def _find(self, agent: str, caller: Caller, connection_id: str | None, request: Request) -> HttpClient:

@@ -60,6 +60,24 @@ async def test_choice_always_trusts_the_tool_in_the_session(aap: AapClient, writ
     assert (await aap.send_turn(session, "again"))["stopReason"] == "end_turn"
 
 
+async def test_choice_trusts_a_tool_that_the_agent_does_not_list(aap: AapClient, write_scenario: WriteScenario) -> None:
+    """As one of an MCP server of the CLI's own. The session goes on, can be forked, and takes back the tools that it reports."""
+    asked = {"tool_call": {"id": "call-1", "name": "mcp__notes__add", "ask": True}}
+    scenario = write_scenario([asked, {"text": "end"}], [{"text": "end"}], [{"text": "end"}])
+    session = (await aap.create_session(options={"scenario": scenario}))["sessionId"]
+    await aap.send_turn(session, permission("call-1", "allow_always"))
+    tools = (await aap.get_session(session))["agent"]["tools"]
+    assert tools == [{"name": "mcp__notes__add", "trust": True}]
+    assert (await aap.send_turn(session, "again"))["stopReason"] == "end_turn"
+    same = await aap.post(session, {"agent": {"tools": tools}, "messages": [{"role": "user", "content": "third"}]})
+    assert same.status_code == 200, same.text
+    other = [*tools, {"name": "mcp__notes__remove", "trust": True}]
+    refused = aap.post(session, {"agent": {"tools": other}, "messages": [{"role": "user", "content": "fourth"}]})
+    assert "no tool 'mcp__notes__remove'" in await expect_error(refused, 400)
+    if aap.is_version_3:
+        assert (await aap.http.post(f"{aap.path(session)}/fork", json={})).status_code == 201
+
+
 async def test_choice_never_disables_the_tool(aap: AapClient, write_scenario: WriteScenario) -> None:
     session = await start(aap, write_scenario, NOTE, {"text": "{last_result}"}, grants=[{"name": "write_note"}])
     answer = await aap.send_turn(session, permission("note-1", "reject_always", granted=False, reason="no notes"))

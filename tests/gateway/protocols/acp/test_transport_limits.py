@@ -164,6 +164,24 @@ async def test_connection_without_requests_or_readers_times_out(portico: Running
             assert (await client.post(url, json=rpc("session/list", {}), headers=unread)).status_code == 404
 
 
+async def test_initialize_without_an_answer_leaves_no_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def never(connection: connection.Connection, message: Any) -> None:
+        """Answer nothing, as while an agent hangs."""
+
+    monkeypatch.setattr(connection.Connection, "receive", never)
+    monkeypatch.setattr(http, "INITIALIZE_TIMEOUT", 0.05)
+    async with (
+        run_gateway(gateway_config(tmp_path, limits={"connections_per_key": 2})) as portico,
+        httpx.AsyncClient(headers=BEARER, timeout=20) as client,
+    ):
+        for _ in range(3):
+            # A third connection would be refused.
+            answer = await client.post(f"{portico.url}/acp/echo", json=INITIALIZE)
+            assert answer.status_code == 503
+            assert "agent 'echo' was not ready for a connection within 0.05 s; try again" in answer.json()["error"]
+        assert not _clients(portico)
+
+
 def _clients(portico: RunningGateway) -> Any:
     return _find_owner(portico, http.HttpClients)._clients
 
