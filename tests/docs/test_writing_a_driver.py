@@ -19,7 +19,8 @@ import pytest
 import drivers
 from tests.conftest import write_config
 from tests.daemon import Daemon, gateway_config
-from tests.gateway.requests import create_session, execute, send_turn, wait_until
+from tests.gateway.requests import create_session, execute, send_turn
+from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "writing-a-driver.md").read_text()

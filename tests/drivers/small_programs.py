@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
@@ -16,6 +15,7 @@ from drivers.contract.agent_specs import Limits
 from drivers.contract.events import OutputEvent, SessionEnd
 from drivers.runtime.cli_agent import CliAgent
 from drivers.runtime.process import Process
+from tests.waiting import wait_until
 
 PRELUDE = """
 import json, os, signal, subprocess, sys, time
@@ -108,9 +108,6 @@ def gone(pid: int) -> bool:
         return True
 
 
-async def until_gone(pid: int, seconds: float = 30.0) -> None:
+async def until_gone(pid: int) -> None:
     """Wait until this process has ended."""
-    deadline = time.monotonic() + seconds
-    while not gone(pid):
-        assert time.monotonic() < deadline, f"{pid} still runs"
-        await asyncio.sleep(0.01)
+    await wait_until(lambda: gone(pid), f"process {pid} has ended")

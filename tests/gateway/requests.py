@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import json
-import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ import httpx
 import psutil
 
 from gateway.gateway import Gateway
+from tests.waiting import wait_until
 
 PROGRAMS = ("/echo/program.py", "/script/program/main.py")
 """Suffixes of the program paths of the `echo` and `script` agents."""
@@ -121,19 +120,6 @@ async def execute(client: httpx.AsyncClient, task: str = "do it", driver: str = 
     answer = await client.post("/v1/execute", json={"driver": driver, "task": task, **fields})
     assert answer.status_code == 200, answer.text
     return parse_output_events(answer.text)
-
-
-async def wait_until(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
-    """Poll the condition, which may be async, and return its first true value. Only for changes that cannot be awaited."""
-    deadline = time.monotonic() + seconds
-    while True:
-        found = condition()
-        if inspect.isawaitable(found):
-            found = await found
-        if found:
-            return found
-        assert time.monotonic() < deadline, "the condition was not true in time"
-        await asyncio.sleep(0.02)
 
 
 async def wait_until_idle(client: httpx.AsyncClient, session: str) -> dict[str, Any]:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 import psutil
 
 from tests.daemon import Daemon
+from tests.waiting import wait_until
 
 TIMEOUT_SECONDS = 20.0
 
@@ -83,14 +83,6 @@ async def wait_for_exit(pid: int) -> None:
     finally:
         loop.remove_reader(descriptor)
         os.close(descriptor)
-
-
-async def wait_until(condition: Callable[[], bool], what: str) -> None:
-    """Poll until the condition holds; `what` describes it in the error."""
-    deadline = time.monotonic() + TIMEOUT_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {TIMEOUT_SECONDS:g} s: {what}"
-        await asyncio.sleep(0.02)
 
 
 async def running_process(home: Path, name: str) -> psutil.Process:

@@ -16,10 +16,11 @@ from tests.daemon import run_gateway
 from tests.real.aap_client import create_session, frames_of, read_until_event
 from tests.real.clis import CLIS
 from tests.real.conftest import Home
-from tests.real.processes import processes_of, running_process, wait_until
+from tests.real.processes import processes_of, running_process
 from tests.real.test_claude_processes import SLEEPER
 from tests.real.test_claude_resume import RECALLED
 from tests.real.tool_bench import WEATHER, Bench, bash, grant, result, weather
+from tests.waiting import wait_until
 
 RUNTIMES = pytest.mark.parametrize("runtime", ["bwrap", "podman"])
 

@@ -23,7 +23,8 @@ from tests.real.aap_client import create_session, read_until_event
 from tests.real.clis import BIN
 from tests.real.conftest import Home
 from tests.real.models import Model, message_texts
-from tests.real.processes import TIMEOUT_SECONDS, cli_of, processes_of, wait_for_exit, wait_until
+from tests.real.processes import TIMEOUT_SECONDS, cli_of, processes_of, wait_for_exit
+from tests.waiting import wait_until
 
 
 async def test_deleting_a_running_session_ends_its_turn_and_its_cli(portico: RunningGateway, home: Home) -> None:

@@ -12,7 +12,8 @@ from tests.real.aap_client import create_session, user
 from tests.real.clis import BIN
 from tests.real.conftest import Home
 from tests.real.models import Model
-from tests.real.processes import processes_of, wait_until
+from tests.real.processes import processes_of
+from tests.waiting import wait_until
 
 PACKAGE = json.loads((Path(__file__).parent / "package.json").read_text())
 PINNED = PACKAGE["dependencies"]["@anthropic-ai/claude-code"]

@@ -11,7 +11,8 @@ from tests.daemon import RunningGateway
 from tests.real.aap_client import create_session, read_until_event, text_of, user
 from tests.real.conftest import Home
 from tests.real.models import Model
-from tests.real.processes import cli_of, wait_for_exit, wait_until
+from tests.real.processes import cli_of, wait_for_exit
+from tests.waiting import wait_until
 
 PLAIN = "Hello from the model, this is plain text."
 RECALLED = "I see 2 user texts. Before this one: [[plain]] one"

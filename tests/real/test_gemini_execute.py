@@ -10,7 +10,7 @@ import pytest
 
 from tests.daemon import RunningGateway
 from tests.real.gemini import Gemini
-from tests.real.processes import wait_until
+from tests.waiting import wait_until
 
 
 async def execute(running: RunningGateway, task: str, **more: str) -> list[dict[str, Any]]:

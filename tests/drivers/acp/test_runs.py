@@ -26,7 +26,7 @@ from tests.drivers.acp.small_agent import (
     run_events,
     sleepers,
 )
-from tests.gateway.requests import wait_until
+from tests.waiting import wait_until
 
 
 async def test_text_thinking_and_usage(open_agent: Open) -> None:
@@ -52,10 +52,7 @@ async def test_an_interrupt_during_text_and_during_an_approval(open_agent: Open)
 async def test_an_interrupt_ends_a_command(open_agent: Open) -> None:
     agent = await open_agent("execute!")
     running = asyncio.create_task(run_events(agent, "run echo $$ > pid; exec sleep 300"))
-    for _ in range(3000):
-        if sleepers():
-            break
-        await asyncio.sleep(0.01)
+    await wait_until(sleepers)
     await agent.interrupt()
     assert end(await running) == (130, "cancelled")
     assert not sleepers()

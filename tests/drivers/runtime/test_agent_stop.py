@@ -15,6 +15,7 @@ from drivers.contract.agent_specs import Limits
 from drivers.contract.errors import AgentUnavailable, ResumeFailed
 from drivers.contract.events import Error, OutputEvent, Stdout
 from tests.drivers.small_programs import OpenAgent, ask, end_of, gone, shown, text_in, to_end, until
+from tests.waiting import wait_until
 
 OBEYS = """
 emit("native_session")
@@ -206,9 +207,7 @@ async def test_a_start_that_is_cancelled_leaves_nothing(open_agent: OpenAgent, t
     starting = asyncio.create_task(
         open_agent("open('made', 'w').write(str(os.getpid())); os.rename('made', 'pid'); time.sleep(600)")
     )
-    async with asyncio.timeout(60):
-        while not (tmp_path / "pid").exists():  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
+    await wait_until((tmp_path / "pid").exists)
     starting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await starting

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from drivers.contract.events import Stdout
 from drivers.runtime import cli_agent
 from drivers.runtime.cli_agent import UNREPORTED_BYTES
 from tests.drivers.small_programs import OpenAgent, ask, gone, shown, text_in
+from tests.waiting import wait_until
 
 LATE = """
 emit("native_session", native_id="n")
@@ -47,12 +47,7 @@ read(); emit("session_end", exit_code=0)
 
 async def written(path: Path, text: str = "") -> None:
     """Wait until a program has created this file, with this text in it."""
-
-    def look() -> None:
-        while not path.exists() or path.read_text() != text:
-            time.sleep(0.005)
-
-    await asyncio.wait_for(asyncio.to_thread(look), 30)
+    await wait_until(lambda: path.exists() and path.read_text() == text, f"{path} is written")
 
 
 async def test_late_output_is_no_part_of_the_next_answer(open_agent: OpenAgent, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from drivers.runtime.file_threads import wait_for_threads
 from drivers.runtime.process import Spawner
 from drivers.runtime.process_tree import MARKER
 from tests.drivers.small_programs import StartProcess, lines_of, python
+from tests.waiting import wait_until
 
 ENV = {"GREETING": "ahoy", "LC_ALL": "C.UTF-8"}
 
@@ -125,10 +126,8 @@ async def test_no_descriptor_of_a_working_folder_is_left_open(tmp_path: Path) ->
     cancelled.cancel()
     with pytest.raises(asyncio.CancelledError):
         await cancelled
-    async with asyncio.timeout(10):
-        # The thread that opens the folder may not have ended.
-        while len(os.listdir("/dev/fd")) != before:  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
+    # The thread that opens the folder may not have ended.
+    await wait_until(lambda: len(os.listdir("/dev/fd")) == before)
 
 
 async def test_a_program_that_is_not_executable_is_an_error(tmp_path: Path) -> None:

@@ -23,7 +23,8 @@ from gateway.agents.probe_cache import read_cache, write_cache
 from gateway.config import parse
 from gateway.security.redaction import Redactor
 from tests.daemon import gateway_config, run_gateway
-from tests.gateway.requests import user_message, wait_for_probes, wait_until
+from tests.gateway.requests import user_message, wait_for_probes
+from tests.waiting import wait_until
 
 Program = Callable[..., Path]
 

@@ -26,7 +26,8 @@ from tests.container_runtimes import install_fake_docker, needs_bwrap, put_into
 from tests.daemon import gateway_config, run_gateway
 from tests.gateway.agents.test_sandbox import SHELL_AGENT
 from tests.gateway.portico_command import PorticoCommand
-from tests.gateway.requests import create_session, execute, get_session, send_turn, wait_until
+from tests.gateway.requests import create_session, execute, get_session, send_turn
+from tests.waiting import wait_until
 
 DOCKER = {"run_in": "docker", "container": {"image": "image:1"}}
 

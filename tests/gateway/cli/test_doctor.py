@@ -32,7 +32,8 @@ from tests.conftest import write_config
 from tests.daemon import KEY, Daemon, gateway_config
 from tests.gateway.doctor_report import doctor
 from tests.gateway.portico_command import PorticoCommand
-from tests.gateway.requests import is_alive, read_pid, wait_until
+from tests.gateway.requests import is_alive, read_pid
+from tests.waiting import wait_until
 
 HOLD = """
 import fcntl, os, socket, sys, time

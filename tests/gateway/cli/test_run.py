@@ -18,7 +18,8 @@ from gateway.cli.terminal_text import lines
 from tests.conftest import write_config
 from tests.daemon import gateway_config
 from tests.gateway.portico_command import PorticoCommand
-from tests.gateway.requests import agent_processes, is_alive, read_pid, wait_until
+from tests.gateway.requests import agent_processes, is_alive, read_pid
+from tests.waiting import wait_until
 
 
 @pytest.fixture

@@ -17,7 +17,8 @@ from gateway.protocols.model_apis.answer import Answer, ShowTools
 from gateway.security.authentication import ADMINISTRATOR, Caller
 from gateway.sessions.session import Session
 from tests.daemon import RunningGateway, gateway_config, run_gateway
-from tests.gateway.requests import get_history, send_turn, wait_until
+from tests.gateway.requests import get_history, send_turn
+from tests.waiting import wait_until
 
 WriteScenario = Callable[..., str]
 WEATHER = ToolSpec("weather", "The weather.", {"type": "object"})

@@ -17,7 +17,7 @@ from gateway.events.event_log import EventLog
 from gateway.store import EventRow, MessageRow, RunRecord, SessionRecord, Store
 from gateway.store.sqlite import sqlite_url
 from tests.faulty_store import FaultyStore
-from tests.gateway.requests import wait_until
+from tests.waiting import wait_until
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ from tests.daemon import KEY, SCENARIOS, RunningGateway, address_of, bound_socke
 from tests.gateway.nodes.two_nodes import node_config
 from tests.gateway.protocols.acp.client import Client, RpcFailed, load, prompt
 from tests.gateway.protocols.acp.transports import on_http, on_websocket
-from tests.gateway.requests import wait_until
+from tests.waiting import wait_until
 
 Transport = Callable[[str, str, str], AbstractAsyncContextManager[Client]]
 HEADERS = {"Authorization": f"Bearer {KEY}"}

@@ -24,7 +24,7 @@ from tests.gateway.nodes.cluster import ELSEWHERE, NODE_KEY, Cluster, run_cluste
 from tests.gateway.protocols.acp.client import Client, RpcFailed, load, prompt
 from tests.gateway.protocols.acp.conftest import set_options
 from tests.gateway.protocols.acp.transports import on_http, on_websocket
-from tests.gateway.requests import wait_until
+from tests.waiting import wait_until
 
 WriteScenario = Callable[..., str]
 

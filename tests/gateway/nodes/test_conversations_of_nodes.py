@@ -14,7 +14,7 @@ from drivers.contract.messages import text_of
 from gateway.protocols.model_apis import stored_responses
 from gateway.security.authentication import ADMINISTRATOR
 from tests.gateway.nodes.agents_by_node import AgentsByNode, run_agents_by_node
-from tests.gateway.requests import wait_until
+from tests.waiting import wait_until
 
 NODES = ("one", "two", "three")
 ECHO = {"driver": "echo"}

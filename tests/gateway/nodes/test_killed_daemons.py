@@ -18,7 +18,7 @@ from tests import stores
 from tests.conftest import write_config
 from tests.daemon import Daemon, gateway_config
 from tests.gateway.nodes.two_nodes import ENCRYPTION_KEY
-from tests.gateway.requests import wait_until
+from tests.waiting import wait_until
 
 WriteScenario = Callable[..., str]
 

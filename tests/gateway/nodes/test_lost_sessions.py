@@ -20,8 +20,9 @@ from tests.daemon import KEY, RunningGateway, serve_gateway
 from tests.gateway.nodes.three_nodes import NEVER, Clock
 from tests.gateway.nodes.two_nodes import node_config
 from tests.gateway.protocols.acp.transports import on_websocket
-from tests.gateway.requests import session_body, wait_until
+from tests.gateway.requests import session_body
 from tests.gateway.store.expiry import silence
+from tests.waiting import wait_until
 
 WriteScenario = Callable[..., str]
 INTERVALS = Intervals(heartbeat=NEVER, retry=NEVER, takeover=NEVER, poll=0.2)

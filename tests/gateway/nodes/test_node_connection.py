@@ -25,7 +25,7 @@ from cryptography.x509.oid import NameOID
 from gateway.protocols.forwarding import node_client
 from gateway.protocols.forwarding.node_client import NodeBroken, NodeClient, NodeUnreachable
 from gateway.protocols.forwarding.node_connection import MAX_BUFFERED, MAX_HEAD, NodeConnection
-from tests.gateway.requests import wait_until
+from tests.waiting import wait_until
 
 Result = TypeVar("Result")
 

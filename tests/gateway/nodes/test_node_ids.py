@@ -21,7 +21,7 @@ from tests import stores
 from tests.gateway.nodes.test_killed_daemons import WriteScenario, daemons
 from tests.gateway.nodes.test_killed_daemons import begin as begin_turn
 from tests.gateway.nodes.three_nodes import INTERVALS, begin, run_node, until
-from tests.gateway.requests import wait_until
+from tests.waiting import wait_until
 
 QUICK = replace(INTERVALS, heartbeat=0.02)
 

@@ -17,7 +17,7 @@ from gateway.protocols.acp import node_socket
 from gateway.protocols.acp.node_socket import close_node_socket
 from gateway.protocols.acp.transport import passed_on_websocket
 from gateway.protocols.acp.transport.passed_on_websocket import pass_on
-from tests.gateway.requests import wait_until
+from tests.waiting import wait_until
 
 ENDED = (1001, "the node of this connection has ended; connect again")
 FRAMES = [f"frame {n}" for n in range(10)]

@@ -20,8 +20,8 @@ from tests import stores
 from tests.conftest import write_config
 from tests.daemon import Daemon, gateway_config
 from tests.gateway.nodes.two_nodes import ENCRYPTION_KEY
-from tests.gateway.requests import wait_until
 from tests.next_version import COLUMN, LAST, NEXT, make_last, make_next
+from tests.waiting import wait_until
 
 WriteScenario = Callable[..., str]
 
@@ -122,7 +122,7 @@ async def drained(client: httpx.AsyncClient, daemon: Daemon) -> None:
     async def is_free() -> bool:
         return not (await nodes_of(client))[daemon.url]["sessions"]
 
-    await wait_until(is_free, 30)
+    await wait_until(is_free)
     assert await daemon.stop() == 0
 
 

@@ -22,7 +22,7 @@ from gateway.store.nodes import NODES
 from gateway.store.postgresql import PostgresqlBackend
 from tests import stores
 from tests.gateway.nodes.three_nodes import ClusterNode, begin, create_waiting, permission, rest, run_node, run_nodes, say, until
-from tests.gateway.requests import wait_until
+from tests.waiting import wait_until
 
 WriteScenario = Callable[..., str]
 
@@ -281,7 +281,7 @@ async def test_who_follows_all_sessions_is_told_of_those_of_other_nodes(tmp_path
 
         await wait_until(lambda: told("changed"), 20)
         await a.gateway.sessions.delete(ADMINISTRATOR, session.id)
-        await wait_until(lambda: told("deleted"), 20)
+        await wait_until(lambda: told("deleted"))
         named = b.gateway.sessions.changes.listen(Caller("phone", all_sessions=False), everywhere=True)
         other = await a.create()
         both = b.gateway.sessions.changes.listen(ADMINISTRATOR, everywhere=True)
@@ -290,7 +290,7 @@ async def test_who_follows_all_sessions_is_told_of_those_of_other_nodes(tmp_path
             await b.node.poll()
             return other.id in both.drain()
 
-        await wait_until(told_of_other, 20)
+        await wait_until(told_of_other)
         assert named.drain() == {}
 
 
@@ -310,7 +310,7 @@ async def test_the_owner_of_a_session_is_told_of_its_deletion_at_another_node(tm
             told.update(at_b.drain())
             return told.get(session.id) == "deleted"
 
-        await wait_until(deleted, 20)
+        await wait_until(deleted)
         assert other.drain() == {}
         assert at_a.drain() == {session.id: "deleted"}
         await wait_until(lambda: any(item.startswith(f"{session.id}!") for item in tuple(a.node._items)), 20)

@@ -35,6 +35,7 @@ from tests.daemon import KEY, gateway_config, run_gateway
 from tests.gateway.nodes.three_nodes import begin as begin_turn
 from tests.gateway.nodes.three_nodes import rest, run_nodes, say, until
 from tests.gateway.nodes.two_nodes import node_config, two_nodes
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -178,13 +179,13 @@ async def test_the_turns_of_sessions_and_tasks_count_until_they_end(tmp_path: Pa
             with pytest.raises(TooMany, match=r"1 turns running.*of all nodes"):
                 await refused
         await session.cancel()
-        async with asyncio.timeout(20):
-            while await one.gateway.store.shared.turn_slots.count(None):  # noqa: ASYNC110 - the database has no event for it
-                await asyncio.sleep(0.01)
+
+        async def all_free() -> bool:
+            return not await one.gateway.store.shared.turn_slots.count(None)
+
+        await wait_until(all_free)
         await say(other)
-        async with asyncio.timeout(20):
-            while await one.gateway.store.shared.turn_slots.count(None):  # noqa: ASYNC110 - the database has no event for it
-                await asyncio.sleep(0.01)
+        await wait_until(all_free)
         await rest(await one.gateway.tasks.execute(Task("echo", "x")))
 
 

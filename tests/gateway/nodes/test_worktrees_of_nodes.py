@@ -17,9 +17,9 @@ from gateway.security.authentication import ADMINISTRATOR
 from gateway.sessions.session import Session
 from gateway.store import WorktreeRecord
 from tests.gateway.nodes.three_nodes import ClusterNode, run_node, run_nodes, say
-from tests.gateway.requests import wait_until
 from tests.gateway.store.expiry import silence
 from tests.gateway.worktrees.repositories import git, make_repository
+from tests.waiting import wait_until
 
 
 def agents(repository: Path) -> dict[str, object]:

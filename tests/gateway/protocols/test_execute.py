@@ -11,7 +11,8 @@ import pytest
 
 from drivers.runtime.cli_agent import CliAgent
 from tests.daemon import KEY, RunningGateway, gateway_config, run_gateway
-from tests.gateway.requests import execute, expect_error, is_alive, read_pid, wait_until
+from tests.gateway.requests import execute, expect_error, is_alive, read_pid
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("also_in_a_cluster")
 WriteScenario = Callable[..., str]

@@ -27,10 +27,10 @@ from tests.gateway.requests import (
     send_turn,
     session_body,
     user_message,
-    wait_until,
     wait_until_idle,
 )
 from tests.stores import locked, sql
+from tests.waiting import wait_until
 
 WriteScenario = Callable[..., str]
 USAGE = {"usage": {"input_tokens": 7, "output_tokens": 5, "cache_read": 3, "cache_write": 2}}

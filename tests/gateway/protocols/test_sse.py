@@ -9,7 +9,7 @@ import pytest
 from starlette.types import Message, Receive, Scope
 
 from gateway.protocols.sse import KEEP_ALIVE, event_stream
-from tests.gateway.requests import wait_until
+from tests.waiting import wait_until
 
 SCOPE: Scope = {"type": "http", "method": "GET"}
 BIG = b"data: more than the client reads\n\n"

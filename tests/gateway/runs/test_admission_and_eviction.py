@@ -22,8 +22,8 @@ from tests.gateway.requests import (
     send_turn,
     session_body,
     user_message,
-    wait_until,
 )
+from tests.waiting import wait_until
 
 WriteScenario = Callable[..., str]
 TOOL = {"name": "get_weather", "description": "The weather.", "inputSchema": {"type": "object"}}

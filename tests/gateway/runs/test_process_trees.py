@@ -25,9 +25,9 @@ from tests.gateway.requests import (
     read_pid,
     send_turn,
     session_body,
-    wait_until,
     wait_until_idle,
 )
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="docs/operations.md: what other systems cannot do")
 

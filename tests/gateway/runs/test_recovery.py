@@ -27,18 +27,10 @@ from gateway.runs.recovery import UNSEEN, close_open_runs
 from gateway.security.redaction import Redactor
 from gateway.store import UNNUMBERED, EventRow, MessageRow, RunRecord, SessionRecord, Store
 from tests.daemon import Daemon
-from tests.gateway.requests import (
-    agent_processes,
-    create_session,
-    get_session,
-    is_alive,
-    read_pid,
-    send_turn,
-    user_message,
-    wait_until,
-)
+from tests.gateway.requests import agent_processes, create_session, get_session, is_alive, read_pid, send_turn, user_message
 from tests.gateway.stored_messages import message_bodies
 from tests.stores import content, store_url
+from tests.waiting import wait_until
 
 WriteScenario = Callable[..., str]
 LONG_TEXT = "".join(f"event {n} " for n in range(3000))

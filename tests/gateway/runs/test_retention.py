@@ -19,8 +19,9 @@ from gateway.security.redaction import Redactor
 from gateway.store import AuditRecord, EventRow, KeyRecord, RunRecord, SessionRecord, Store
 from gateway.store.runs import RunRepository
 from tests.daemon import create_database, gateway_config, run_gateway
-from tests.gateway.requests import execute, wait_until
+from tests.gateway.requests import execute
 from tests.stores import store_url
+from tests.waiting import wait_until
 
 KEPT = StoreSettings(keep_executions_days=2.0, keep_audit_days=2.0, keep_keys_days=2.0)
 

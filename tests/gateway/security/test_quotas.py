@@ -18,7 +18,8 @@ from gateway.security.api_keys import NamedKeys
 from gateway.security.quotas import KeyQuotas, Quota
 from tests.daemon import RunningGateway, gateway_config, http_client, run_gateway
 from tests.gateway.protocols.acp.raw_connections import initialized, socket_to
-from tests.gateway.requests import create_session, execute, expect_error, get_session, session_body, wait_until
+from tests.gateway.requests import create_session, execute, expect_error, get_session, session_body
+from tests.waiting import wait_until
 
 
 @asynccontextmanager

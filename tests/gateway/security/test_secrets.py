@@ -35,9 +35,9 @@ from tests.gateway.requests import (
     session_body,
     stream_turn,
     user_message,
-    wait_until,
 )
 from tests.stores import content, kind
+from tests.waiting import wait_until
 
 WriteScenario = Callable[..., str]
 OF_SESSION, OF_CONFIG, OF_ENV = "secret-of-session-1", "secret-of-config-22", "secret-of-env-333"

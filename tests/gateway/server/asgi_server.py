@@ -12,7 +12,7 @@ import uvicorn
 from gateway.connection_limits import HeaderLimitProtocol
 from gateway.embedded_server import EmbeddedServer, listening_address
 from gateway.websocket_limits import WebSocketLimitProtocol
-from tests.gateway.requests import wait_until
+from tests.waiting import wait_until
 
 Scope = dict[str, Any]
 Receive = Callable[[], Awaitable[dict[str, Any]]]

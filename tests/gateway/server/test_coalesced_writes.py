@@ -12,8 +12,8 @@ import pytest
 from gateway.asgi_extensions import EVENT_STREAM
 from gateway.coalesced_writes import MAX_KEPT, CoalescedWrites
 from tests.gateway.raw_http import connect, send_raw
-from tests.gateway.requests import wait_until
 from tests.gateway.server.asgi_server import Receive, Scope, Send, answer, begin, body, serving
+from tests.waiting import wait_until
 
 GET = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
 CLOSING_GET = b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"

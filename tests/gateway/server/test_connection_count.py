@@ -18,7 +18,7 @@ from gateway.connection_limits import HeaderLimitProtocol
 from gateway.embedded_server import EmbeddedServer, listening_address
 from gateway.file_descriptors import BASE_DESCRIPTORS, agent_connection_limit, client_connection_limit
 from gateway.mcp.listener import Listener
-from tests.gateway.requests import wait_until
+from tests.waiting import wait_until
 
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 LIMIT = 8

@@ -15,8 +15,9 @@ from gateway import connection_limits as limits
 from gateway.asgi_extensions import WATCH_DISCONNECT
 from tests.daemon import KEY, Daemon, RunningGateway
 from tests.gateway.raw_http import connect, send_raw
-from tests.gateway.requests import create_session, wait_until
+from tests.gateway.requests import create_session
 from tests.gateway.server.asgi_server import Receive, Scope, Send, answer, begin, body, serving
+from tests.waiting import wait_until
 
 HEAD = b"GET /meta HTTP/1.1\r\nHost: localhost\r\n"
 

@@ -28,6 +28,7 @@ from uvicorn.server import ServerState
 from gateway.connection_limits import HeaderLimitProtocol
 from gateway.embedded_server import EmbeddedServer, listening_address
 from gateway.websocket_limits import WebSocketLimitProtocol
+from tests.waiting import wait_until
 
 PYPROJECT = Path(__file__).parents[3] / "pyproject.toml"
 
@@ -116,9 +117,7 @@ async def test_embedded_server_leaves_signal_handlers_as_they_are() -> None:
     before = signal.getsignal(signal.SIGTERM)
     server = EmbeddedServer(_config(), 10)
     serving = asyncio.create_task(server.serve())
-    while not server.started:
-        assert not serving.done()
-        await asyncio.sleep(0.002)
+    await wait_until(lambda: server.started or serving.done())
     assert signal.getsignal(signal.SIGTERM) is before
     host, port = listening_address(server)
     assert (host, port > 0) == ("127.0.0.1", True)

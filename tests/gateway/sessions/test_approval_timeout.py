@@ -15,8 +15,9 @@ from gateway.runs.pending_calls import PendingCalls
 from gateway.security.authentication import ADMINISTRATOR
 from tests.conftest import write_config
 from tests.daemon import Daemon, RunningGateway, gateway_config, run_gateway
-from tests.gateway.requests import create_session, expect_error, get_history, get_session, send_turn, wait_until, wait_until_idle
+from tests.gateway.requests import create_session, expect_error, get_history, get_session, send_turn, wait_until_idle
 from tests.stores import sql
+from tests.waiting import wait_until
 
 Json = dict[str, Any]
 WriteScenario = Callable[..., str]

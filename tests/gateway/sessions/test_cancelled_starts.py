@@ -32,9 +32,9 @@ from tests.gateway.requests import (
     send_turn,
     session_body,
     user_message,
-    wait_until,
 )
 from tests.gateway.sessions.test_submit import ANSWER, HELLO, create_waiting_session, suspend
+from tests.waiting import wait_until
 
 WriteScenario = Callable[..., str]
 Open = Callable[..., Awaitable[Any]]

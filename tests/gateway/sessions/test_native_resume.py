@@ -9,7 +9,8 @@ from pathlib import Path
 
 from drivers.contract.driver_info import Probe
 from tests.daemon import RunningGateway, gateway_config, run_gateway
-from tests.gateway.requests import create_session, expect_error, get_history, send_turn, wait_until
+from tests.gateway.requests import create_session, expect_error, get_history, send_turn
+from tests.waiting import wait_until
 
 CLAUDE = """#!{python} -IS
 import json, os, sys

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.daemon import KEY, RunningGateway, gateway_config, run_gateway
-from tests.gateway.requests import create_session, expect_error, send_turn, session_body, wait_until
+from tests.gateway.requests import create_session, expect_error, send_turn, session_body
+from tests.waiting import wait_until
 
 AGENT = """
 import json, sys

@@ -13,8 +13,9 @@ from gateway.events.turn_reader import Turn
 from gateway.security.authentication import ADMINISTRATOR
 from gateway.sessions.session import Submission
 from tests.daemon import RunningGateway
-from tests.gateway.requests import create_session, wait_until
+from tests.gateway.requests import create_session
 from tests.gateway.sessions.test_submit import create_waiting_session
+from tests.waiting import wait_until
 
 WriteScenario = Callable[..., str]
 

@@ -25,16 +25,9 @@ from gateway.sessions.session import Session, Submission
 from tests.daemon import RunningGateway, gateway_config
 from tests.faulty_store import StoreFaults, run_faulty_gateway
 from tests.gateway.cli.test_acp import small_agent
-from tests.gateway.requests import (
-    create_session,
-    expect_error,
-    get_history,
-    get_session,
-    send_turn,
-    user_message,
-    wait_until,
-)
+from tests.gateway.requests import create_session, expect_error, get_history, get_session, send_turn, user_message
 from tests.gateway.sessions.test_submit import ANSWER, CALL, HELLO, WEATHER, suspend
+from tests.waiting import wait_until
 
 WriteScenario = Callable[..., str]
 FaultyGateway = tuple[RunningGateway, StoreFaults]

@@ -24,10 +24,11 @@ from gateway.store.copying import TABLES, copy_store
 from gateway.store.database import Database
 from gateway.store.sqlite import sqlite_url
 from tests.daemon import gateway_config, run_gateway
-from tests.gateway.requests import create_session, wait_until
+from tests.gateway.requests import create_session
 from tests.gateway.stored_messages import message_bodies
 from tests.postgresql import server
 from tests.stores import KINDS
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.one_store
 TEXT = "NUL \0, the escape \ufdd0, ä, 東京, 🙂, %s, ' and \\"

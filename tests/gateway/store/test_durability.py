@@ -17,7 +17,8 @@ from gateway.errors import ConfigError
 from gateway.events import event_log
 from tests.daemon import gateway_config, run_gateway
 from tests.faulty_store import run_faulty_gateway
-from tests.gateway.requests import create_session, execute, session_body, user_message, wait_until, wait_until_idle
+from tests.gateway.requests import create_session, execute, session_body, user_message, wait_until_idle
+from tests.waiting import wait_until
 
 WriteScenario = Callable[..., str]
 pytestmark = pytest.mark.sqlite_only

@@ -26,9 +26,10 @@ from gateway.store import database as database_module
 from gateway.store.database import Database
 from gateway.store.prepared import DEFERRED
 from tests.daemon import gateway_config, run_gateway
-from tests.gateway.requests import create_session, session_body, wait_until
+from tests.gateway.requests import create_session, session_body
 from tests.gateway.stored_messages import message_bodies
 from tests.postgresql import PASSWORD, PostgresqlServer, server
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.one_store
 

@@ -23,8 +23,8 @@ from gateway.store import SessionRecord, Store
 from gateway.store.backend import backend_of
 from gateway.store.database import Database
 from gateway.store.sqlite import sqlite_url
-from tests.gateway.requests import wait_until
 from tests.postgresql import server
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.one_store
 

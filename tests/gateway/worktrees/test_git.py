@@ -14,7 +14,7 @@ import pytest
 
 from gateway.errors import AgentProblem
 from gateway.worktrees.git import TERMINATION_SECONDS, Git, GitFailed
-from tests.gateway.requests import wait_until
+from tests.waiting import wait_until
 
 MIB = 1024 * 1024
 

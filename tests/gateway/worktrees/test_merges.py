@@ -11,7 +11,6 @@ import httpx
 import pytest
 
 from tests.daemon import RunningGateway
-from tests.gateway.requests import wait_until
 from tests.gateway.worktrees.repositories import (
     BASE,
     commit_file,
@@ -22,6 +21,7 @@ from tests.gateway.worktrees.repositories import (
     state_of,
     turn,
 )
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("home")
 

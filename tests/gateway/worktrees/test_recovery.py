@@ -14,7 +14,6 @@ from gateway.store import Store
 from gateway.store.sqlite import sqlite_url
 from tests.conftest import write_config
 from tests.daemon import Daemon, http_client, run_gateway
-from tests.gateway.requests import wait_until
 from tests.gateway.worktrees.repositories import (
     BASE,
     commit_file,
@@ -26,6 +25,7 @@ from tests.gateway.worktrees.repositories import (
     turn,
     worktree_config,
 )
+from tests.waiting import wait_until
 
 
 def left_in(repository: Path) -> tuple[int, str]:

@@ -13,7 +13,6 @@ import pytest
 from drivers.runtime.sandbox import unavailable
 from gateway.security.api_keys import NamedKeys
 from tests.daemon import RunningGateway, run_gateway
-from tests.gateway.requests import wait_until
 from tests.gateway.worktrees.repositories import (
     BASE,
     commit_file,
@@ -27,6 +26,7 @@ from tests.gateway.worktrees.repositories import (
     with_author,
     worktree_config,
 )
+from tests.waiting import wait_until
 
 
 @pytest.fixture

@@ -26,7 +26,8 @@ from tests.model_server.serving import ModelServer
 from tests.real.agents.programs import AGENTS, BIN, NOWHERE, RealAgent, program
 from tests.real.agents.table import columns
 from tests.real.gemini import AapSession, text_of
-from tests.real.processes import processes_of, tear_down, wait_until
+from tests.real.processes import processes_of, tear_down
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(400)
 

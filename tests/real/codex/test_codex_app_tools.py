@@ -11,7 +11,8 @@ from tests.real.codex.aap_client import WEATHER, calls_of, create_session, deny,
 from tests.real.codex.conftest import Home
 from tests.real.codex.test_codex_turns import PIXEL
 from tests.real.own_tool_names import answer_with_own_names
-from tests.real.processes import cli_of, wait_until
+from tests.real.processes import cli_of
+from tests.waiting import wait_until
 
 
 async def test_a_call_of_the_clients_tool(portico: RunningGateway, model: OpenAIServer) -> None:

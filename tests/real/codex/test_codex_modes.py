@@ -19,7 +19,8 @@ from tests.real.codex.aap_client import outputs
 from tests.real.codex.conftest import Home, needs_sandbox
 from tests.real.codex.test_codex_servers import CALLS
 from tests.real.editor import SERVER
-from tests.real.processes import clis_of, wait_until
+from tests.real.processes import clis_of
+from tests.waiting import wait_until
 
 Json = dict[str, Any]
 

@@ -18,7 +18,8 @@ from tests.real.codex.aap_client import (
     text_of,
 )
 from tests.real.codex.conftest import Home
-from tests.real.processes import cli_of, wait_for_exit, wait_until
+from tests.real.processes import cli_of, wait_for_exit
+from tests.waiting import wait_until
 
 ASK = {"shell": False, "apply_patch": False}
 

@@ -14,7 +14,8 @@ from tests.daemon import RunningGateway
 from tests.model_server.openai import OpenAIServer
 from tests.real.codex.aap_client import create_session, user
 from tests.real.codex.conftest import Home
-from tests.real.processes import cli_of, running_process, wait_for_exit, wait_until
+from tests.real.processes import cli_of, running_process, wait_for_exit
+from tests.waiting import wait_until
 
 PLAIN = "Hello from the model, this is plain text."
 

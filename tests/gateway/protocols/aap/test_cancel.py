@@ -22,9 +22,9 @@ from tests.gateway.requests import (
     send_turn,
     session_body,
     user_message,
-    wait_until,
     wait_until_idle,
 )
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("also_in_a_cluster")
 WriteScenario = Callable[..., str]

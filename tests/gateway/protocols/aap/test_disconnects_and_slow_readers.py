@@ -11,7 +11,8 @@ import psutil
 
 from tests.daemon import KEY, Daemon
 from tests.gateway.aap_client import AapClient
-from tests.gateway.requests import agent_processes, create_session, user_message, wait_until
+from tests.gateway.requests import agent_processes, create_session, user_message
+from tests.waiting import wait_until
 
 WriteScenario = Callable[..., str]
 TEXT = "".join(f"event {n} " for n in range(5000))

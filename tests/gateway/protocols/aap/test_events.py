@@ -21,9 +21,9 @@ from tests.gateway.requests import (
     send_turn,
     session_body,
     user_message,
-    wait_until,
     wait_until_idle,
 )
+from tests.waiting import wait_until
 
 WriteScenario = Callable[..., str]
 LONG = [

@@ -13,7 +13,8 @@ import pytest
 
 from tests.cluster import leave_out, placement
 from tests.daemon import KEY, RunningGateway, gateway_config, run_gateway
-from tests.gateway.requests import create_session, get_history, session_body, wait_until, wait_until_idle
+from tests.gateway.requests import create_session, get_history, session_body, wait_until_idle
+from tests.waiting import wait_until
 
 WriteScenario = Callable[..., str]
 INTERIM = b"HTTP/1.1 100 Continue\r\n\r\n"

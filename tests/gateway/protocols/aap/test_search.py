@@ -17,9 +17,10 @@ from gateway.store import search as store_search
 from tests.daemon import Daemon, RunningGateway, gateway_config, http_client, run_gateway
 from tests.gateway.protocols.aap.test_session_changes import rename
 from tests.gateway.protocols.aap.test_session_updates import SESSIONS, create, turn
-from tests.gateway.requests import expect_error, user_message, wait_until
+from tests.gateway.requests import expect_error, user_message
 from tests.named_keys import add_key
 from tests.stores import sql
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("each_store")
 

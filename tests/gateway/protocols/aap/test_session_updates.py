@@ -15,8 +15,9 @@ from httpx_sse import aconnect_sse
 from tests.cluster import leave_out, placement
 from tests.conftest import write_config
 from tests.daemon import Daemon, RunningGateway, gateway_config, http_client, run_gateway
-from tests.gateway.requests import user_message, wait_until
+from tests.gateway.requests import user_message
 from tests.named_keys import add_key
+from tests.waiting import wait_until
 
 WriteScenario = Callable[..., str]
 Update = tuple[str, dict[str, Any]]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -23,6 +22,7 @@ from gateway.sessions.settings import SessionSettings
 from tests.daemon import RunningGateway, gateway_config, run_gateway
 from tests.gateway.protocols.acp.client import Client, RpcFailed, check, connect
 from tests.gateway.requests import get_session
+from tests.waiting import wait_until
 
 MODES = (
     PermissionMode("default", "Manual", "The CLI's own rules."),
@@ -224,11 +224,7 @@ async def test_mode_that_the_cli_changes_is_sent_and_stored(start: Start, tmp_pa
         modes = [u["currentModeId"] for u in client.updates(session) if u["sessionUpdate"] == "current_mode_update"]
         assert modes == ["plan"]
 
-        async def stored() -> str:
-            return (await running.gateway.store.sessions.get(session)).config["options"]["mode"]
+        async def stored() -> bool:
+            return (await running.gateway.store.sessions.get(session)).config["options"]["mode"] == "plan"
 
-        for _ in range(200):
-            if await stored() == "plan":
-                return
-            await asyncio.sleep(0.005)
-        raise AssertionError(await stored())
+        await wait_until(stored)

@@ -20,7 +20,8 @@ from tests.cluster import leave_out, placement
 from tests.daemon import RunningGateway, gateway_config, run_gateway
 from tests.gateway.cli.test_acp import small_agent
 from tests.gateway.protocols.acp.client import Client, RpcFailed, connect, load, prompt
-from tests.gateway.requests import is_alive, read_pid, wait_until
+from tests.gateway.requests import is_alive, read_pid
+from tests.waiting import wait_until
 
 REMEMBER = [{"steps": [{"remember": True}]}]
 """The turn of an agent that says what it has been prompted with before."""

@@ -16,7 +16,8 @@ from gateway.sessions.session import Session, Submission
 from tests.daemon import RunningGateway
 from tests.gateway.protocols.acp.client import Client, RpcFailed, connect, kinds, load, prompt
 from tests.gateway.protocols.acp.conftest import ConnectClient, WriteScenario, scripted_session
-from tests.gateway.requests import get_session, send_turn, wait_until
+from tests.gateway.requests import get_session, send_turn
+from tests.waiting import wait_until
 
 TURNS: list[Any] = [
     {"when": "^first", "steps": [{"text": "1"}, {"wait_for_file": "go"}, {"text": "!"}]},

@@ -18,6 +18,7 @@ from gateway.security.authentication import ADMINISTRATOR
 from tests.cluster import leave_out, placement
 from tests.daemon import RunningGateway, gateway_config, run_gateway
 from tests.gateway.protocols.acp.raw_connections import BEARER, INITIALIZE, STREAM, answer_to, asked, initialized, rpc, socket_to
+from tests.waiting import wait_until
 
 DEEP = "[" * 100_000 + "]" * 100_000
 
@@ -125,9 +126,7 @@ async def test_websocket_client_that_does_not_read_is_disconnected(tmp_path: Pat
             assert "result" in await asked(other, loading)
             more = {"sessionId": session, "prompt": [{"type": "text", "text": "more"}]}
             assert (await asked(other, rpc("session/prompt", more, 4)))["result"]["stopReason"] == "end_turn"
-        async with asyncio.timeout(60):
-            while _sockets_open(portico):  # noqa: ASYNC110 there is no event for it
-                await asyncio.sleep(0.05)
+        await wait_until(lambda: not _sockets_open(portico))
         slow_reader.transport.abort()
 
 
@@ -156,10 +155,8 @@ async def test_connection_without_requests_or_readers_times_out(portico: Running
         read, unread = await initialized(client, url), await initialized(client, url)
         async with client.stream("GET", url, headers={**read, **STREAM}) as own:
             assert own.status_code == 200
-            async with asyncio.timeout(60):
-                # A DELETE would end the connection and any other request would keep it, so the test reads internal state.
-                while len(_clients(portico)) > 1:  # noqa: ASYNC110 there is no event for it
-                    await asyncio.sleep(0.05)
+            # A DELETE would end the connection and any other request would keep it, so the test reads internal state.
+            await wait_until(lambda: len(_clients(portico)) == 1)
             assert (await client.post(url, json=rpc("session/list", {}), headers=read)).status_code == 202
             assert (await client.post(url, json=rpc("session/list", {}), headers=unread)).status_code == 404
 

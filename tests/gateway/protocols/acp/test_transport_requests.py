@@ -17,8 +17,8 @@ from gateway.security.redaction import Redactor
 from tests.daemon import KEY, RunningGateway, gateway_config, run_gateway
 from tests.gateway.protocols.acp.conftest import WriteScenario, set_options
 from tests.gateway.protocols.acp.raw_connections import BEARER, initialized, rpc
-from tests.gateway.requests import wait_until
 from tests.named_keys import add_key, remove_key
+from tests.waiting import wait_until
 
 JSON = {**BEARER, "Content-Type": "application/json"}
 

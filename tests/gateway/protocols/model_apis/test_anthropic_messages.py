@@ -21,7 +21,8 @@ from gateway.protocols.model_apis.models import effort_options, find_model
 from gateway.protocols.model_apis.running_answer import failure_of
 from gateway.security.authentication import ADMINISTRATOR
 from tests.daemon import KEY, RunningGateway, gateway_config, run_gateway
-from tests.gateway.requests import get_history, wait_until
+from tests.gateway.requests import get_history
+from tests.waiting import wait_until
 
 WriteScenario = Callable[..., str]
 WEATHER = {"name": "weather", "description": "The weather.", "input_schema": {"type": "object"}}

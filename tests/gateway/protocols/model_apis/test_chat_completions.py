@@ -16,7 +16,8 @@ from drivers.contract.driver_info import EFFORT_OPTION, Option, Probe
 from gateway.protocols.model_apis.chat_completions_request import REFUSED
 from gateway.security.authentication import ADMINISTRATOR
 from tests.daemon import KEY, RunningGateway, gateway_config, run_gateway
-from tests.gateway.requests import get_history, wait_until
+from tests.gateway.requests import get_history
+from tests.waiting import wait_until
 
 WriteScenario = Callable[..., str]
 PATH = "/v1/chat/completions"

@@ -9,7 +9,7 @@ from typing import Any
 
 from gateway.security.authentication import ADMINISTRATOR
 from tests.daemon import RunningGateway, gateway_config, run_gateway
-from tests.gateway.requests import wait_until
+from tests.waiting import wait_until
 
 RECORDED = json.loads((Path(__file__).parent / "recorded" / "open_webui.json").read_text())["requests"]
 ANSWER = "You said: What is the weather in Rome?. Before: []"

@@ -16,8 +16,9 @@ from gateway.security.api_keys import NamedKeys
 from gateway.security.authentication import ADMINISTRATOR
 from tests.conftest import write_config
 from tests.daemon import Daemon, RunningGateway, gateway_config, run_gateway
-from tests.gateway.requests import get_history, wait_until
+from tests.gateway.requests import get_history
 from tests.stores import content as stored_content
+from tests.waiting import wait_until
 
 WriteScenario = Callable[..., str]
 Json = dict[str, Any]

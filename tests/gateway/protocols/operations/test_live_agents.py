@@ -15,7 +15,8 @@ import pytest
 from gateway.protocols.aap.schema import iso_time
 from gateway.security.api_keys import NamedKeys
 from tests.daemon import RunningGateway, http_client
-from tests.gateway.requests import create_session, expect_error, get_session, send_turn, user_message, wait_until
+from tests.gateway.requests import create_session, expect_error, get_session, send_turn, user_message
+from tests.waiting import wait_until
 
 WriteScenario = Callable[..., str]
 NOTE = {"tool_call": {"id": "note", "name": "write_note", "input": {"path": "a.txt", "text": "x"}}}

@@ -16,7 +16,8 @@ from drivers.contract.driver_info import ToolGrant
 from gateway.security.api_keys import NamedKeys
 from gateway.security.authentication import ADMINISTRATOR
 from tests.daemon import RunningGateway, http_client
-from tests.gateway.requests import create_session, expect_error, send_turn, wait_until
+from tests.gateway.requests import create_session, expect_error, send_turn
+from tests.waiting import wait_until
 
 WriteScenario = Callable[..., str]
 SCENE = [
