@@ -220,6 +220,10 @@ class SmallAgent:
         except RequestError as error:
             await self._send_text(session, "agent_message_chunk", f"refused: {error}")
 
+    async def do_linger(self, session: str, path: str) -> None:
+        """Writes through the client once the response to the prompt is sent."""
+        self._run_later(self.client.write_text_file(session_id=session, path=path, content="unseen\n"))
+
     async def do_run(self, session: str, command: str) -> None:
         """Requests permission, then runs a command in a terminal of the client."""
         call = {"toolCallId": "x1", "title": command, "kind": "execute", "status": "pending", "rawInput": {"command": command}}

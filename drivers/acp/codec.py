@@ -44,6 +44,7 @@ from drivers.codecs.deduplication import Deduplicator
 from drivers.codecs.held_events import HeldEvents
 from drivers.codecs.json_lines import JsonLineCodec
 from drivers.codecs.json_rpc import JsonRpcPeer, RpcError, is_response
+from drivers.codecs.tool_calls import Call
 from drivers.contract.agent import PermissionReply, Prompt, Reply
 from drivers.contract.capabilities import (
     SupportsClientRequests,
@@ -77,13 +78,11 @@ from drivers.contract.events import (
     Usage,
 )
 from drivers.contract.messages import text_of
+from drivers.contract.tool_denials import NO_RUN, denied
 from drivers.contract.tool_server import ToolRequest, ToolResponse
 
 STREAMED_INPUT_DELAY = 0.5
 """Seconds without output after which a pending call is reported; until then the agent may be streaming its input."""
-MAX_BETWEEN_RUNS = 1000
-"""Client methods between two runs that are reported in the next run. More are rejected."""
-NO_RUN = "No run is active; the client cannot be asked."
 
 RUN_RESULTS = {
     "end_turn": SessionEnd(exit_code=0),
@@ -130,8 +129,6 @@ class AcpCodec(JsonLineCodec, SupportsDebounce, SupportsClientRequests, Supports
         self._released: list[OutputEvent] = []
         self._service_calls = 0
         self._approved_services: dict[int | str, ToolCallState] = {}
-        self._between_runs: list[OutputEvent] = []
-        self._approved_between_runs: dict[int | str, ToolCallState] = {}
         self._interrupted = self._task_done = False
         self._held_end: tuple[dict[str, Any] | None, RpcError | None] | None = None
         self._run_updates = RunUpdates()
@@ -153,8 +150,6 @@ class AcpCodec(JsonLineCodec, SupportsDebounce, SupportsClientRequests, Supports
         self._approved_services.clear()
         self._streaming = self._held_end = None
         self.pending += self._deduplicator.changed(NativeSession(native_id=self.native_id, model=self.session.model))
-        self.pending += self._between_runs
-        self._between_runs = []
         if has_image(prompt.content) and not self.session.images:
             self.phase, self._task_done = "ready", self._task is not None
             self.pending += [Error(message=f"{self.title} takes no images"), SessionEnd(exit_code=1, stop_reason="error")]
@@ -183,7 +178,10 @@ class AcpCodec(JsonLineCodec, SupportsDebounce, SupportsClientRequests, Supports
 
     def tool_requested(self, request: ToolRequest) -> None:
         if self.phase not in ("running", "waiting") or self._interrupted:
-            self.tool_responses.append(ToolResponse(request.id, NO_RUN, is_error=True))
+            reason = RUN_CANCELLED if self._interrupted else denied(NO_RUN)
+            self.tool_responses.append(ToolResponse(request.id, reason, is_error=True))
+            if not self._interrupted:
+                self.pending += Call(request.call_id or request.id, request.name, dict(request.input)).denied(reason)
             return
         self._released += self._release()
         if self._calls.is_own(request.call_id):
@@ -253,14 +251,10 @@ class AcpCodec(JsonLineCodec, SupportsDebounce, SupportsClientRequests, Supports
             self._rpc.respond_error(request.id, answer.code, answer.error)
         else:
             self._rpc.respond(request.id, dict(answer.result))
-        in_run = self.phase in ("running", "waiting")
-        between_runs = self._approved_between_runs.pop(request.id, None)
-        if (call := self._approved_services.pop(request.id, None) if between_runs is None else between_runs) is not None:
+        if (call := self._approved_services.pop(request.id, None)) is not None:
             end = self._calls.finish(call, answer.error or service_output(answer), failed=answer.error is not None)
-            if in_run:
+            if self.phase in ("running", "waiting"):
                 self.pending += self.deliver(end)
-            elif between_runs is not None:
-                self._between_runs += end
         if request.method == "terminal/output" and answer.error is None:
             self._calls.terminals[request.params["terminalId"]] = str(answer.result.get("output", ""))
 
@@ -412,11 +406,12 @@ class AcpCodec(JsonLineCodec, SupportsDebounce, SupportsClientRequests, Supports
         return []
 
     def _permission(self, request_id: int | str, request: RequestPermissionRequest) -> list[OutputEvent]:
-        if self.phase not in ("running", "waiting"):
-            self._rpc.respond(request_id, CANCELLED_OUTCOME)
-            return []
         tool_call = self._profile.call_update(request.tool_call)
         call = self._updated(tool_call)
+        if self.phase not in ("running", "waiting"):
+            self._rpc.respond(request_id, CANCELLED_OUTCOME)
+            call, events = self._calls.asked(tool_call)
+            return [*events, *self._denied(call)]
         self._streaming = None
         name = self._app_tool(call)
         if name is not None and (call.tool or self._app_calls.is_requested(call, name)):
@@ -449,9 +444,11 @@ class AcpCodec(JsonLineCodec, SupportsDebounce, SupportsClientRequests, Supports
         if not kind or (declared and request.method == READ and self._grants.agent_asks):
             self.client_requests.append(request)
             return []
-        trusted = declared and self._grants.verdict(kind) == "allow"
         if self.phase not in ("running", "waiting"):
-            return self._service_between_runs(request, kind, trusted=trusted)
+            self._rpc.respond_error(request.id, INVALID_PARAMS, denied(NO_RUN))
+            self._service_calls += 1
+            return self._denied(self._calls.add(f"service_{self._service_calls}", kind, request))
+        trusted = declared and self._grants.verdict(kind) == "allow"
         if declared and self._calls.covering(request, kinds, lambda call: trusted or self._is_permitted(call)) is not None:
             self.client_requests.append(request)
             return []
@@ -463,21 +460,9 @@ class AcpCodec(JsonLineCodec, SupportsDebounce, SupportsClientRequests, Supports
             return self._deny(approval, NOT_ENABLED)
         return self._authorize(approval)
 
-    def _service_between_runs(self, request: ClientRequest, kind: str, *, trusted: bool) -> list[OutputEvent]:
-        """No client can be asked. The next run reports the request, and the audit has it then."""
-        reported = len(self._between_runs) < 3 * MAX_BETWEEN_RUNS  # events: start, result and end
-        if not (trusted and reported):
-            self._rpc.respond_error(request.id, INVALID_PARAMS, NO_RUN)
-        if reported:
-            self._service_calls += 1
-            call = self._calls.add(f"service_{self._service_calls}", kind, request)
-            self._between_runs += self._calls.start(call)
-            if trusted:
-                self._approved_between_runs[request.id] = call
-                self.client_requests.append(request)
-            else:
-                self._between_runs += self._calls.finish(call, NO_RUN, failed=True, denied=True)
-        return []
+    def _denied(self, call: ToolCallState) -> list[OutputEvent]:
+        """The events of a call outside of a run, also of a trusted tool: no client sees it."""
+        return [*self._calls.start(call), *self._calls.finish(call, denied(NO_RUN), failed=True, denied=True)]
 
     def _is_permitted(self, call: ToolCallState) -> bool:
         """Whether the client has granted the call, or the agent's own policy allows it. Other agents' reports permit nothing."""

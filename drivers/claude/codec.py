@@ -21,7 +21,7 @@ from drivers.claude.tools import PREFIX, Toolset
 from drivers.codecs.held_events import HeldEvents
 from drivers.codecs.json_lines import JsonLineCodec
 from drivers.codecs.rate_limits import limit_error
-from drivers.contract.agent import PermissionReply, Prompt, Reply
+from drivers.contract.agent import Prompt, Reply
 from drivers.contract.capabilities import SupportsDebounce, SupportsModes, SupportsSteering
 from drivers.contract.codec import IN_RUN
 from drivers.contract.errors import AgentUnavailable, ResumeFailed
@@ -40,6 +40,7 @@ from drivers.contract.events import (
     Thinking,
     Usage,
 )
+from drivers.contract.tool_denials import NO_RUN
 
 REDUNDANT = frozenset(
     {
@@ -63,7 +64,6 @@ LIMIT_STATUS: Mapping[str, Literal["allowed", "warning", "rejected"]] = {
     "allowed_warning": "warning",
     "rejected": "rejected",
 }
-NO_RUN = "no run is active, the client cannot be asked"
 
 
 class ClaudeCodec(JsonLineCodec, SupportsSteering, SupportsDebounce, SupportsModes):
@@ -401,12 +401,10 @@ class ClaudeCodec(JsonLineCodec, SupportsSteering, SupportsDebounce, SupportsMod
     def _call_requested(
         self, call_id: str, name: str, given: Any, request: CallRequest, *, inner: bool = False
     ) -> list[OutputEvent]:
-        events = self._calls.requested(call_id, name, given, request, inner=inner)
-        if self._calls.needs_client(call_id) and (self.phase not in IN_RUN or not self._begun):
-            # Of a turn of the CLI's own, or of a background task.
-            self._calls.reply(PermissionReply(call_id, False, NO_RUN))
-            return []
-        return events
+        if self.phase not in IN_RUN or not self._begun:
+            # Of a turn of the CLI's own, or of a background task: no client sees it.
+            return self._calls.deny(call_id, name, given, request, NO_RUN, inner=inner)
+        return self._calls.requested(call_id, name, given, request, inner=inner)
 
     def _receive_mcp(self, request_id: str, message: dict[str, Any]) -> list[OutputEvent]:
         if message.get("method") == "tools/call":

@@ -222,10 +222,20 @@ class TurnCalls:
         """Whether the client gets the call only with the CLI's question, which has the complete input: a plan to approve."""
         return call.name == PLAN_TOOL and self._tools.cli_decides(call.name) and not call.by_rules and call.parent is None
 
-    def needs_client(self, call_id: str) -> bool:
-        """Whether a call waits for the client."""
-        call = self._calls.get(call_id)
-        return call is not None and call.needs_client
+    def deny(
+        self, call_id: str, name: str, given: Any, request: CallRequest, reason: str, *, inner: bool = False
+    ) -> list[OutputEvent]:
+        """Deny a call that the CLI requests a decision on, or its result, also where the tool is trusted.
+
+        Returns the events of the call with its first request. `inner`: it is a sub-agent's call.
+        """
+        call = self._calls.get(call_id) or self._known(call_id, name, given, "" if inner else None)
+        first = call.reply is None
+        call.wants = call.wants or "permission"
+        call.reply = PermissionReply(call.client_id, False, reason)
+        call.requests.append(request)
+        self._respond(call)
+        return self._event_call(call, None).denied(denied(reason)) if first else []
 
     def request_cancelled(self, request_id: str) -> None:
         """The CLI has cancelled a control request."""

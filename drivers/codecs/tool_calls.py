@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from drivers.contract.events import FileChange, OutputEvent, ToolCall, ToolOutput, ToolResult
+from drivers.contract.events import DeniedResult, FileChange, OutputEvent, ToolCall, ToolOutput, ToolResult
 
 MAX_STREAMED_OUTPUT = 256 * 1024
 """Characters of a call's output that are reported while it runs; its result has all."""
@@ -34,6 +34,11 @@ class Call:
     def __post_init__(self) -> None:
         if not isinstance(self.id, str) or not isinstance(self.name, str):
             raise TypeError("the id and the name of a call are strings")
+
+    def denied(self, reason: str) -> list[OutputEvent]:
+        """The events of a call that a driver denies without asking the client."""
+        denial = DeniedResult(tool_call_id=self.id, output=reason, is_error=True, parent_id=self.parent_id)
+        return [self.started(), denial, self.finished(failed=True)]
 
     def started(self) -> ToolCall:
         """The event of its start."""

@@ -32,7 +32,7 @@ from drivers.codex.modes import (
     modes_after_plan,
     plan_choices,
 )
-from drivers.codex.turn import TurnRequests, TurnStream, decline
+from drivers.codex.turn import TurnRequests, TurnStream, call_requested, decline
 from drivers.codex.turn_result import NO_TOKENS, RateLimits, context_of, failure, tokens, usage_of
 from drivers.contract.agent import PermissionReply, Prompt, Reply
 from drivers.contract.capabilities import SupportsClientRequests, SupportsDebounce, SupportsModes, SupportsSteering
@@ -53,7 +53,7 @@ from drivers.contract.events import (
     Title,
 )
 from drivers.contract.messages import Content, TextBlock, blocks
-from drivers.contract.tool_denials import denied
+from drivers.contract.tool_denials import NO_RUN, denied
 
 DEBOUNCE = 0.2
 """Seconds: requests of one message came up to 20 ms apart (measured, 2 cores), a sandboxed command beside them up to 150 ms."""
@@ -325,7 +325,8 @@ class CodexAppCodec(JsonLineCodec, SupportsSteering, SupportsDebounce, SupportsC
     def _request(self, request_id: Any, method: str, params: dict[str, Any]) -> list[OutputEvent] | None:
         if self.phase not in IN_RUN or self._interrupted:
             decline(self._rpc, request_id, method)
-            return []
+            call = call_requested(method, params) if self.phase not in IN_RUN else None
+            return call.denied(denied(NO_RUN)) if call is not None else []
         if not self._requests.unanswered:
             self._first_request_at = self._clock
         return self._requests.receive(request_id, method, params)
@@ -394,9 +395,12 @@ class CodexAppCodec(JsonLineCodec, SupportsSteering, SupportsDebounce, SupportsC
         return []
 
     def _on_turn_started(self, params: dict[str, Any]) -> list[OutputEvent]:
+        turn_id = params["turn"]["id"]
+        if params["threadId"] == self._thread.thread_id and self.phase == "ready":
+            # A turn of the CLI's own: it may run trusted commands without asking, which no client would see.
+            self._rpc.request("turn/interrupt", {"threadId": self._thread.thread_id, "turnId": turn_id}, lambda result, error: [])
         if self.phase != "running" or self._turn_started or params["threadId"] != self._thread.thread_id:
             return []
-        turn_id = params["turn"]["id"]
         if self._turn.turn_id not in (None, turn_id):
             return []
         self._turn.turn_id = turn_id

@@ -517,6 +517,15 @@ def _call_of_approval(call_id: str, tool: str, params: Mapping[str, Any]) -> Cal
     return Call(call_id, tool, {"changes": [], **given})
 
 
+def call_requested(method: str, params: Mapping[str, Any]) -> Call | None:
+    """The call that a request of the CLI is about, whose item is not known; None for a request about no call."""
+    if method in APPROVALS:
+        return _call_of_approval(params["itemId"], APPROVALS[method], params)
+    if method == "item/tool/call":
+        return Call(params["callId"], params["tool"], params.get("arguments"))
+    return None
+
+
 def decline(rpc: JsonRpcPeer, request_id: Any, method: str) -> None:
     """Decline a request of the CLI."""
     if method in DECLINED:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from drivers.contract.events import Commands, OutputEvent
 from drivers.contract.messages import Content, text_of
@@ -72,6 +73,16 @@ class ProcessUse:
     started_at: float
 
 
+@dataclass(frozen=True, slots=True)
+class DeniedCall:
+    """A tool call that a driver has denied without asking anybody, and why."""
+
+    call_id: str
+    tool: str
+    input: Any
+    reason: str
+
+
 class Agent(ABC):
     """A live native session. One prompt at a time; `receive` gives that prompt's events, `session_end` last."""
 
@@ -111,6 +122,13 @@ class Agent(ABC):
         The next run reports them too. False if the agent lists none outside of a run.
         """
         return False
+
+    def watch_denials(self, denied: Callable[[DeniedCall], None]) -> None:
+        """Call `denied` with each call that the CLI has made outside of a run, and makes from now on.
+
+        No client sees such a call, so its driver denies it, even if its tool is trusted.
+        """
+        return
 
     async def process_use(self) -> ProcessUse | None:
         """What its process takes; None while it has none, or where that is not known. Takes a tenth of a second."""

@@ -8,6 +8,9 @@ NO_RESULT = "The application allowed this call, but gave no result."
 NOT_ENABLED = "it is not enabled in this session"
 """The reason of a denial: the session does not list the tool."""
 
+NO_RUN = "no run is active, so no client can see this call; it may be made again in the next run"
+"""The reason of a denial: the agent works without a prompt, such as on a background task."""
+
 
 def denied(reason: str | None = None) -> str:
     """The result of a call that was denied, with the reason if there is one."""

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
-from drivers.contract.agent import Agent, ProcessUse, Prompt, Reply
+from drivers.contract.agent import Agent, DeniedCall, ProcessUse, Prompt, Reply
 from drivers.contract.agent_specs import Limits
 from drivers.contract.capabilities import (
     SupportsClientRequests,
@@ -24,6 +24,7 @@ from drivers.contract.errors import AgentGone, AgentUnavailable, InputFull, Unkn
 from drivers.contract.events import (
     Commands,
     ContextUse,
+    DeniedResult,
     Error,
     ModeChanged,
     NativeSession,
@@ -32,6 +33,7 @@ from drivers.contract.events import (
     SessionEnd,
     Stdout,
     Title,
+    ToolCall,
 )
 from drivers.contract.tool_server import ToolRequest, ToolServer
 from drivers.runtime.local_client_services import ClientRequests
@@ -52,12 +54,15 @@ UNREPORTED_BYTES = 64 * 1024
 _ENDS: frozenset[type[OutputEvent]] = frozenset((SessionEnd,))
 MAX_BETWEEN_RUNS = 64 * 1024 * 1024
 """Bytes that a process may write between two runs. More is a fault: it is ended, and the next run has a fresh one."""
+MAX_DENIED = 100
+"""Denied calls that are kept until somebody watches them."""
 
 
 class EventsBetweenRuns:
     """The events between two runs that the next run reports: the state of the session, and raw lines.
 
-    All others belong to no prompt and are dropped: a late token is no part of the next answer.
+    Calls that the driver has denied are given to `watch_denials`. All other events belong to no prompt and are dropped: a late
+    token is no part of the next answer.
     """
 
     def __init__(self) -> None:
@@ -65,6 +70,9 @@ class EventsBetweenRuns:
         self._lines: deque[Stdout] = deque()
         self._bytes = 0
         self._watching: Callable[[Commands], None] | None = None
+        self._started: ToolCall | None = None
+        self._denied: deque[DeniedCall] = deque(maxlen=MAX_DENIED)
+        self._deny: Callable[[DeniedCall], None] = self._denied.append
 
     def watch_commands(self, reported: Callable[[Commands], None]) -> None:
         """Call `reported` with the commands among the events, and with those that come."""
@@ -72,6 +80,13 @@ class EventsBetweenRuns:
         commands = self._state.get(Commands)
         if isinstance(commands, Commands):
             reported(commands)
+
+    def watch_denials(self, denied: Callable[[DeniedCall], None]) -> None:
+        """Call `denied` with the calls that were denied since the start of the process, and with those that come."""
+        for call in self._denied:
+            denied(call)
+        self._denied.clear()
+        self._deny = denied
 
     def add(self, events: Iterable[OutputEvent]) -> None:
         """Keep raw lines, and the last event of each kind about the session."""
@@ -85,6 +100,10 @@ class EventsBetweenRuns:
                 self._bytes += len(event.line)
                 while self._bytes > UNREPORTED_BYTES:
                     self._bytes -= len(self._lines.popleft().line)
+            elif isinstance(event, ToolCall) and event.status == "started":
+                self._started = event
+            elif isinstance(event, DeniedResult) and (call := self._started) is not None and call.id == event.tool_call_id:
+                self._deny(DeniedCall(call.id, call.name, call.input, str(event.output)))
 
     def take(self) -> list[OutputEvent]:
         """Return the events and forget them."""
@@ -211,6 +230,9 @@ class CliAgent(Agent):
     def watch_commands(self, reported: Callable[[Commands], None]) -> bool:
         self._between_runs.watch_commands(reported)
         return True
+
+    def watch_denials(self, denied: Callable[[DeniedCall], None]) -> None:
+        self._between_runs.watch_denials(denied)
 
     async def steer(self, prompt: Prompt) -> bool:
         if (

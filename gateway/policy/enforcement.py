@@ -114,10 +114,11 @@ class PolicyEnforcer:
 
     def apply(self, events: Iterable[OutputEvent]) -> Enforced:
         """Decide the calls of these events; the events as the client gets them, and the replies to the agent."""
-        enforced = Enforced()
+        enforced, events = Enforced(), tuple(events)
+        denied = {event.tool_call_id for event in events if isinstance(event, DeniedResult)}
         for event in events:
             if isinstance(event, ToolCall):
-                self._call(event, enforced)
+                self._call(event, enforced, decided=event.id in denied)
             elif isinstance(event, DeniedResult):
                 self._record(event.tool_call_id, "denied", "default", str(event.output))
                 enforced.events.append(event.tool_result())
@@ -170,7 +171,7 @@ class PolicyEnforcer:
             return evaluated[1]
         return self._policy.evaluate(call.name, call.input, self._resolve)
 
-    def _call(self, event: ToolCall, enforced: Enforced) -> None:
+    def _call(self, event: ToolCall, enforced: Enforced, *, decided: bool) -> None:
         if event.status != "started":
             self._calls.pop(event.id, None)
             self._evaluated.pop(event.id, None)
@@ -180,6 +181,9 @@ class PolicyEnforcer:
         else:
             known, call = event.id in self._calls, _call_block(event)
             self._calls[event.id] = call
+            if decided:
+                enforced.events.append(event)
+                return
             if event.name in self._inline:
                 by_rule = self._evaluation(call)
                 self._record_ruling(event.id, by_rule if by_rule.rule is not None else NO_RULE)

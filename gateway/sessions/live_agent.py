@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from drivers.contract.agent import Agent
+from drivers.contract.agent import Agent, DeniedCall
 from drivers.contract.agent_specs import SessionSpec
 from drivers.contract.client_services import ClientServices
 from drivers.contract.driver_info import ASK_MODE, MODE_OPTION
@@ -20,6 +20,8 @@ from gateway.agents.client_mcp_servers import allowed_servers
 from gateway.agents.configured_agents import ConfiguredAgent
 from gateway.errors import AgentProblem
 from gateway.events.event_log import RETRY
+from gateway.observability.audit import log_decisions
+from gateway.policy.decision_record import Decision
 from gateway.runs.cancellation import completed
 from gateway.security.redaction import Redactor
 from gateway.sessions.settings import SessionSettings, with_mode_option
@@ -65,6 +67,8 @@ class LiveAgent:
         self._spawner = shared.transcripts.spawner(spawner, session_id, agent, redactor)
         self._forgotten = self._unstored = self._closed = False
         self._storing: asyncio.Task[None] | None = None
+        self._unaudited: list[Decision] = []
+        self._auditing: asyncio.Task[None] | None = None
         self._preparation: asyncio.Task[Agent] | None = None
         self._unused = False
 
@@ -219,22 +223,44 @@ class LiveAgent:
             self._store_native_id(self.current.native_id)
 
     async def native_id_stored(self) -> None:
-        """Wait until the store has the native id, or STORE_TIMEOUT has passed; it is then stored later."""
-        if self._storing is not None:
-            await asyncio.wait([self._storing], timeout=STORE_TIMEOUT)
+        """Wait until the native id and the denied calls are stored, or STORE_TIMEOUT has passed: they are stored later then."""
+        if storing := self._storing_tasks():
+            await asyncio.wait(storing, timeout=STORE_TIMEOUT)
 
     async def close(self) -> None:
         """Wait as `native_id_stored` does, and store nothing any more."""
         await self.native_id_stored()
         self.stop_storing()
-        if self._storing is not None:
-            await asyncio.wait([self._storing])
+        if storing := self._storing_tasks():
+            await asyncio.wait(storing)
 
     def stop_storing(self) -> None:
         """Store nothing any more, from now on."""
         self._closed = True
-        if self._storing is not None:
-            self._storing.cancel()
+        for task in self._storing_tasks():
+            task.cancel()
+
+    def _storing_tasks(self) -> list[asyncio.Task[None]]:
+        return [task for task in (self._storing, self._auditing) if task is not None]
+
+    def _call_denied(self, call: DeniedCall) -> None:
+        """Log and audit a call that the process has made outside of a run, which its driver has denied."""
+        self._unaudited.append(Decision("denied", "default", call.tool, call.call_id, call.input, call.reason))
+        if not self._closed and (self._auditing is None or self._auditing.done()):
+            self._auditing = asyncio.create_task(self._audit())
+
+    async def _audit(self) -> None:
+        while self._unaudited:
+            decisions, self._unaudited = self._unaudited, []
+            rows = self._shared.audit.records(self._session_id, "", self._agent.name, decisions)
+            log_decisions(rows)
+            while True:
+                try:
+                    await self._shared.store.audit.append(rows)
+                    break
+                except Exception as error:
+                    log.warning("session %s: denied calls cannot be audited; trying again: %s", self._session_id, error)
+                    await asyncio.sleep(RETRY)
 
     def _store_native_id(self, native_id: str | None) -> None:
         self._native_id, self._unstored = native_id, True
@@ -271,6 +297,7 @@ class LiveAgent:
         self._shared.program_starts(self._agent)
         spawner = self._agent.sandboxed(self._spawner, spec)
         agent = await self._agent.driver.open(spec, spawner, self._shared.limits)
+        agent.watch_denials(self._call_denied)
         self._metrics.started(spec, again=self._started_before)
         self._started_before = True
         return agent

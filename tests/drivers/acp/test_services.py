@@ -12,8 +12,12 @@ from drivers.acp.permissions import Grants
 from drivers.contract.agent import PermissionReply, Prompt
 from drivers.contract.client_services import ClientResponse
 from drivers.contract.driver_info import ToolGrant
-from drivers.contract.events import Awaiting, ToolCall
+from drivers.contract.events import Awaiting, DeniedResult, ToolCall
+from drivers.contract.tool_server import ToolRequest
 from tests.drivers.acp.small_agent import Agent, Open, agent_text, result, run_events
+
+DENIED_UNSEEN = ["tool_call", "tool_result", "tool_call"]
+"""The events of a call outside of a run."""
 
 
 async def test_files_are_read_in_the_folder_only(open_agent: Open, tmp_path: Path) -> None:
@@ -132,9 +136,9 @@ def error_to(agent: Agent, request_id: int) -> str:
 
 
 def test_requests_before_the_session_is_open_are_errors() -> None:
-    agent = Agent(grants=Grants([ToolGrant("edit")]))
-    assert agent.send(write(7)) == []
-    assert (agent.codec.phase, "No run is active" in error_to(agent, 7)) == ("starting", True)
+    agent = Agent(grants=Grants([ToolGrant("edit", trust=True)]))
+    assert [event.kind for event in agent.send(write(7))] == DENIED_UNSEEN
+    assert (agent.codec.phase, "no run is active" in error_to(agent, 7)) == ("starting", True)
 
 
 def test_requests_between_two_runs_are_errors() -> None:
@@ -149,11 +153,31 @@ def test_requests_between_two_runs_are_errors() -> None:
     assert isinstance(agent.send({"id": 1, "method": "session/request_permission", "params": question})[-1], Awaiting)
     agent.codec.reply(PermissionReply("e1", granted=True))
     agent.send({"id": asked["id"], "result": {"stopReason": "end_turn"}})
-    assert agent.send(write(2)) == []
+    assert [event.kind for event in agent.send(write(2))] == DENIED_UNSEEN
     assert not agent.codec.client_requests
-    assert (agent.codec.phase, "No run is active" in error_to(agent, 2)) == ("ready", True)
+    assert (agent.codec.phase, "no run is active" in error_to(agent, 2)) == ("ready", True)
     agent.codec.prompt(Prompt("go on"))
     assert isinstance(agent.send(write(3))[-1], Awaiting)
+
+
+def test_calls_of_trusted_tools_between_two_runs_are_denied() -> None:
+    agent = Agent(grants=Grants([ToolGrant("edit", trust=True)]))
+    agent.open()
+    started, denied, ended = agent.send(write(2))
+    assert isinstance(started, ToolCall) and isinstance(denied, DeniedResult) and isinstance(ended, ToolCall)
+    assert (started.name, started.input, ended.status) == ("edit", {"path": "/work/a.txt", "content": ""}, "failed")
+    assert not agent.codec.client_requests and "no run is active" in error_to(agent, 2)
+    call = {"toolCallId": "e1", "title": "Edit", "kind": "edit", "status": "pending", "rawInput": {"path": "/work/b"}}
+    options = [{"optionId": "yes", "name": "Yes", "kind": "allow_once"}]
+    asked = {"sessionId": "s", "toolCall": call, "options": options}
+    events = agent.send({"id": 3, "method": "session/request_permission", "params": asked})
+    assert [event.kind for event in events] == DENIED_UNSEEN and isinstance(events[1], DeniedResult)
+    answer = json.loads(bytes(agent.codec.outbox).splitlines()[-1])
+    assert answer["result"] == {"outcome": {"outcome": "cancelled"}}
+    agent.codec.tool_requested(ToolRequest("m1", "get_time", {"zone": "UTC"}))
+    assert [event.kind for event in agent.codec.pending] == DENIED_UNSEEN
+    (response,) = agent.codec.tool_responses
+    assert response.is_error and "no run is active" in str(response.content)
 
 
 def test_the_response_to_a_request_of_an_earlier_run_is_not_reported_in_the_next() -> None:

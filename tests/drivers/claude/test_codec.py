@@ -10,9 +10,23 @@ import pytest
 
 from drivers.claude.codec import ClaudeCodec
 from drivers.claude.control_messages import HOOKS
+from drivers.claude.tools import Toolset
 from drivers.contract.agent import Prompt
+from drivers.contract.driver_info import ToolGrant
 from drivers.contract.errors import ResumeFailed
-from drivers.contract.events import ContextUse, Error, Hook, NativeSession, OutputEvent, RateLimit, SessionEnd, ToolResult, Usage
+from drivers.contract.events import (
+    ContextUse,
+    DeniedResult,
+    Error,
+    Hook,
+    NativeSession,
+    OutputEvent,
+    RateLimit,
+    SessionEnd,
+    ToolCall,
+    ToolResult,
+    Usage,
+)
 from drivers.contract.messages import Content, ImageBlock, TextBlock
 
 INIT = {"type": "system", "subtype": "init", "session_id": "s-1", "model": "m"}
@@ -283,6 +297,32 @@ def test_output_between_turns_belongs_to_no_turn() -> None:
     assert feed(codec, text) == feed(codec, hook) == feed(codec, {"type": "result", "is_error": False}) == []
     codec.prompt(Prompt("x"))
     assert [event.kind for event in feed(codec, text) + feed(codec, hook)] == ["agent_token", "hook"]
+
+
+@pytest.mark.parametrize("subtype", ["hook_callback", "can_use_tool"])
+@pytest.mark.parametrize("between", [True, False], ids=["between two turns", "before the turn of the prompt"])
+def test_a_call_of_a_turn_of_the_clis_own_is_denied_also_if_its_tool_is_trusted(subtype: str, between: bool) -> None:
+    codec = ready(tools=Toolset([ToolGrant("Bash", trust=True)]))
+    if not between:
+        codec.prompt(Prompt("first"))
+        feed(codec, INIT)
+        feed(codec, {"type": "result", "is_error": False})
+        codec.prompt(Prompt("second"))
+    codec.outbox.clear()
+    given = {"command": "touch unseen"}
+    call = {"tool_use_id": "t1", "tool_name": "Bash", "tool_input": given}
+    request = {"subtype": subtype, **({"input": call} if subtype == "hook_callback" else {**call, "input": given})}
+    events = feed(codec, {"type": "control_request", "request_id": "r1", "request": request})
+    started, denied, ended = events
+    assert isinstance(started, ToolCall) and isinstance(denied, DeniedResult) and isinstance(ended, ToolCall)
+    assert (started.name, started.input, ended.status) == ("Bash", given, "failed")
+    (answer,) = written(codec)
+    decision = answer["response"]["response"]
+    assert decision.get("behavior") == "deny" or decision["hookSpecificOutput"]["permissionDecision"] == "deny"
+    assert "no run is active" in json.dumps(decision)
+    # The CLI asks about it in another way: the same answer, and no second event.
+    assert feed(codec, {"type": "control_request", "request_id": "r2", "request": request}) == []
+    assert len(written(codec)) == 1
 
 
 def test_the_result_of_a_background_task_does_not_end_the_turn() -> None:

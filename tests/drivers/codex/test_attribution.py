@@ -17,6 +17,7 @@ from drivers.contract.events import (
     AgentToken,
     AwaitedCall,
     Awaiting,
+    DeniedResult,
     MessageEnd,
     NativeSession,
     OutputEvent,
@@ -92,6 +93,19 @@ def test_lines_of_the_turn_before_are_no_part_of_the_next() -> None:
     assert server.written()[-1] == {"id": 70, "result": {"decision": "decline"}}
     assert server.delta("two", "second") == [AgentToken(text="second")]
     assert server.complete("two") == [MessageEnd(), SessionEnd(exit_code=0)]
+
+
+def test_a_turn_of_the_clis_own_is_interrupted_and_its_calls_are_denied() -> None:
+    server = Server(trusted=["shell"])
+    assert server.send({"method": "turn/started", "params": {"threadId": "t", "turn": {"id": "own"}}}) == []
+    (interrupt,) = server.written()
+    assert (interrupt["method"], interrupt["params"]) == ("turn/interrupt", {"threadId": "t", "turnId": "own"})
+    started, denied, ended = server.request("item/commandExecution/requestApproval", "own", "c1", command="ls")
+    assert isinstance(started, ToolCall) and isinstance(denied, DeniedResult) and isinstance(ended, ToolCall)
+    assert (started.name, started.input, ended.status) == ("shell", {"command": "ls"}, "failed")
+    assert server.written() == [{"id": 70, "result": {"decision": "decline"}}]
+    assert server.send({"method": "turn/started", "params": {"threadId": "other", "turn": {"id": "x"}}}) == []
+    assert server.written() == []
 
 
 def test_an_approval_before_its_item_waits_for_it() -> None:

@@ -16,7 +16,6 @@ from drivers.acp.agent_profile import AgentProfile
 from drivers.acp.app_tool_calls import by_title
 from drivers.acp.permissions import Grants
 from drivers.contract.agent import PermissionReply, Prompt
-from drivers.contract.client_services import ClientResponse
 from drivers.contract.driver_info import ToolGrant
 from drivers.contract.events import Awaiting, OutputEvent, SessionEnd, ToolCall, ToolResult
 from drivers.contract.tool_server import ToolRequest
@@ -27,6 +26,7 @@ from tests.daemon import gateway_config, run_gateway
 from tests.drivers.acp.small_agent import Agent
 from tests.gateway.cli.test_acp import small_agent
 from tests.gateway.requests import create_session, send_turn
+from tests.waiting import wait_until
 
 Json = dict[str, Any]
 
@@ -566,45 +566,13 @@ def test_undeclared_method_is_rejected() -> None:
 
 
 @pytest.mark.parametrize("trust", [True, False])
-def test_client_method_between_two_runs_is_reported_and_audited_in_the_next(trust: bool) -> None:
+def test_client_method_between_two_runs_is_denied(trust: bool) -> None:
     session = executing(trust=trust)
     session.end()
     response = session.request(2, "terminal/create", {"command": "make", "args": ["all"]})
-    assert session.served == ([2] if trust else [])
-    assert (response is None) is trust
-    assert isinstance(session.seen[-1], SessionEnd)
-    if trust:
-        (request,) = session.agent.codec.client_requests
-        session.agent.codec.client_responded(request, ClientResponse({"terminalId": "t"}))
-    session.agent.codec.prompt(Prompt("go on"))
-    session.pass_on([])
-    assert session.audit == [("trusted", "trust", "make all") if trust else ("denied", "default", "make all")]
-    started, result, ended = session.seen[-3:]
-    assert isinstance(started, ToolCall) and isinstance(result, ToolResult) and isinstance(ended, ToolCall)
-    assert (started.input, result.is_error, ended.status) == (
-        {"command": "make all", "args": ["all"]}, not trust, "completed" if trust else "failed"
-    )  # fmt: skip
-
-
-def test_response_to_a_client_method_between_two_runs_may_come_in_the_next_run() -> None:
-    session = executing(trust=True)
-    session.end()
-    session.request(2, "terminal/create", {"command": "make"})
-    session.agent.codec.prompt(Prompt("go on"))
-    session.agent.codec.client_responded(session.agent.codec.client_requests[0], ClientResponse({"terminalId": "t"}))
-    session.pass_on([])
-    assert [(e.id, e.status) for e in session.seen if isinstance(e, ToolCall)] == [
-        ("service_1", "started"), ("service_1", "completed"),
-    ]  # fmt: skip
-
-
-def test_client_methods_between_two_runs_are_limited() -> None:
-    session = Session(ToolGrant("read", True))
-    session.end()
-    for n in range(2, 3100):
-        session.agent.send({"id": n, "method": "fs/read_text_file", "params": {"path": "/work/a.txt"}})
-    assert 1000 <= len(session.served) <= 3000
-    assert session.response(3099) is not None
+    assert response is not None and "no run is active" in response["error"]["message"]
+    assert session.served == []
+    assert session.audit == [("denied", "default", "make all")]
 
 
 def gemini(trust: bool) -> Session:
@@ -772,3 +740,24 @@ async def test_agent_runs_what_the_client_and_the_rules_have_seen(tmp_path: Path
         ("asked", "default", "touch besides.txt"), ("refused", "client", "touch besides.txt"),
         ("denied", "policy[0]", "rm -rf asked.txt"),
     ]  # fmt: skip
+
+
+async def test_call_between_two_runs_is_denied_and_audited_although_its_tool_is_trusted(tmp_path: Path) -> None:
+    async with run_gateway(gateway_config(tmp_path, agents={"small": small_agent(tmp_path)})) as running:
+        work = Path(small_agent(tmp_path)["cwd"])
+        grants = [{"name": "edit", "trust": True}]
+        made = await create_session(running.client, "small", f"linger {work / 'unseen.txt'}", grants=grants)
+        assert made["stopReason"] == "end_turn"
+        audit = running.gateway.store.audit
+
+        async def audited() -> bool:
+            return bool(await audit.newest(10, made["sessionId"]))
+
+        await wait_until(audited)
+        (row,) = await audit.newest(10, made["sessionId"])
+        assert (row.outcome, row.by, row.tool, row.run_id) == ("denied", "default", "edit", "")
+        assert "unseen.txt" in row.arguments and "no run is active" in str(row.reason)
+        assert not (work / "unseen.txt").exists()
+        # The session goes on.
+        again = await send_turn(running.client, made["sessionId"], {"role": "user", "content": "say more"})
+        assert again["stopReason"] == "end_turn"
