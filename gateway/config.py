@@ -106,11 +106,12 @@ class LimitSettings(_Table):
 class StoreSettings(_Table):
     """The database, and how long it keeps rows. An empty `url` is an SQLite file in the data directory.
 
-    `durability`: whether clients get an event before or after it is stored.
+    `durability`: whether clients get an event before or after it is stored. `keep_sessions_days`: 0 keeps sessions for ever.
     """
 
     url: str = ""
     durability: Literal["sent-first", "stored-first"] = "sent-first"
+    keep_sessions_days: float = Field(default=0.0, ge=0, strict=True)
     keep_executions_days: float = Field(default=7.0, gt=0, strict=True)
     keep_audit_days: float = Field(default=90.0, gt=0, strict=True)
     keep_keys_days: float = Field(default=7.0, gt=0, strict=True)

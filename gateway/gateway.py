@@ -216,7 +216,6 @@ class Gateway:
         if closed:
             log.warning("%d runs were under way when the gateway was stopped; they ended with an error", closed)
         transcripts = Transcripts(data_dir / "transcripts", self.redactor)
-        self._retention = Retention(self.store, transcripts, settings.store)
         self.idempotency = Idempotency(self.store)
         spawner = Spawner(instance, self.store.processes, containers_removed=self._containers_removed)
         chosen = settings.limits
@@ -247,6 +246,7 @@ class Gateway:
         )
         admission = AdmissionControl(chosen, self.shared_state.turns if self.shared_state is not None else None)
         self.sessions = Sessions(self.agents, shared, admission, chosen.sleep_after, self.node)
+        self._retention = Retention(self.store, transcripts, settings.store, self.sessions.delete_unused)
         used_elsewhere = partial(self.store.leases.held_by_others, self.node.id) if self.node is not None else None
         self.search = SessionSearch(self.store, self.sessions.changes, used_elsewhere)
         self.conversations = Conversations(self.agents, self.sessions, settings.openai.tools)

@@ -76,7 +76,8 @@ class ConversationRequest:
     tools; without `call_tools` their calls are refused, and the agent goes on. `hints` are values that the client gives with each
     request of the conversation, such as its user, and `name` is one that it gives with no other conversation. `session_id` is the
     session that it wants to continue. With `by_id` the client can continue it by an id of the answer. With `background` no
-    message is expected to follow, such as after a request for a title: the agent ends with the answer.
+    message is expected to follow, such as after a request for a title: the session is deleted with the answer. Its agent is ended
+    instead if the client can ask for the answer again, by its id or by a `key`.
     """
 
     agent: str
@@ -159,6 +160,8 @@ class ConversationTurn:
             return
         asked = self._asked
         if asked.background and isinstance(self._end, SessionEnd):
+            if asked.key is None and not asked.by_id:
+                return self._conversations.delete_soon(asked.caller, self.session)
             self._conversations.end_agent_soon(self.session)
         if asked.digests is None:
             return
@@ -261,6 +264,10 @@ class Conversations:
     def keep(self, conversation: OpenConversation) -> None:
         """Let a next request continue this conversation."""
         self._open.add(conversation)
+
+    def delete_soon(self, caller: Caller, session: Session) -> None:
+        """Delete a session in the background."""
+        self._sessions.delete_soon(caller, session)
 
     def end_agent_soon(self, session: Session) -> None:
         """End the agent of a session in the background."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from gateway.config import StoreSettings
@@ -23,12 +23,21 @@ CHECK_INTERVAL = 600.0
 
 
 class Retention:
-    """Deletes streams of tasks with their transcripts, idempotency keys and the audit. `clock` gives seconds since the epoch."""
+    """Deletes streams of tasks with their transcripts, idempotency keys, the audit and unused sessions.
+
+    `delete_sessions` deletes those that were used last before a time. `clock` gives seconds since the epoch.
+    """
 
     def __init__(
-        self, store: Store, transcripts: Transcripts, kept: StoreSettings, clock: Callable[[], float] = time.time
+        self,
+        store: Store,
+        transcripts: Transcripts,
+        kept: StoreSettings,
+        delete_sessions: Callable[[float], Awaitable[None]],
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self._store, self._transcripts, self._kept, self._clock = store, transcripts, kept, clock
+        self._delete_sessions = delete_sessions
         self._repeating: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -48,6 +57,8 @@ class Retention:
         await self._store.runs.delete_executions(now - kept.keep_executions_days * DAY)
         await self._store.idempotency_keys.delete_before(now - kept.keep_keys_days * DAY)
         await self._store.audit.delete_before(now - kept.keep_audit_days * DAY)
+        if kept.keep_sessions_days:
+            await self._delete_sessions(now - kept.keep_sessions_days * DAY)
         await asyncio.to_thread(self._transcripts.forget_tasks, now - kept.keep_executions_days * DAY)
         # Last: it raises where the disk is full.
         await self._store.release_space()

@@ -689,6 +689,27 @@ class Sessions:
         """Stop and delete a session. Raises NotFound."""
         await completed(self._delete(await self.get(caller, session_id, deleting=True)))
 
+    def delete_soon(self, caller: Caller, session: Session) -> None:
+        """Delete a session in the background."""
+        if not self._closing:
+            self._run_in_background(self._delete_again(caller, session.id))
+
+    async def delete_unused(self, time: float) -> None:
+        """Delete the idle sessions that were used last before a time. Sessions of other nodes are left to them."""
+        for session_id in await self._store.sessions.unused_since(time):
+            await self._delete_again(ADMINISTRATOR, session_id)
+
+    async def _delete_again(self, caller: Caller, session_id: str) -> None:
+        """Delete a session unless it is used by now. A failure is logged."""
+        try:
+            session = await self.get(caller, session_id, deleting=True)
+            if session.state == "idle":
+                await completed(self._delete(session))
+        except NotFound:
+            return
+        except GatewayError as error:
+            log.info("session %s is not deleted yet: %s", session_id, error)
+
     async def _delete(self, session: Session) -> None:
         if self._node is not None:
             # The notification may come before the answer of the store.

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import asdict
 from typing import Any, Literal
 
-from sqlalchemy import ColumnElement, Connection, Select, bindparam, delete, func, insert, select, tuple_, update
+from sqlalchemy import ColumnElement, Connection, Select, bindparam, delete, exists, func, insert, select, tuple_, update
 
 from gateway.errors import too_many_sessions
 from gateway.store import schema
@@ -157,6 +157,13 @@ class SessionRepository:
             return {row.id: of(row) for row in rows}
 
         return await self._database.read(details)
+
+    async def unused_since(self, time: float) -> list[str]:
+        """Return the ids of the sessions without a run that has not ended, and which were used last before a time."""
+        table, runs = schema.sessions, schema.runs
+        running = exists().where(runs.c.log_id == table.c.id, runs.c.state != "ended")
+        query = select(table.c.id).where(_used_at() < time, ~running).order_by(table.c.created_at)
+        return await self._database.read(lambda connection: [str(row[0]) for row in connection.execute(query)])
 
     async def count(self, owner: str | None) -> int:
         """Returns how many sessions the key of this name has; None for the default keys."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
@@ -19,8 +19,8 @@ from gateway.security.redaction import Redactor
 from gateway.store import AuditRecord, EventRow, KeyRecord, RunRecord, SessionRecord, Store
 from gateway.store.runs import RunRepository
 from tests.daemon import create_database, gateway_config, run_gateway
-from tests.gateway.requests import execute
-from tests.stores import store_url
+from tests.gateway.requests import create_session, execute, send_turn
+from tests.stores import sql, store_url
 from tests.waiting import wait_until
 
 KEPT = StoreSettings(keep_executions_days=2.0, keep_audit_days=2.0, keep_keys_days=2.0)
@@ -60,6 +60,10 @@ async def stored(store: Store, folder: Path) -> dict[str, bool]:
     }
 
 
+async def no_sessions(time: float) -> None:
+    raise AssertionError("sessions are kept for ever by default")
+
+
 async def test_expired_data_is_deleted_daily(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retention, "START_DELAY", 0.0)
     monkeypatch.setattr(retention, "CHECK_INTERVAL", 0.001)
@@ -72,7 +76,7 @@ async def test_expired_data_is_deleted_daily(store: Store, tmp_path: Path, monke
         looks += 1
         return now
 
-    kept = Retention(store, Transcripts(folder, Redactor()), KEPT, clock)
+    kept = Retention(store, Transcripts(folder, Redactor()), KEPT, no_sessions, clock)
     deletions = 0
     delete = store.audit.delete_before
 
@@ -121,7 +125,7 @@ async def test_everything_expired_is_deleted_where_space_cannot_be_released(
     await store_everything(store, folder)
     monkeypatch.setattr(store, "release_space", full)
     with pytest.raises(StoreUnavailable):
-        await Retention(store, Transcripts(folder, Redactor()), KEPT).delete_expired(time.time() + 3 * DAY)
+        await Retention(store, Transcripts(folder, Redactor()), KEPT, no_sessions).delete_expired(time.time() + 3 * DAY)
     assert {name for name, is_there in (await stored(store, folder)).items() if is_there} == {"running", "key of the running"}
 
 
@@ -138,7 +142,7 @@ async def test_clock_that_is_set_forward_after_the_start_does_not_affect_the_fir
         loop.call_soon_threadsafe(forgotten.set)
 
     monkeypatch.setattr(Transcripts, "forget_tasks", observed)
-    kept = Retention(store, Transcripts(folder, Redactor()), KEPT, lambda: now)
+    kept = Retention(store, Transcripts(folder, Redactor()), KEPT, no_sessions, lambda: now)
     kept.start()
     now += 3650 * DAY
     await forgotten.wait()
@@ -211,7 +215,29 @@ async def test_gateway_closes_in_the_middle_of_a_deletion(store: Store, tmp_path
         await asyncio.Event().wait()
 
     monkeypatch.setattr(RunRepository, "delete_executions", endless)
-    kept = Retention(store, Transcripts(tmp_path / "transcripts", Redactor()), KEPT)
+    kept = Retention(store, Transcripts(tmp_path / "transcripts", Redactor()), KEPT, no_sessions)
     kept.start()
     await began.wait()
     await kept.close()
+
+
+async def test_unused_sessions_are_deleted_if_the_configuration_says_so(
+    tmp_path: Path, write_scenario: Callable[..., str], each_store: str
+) -> None:
+    """Not those that were used since, that run, or that wait for their client."""
+    asks = write_scenario({"steps": [{"tool_call": {"name": "write_note", "input": {}, "ask": True}}]})
+    async with run_gateway(gateway_config(tmp_path, store={"keep_sessions_days": 1.0})) as running:
+        client = running.client
+        old = (await create_session(client, "echo", "old"))["sessionId"]
+        used = (await create_session(client, "echo", "used again"))["sessionId"]
+        waiting = await create_session(client, "script", "wait", options={"scenario": asks}, grants=[{"name": "write_note"}])
+        assert waiting["stopReason"] == "tool_use"
+        data_dir = running.gateway.settings.data_dir
+        sql(data_dir, "UPDATE sessions SET created_at = 0")
+        sql(data_dir, "UPDATE runs SET started_at = 0")
+        sql(data_dir, "UPDATE runs SET ended_at = 0 WHERE state = 'ended'")
+        await send_turn(client, used, {"role": "user", "content": "now"})
+        new = (await create_session(client, "echo", "new"))["sessionId"]
+        await running.gateway.sessions.delete_unused(time.time() - DAY)
+        assert set((await client.get("/sessions")).json()["sessions"]) == {used, new, waiting["sessionId"]}
+        assert (await client.get(f"/session/{old}")).status_code == 404

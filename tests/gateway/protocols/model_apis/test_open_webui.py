@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from gateway.security.authentication import ADMINISTRATOR
 from tests.daemon import RunningGateway, gateway_config, run_gateway
 from tests.waiting import wait_until
 
@@ -32,7 +31,7 @@ async def test_a_chat_of_two_messages_has_one_session(tmp_path: Path, write_scen
         assert _text(answers[second].text) == 'You said: And tomorrow?. Before: ["What is the weather in Rome?"]'
         titles = [a.json()["choices"][0]["message"]["content"] for n, a in enumerate(answers) if n not in (first, second)]
         assert titles == ['{"title": "Weather in Rome"}'] * 4
-        await _wait_for_one_agent(portico, sessions[first])
+        await _wait_for_one_session(portico, sessions[first])
 
 
 def _sent(request: dict[str, Any]) -> dict[str, Any]:
@@ -46,7 +45,10 @@ def _text(stream: str) -> str:
     return "".join(choice["delta"].get("content") or "" for choice in choices)
 
 
-async def _wait_for_one_agent(portico: RunningGateway, session_id: str) -> None:
-    """Wait until only this session has an agent: those of the requests for titles and the like have ended."""
-    session = await portico.gateway.sessions.get(ADMINISTRATOR, session_id)
-    await wait_until(lambda: [held for held in portico.gateway.sessions.held if held.live is not None] == [session])
+async def _wait_for_one_session(portico: RunningGateway, session_id: str) -> None:
+    """Wait until there is only this session: those of the requests for titles and the like are deleted."""
+
+    async def one() -> bool:
+        return list((await portico.client.get("/sessions")).json()["sessions"]) == [session_id]
+
+    await wait_until(one)
