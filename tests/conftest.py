@@ -14,6 +14,7 @@ import pytest
 
 from tests import cluster, fork_server, postgresql, store_template, stores
 from tests.daemon import Daemon, RunningGateway, gateway_config, run_gateway
+from tests.manual_clock import ManualClock
 
 pytest_plugins = ["tests.time_limit"]
 
@@ -71,6 +72,12 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
     """Remove the databases of PostgreSQL that a test has used."""
     stores.clear()
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    """The clock of the limits of time under test. It stands still until the test turns it."""
+    return ManualClock()
 
 
 @pytest.fixture

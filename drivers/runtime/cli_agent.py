@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -36,6 +35,7 @@ from drivers.contract.events import (
     ToolCall,
 )
 from drivers.contract.tool_server import ToolRequest, ToolServer
+from drivers.runtime.clock import SYSTEM_CLOCK, Clock, Timeout
 from drivers.runtime.local_client_services import ClientRequests
 from drivers.runtime.pipes import INPUT_HIGH_WATER
 from drivers.runtime.process import Process, Spawner
@@ -124,7 +124,9 @@ class CliAgent(Agent):
         limits: Limits,
         client_requests: ClientRequests,
         tool_server: ToolServer | None = None,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
+        self._clock = clock
         self._process, self._codec, self._grace = process, codec, limits.grace
         self._client_requests, self._tool_server = client_requests, tool_server
         self._steering = codec if isinstance(codec, SupportsSteering) else None
@@ -134,7 +136,7 @@ class CliAgent(Agent):
         self._closable = codec if isinstance(codec, SupportsClosing) else None
         if tool_server is not None:
             tool_server.listen(self._tool_requested, self._tool_cancelled)
-        self._limits = RunLimits(limits, task=codec.phase == "running")
+        self._limits = RunLimits(limits, task=codec.phase == "running", clock=clock)
         self._ready: list[OutputEvent] = []
         self._between_runs = EventsBetweenRuns()
         self._reading: asyncio.Task[None] | None = None
@@ -144,7 +146,7 @@ class CliAgent(Agent):
         self._passed_limit: str | None = None
         self._closing: asyncio.Task[None] | None = None
         self._termination: asyncio.Task[None] | None = None
-        self._timer: asyncio.Timeout | None = None
+        self._timer: Timeout | None = None
         self._woken = False
 
     @classmethod
@@ -154,7 +156,7 @@ class CliAgent(Agent):
         requests = ClientRequests(
             launch.command.cwd, launch.command.env, spawner, launch.additional_directories, services, process.wait_until_writable
         )
-        agent = cls(process, launch.codec, limits, requests, launch.tool_server)
+        agent = cls(process, launch.codec, limits, requests, launch.tool_server, spawner.clock)
         try:
             agent._flush()
             while agent._codec.phase == "starting" and agent._codec.start_error is None and not agent._gone:
@@ -312,8 +314,14 @@ class CliAgent(Agent):
             return
         # Not awaited, which takes three iterations of the event loop: a cancelled task takes no more lines.
         reading.cancel()
-        if self._exit is None and (lines := self._process.available_lines()):
-            self._read(lines)
+        if self._exit is None:
+            try:
+                lines = await self._process.available_lines()
+            except asyncio.CancelledError:
+                self._read_between_runs()
+                raise
+            if lines:
+                self._read(lines)
         if self._exit is not None:
             await asyncio.shield(self._exit)
 
@@ -323,11 +331,11 @@ class CliAgent(Agent):
         """Wait for output, the end of the process or a deadline, and handle it."""
         if self._exit is None:
             try:
-                async with asyncio.timeout(None) as self._timer:
+                async with self._clock.timeout(None) as self._timer:
                     self._set_timer()
                     lines = await self._process.read_lines()
             except TimeoutError:
-                self._deadline_reached()
+                await self._deadline_reached()
             else:
                 self._read(lines)
         if self._exit is not None:
@@ -345,18 +353,18 @@ class CliAgent(Agent):
         elif not lines:
             self._exit = asyncio.create_task(self._handle_exit())
 
-    def _deadline_reached(self) -> None:
+    async def _deadline_reached(self) -> None:
         if self._woken:
             self._woken = False
             return
         # If the gateway was suspended (SIGSTOP, a laptop's sleep), the agent's output is still in the pipe.
-        lines = self._process.available_lines()
+        lines = await self._process.available_lines()
         if lines:
             self._read(lines)
         if self._exit is not None or self._process.output_ended or (lines and self._run_over):
             return
         deadline = self._next_deadline()
-        if deadline is None or deadline.at > time.monotonic():
+        if deadline is None or deadline.at > self._clock.monotonic():
             return
         if deadline.reason is not None:
             self._exit = asyncio.create_task(self._stop(deadline.reason))
@@ -460,7 +468,7 @@ class CliAgent(Agent):
             self._codec.pending = []
             if self._timer is not None:
                 with suppress(RuntimeError):
-                    self._timer.reschedule(asyncio.get_running_loop().time())
+                    self._timer.reschedule(self._clock.monotonic())
                     self._woken = True
 
     # -- time limits --------------------------------------------------------------------------------------------------
@@ -475,9 +483,8 @@ class CliAgent(Agent):
         """Set the next deadline, also for a read that is under way with another."""
         if self._timer is not None and not self._timer.expired():
             deadline = self._next_deadline()
-            loop = asyncio.get_running_loop()
             with suppress(RuntimeError):
-                self._timer.reschedule(None if deadline is None else loop.time() + max(0.0, deadline.at - time.monotonic()))
+                self._timer.reschedule(None if deadline is None else deadline.at)
 
     def _start_error(self, argv: Sequence[str]) -> Exception:
         if self._codec.start_error is not None:

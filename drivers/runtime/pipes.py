@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import Protocol, cast
 
 from drivers.contract.line_splitter import MAX_LINE, LineSplitter, LineTooLong, text_line
+from drivers.runtime.clock import SYSTEM_CLOCK, Clock, Timer
 
 HIGH_WATER = 1024 * 1024
 """Bytes of unread lines at which reading the pipe stops; one more line may be held, and the beginning of the next."""
@@ -61,7 +62,8 @@ class Pipes(asyncio.SubprocessProtocol):
         ended: Done when the process has exited and there will be no more lines.
     """
 
-    def __init__(self, splitter: Splitter | None = None) -> None:
+    def __init__(self, splitter: Splitter | None = None, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._clock = clock
         self.lines: list[bytes] = []
         self.eof = False
         self.failure: str | None = None
@@ -73,7 +75,7 @@ class Pipes(asyncio.SubprocessProtocol):
         self._out, self._err = splitter or LineSplitter(), bytearray()
         self._unread = 0
         self._paused = False
-        self._drain: asyncio.Handle | None = None
+        self._drain: Timer | asyncio.Handle | None = None
         self._drain_until = 0.0
         self._transport: asyncio.SubprocessTransport
 
@@ -89,7 +91,7 @@ class Pipes(asyncio.SubprocessProtocol):
         if self._unread > HIGH_WATER and not self._paused:
             self._paused = True
             self._pause(True)
-        if self.exited.is_set() and asyncio.get_running_loop().time() < self._drain_until:
+        if self.exited.is_set() and self._clock.monotonic() < self._drain_until:
             self._await_rest()
 
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
@@ -107,7 +109,7 @@ class Pipes(asyncio.SubprocessProtocol):
     def process_exited(self) -> None:
         self._writable.set()
         self.exited.set()
-        self._drain_until = asyncio.get_running_loop().time() + MAX_DRAIN_SECONDS
+        self._drain_until = self._clock.monotonic() + MAX_DRAIN_SECONDS
         self._await_rest()
         self._check_ended()
 
@@ -174,19 +176,36 @@ class Pipes(asyncio.SubprocessProtocol):
             self._drain.cancel()
             self._drain = None
         if not self.eof and not self._paused:
-            loop = asyncio.get_running_loop()
-            self._drain = loop.call_at(min(loop.time() + DRAIN_SECONDS, self._drain_until), self._drained)
+            self._drain = self._clock.call_at(min(self._clock.monotonic() + DRAIN_SECONDS, self._drain_until), self._drained)
 
     def _drained(self) -> None:
         # After the data that this turn of the loop has read already: it may have been held up for longer than this.
         self._drain = asyncio.get_running_loop().call_soon(self._take_rest)
 
     def _take_rest(self) -> None:
-        self.read_available()
+        self._read_pipe()
         self._finish()
 
-    def read_available(self) -> None:
+    @property
+    def output_ends(self) -> bool:
+        """Whether there is no output but what has been read: `eof` follows in the next iterations of the event loop at latest."""
+        pipe = self._transport.get_pipe_transport(1)
+        return self.eof or pipe is None or pipe.is_closing()
+
+    async def read_available(self) -> None:
         """Read what is in the pipe now, at most PIPE_SIZE bytes."""
+        pipe = self._transport.get_pipe_transport(1)
+        if isinstance(pipe, asyncio.ReadTransport) and not pipe.is_closing():
+            # The event loop passes on what it has read in its next iteration, and must read nothing more before that.
+            pipe.pause_reading()
+            try:
+                await asyncio.sleep(0)
+            finally:
+                if not self._paused and not pipe.is_closing():
+                    pipe.resume_reading()
+        self._read_pipe()
+
+    def _read_pipe(self) -> None:
         pipe = self._transport.get_pipe_transport(1)
         if pipe is not None and not pipe.is_closing():
             with suppress(OSError):

@@ -25,6 +25,7 @@ import psutil
 from drivers.contract.agent import ProcessUse
 from drivers.contract.codec import Command
 from drivers.contract.errors import AgentUnavailable
+from drivers.runtime.clock import SYSTEM_CLOCK, Clock, Timer
 from drivers.runtime.confined_files import (
     ConfinedFolders,
     NotRegularFile,
@@ -90,7 +91,9 @@ class Process:
         remove_container: Callable[[], Awaitable[str | None]] | None = None,
         *,
         elsewhere: bool = False,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
+        self._clock = clock
         self._transport, self._pipes, self._recorder = transport, pipes, recorder
         self._remove_container, self._elsewhere = remove_container, elsewhere
         self._marker, self._ledger = marker, ledger
@@ -98,7 +101,7 @@ class Process:
         self._forgetting: asyncio.Task[None] | None = None
         self._input_ended = False
         self._grace_over = asyncio.Event()
-        self._grace_timer: asyncio.TimerHandle | None = None
+        self._grace_timer: Timer | None = None
         self._in_ledger = asyncio.Event()
         self.pid = transport.get_pid()
         root = process_of(self.pid)
@@ -171,12 +174,12 @@ class Process:
 
     @property
     def output_ended(self) -> bool:
-        """Whether there will be no more lines than those that are unread."""
-        return self._pipes.eof
+        """Whether there will be no more lines than those that are read."""
+        return self._pipes.output_ends
 
-    def available_lines(self) -> list[bytes]:
-        """The lines that it has written so far, also those that the event loop has not read from the pipe yet."""
-        self._pipes.read_available()
+    async def available_lines(self) -> list[bytes]:
+        """The lines that it has written so far, also those that the event loop has not read from the pipe yet. Safe to cancel."""
+        await self._pipes.read_available()
         return self._take()
 
     def _take(self) -> list[bytes]:
@@ -192,7 +195,8 @@ class Process:
         """
         if self._closing is None or not self._closing.done():
             try:
-                await asyncio.wait_for(self._pipes.exited.wait(), timeout)
+                async with self._clock.timeout(timeout):
+                    await self._pipes.exited.wait()
             except TimeoutError:
                 await self.close(0.0)
         return self._exit_code
@@ -215,12 +219,11 @@ class Process:
         await asyncio.shield(self._begin_close(grace))
 
     def _limit_grace(self, seconds: float) -> None:
-        loop = asyncio.get_running_loop()
-        at = loop.time() + seconds
+        at = self._clock.monotonic() + seconds
         if self._grace_timer is None or at < self._grace_timer.when():
             if self._grace_timer is not None:
                 self._grace_timer.cancel()
-            self._grace_timer = loop.call_at(at, self._grace_over.set)
+            self._grace_timer = self._clock.call_at(at, self._grace_over.set)
 
     def _begin_close(self, grace: float) -> asyncio.Task[None]:
         # Also when it has exited by itself: what it has left behind is not ended later than that.
@@ -239,7 +242,7 @@ class Process:
         elif self._ledger:
             self._forgetting = asyncio.create_task(self._forget(self._ledger))
             if not left:
-                await asyncio.wait([self._forgetting], timeout=LEDGER_SECONDS)
+                await self._clock.wait([self._forgetting], LEDGER_SECONDS)
 
     async def _end(self, grace: float) -> list[psutil.Process]:
         """End it and what it started; the processes that still run."""
@@ -250,14 +253,15 @@ class Process:
             self.end_input()
             await self._exited_or_grace_over()
         self.end_input()
-        ended = await end_family(self._marker, min(grace, TERM_SECONDS), self._roots, known)
+        ended = await end_family(self._marker, min(grace, TERM_SECONDS), self._roots, known, self._clock)
         # Others have been adopted by this process; the event loop waits for its own child.
         reap(process for process in ended.found if process.pid != self.pid)
         if ended.left:
             log.warning("processes of an agent still run %g s after SIGKILL: %s", KILL_SECONDS, described(ended.left))
         else:
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._pipes.exited.wait(), KILL_SECONDS)
+                async with self._clock.timeout(KILL_SECONDS):
+                    await self._pipes.exited.wait()
         if self._recorder:
             self._recorder.ended(self.pid, self._exit_code, self.stderr_tail())
         if self._grace_timer is not None:
@@ -279,7 +283,7 @@ class Process:
             except Exception as error:
                 log.warning("the end of process %d cannot be stored: %s", self.pid, error)
             if delay is not None:
-                await asyncio.sleep(delay)
+                await self._clock.sleep(delay)
 
     async def _exited_or_grace_over(self) -> None:
         waits = [asyncio.create_task(event.wait()) for event in (self._pipes.exited, self._grace_over)]
@@ -292,6 +296,7 @@ class Spawner:
     """Starts processes; each has the marker of this gateway's `instance` in its environment and is entered in the ledger.
 
     Those in containers start after `containers_removed`, which removes the containers of an earlier daemon by their label.
+    `clock` is the clock of all time limits of its processes and agents.
     """
 
     def __init__(
@@ -302,7 +307,9 @@ class Spawner:
         sandbox: Sandbox | None = None,
         on_start: Callable[[], None] | None = None,
         containers_removed: asyncio.Task[None] | None = None,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
+        self.clock = clock
         self._instance = instance or uuid.uuid4().hex
         self._containers_removed = containers_removed
         self._ledger, self._recorder, self._sandbox, self._on_start = ledger, recorder, sandbox, on_start
@@ -374,7 +381,7 @@ class Spawner:
         def pipes_of_tagged_child() -> Pipes:
             # The event loop calls this and starts the process in the same callback.
             tag_next_child(marker)
-            return Pipes(splitter)
+            return Pipes(splitter, self.clock)
 
         try:
             transport, pipes = await loop.subprocess_exec(
@@ -386,8 +393,9 @@ class Spawner:
         finally:
             opened.close()
         process = Process(
-            transport, pipes, marker, self._ledger, self._recorder, self._removal(marker), elsewhere=self._is_elsewhere
-        )
+            transport, pipes, marker, self._ledger, self._recorder, self._removal(marker),
+            elsewhere=self._is_elsewhere, clock=self.clock,
+        )  # fmt: skip
         tag(process.pid, marker)
         if self._recorder:
             self._recorder.started(process.pid, command.argv)

@@ -16,7 +16,6 @@ import os
 import resource
 import secrets
 import sys
-import time
 import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -24,6 +23,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 import psutil
+
+from drivers.runtime.clock import SYSTEM_CLOCK, Clock
 
 log = logging.getLogger(__name__)
 
@@ -246,7 +247,13 @@ class Ended:
     left: list[psutil.Process]
 
 
-async def end_family(of: str, grace: float, roots: Iterable[psutil.Process] = (), known: Iterable[psutil.Process] = ()) -> Ended:
+async def end_family(
+    of: str,
+    grace: float,
+    roots: Iterable[psutil.Process] = (),
+    known: Iterable[psutil.Process] = (),
+    clock: Clock = SYSTEM_CLOCK,
+) -> Ended:
     """End a family and the `known` processes: SIGTERM, up to `grace` seconds, SIGKILL, up to KILL_SECONDS.
 
     A process is left if it is in uninterruptible sleep, or belongs to a user whose processes this one may not signal.
@@ -256,14 +263,14 @@ async def end_family(of: str, grace: float, roots: Iterable[psutil.Process] = ()
     if not found:
         return Ended(found, [])
     signal_all(found, kill=False)
-    await wait_gone(found, grace)
-    until = time.monotonic() + KILL_SECONDS
+    await wait_gone(found, grace, clock)
+    until = clock.monotonic() + KILL_SECONDS
     while left := living(found | await find_family(of, roots)):
         found.update(left)
-        if time.monotonic() > until:
+        if clock.monotonic() >= until:
             break
         signal_all(left, kill=True)
-        await wait_gone(left, min(SEARCH_AGAIN_SECONDS, until - time.monotonic()))
+        await wait_gone(left, min(SEARCH_AGAIN_SECONDS, until - clock.monotonic()), clock)
     return Ended(found, left)
 
 
@@ -314,14 +321,16 @@ def _cpu_percent(processes: Iterable[psutil.Process]) -> float:
     return total
 
 
-async def wait_gone(processes: Iterable[psutil.Process], seconds: float) -> None:
+async def wait_gone(processes: Iterable[psutil.Process], seconds: float, clock: Clock = SYSTEM_CLOCK) -> None:
     """Wait until none of them runs, for so many seconds at most."""
-    # psutil.wait_procs would reap children that asyncio waits for, and polls other processes in any case.
-    until = time.monotonic() + seconds
-    pause = 0.001
-    while (processes := living(processes)) and time.monotonic() < until:
-        await asyncio.sleep(pause)
-        pause = min(2 * pause, 0.01)
+    # psutil.wait_procs would reap children that asyncio waits for, and polls other processes in any case. The pauses are those of
+    # the machine, whatever `clock` says: processes need them to end.
+    with contextlib.suppress(TimeoutError):
+        async with clock.timeout(seconds):
+            pause = 0.001
+            while processes := living(processes):
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, 0.01)
 
 
 def described(processes: Iterable[psutil.Process]) -> str:

@@ -1,12 +1,12 @@
-"""The time limits of an agent: which one is due next, and when. It reads the clock and waits for nothing."""
+"""The time limits of an agent: which one is due next, and when. It reads a clock and waits for nothing."""
 
 from __future__ import annotations
 
-import time
 from typing import NamedTuple
 
 from drivers.contract.agent_specs import Limits
 from drivers.contract.codec import Phase
+from drivers.runtime.clock import SYSTEM_CLOCK, Clock
 
 
 class Deadline(NamedTuple):
@@ -17,16 +17,16 @@ class Deadline(NamedTuple):
 
 
 class RunLimits:
-    """The clock of one agent's runs. It stands still for the total limit while the client is waited for.
+    """Times of one agent's runs. The total limit pauses while the client is waited for.
 
     Parameters:
         limits: The limits, in seconds; 0 is none.
         task: Whether the run begins with the process. The limit for the start holds then until the first output.
     """
 
-    def __init__(self, limits: Limits, *, task: bool) -> None:
-        self._limits = limits
-        self._started = self._active = time.monotonic()
+    def __init__(self, limits: Limits, *, task: bool, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._limits, self._now = limits, clock.monotonic
+        self._started = self._active = self._now()
         self._suspended = 0.0
         self._suspended_since: float | None = None
         self._interrupt_deadline: float | None = None
@@ -39,17 +39,17 @@ class RunLimits:
     @property
     def elapsed_ms(self) -> int:
         """Milliseconds since the start of the run."""
-        return int((time.monotonic() - self._started) * 1000)
+        return int((self._now() - self._started) * 1000)
 
     def begin(self) -> None:
         """A run begins."""
-        self._started = self._active = time.monotonic()
+        self._started = self._active = self._now()
         self._suspended = 0.0
         self._suspended_since = self._interrupt_deadline = None
 
     def activity(self) -> None:
         """The agent has written, or received what it waited for: the idle limit begins anew."""
-        self._active = time.monotonic()
+        self._active = self._now()
 
     def output(self) -> None:
         """The agent has written."""
@@ -58,21 +58,21 @@ class RunLimits:
 
     def interrupt(self, grace: float) -> None:
         """The run was interrupted, and has to end within `grace` seconds; an earlier deadline stays."""
-        deadline = time.monotonic() + grace
+        deadline = self._now() + grace
         self._interrupt_deadline = min(deadline, self._interrupt_deadline or deadline)
 
     def within_interrupt(self, seconds: float) -> float:
         """These seconds, or those that an interrupted run has left, if they are fewer."""
         if self._interrupt_deadline is None:
             return seconds
-        return min(seconds, max(0.0, self._interrupt_deadline - time.monotonic()))
+        return min(seconds, max(0.0, self._interrupt_deadline - self._now()))
 
     def track(self, phase: Phase) -> None:
         """Keep the time in which the client is waited for apart from the agent's own."""
         if phase == "waiting":
-            self._suspended_since = self._suspended_since or time.monotonic()
+            self._suspended_since = self._suspended_since or self._now()
         elif self._suspended_since is not None:
-            self._suspended += time.monotonic() - self._suspended_since
+            self._suspended += self._now() - self._suspended_since
             self._suspended_since = None
 
     def next_deadline(self, phase: Phase, *, busy: bool, debounce: float | None) -> Deadline | None:

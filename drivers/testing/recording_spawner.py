@@ -51,8 +51,8 @@ class Watched(Spawner):
             started.printed += lines
             return lines
 
-        def available_lines() -> list[bytes]:
-            lines = read_available()
+        async def available_lines() -> list[bytes]:
+            lines = await read_available()
             started.printed += lines
             return lines
 

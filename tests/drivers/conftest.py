@@ -15,6 +15,7 @@ from drivers.contract.codec import Codec, Command, Launch
 from drivers.runtime.cli_agent import CliAgent
 from drivers.runtime.process import Ledger, Process, Spawner
 from tests.drivers.small_programs import LIMITS, OpenAgent, StartProcess, python
+from tests.manual_clock import ManualClock
 
 settings.register_profile(
     "same-every-time", derandomize=True, database=None, deadline=None, suppress_health_check=[HealthCheck.too_slow]
@@ -23,13 +24,13 @@ settings.load_profile("same-every-time")
 
 
 @pytest.fixture
-async def start(tmp_path: Path) -> AsyncIterator[StartProcess]:
-    """Starts a program as a Process."""
+async def start(tmp_path: Path, clock: ManualClock) -> AsyncIterator[StartProcess]:
+    """Starts a program as a Process, with the limits of time of the test's clock."""
     started: list[Process] = []
 
     async def spawn(code: str, *, stdin: bytes | None = None, ledger: Ledger | None = None, **env: str) -> Process:
         command = Command(python(code), tmp_path, env, stdin=stdin)
-        process = await Spawner("test", ledger).spawn(command)
+        process = await Spawner("test", ledger, clock=clock).spawn(command)
         started.append(process)
         return process
 
@@ -39,8 +40,8 @@ async def start(tmp_path: Path) -> AsyncIterator[StartProcess]:
 
 
 @pytest.fixture
-async def open_agent(tmp_path: Path) -> AsyncIterator[OpenAgent]:
-    """Starts a program that speaks event lines as an agent; with `task` its run has already started."""
+async def open_agent(tmp_path: Path, clock: ManualClock) -> AsyncIterator[OpenAgent]:
+    """Starts a program that speaks event lines as an agent, with the test's clock; with `task` its run has already started."""
     opened: list[CliAgent] = []
 
     async def begin(
@@ -53,7 +54,7 @@ async def open_agent(tmp_path: Path) -> AsyncIterator[OpenAgent]:
     ) -> CliAgent:
         command = Command(python(code), tmp_path, {}, stdin=None if task is None else task.encode())
         launch = Launch(command, codec or EventLineCodec(once=task is not None))
-        agent = await CliAgent.start(launch, Spawner("test"), limits, services)
+        agent = await CliAgent.start(launch, Spawner("test", clock=clock), limits, services)
         opened.append(agent)
         return agent
 

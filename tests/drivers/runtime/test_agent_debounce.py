@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from drivers.codecs.output_event_lines import EventLineCodec
 from drivers.contract.agent import Prompt, Reply, ToolReply
 from drivers.contract.capabilities import SupportsDebounce
 from drivers.contract.events import Awaiting, OutputEvent
 from tests.drivers.small_programs import OpenAgent, to_end, until
+from tests.manual_clock import ManualClock
+from tests.waiting import wait_until
 
 TWO_CALLS = """
 read(); emit("native_session", native_id="n"); read()
@@ -44,10 +48,14 @@ class Gathering(EventLineCodec, SupportsDebounce):
         return [Awaiting(calls=calls)]
 
 
-async def test_calls_that_come_one_after_the_other_are_announced_together(open_agent: OpenAgent) -> None:
-    agent = await open_agent(TWO_CALLS, codec=Gathering())
+async def test_calls_that_come_one_after_the_other_are_announced_together(open_agent: OpenAgent, clock: ManualClock) -> None:
+    codec = Gathering()
+    agent = await open_agent(TWO_CALLS, codec=codec)
     await agent.prompt(Prompt("go"))
-    *_, awaiting = await until(agent, "awaiting")
+    reading = asyncio.create_task(until(agent, "awaiting"))
+    await wait_until(lambda: len(codec.held) == 2)
+    await clock.expire(1.0)
+    *_, awaiting = await reading
     assert isinstance(awaiting, Awaiting) and [call.id for call in awaiting.calls] == ["a", "b"]
     replies: list[Reply] = [ToolReply("a", "1"), ToolReply("b", "2")]
     for reply in replies:

@@ -14,6 +14,8 @@ from drivers.contract.errors import InputFull
 from drivers.runtime import pipes
 from drivers.runtime.local_client_services import MAX_AT_ONCE
 from tests.drivers.small_programs import OpenAgent, StartProcess, ask, first_line, shown, text_in, to_end, until
+from tests.manual_clock import ManualClock
+from tests.waiting import wait_until
 
 KB = 1024
 BEGIN = "emit('native_session'); read(); emit('agent_token', text='begin')\n"
@@ -87,9 +89,15 @@ emit('agent_token', text=' '.join(str(len(read()['result']['content'])) for _ in
     assert text_in(await reading) == "begin" + " ".join([str(256 * KB)] * 40)
 
 
-async def test_an_agent_that_does_not_read_responses_is_silent(open_agent: OpenAgent) -> None:
-    agent = await open_agent(BEGIN + READS + "time.sleep(600)", Limits(idle=0.5, grace=30), services=Files())
-    assert "limits.idle" in shown(await ask(agent))[-2]["message"]
+async def test_an_agent_that_does_not_read_responses_is_silent(open_agent: OpenAgent, clock: ManualClock) -> None:
+    files = Files()
+    agent = await open_agent(BEGIN + READS + "time.sleep(600)", Limits(idle=20, grace=30), services=files)
+    await agent.prompt(Prompt("go"))
+    reading = asyncio.create_task(to_end(agent))
+    await wait_until(lambda: not agent._process.writable)
+    # Requests that are handled at the same time begin the limit anew.
+    await clock.advance_until(reading, 20)
+    assert "limits.idle" in shown(await reading)[-2]["message"]
 
 
 async def test_an_agent_that_never_reads_its_input_is_ended(open_agent: OpenAgent) -> None:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from pathlib import Path
 
 import pytest
 
 from drivers.claude.codec import ClaudeCodec
-from drivers.codecs.output_event_lines import EventLineCodec
 from drivers.contract.agent_specs import Limits
 from drivers.contract.codec import Command, Launch
 from drivers.contract.errors import AgentUnavailable
 from drivers.runtime.cli_agent import TIMED_OUT, CliAgent
 from drivers.runtime.process import Spawner
+from tests.drivers.small_programs import OpenAgent, end_of, to_end, until
+from tests.manual_clock import ManualClock
 
 REFUSES = """
 import json, sys
@@ -33,19 +35,25 @@ async def test_a_session_that_the_cli_rejects_is_unavailable_at_once(tmp_path: P
         await CliAgent.start(Launch(command(REFUSES, tmp_path), ClaudeCodec()), Spawner(), Limits())
 
 
-async def test_a_task_without_a_first_line_ends_at_the_limit_of_the_start(tmp_path: Path) -> None:
-    launch = Launch(command("import time; time.sleep(60)", tmp_path, b""), EventLineCodec(once=True))
-    agent = await CliAgent.start(launch, Spawner(), Limits(start=0.2, idle=30))
-    error, end = await agent.receive()
-    assert "limits.start" in error.message
-    assert end.exit_code == TIMED_OUT
+async def test_a_task_without_a_first_line_ends_at_the_limit_of_the_start(open_agent: OpenAgent, clock: ManualClock) -> None:
+    agent = await open_agent("time.sleep(600)", Limits(start=10, idle=20), task="do")
+    reading = asyncio.create_task(to_end(agent))
+    await clock.expire(10)
+    error, end = await reading
+    assert "limits.start" in error.message  # type: ignore[union-attr]
+    assert end.exit_code == TIMED_OUT  # type: ignore[union-attr]
 
 
-async def test_after_its_first_line_a_task_may_be_silent_for_longer(tmp_path: Path) -> None:
-    program = "import sys, time; print('ready', flush=True); time.sleep(0.6); print('done')"
-    agent = await CliAgent.start(Launch(command(program, tmp_path, b""), EventLineCodec(once=True)), Spawner(), Limits(start=0.4))
-    events = [*await agent.receive()]
-    while events[-1].kind != "session_end":
-        events += await agent.receive()
+async def test_after_its_first_line_a_task_may_be_silent_for_longer(
+    open_agent: OpenAgent, clock: ManualClock, tmp_path: Path
+) -> None:
+    go = tmp_path / "go"
+    code = f"print('ready', flush=True)\nwhile not os.path.exists({str(go)!r}): time.sleep(0.005)\nprint('done')"
+    agent = await open_agent(code, Limits(start=10, idle=20), task="do")
+    events = await until(agent, "stdout")
+    reading = asyncio.create_task(to_end(agent))
+    await clock.advance(15)
+    go.touch()
+    events += await reading
     assert [event.kind for event in events] == ["stdout", "stdout", "session_end"]
-    assert events[-1].exit_code == 0
+    assert end_of(events).exit_code == 0

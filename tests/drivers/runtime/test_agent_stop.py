@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from drivers.contract.agent_specs import Limits
 from drivers.contract.errors import AgentUnavailable, ResumeFailed
 from drivers.contract.events import Error, OutputEvent, Stdout
 from tests.drivers.small_programs import OpenAgent, ask, end_of, gone, shown, text_in, to_end, until
+from tests.manual_clock import ManualClock
 from tests.waiting import wait_until
 
 OBEYS = """
@@ -55,18 +55,20 @@ async def test_an_interrupt_twice_is_one(open_agent: OpenAgent) -> None:
 
 
 @pytest.mark.parametrize("reading", [False, True], ids=["before the read", "while a read is under way"])
-async def test_an_interrupt_that_is_not_obeyed(open_agent: OpenAgent, reading: bool) -> None:
+async def test_an_interrupt_that_is_not_obeyed(open_agent: OpenAgent, clock: ManualClock, reading: bool) -> None:
     code = "signal.signal(15, signal.SIG_IGN); emit('native_session'); read(); stray(); time.sleep(600)"
-    agent = await open_agent(code, Limits(grace=0.5))
+    agent = await open_agent(code, Limits(grace=30))
     await agent.prompt(Prompt("go"))
     (stray,) = [event.line for event in await until(agent, "stdout") if isinstance(event, Stdout)]
-    began = time.monotonic()
     read = asyncio.create_task(to_end(agent)) if reading else None
-    await asyncio.sleep(0)
+    await clock.advance(0)
     await agent.interrupt()
-    events = await (read or to_end(agent))
+    read = read or asyncio.create_task(to_end(agent))
+    await clock.advance(29)
+    assert not read.done()
+    await clock.expire(1)
+    events = await read
     assert shown(events) == [{"kind": "session_end", "exit_code": 130, "stop_reason": "cancelled"}]
-    assert 0.4 <= time.monotonic() - began < 20
     assert gone(agent.pid) and gone(int(stray)) and not agent.alive
 
 
@@ -89,7 +91,7 @@ class HasNoInterrupt(EventLineCodec):
 @pytest.mark.parametrize("codec", [EventLineCodec, HasNoInterrupt])
 @pytest.mark.parametrize("output_ends", [False, True])
 async def test_a_second_interrupt_shortens_the_time(
-    open_agent: OpenAgent, codec: type[EventLineCodec], output_ends: bool
+    open_agent: OpenAgent, clock: ManualClock, codec: type[EventLineCodec], output_ends: bool
 ) -> None:
     end = "os.close(1); " if output_ends else ""
     code = f"emit('native_session'); read(); emit('agent_token', text='a'); {end}time.sleep(600)"
@@ -97,36 +99,37 @@ async def test_a_second_interrupt_shortens_the_time(
     await agent.prompt(Prompt("go"))
     await until(agent, "agent_token")
     reading = asyncio.create_task(to_end(agent))
-    await asyncio.sleep(0.1 if output_ends else 0)
-    began = time.monotonic()
+    await wait_until(lambda: agent._process.output_ended == output_ends)
     await agent.interrupt()
-    await asyncio.sleep(0.01)
-    await agent.interrupt(0.05)
+    await clock.advance(1)
+    await agent.interrupt(5)
+    await clock.expire(5)
     assert end_of(await reading).stop_reason == "cancelled"
-    assert time.monotonic() - began < 20
     assert gone(agent.pid)
 
 
-async def test_output_that_ends_after_an_interrupt_does_not_lengthen_its_time(open_agent: OpenAgent) -> None:
+async def test_output_that_ends_after_an_interrupt_does_not_lengthen_its_time(open_agent: OpenAgent, clock: ManualClock) -> None:
     code = "emit('native_session'); read(); emit('agent_token', text='a'); read(); os.close(1); time.sleep(600)"
     agent = await open_agent(code, Limits(grace=60))
     await agent.prompt(Prompt("go"))
     await until(agent, "agent_token")
-    began = time.monotonic()
-    await agent.interrupt(0.1)
-    assert end_of(await to_end(agent)).stop_reason == "cancelled"
-    assert time.monotonic() - began < 20
+    await agent.interrupt(5)
+    reading = asyncio.create_task(to_end(agent))
+    await wait_until(lambda: agent._process.output_ended)
+    await clock.expire(5)
+    assert end_of(await reading).stop_reason == "cancelled"
     assert gone(agent.pid)
 
 
-async def test_an_interrupt_while_the_run_waits_for_the_client(open_agent: OpenAgent) -> None:
+async def test_an_interrupt_while_the_run_waits_for_the_client(open_agent: OpenAgent, clock: ManualClock) -> None:
     code = "emit('native_session'); read(); emit('awaiting', calls=[{'id': 'a', 'wants': 'result'}]); read(); time.sleep(600)"
-    agent = await open_agent(code, Limits(grace=0.3))
+    agent = await open_agent(code, Limits(grace=30))
     await agent.prompt(Prompt("go"))
     await until(agent, "awaiting")
     reading = asyncio.create_task(to_end(agent))
-    await asyncio.sleep(0)
+    await clock.advance(0)
     await agent.interrupt()
+    await clock.expire(30)
     assert end_of(await asyncio.wait_for(reading, 60)).stop_reason == "cancelled"
 
 
@@ -138,13 +141,14 @@ async def test_a_program_that_exits_by_itself_when_it_is_interrupted(open_agent:
     assert shown(await to_end(agent)) == [{"kind": "session_end", "exit_code": 130, "stop_reason": "cancelled"}]
 
 
-async def test_closing_ends_a_run_that_is_under_way(open_agent: OpenAgent) -> None:
-    agent = await open_agent("emit('native_session'); read(); emit('agent_token', text='a'); time.sleep(600)", Limits(grace=0.2))
+async def test_closing_ends_a_run_that_is_under_way(open_agent: OpenAgent, clock: ManualClock) -> None:
+    agent = await open_agent("emit('native_session'); read(); emit('agent_token', text='a'); time.sleep(600)", Limits(grace=30))
     await agent.prompt(Prompt("go"))
     await until(agent, "agent_token")
     reading = asyncio.create_task(to_end(agent))
-    await asyncio.sleep(0)
-    await agent.close()
+    closing = asyncio.create_task(agent.close())
+    await clock.expire(30)
+    await closing
     assert end_of(await asyncio.wait_for(reading, 60)).stop_reason == "error"
     assert gone(agent.pid) and not agent.alive
     await agent.close()

@@ -13,7 +13,9 @@ from drivers.contract.errors import AgentGone
 from drivers.contract.events import Stdout
 from drivers.runtime import cli_agent
 from drivers.runtime.cli_agent import UNREPORTED_BYTES
+from drivers.runtime.pipes import DRAIN_SECONDS
 from tests.drivers.small_programs import OpenAgent, ask, gone, shown, text_in
+from tests.manual_clock import ManualClock
 from tests.waiting import wait_until
 
 LATE = """
@@ -82,14 +84,16 @@ async def test_a_request_between_two_runs_gets_its_response_at_once(open_agent: 
     await written(tmp_path / "responded", "the file")
 
 
-async def test_the_end_between_two_runs_is_noticed_with_what_it_left_running(open_agent: OpenAgent) -> None:
+async def test_the_end_between_two_runs_is_noticed_with_what_it_left_running(open_agent: OpenAgent, clock: ManualClock) -> None:
     agent = await open_agent(
         'emit("native_session"); read(); emit("agent_token", text=str(child("import time; time.sleep(600)").pid)); '
         'emit("session_end", exit_code=0)'
     )
     pid = int(text_in(await ask(agent)))
+    receiving = asyncio.create_task(agent.receive())
+    await clock.expire(DRAIN_SECONDS)
     with pytest.raises(AgentGone):
-        await asyncio.wait_for(agent.receive(), 30)
+        await asyncio.wait_for(receiving, 30)
     assert not agent.alive and gone(pid)
     with pytest.raises(AgentGone):
         await agent.prompt(Prompt("more"))

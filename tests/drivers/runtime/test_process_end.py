@@ -6,7 +6,6 @@ import asyncio
 import errno
 import gc
 import threading
-import time
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -16,9 +15,11 @@ import pytest
 from drivers.contract.codec import Command
 from drivers.runtime import process as process_module
 from drivers.runtime import process_tree
-from drivers.runtime.process import Process, Spawner
-from drivers.runtime.process_tree import end_family, family, find_family, process_of
+from drivers.runtime.pipes import DRAIN_SECONDS
+from drivers.runtime.process import LEDGER_RETRIES, LEDGER_SECONDS, TERM_SECONDS, Process, Spawner
+from drivers.runtime.process_tree import KILL_SECONDS, SEARCH_AGAIN_SECONDS, end_family, family, find_family, process_of
 from tests.drivers.small_programs import StartProcess, first_line, gone, lines_of, python, until_gone
+from tests.manual_clock import ManualClock
 
 IGNORES_EOF = "print('up', flush=True)\nwhile True: time.sleep(60)"
 IGNORES_SIGTERM = "signal.signal(signal.SIGTERM, signal.SIG_IGN); " + IGNORES_EOF
@@ -35,10 +36,12 @@ async def test_the_exit_code_is_minus_the_signal(start: StartProcess, code: str,
     assert not process.alive
 
 
-async def test_a_process_that_closes_its_output_and_stays_is_ended(start: StartProcess) -> None:
+async def test_a_process_that_closes_its_output_and_stays_is_ended(start: StartProcess, clock: ManualClock) -> None:
     process = await start("os.close(1); time.sleep(600)")
     assert await lines_of(process) == []
-    assert await asyncio.wait_for(process.exit_code(0.2), 60) < 0
+    ending = asyncio.create_task(process.exit_code(5.0))
+    await clock.expire(5.0)
+    assert await asyncio.wait_for(ending, 60) < 0
     assert gone(process.pid)
 
 
@@ -53,15 +56,16 @@ async def test_a_process_that_exits_on_end_of_input_is_not_signalled(start: Star
 
 @pytest.mark.parametrize(("code", "signal"), [(IGNORES_EOF, 15), (IGNORES_SIGTERM, 9)])
 async def test_a_process_that_ignores_end_of_input_is_signalled_and_then_killed(
-    start: StartProcess, code: str, signal: int
+    start: StartProcess, clock: ManualClock, code: str, signal: int
 ) -> None:
     process = await start(code)
     assert await first_line(process) == b"up"
-    began = time.monotonic()
-    await process.close(0.3)
-    took = time.monotonic() - began
+    closing = asyncio.create_task(process.close(5.0))
+    await clock.expire(5.0)
+    if signal == 9:
+        await clock.expire(TERM_SECONDS)
+    await asyncio.wait_for(closing, 60)
     assert await process.exit_code() == -signal
-    assert 0.3 <= took < 20
 
 
 @pytest.mark.parametrize("steps", [0, 1])
@@ -87,8 +91,7 @@ def test_a_close_that_is_cancelled_by_the_end_of_the_event_loop_ends_the_process
 
 
 async def test_a_process_that_is_started_at_sigterm_is_ended(start: StartProcess, monkeypatch: pytest.MonkeyPatch) -> None:
-    # A busy machine needs more time for the signal handler and the searches.
-    monkeypatch.setattr(process_module, "TERM_SECONDS", 30.0)
+    # A busy machine needs more time for the searches.
     monkeypatch.setattr(process_tree, "SEARCH_TIMEOUT", 30.0)
     # Not `print`, which the signal may interrupt.
     at_sigterm = "os.write(1, b'%d' % child('import time; time.sleep(600)', start_new_session=True).pid); os._exit(0)"
@@ -113,21 +116,27 @@ async def test_without_grace_a_process_is_ended_at_once(start: StartProcess) -> 
     assert await process.exit_code() == -9
 
 
-async def test_close_can_be_called_repeatedly_and_concurrently(start: StartProcess) -> None:
+async def test_close_can_be_called_repeatedly_and_concurrently(start: StartProcess, clock: ManualClock) -> None:
     process = await start(IGNORES_SIGTERM)
     assert await first_line(process) == b"up"
-    await asyncio.wait_for(asyncio.gather(process.close(0.2), process.close(0.2), process.close(0.0)), 60)
+    closing = asyncio.gather(process.close(5.0), process.close(5.0), process.close(0.0))
+    await clock.expire(TERM_SECONDS)
+    await asyncio.wait_for(closing, 60)
     await process.close(600.0)
     await process.close(0.0)
     assert await process.exit_code() == -9
 
 
-async def test_a_close_that_is_cancelled_goes_on(start: StartProcess) -> None:
+async def test_a_close_that_is_cancelled_goes_on(start: StartProcess, clock: ManualClock) -> None:
     process = await start(IGNORES_EOF)
     assert await first_line(process) == b"up"
-    with pytest.raises(TimeoutError):
-        await asyncio.wait_for(process.close(0.5), 0.05)
+    closing = asyncio.create_task(process.close(5.0))
+    await clock.waited_for(5.0)
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
     assert not process.alive
+    await clock.expire(5.0)
     assert await asyncio.wait_for(process.exit_code(30), 60) == -15
     await process.close(600.0)
 
@@ -171,20 +180,26 @@ STRAYS = {
 
 
 @pytest.mark.parametrize("name", STRAYS)
-async def test_close_ends_all_processes_that_were_started(start: StartProcess, name: str) -> None:
+async def test_close_ends_all_processes_that_were_started(start: StartProcess, clock: ManualClock, name: str) -> None:
     process = await start(STRAYS[name] + "; sys.stdin.read()")
     pid = int((await asyncio.wait_for(process.read_lines(), 60))[0])
     assert not gone(pid)
-    await process.close(0.2)
+    closing = asyncio.create_task(process.close(5.0))
+    if "ignores SIGTERM" in name:
+        await clock.expire(TERM_SECONDS)
+    await closing
     assert gone(pid) and gone(process.pid)
 
 
 @pytest.mark.parametrize("name", STRAYS)
-async def test_close_ends_the_processes_of_a_process_that_has_exited(start: StartProcess, name: str) -> None:
-    process = await start(STRAYS[name] + "; time.sleep(0.2)")
-    pid = int((await lines_of(process))[0])
+async def test_close_ends_the_processes_of_a_process_that_has_exited(start: StartProcess, clock: ManualClock, name: str) -> None:
+    process = await start(STRAYS[name] + "; sys.stdin.readline()")
+    pid = int((await process.read_lines())[0])
     assert not gone(pid)
-    await process.close(0.2)
+    process.write(b"\n")
+    await clock.advance_until(asyncio.create_task(lines_of(process)), DRAIN_SECONDS)
+    closing = asyncio.create_task(process.close(0.2))
+    await clock.advance_until(closing, 0.2)
     assert gone(pid)
 
 
@@ -209,11 +224,16 @@ time.sleep(600)
 
 
 @pytest.mark.parametrize("grace", [0.0, 0.1])
-async def test_an_agent_without_marker_and_tag_is_ended_with_its_descendants(start: StartProcess, grace: float) -> None:
+async def test_an_agent_without_marker_and_tag_is_ended_with_its_descendants(
+    start: StartProcess, clock: ManualClock, grace: float
+) -> None:
     process = await start(f"sys.argv.append({WITHOUT_MARKER!r})" + REPLACED)
     pid, has_marker = (await first_line(process)).split()
     assert has_marker == b"False"
-    await asyncio.wait_for(process.close(grace), 30)
+    closing = asyncio.create_task(process.close(grace))
+    if grace:
+        await clock.expire(grace)
+    await asyncio.wait_for(closing, 30)
     assert gone(int(pid)) and gone(process.pid)
 
 
@@ -230,17 +250,18 @@ async def test_the_tag_is_there_from_the_first_instruction_on_and_not_in_this_pr
 
 
 async def test_a_process_that_sigkill_does_not_end_is_logged_and_left(
-    start: StartProcess, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    start: StartProcess, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     ledger = RecordingLedger()
     process = await start(IGNORES_SIGTERM, ledger=ledger)
     await first_line(process)
-    monkeypatch.setattr(process_tree, "KILL_SECONDS", 0.1)
     # As in uninterruptible sleep, or of another user.
     monkeypatch.setattr(psutil.Process, "kill", lambda self: None)
-    began = time.monotonic()
-    await asyncio.wait_for(process.close(0.0), 30)
-    assert time.monotonic() - began < 10
+    closing = asyncio.create_task(process.close(0.0))
+    for _ in range(round(KILL_SECONDS / SEARCH_AGAIN_SECONDS)):
+        assert not closing.done()
+        await clock.expire(SEARCH_AGAIN_SECONDS)
+    await asyncio.wait_for(closing, 60)
     assert await process.exit_code() == -9
     assert f"{process.pid} (python" in caplog.text
     assert await lines_of(process) == []
@@ -250,11 +271,16 @@ async def test_a_process_that_sigkill_does_not_end_is_logged_and_left(
 
 
 @pytest.mark.parametrize("grace", [0.0, 0.1])
-async def test_a_failed_search_fails_no_close(start: StartProcess, monkeypatch: pytest.MonkeyPatch, grace: float) -> None:
+async def test_a_failed_search_fails_no_close(
+    start: StartProcess, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, grace: float
+) -> None:
     process = await start(IGNORES_SIGTERM)
     await first_line(process)
     monkeypatch.setattr(process_tree, "family", Mock(side_effect=OSError(errno.EMFILE, "Too many open files")))
-    await asyncio.wait_for(process.close(grace), 30)
+    closing = asyncio.create_task(process.close(grace))
+    for _ in range(2 if grace else 0):
+        await clock.expire(grace)
+    await asyncio.wait_for(closing, 30)
     await process.close(grace)
     assert gone(process.pid)
 
@@ -328,26 +354,29 @@ async def test_a_process_that_cannot_be_recorded_is_ended(start: StartProcess) -
 
 
 async def test_an_end_that_cannot_be_recorded_fails_no_close_and_is_recorded_later(
-    start: StartProcess, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    start: StartProcess, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(process_module, "LEDGER_RETRIES", (0.0, 0.0))
     ledger = RecordingLedger(failures=2)
     process = await start(IGNORES_EOF, ledger=ledger)
+    closing = asyncio.create_task(process.close(0.0))
+    await clock.expire(LEDGER_RETRIES[0])
+    await closing
     await process.close(0.0)
-    await process.close(0.0)
+    await clock.expire(LEDGER_RETRIES[1])
     await asyncio.wait_for(ledger.ends.wait(), 30)
     assert [name for name, *_ in ledger.calls] == ["started", "ended", "ended", "ended"]
     assert "disk is full" in caplog.text
 
 
-async def test_close_does_not_wait_for_a_ledger_that_is_locked(start: StartProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_close_does_not_wait_for_a_ledger_that_is_locked(start: StartProcess, clock: ManualClock) -> None:
     class Locked(RecordingLedger):
         async def ended(self, marker: str) -> None:
             await asyncio.Event().wait()
 
-    monkeypatch.setattr(process_module, "LEDGER_SECONDS", 0.01)
     process = await start(IGNORES_EOF, ledger=Locked())
-    await asyncio.wait_for(process.close(0.0), 30)
+    closing = asyncio.create_task(process.close(0.0))
+    await clock.expire(LEDGER_SECONDS)
+    await asyncio.wait_for(closing, 30)
     assert gone(process.pid)
 
 

@@ -2,29 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
-
 from drivers.contract.agent_specs import Limits
 from drivers.contract.codec import Phase
-from drivers.runtime import time_limits as run_limits
 from drivers.runtime.time_limits import Deadline, RunLimits
+from tests.manual_clock import ManualClock
 
 LIMITS = Limits(start=10, idle=20, total=100, grace=3)
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr(run_limits, "time", clock)
-    return clock
 
 
 def due(limits: RunLimits, phase: Phase = "running", *, busy: bool = False, debounce: float | None = None) -> tuple[float, str]:
@@ -33,42 +16,42 @@ def due(limits: RunLimits, phase: Phase = "running", *, busy: bool = False, debo
     return deadline.at, (deadline.reason or "").rpartition("(")[2].rstrip(")")
 
 
-def test_the_start_of_a_session(clock: Clock) -> None:
-    limits = RunLimits(LIMITS, task=False)
-    clock.now += 5
+async def test_the_start_of_a_session(clock: ManualClock) -> None:
+    limits = RunLimits(LIMITS, task=False, clock=clock)
+    await clock.advance(5)
     limits.output()
     assert due(limits, "starting") == (1010, "limits.start")
-    assert RunLimits(Limits(start=0), task=False).next_deadline("starting", busy=False, debounce=None) is None
+    assert RunLimits(Limits(start=0), task=False, clock=clock).next_deadline("starting", busy=False, debounce=None) is None
 
 
-def test_a_task_has_the_limit_of_the_start_until_its_first_output(clock: Clock) -> None:
-    limits = RunLimits(LIMITS, task=True)
+async def test_a_task_has_the_limit_of_the_start_until_its_first_output(clock: ManualClock) -> None:
+    limits = RunLimits(LIMITS, task=True, clock=clock)
     assert due(limits) == (1010, "limits.start")
-    clock.now += 5
+    await clock.advance(5)
     limits.output()
     assert due(limits) == (1025, "limits.idle")
 
 
-def test_a_run_is_limited_in_silence_and_in_all(clock: Clock) -> None:
-    limits = RunLimits(LIMITS, task=False)
-    clock.now += 50
+async def test_a_run_is_limited_in_silence_and_in_all(clock: ManualClock) -> None:
+    limits = RunLimits(LIMITS, task=False, clock=clock)
+    await clock.advance(50)
     limits.begin()
     assert due(limits) == (1070, "limits.idle")
     assert due(limits, busy=True) == (1150, "limits.total")
-    clock.now += 90
+    await clock.advance(90)
     limits.activity()
     assert due(limits) == (1150, "limits.total")
     assert limits.elapsed_ms == 90_000
 
 
-def test_the_total_limit_pauses_while_the_run_waits_for_the_client(clock: Clock) -> None:
-    limits = RunLimits(LIMITS, task=False)
+async def test_the_total_limit_pauses_while_the_run_waits_for_the_client(clock: ManualClock) -> None:
+    limits = RunLimits(LIMITS, task=False, clock=clock)
     limits.begin()
     limits.track("waiting")
-    clock.now += 1000
+    await clock.advance(1000)
     limits.track("waiting")
     assert limits.next_deadline("waiting", busy=False, debounce=0.1) is None
-    clock.now += 1000
+    await clock.advance(1000)
     limits.track("running")
     limits.activity()
     assert due(limits, busy=True) == (1000 + 2000 + 100, "limits.total")
@@ -76,16 +59,16 @@ def test_the_total_limit_pauses_while_the_run_waits_for_the_client(clock: Clock)
     assert due(limits, busy=True) == (3000 + 100, "limits.total")
 
 
-def test_events_held_back_have_a_deadline_without_a_reason(clock: Clock) -> None:
-    limits = RunLimits(LIMITS, task=False)
+def test_events_held_back_have_a_deadline_without_a_reason(clock: ManualClock) -> None:
+    limits = RunLimits(LIMITS, task=False, clock=clock)
     limits.begin()
     assert limits.next_deadline("running", busy=False, debounce=0.5) == Deadline(1000.5, None)
     assert limits.next_deadline("running", busy=False, debounce=0) == Deadline(1000, None)
     assert due(limits, debounce=60) == (1020, "limits.idle")
 
 
-def test_an_interrupted_run_has_its_grace_time_alone(clock: Clock) -> None:
-    limits = RunLimits(LIMITS, task=False)
+def test_an_interrupted_run_has_its_grace_time_alone(clock: ManualClock) -> None:
+    limits = RunLimits(LIMITS, task=False, clock=clock)
     limits.begin()
     assert not limits.interrupted
     limits.interrupt(3)
@@ -96,7 +79,7 @@ def test_an_interrupted_run_has_its_grace_time_alone(clock: Clock) -> None:
     assert not limits.interrupted
 
 
-def test_no_limit_is_no_deadline(clock: Clock) -> None:
-    limits = RunLimits(Limits(0, 0, 0), task=True)
+def test_no_limit_is_no_deadline(clock: ManualClock) -> None:
+    limits = RunLimits(Limits(0, 0, 0), task=True, clock=clock)
     limits.begin()
     assert limits.next_deadline("running", busy=False, debounce=None) is None

@@ -1,0 +1,155 @@
+"""A clock that a test turns by hand, for the product's limits of time (drivers/runtime/clock.py)."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+from drivers.runtime.clock import Clock
+
+SETTLE_STEPS = 20
+"""Iterations of the event loop in which tasks handle what the clock has done to them."""
+
+
+class ManualClock(Clock):
+    """Clock that stands still until a test calls `advance` or `expire`. Its wall clock begins at the present time."""
+
+    def __init__(self) -> None:
+        self._now = 1000.0
+        self._epoch = time.time() - self._now
+        self._timers: list[_Timer] = []
+        self._set = asyncio.Event()
+
+    def monotonic(self) -> float:
+        return self._now
+
+    def time(self) -> float:
+        return self._epoch + self._now
+
+    async def sleep(self, seconds: float) -> None:
+        over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        timer = self.call_later(seconds, lambda: over.done() or over.set_result(None))
+        try:
+            await over
+        finally:
+            timer.cancel()
+
+    def call_at(self, when: float, callback: Callable[..., object], *args: Any) -> _Timer:
+        timer = _Timer(self, when, callback, args)
+        self._timers.append(timer)
+        if when <= self._now:
+            timer.fire()
+        self._set.set()
+        return timer
+
+    def timeout(self, seconds: float | None) -> _Timeout:
+        return _Timeout(self, None if seconds is None else self._now + seconds)
+
+    async def advance(self, seconds: float) -> None:
+        """Let time pass: what is due is called in order, each at its own time. What that starts waits from that time on."""
+        until = self._now + seconds
+        while due := [timer for timer in self._timers if timer.when() <= until]:
+            timer = min(due, key=_Timer.when)
+            self._now = max(self._now, timer.when())
+            timer.fire()
+            await _settle()
+        self._now = until
+        await _settle()
+
+    async def leap(self, seconds: float) -> None:
+        """Let time pass as while this process is suspended: all that is due is called at the end of it."""
+        self._now += seconds
+        await self.advance(0)
+
+    async def expire(self, seconds: float) -> None:
+        """Wait until somebody waits for so many seconds from now on, and let them pass."""
+        await self.waited_for(seconds)
+        await self.advance(seconds)
+
+    async def advance_until(self, task: asyncio.Future[Any], seconds: float) -> None:
+        """Let time pass in steps of so many seconds until a task has ended, for limits that begin anew while it works."""
+        async with asyncio.timeout(60):
+            while not task.done():
+                await self.advance(seconds)
+                await asyncio.sleep(0.01)
+
+    async def waited_for(self, seconds: float) -> None:
+        """Wait until somebody waits for so many seconds from now on."""
+        try:
+            async with asyncio.timeout(60):
+                while not any(abs(timer.when() - self._now - seconds) < 1e-6 for timer in self._timers):
+                    self._set.clear()
+                    await self._set.wait()
+        except TimeoutError:
+            found = ", ".join(f"{timer.when() - self._now:g} s" for timer in self._timers) or "nothing"
+            raise AssertionError(f"nobody waits for {seconds:g} s, but for: {found}") from None
+
+    def _forget(self, timer: _Timer) -> None:
+        if timer in self._timers:
+            self._timers.remove(timer)
+
+
+class _Timer:
+    """Call that `clock` makes at a time, once."""
+
+    def __init__(self, clock: ManualClock, when: float, callback: Callable[..., object], args: tuple[Any, ...]) -> None:
+        self._clock, self._when, self._callback, self._args = clock, when, callback, args
+        self._loop = asyncio.get_running_loop()
+        self._handle: asyncio.Handle | None = None
+
+    def when(self) -> float:
+        return self._when
+
+    def cancel(self) -> None:
+        self._clock._forget(self)
+        if self._handle is not None:
+            self._handle.cancel()
+
+    def fire(self) -> None:
+        self._clock._forget(self)
+        # As a timer of the event loop, which comes after what was read in the same iteration.
+        self._handle = self._loop.call_at(self._loop.time(), self._callback, *self._args)
+
+
+class _Timeout:
+    """`asyncio.timeout` by another clock: at its time, the limit of the event loop's clock is set to the present."""
+
+    def __init__(self, clock: ManualClock, when: float | None) -> None:
+        self._clock, self._when = clock, when
+        self._limit = asyncio.timeout(None)
+        self._timer: _Timer | None = None
+
+    async def __aenter__(self) -> _Timeout:
+        await self._limit.__aenter__()
+        self.reschedule(self._when)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool | None:
+        self._cancel()
+        return await self._limit.__aexit__(kind, error, traceback)
+
+    def reschedule(self, when: float | None) -> None:
+        self._cancel()
+        self._limit.reschedule(None)
+        if when is not None:
+            self._timer = self._clock.call_at(when, self._expire)
+
+    def expired(self) -> bool:
+        return self._limit.expired()
+
+    def _expire(self) -> None:
+        self._limit.reschedule(asyncio.get_running_loop().time())
+
+    def _cancel(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+
+async def _settle() -> None:
+    for _ in range(SETTLE_STEPS):
+        await asyncio.sleep(0)
