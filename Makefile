@@ -101,8 +101,9 @@ run: $(VENV)/.run ## Start the gateway on 127.0.0.1 and print how to use it
 # Without compiled modules each process of the suite compiles the gateway, and pytest rewrites the assertions of each test, anew.
 test test-cluster test-real test-console test-containers: export PYTHONDONTWRITEBYTECODE =
 
-test: $(VENV)/.dev ## Run the whole suite: no model, no CLI, no network
-	@$(BIN)/python -m pytest -q -n 3 --dist worksteal --durations=10
+test: $(VENV)/.dev ## Run the documents' examples, then the whole suite: no model, no CLI, no network
+	@$(BIN)/python -m pytest -q -x tests/documents
+	@$(BIN)/python -m pytest -q -n 3 --dist worksteal --durations=10 --ignore=tests/documents
 
 test-cluster: $(VENV)/.dev ## Run the tests of the protocols against two nodes behind a proxy, and print a table
 	@$(BIN)/python -m tests.cluster_table
