@@ -692,14 +692,17 @@ class Sessions:
     def delete_soon(self, caller: Caller, session: Session) -> None:
         """Delete a session in the background."""
         if not self._closing:
-            self._run_in_background(self._delete_again(caller, session.id))
+            self._run_in_background(self._delete_if_idle(caller, session.id))
 
-    async def delete_unused(self, time: float) -> None:
+    async def delete_unused(self, before: float) -> None:
         """Delete the idle sessions that were used last before a time. Sessions of other nodes are left to them."""
-        for session_id in await self._store.sessions.unused_since(time):
-            await self._delete_again(ADMINISTRATOR, session_id)
+        for session_id in await self._store.sessions.unused_since(before):
+            known = self._known.get(session_id)
+            # A turn may have begun that is not stored yet.
+            if known is None or time.time() - (time.monotonic() - known.used_at) < before:
+                await self._delete_if_idle(ADMINISTRATOR, session_id)
 
-    async def _delete_again(self, caller: Caller, session_id: str) -> None:
+    async def _delete_if_idle(self, caller: Caller, session_id: str) -> None:
         """Delete a session unless it is used by now. A failure is logged."""
         try:
             session = await self.get(caller, session_id, deleting=True)

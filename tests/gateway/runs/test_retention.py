@@ -221,23 +221,35 @@ async def test_gateway_closes_in_the_middle_of_a_deletion(store: Store, tmp_path
     await kept.close()
 
 
-async def test_unused_sessions_are_deleted_if_the_configuration_says_so(
-    tmp_path: Path, write_scenario: Callable[..., str], each_store: str
-) -> None:
-    """Not those that were used since, that run, or that wait for their client."""
+async def test_sessions_are_deleted_by_their_last_use_if_the_configuration_says_so(store: Store, tmp_path: Path) -> None:
+    asked: list[float] = []
+
+    async def delete_sessions(time: float) -> None:
+        asked.append(time)
+
+    for days in (0.0, 3.0):
+        kept = StoreSettings(keep_sessions_days=days)
+        await Retention(store, Transcripts(tmp_path / "transcripts", Redactor()), kept, delete_sessions).delete_expired(10 * DAY)
+    assert asked == [7 * DAY]
+
+
+async def test_unused_sessions_are_deleted(tmp_path: Path, write_scenario: Callable[..., str], each_store: str) -> None:
+    """Not those that were used since, that are in use, or that wait for their client."""
     asks = write_scenario({"steps": [{"tool_call": {"name": "write_note", "input": {}, "ask": True}}]})
-    async with run_gateway(gateway_config(tmp_path, store={"keep_sessions_days": 1.0})) as running:
-        client = running.client
-        old = (await create_session(client, "echo", "old"))["sessionId"]
-        used = (await create_session(client, "echo", "used again"))["sessionId"]
-        waiting = await create_session(client, "script", "wait", options={"scenario": asks}, grants=[{"name": "write_note"}])
+    config = gateway_config(tmp_path)
+    async with run_gateway(config) as running:
+        old = (await create_session(running.client, "echo", "old"))["sessionId"]
+        used = (await create_session(running.client, "echo", "used again"))["sessionId"]
+        grants = [{"name": "write_note"}]
+        waiting = await create_session(running.client, "script", "wait", options={"scenario": asks}, grants=grants)
         assert waiting["stopReason"] == "tool_use"
         data_dir = running.gateway.settings.data_dir
-        sql(data_dir, "UPDATE sessions SET created_at = 0")
-        sql(data_dir, "UPDATE runs SET started_at = 0")
-        sql(data_dir, "UPDATE runs SET ended_at = 0 WHERE state = 'ended'")
-        await send_turn(client, used, {"role": "user", "content": "now"})
-        new = (await create_session(client, "echo", "new"))["sessionId"]
+    sql(data_dir, "UPDATE sessions SET created_at = 0")
+    sql(data_dir, "UPDATE runs SET started_at = 0")
+    sql(data_dir, "UPDATE runs SET ended_at = 0 WHERE state = 'ended'")
+    async with run_gateway(config) as running:
+        new = (await create_session(running.client, "echo", "new"))["sessionId"]
+        await send_turn(running.client, used, {"role": "user", "content": "now"})
         await running.gateway.sessions.delete_unused(time.time() - DAY)
-        assert set((await client.get("/sessions")).json()["sessions"]) == {used, new, waiting["sessionId"]}
-        assert (await client.get(f"/session/{old}")).status_code == 404
+        assert set((await running.client.get("/sessions")).json()["sessions"]) == {used, new, waiting["sessionId"]}
+        assert (await running.client.get(f"/session/{old}")).status_code == 404
