@@ -224,16 +224,16 @@ async def _probe_once(driver: CliDriver, spec: SessionSpec, spawner: Spawner) ->
     codec: AcpCodec = launch.codec  # type: ignore[assignment]
     session, limits = codec.session, Limits(start=PROBE_SECONDS, grace=2.0)
     problem: str | None = None
-    loop, is_open = asyncio.get_running_loop(), False
+    is_open = False
 
     def opened() -> None:
         nonlocal is_open
         is_open = True
-        timeout.reschedule(loop.time() + DRAIN_SECONDS)
+        timeout.reschedule(spawner.clock.monotonic() + DRAIN_SECONDS)
 
     codec.drain(opened)
     try:
-        async with asyncio.timeout(PROBE_SECONDS + 10) as timeout:
+        async with spawner.clock.timeout(PROBE_SECONDS + 10) as timeout:
             agent = await CliAgent.start(launch, spawner, limits)
             await agent.close()
     except UnknownArguments:

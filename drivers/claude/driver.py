@@ -177,7 +177,7 @@ class ClaudeDriver(CliDriver):
         process = await spawner.spawn(Command((spec.program, "auth", "status"), spec.cwd, _environment(spec), stdin=b""))
         printed: list[str] = []
         try:
-            async with asyncio.timeout(PROBE_SECONDS):
+            async with spawner.clock.timeout(PROBE_SECONDS):
                 while lines := await process.read_lines():
                     printed += map(text_line, lines)
                     if (reported := login_status("\n".join(printed))) is not None:
@@ -192,7 +192,7 @@ class ClaudeDriver(CliDriver):
         codec, printed = launch.codec, list[str]()
         process = await spawner.spawn(launch.command)
         try:
-            async with asyncio.timeout(PROBE_SECONDS):
+            async with spawner.clock.timeout(PROBE_SECONDS):
                 process.write(codec.outbox)
                 while lines := await process.read_lines():
                     codec.receive_lines(lines)

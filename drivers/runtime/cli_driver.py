@@ -136,7 +136,7 @@ class CliDriver(Driver):
         return True
 
     async def _open_and_close(self, spec: SessionSpec, spawner: Spawner, seconds: float) -> None:
-        async with asyncio.timeout(seconds):
+        async with spawner.clock.timeout(seconds):
             agent = await self.open(spec, spawner, Limits(start=0))
         await agent.close(0.0)
 
@@ -178,7 +178,7 @@ async def run_to_end(command: Command, spawner: Spawner, seconds: float = PROBE_
     process = await spawner.spawn(command)
     printed: list[str] = []
     try:
-        async with asyncio.timeout(seconds):
+        async with spawner.clock.timeout(seconds):
             while lines := await process.read_lines():
                 printed += [text_line(line) for line in lines]
             code = await process.exit_code()

@@ -16,7 +16,6 @@ import os
 import shlex
 import shutil
 import sys
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -25,6 +24,7 @@ from typing import Literal
 
 from drivers.contract.codec import Command
 from drivers.contract.errors import AgentUnavailable
+from drivers.runtime.clock import SYSTEM_CLOCK, Clock
 from drivers.runtime.confined_files import identity
 
 log = logging.getLogger(__name__)
@@ -289,22 +289,24 @@ _silent_until = dict[str, float]()
 """The time until which a runtime is taken for one that does not answer, by its program."""
 
 
-async def call(program: str, *arguments: str, environ: Mapping[str, str], always: bool = False) -> tuple[int, str]:
+async def call(
+    program: str, *arguments: str, environ: Mapping[str, str], always: bool = False, clock: Clock = SYSTEM_CLOCK
+) -> tuple[int, str]:
     """Run a short command of a runtime. Return its exit code, and its output or else its errors.
 
     Raises OSError; TimeoutError if it does not answer, or has not answered a moment ago and this is not `always` tried.
     """
-    if not always and _is_silent(program):
+    if not always and _is_silent(program, clock):
         raise TimeoutError(_silence(program))
     process = await asyncio.create_subprocess_exec(
         program, *arguments, env=dict(environ), start_new_session=True,
         stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
     try:
-        async with asyncio.timeout(CALL_SECONDS):
+        async with clock.timeout(CALL_SECONDS):
             output, errors = await process.communicate()
     except TimeoutError:
-        _silent_until[program] = time.monotonic() + SILENT_SECONDS
+        _silent_until[program] = clock.monotonic() + SILENT_SECONDS
         raise TimeoutError(_silence(program)) from None
     finally:
         if process.returncode is None:
@@ -312,13 +314,13 @@ async def call(program: str, *arguments: str, environ: Mapping[str, str], always
                 process.kill()
             # Its end is reported to the event loop, which may end after this.
             with suppress(TimeoutError):
-                async with asyncio.timeout(KILLED_SECONDS):
+                async with clock.timeout(KILLED_SECONDS):
                     await process.wait()
     return process.returncode or 0, (output.strip() or errors.strip()).decode(errors="replace")
 
 
-def _is_silent(program: str) -> bool:
-    return time.monotonic() < _silent_until.get(program, 0.0)
+def _is_silent(program: str, clock: Clock) -> bool:
+    return clock.monotonic() < _silent_until.get(program, 0.0)
 
 
 def _silence(program: str) -> str:
@@ -330,7 +332,7 @@ _present = set[tuple[str, str]]()
 """The images that have been found, by the program of the runtime."""
 
 
-async def check_image(container: Container) -> None:
+async def check_image(container: Container, clock: Clock = SYSTEM_CLOCK) -> None:
     """Raise AgentUnavailable if the container's image is not there, or the runtime does not work.
 
     Once for each image. `podman` starts a process that all containers of a user share; here it does not inherit the mark of an
@@ -339,16 +341,18 @@ async def check_image(container: Container) -> None:
     key = container.program, container.image
     if not container.has_image or key in _present:
         return
-    problem = await image_problem(container.runtime, container.program, container.image, container.environ)
+    problem = await image_problem(container.runtime, container.program, container.image, container.environ, clock)
     if problem:
         raise AgentUnavailable(problem)
     _present.add(key)
 
 
-async def image_problem(runtime: Runtime, program: str, image: str, environ: Mapping[str, str]) -> str | None:
+async def image_problem(
+    runtime: Runtime, program: str, image: str, environ: Mapping[str, str], clock: Clock = SYSTEM_CLOCK
+) -> str | None:
     """Return why an image cannot be used, and what to do; None if it can."""
     try:
-        code, output = await call(program, "image", "inspect", "--format={{.Id}}", image, environ=environ)
+        code, output = await call(program, "image", "inspect", "--format={{.Id}}", image, environ=environ, clock=clock)
     except (OSError, TimeoutError) as error:
         return str(error)
     if code == 0:
@@ -370,21 +374,23 @@ async def working_version(runtime: Runtime, program: str, environ: Mapping[str, 
     return version, output[-500:] or f"exit code {code}" if code else None
 
 
-async def remove(runtime: Runtime, program: str, names: Sequence[str], environ: Mapping[str, str]) -> str | None:
+async def remove(
+    runtime: Runtime, program: str, names: Sequence[str], environ: Mapping[str, str], clock: Clock = SYSTEM_CLOCK
+) -> str | None:
     """Remove containers with all that runs in them; those that do not exist are ignored. Return why that failed, if it did."""
     arguments = ("rm", "--force", *(("--time=0", "--ignore") if runtime == "podman" else ()), *names)
     for delay in (*REMOVAL_RETRIES, None):
-        problem = await _removal_problem(program, arguments, environ)
+        problem = await _removal_problem(program, arguments, environ, clock)
         if problem is None:
             return None
-        if _is_silent(program):
+        if _is_silent(program, clock):
             # The caller does not wait for several time limits.
-            later = asyncio.create_task(_remove_later(program, arguments, environ))
+            later = asyncio.create_task(_remove_later(program, arguments, environ, clock))
             _later.add(later)
             later.add_done_callback(_later.discard)
             break
         if delay is not None:
-            await asyncio.sleep(delay)
+            await clock.sleep(delay)
     return problem
 
 
@@ -404,38 +410,40 @@ async def end_removals() -> None:
     await asyncio.gather(*removals, return_exceptions=True)
 
 
-async def _remove_later(program: str, arguments: Sequence[str], environ: Mapping[str, str]) -> None:
+async def _remove_later(program: str, arguments: Sequence[str], environ: Mapping[str, str], clock: Clock) -> None:
     for delay in SILENT_RETRIES:
-        await asyncio.sleep(delay)
-        if await _removal_problem(program, arguments, environ) is None:
+        await clock.sleep(delay)
+        if await _removal_problem(program, arguments, environ, clock) is None:
             return
 
 
-async def _removal_problem(program: str, arguments: Sequence[str], environ: Mapping[str, str]) -> str | None:
+async def _removal_problem(program: str, arguments: Sequence[str], environ: Mapping[str, str], clock: Clock) -> str | None:
     try:
-        code, output = await call(program, *arguments, environ=environ, always=True)
+        code, output = await call(program, *arguments, environ=environ, always=True, clock=clock)
     except (OSError, TimeoutError) as error:
         return str(error)
     return None if code == 0 or all("no such container" in line.lower() for line in output.splitlines()) else output
 
 
-async def names_of(program: str, instance: str, environ: Mapping[str, str]) -> list[str]:
+async def names_of(program: str, instance: str, environ: Mapping[str, str], clock: Clock = SYSTEM_CLOCK) -> list[str]:
     """The names of all containers of an instance, running or not. Raises OSError, TimeoutError."""
     arguments = ("ps", "--all", f"--filter=label={LABEL}={instance}", "--format={{.Names}}")
-    code, output = await call(program, *arguments, environ=environ)
+    code, output = await call(program, *arguments, environ=environ, clock=clock)
     if code:
         raise OSError(output[-500:])
     return [name for name in output.split() if name.startswith(container_name(f"{instance}."))]
 
 
-async def remove_left_behind(instance: str, runtimes: Iterable[Runtime], environ: Mapping[str, str]) -> dict[Runtime, str]:
+async def remove_left_behind(
+    instance: str, runtimes: Iterable[Runtime], environ: Mapping[str, str], clock: Clock = SYSTEM_CLOCK
+) -> dict[Runtime, str]:
     """Remove the containers that an earlier daemon with this data directory left behind. Return why that failed, by runtime."""
     problems = dict[Runtime, str]()
     for runtime in sorted(set(runtimes)):
         program = shutil.which(runtime, path=environ.get("PATH"))
         try:
-            names = await names_of(program, instance, environ) if program else []
-            problem = await remove(runtime, program, names, environ) if program and names else None
+            names = await names_of(program, instance, environ, clock) if program else []
+            problem = await remove(runtime, program, names, environ, clock) if program and names else None
         except (OSError, TimeoutError) as error:
             problem = str(error)
         if problem or program is None:

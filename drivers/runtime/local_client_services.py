@@ -302,7 +302,7 @@ class ClientRequests:
                 self._files.exists(os.path.join(self._folder, path))
 
         try:
-            async with asyncio.timeout(CHECK_SECONDS):
+            async with self._spawner.clock.timeout(CHECK_SECONDS):
                 await self._in_thread(check)
         except TimeoutError:
             raise RequestError(f"the paths could not be checked within {CHECK_SECONDS:g} s", INTERNAL_ERROR) from None

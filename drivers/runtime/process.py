@@ -358,7 +358,7 @@ class Spawner:
         if container is not None:
             if container.has_image and self._containers_removed is not None:
                 await asyncio.wait([self._containers_removed])
-            await check_image(container)
+            await check_image(container, self.clock)
         try:
             opened = await _prepared(command, self._sandbox, container, marker)
         except OSError as error:
@@ -415,7 +415,8 @@ class Spawner:
         container = self._container
         if container is None or not container.has_image:
             return None
-        return functools.partial(remove, container.runtime, container.program, [container_name(marker)], container.environ)
+        names = [container_name(marker)]
+        return functools.partial(remove, container.runtime, container.program, names, container.environ, self.clock)
 
 
 async def _undo(starting: asyncio.Future[Process]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -11,13 +12,14 @@ import pytest
 
 import drivers.acp
 from drivers.acp.config_options import options_of, requested
-from drivers.acp.driver import AcpDriver
+from drivers.acp.driver import DRAIN_SECONDS, AcpDriver
 from drivers.contract.agent_specs import AgentSpec, Limits, SessionSpec
 from drivers.contract.errors import AgentUnavailable, DriverError, ResumeFailed
 from drivers.contract.events import SlashCommand
 from drivers.contract.messages import UserMessage
 from drivers.runtime.process import Spawner
 from tests.drivers.acp.small_agent import MARK, Open, agent_args, agent_text, environment, run_events
+from tests.manual_clock import ManualClock
 
 
 def test_modes_and_config_options_become_options() -> None:
@@ -159,23 +161,28 @@ async def test_the_probe(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("flags", ["commands", "commands_later", "commands deaf", "commands fragile"])
-async def test_the_probe_waits_for_the_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: str) -> None:
-    monkeypatch.setattr("drivers.acp.driver.DRAIN_SECONDS", 0.5 if "deaf" in flags else 60.0)
-    found = await AcpDriver().probe(
-        AgentSpec(sys.executable, tmp_path / "work", environment(tmp_path, flags), agent_args()), Spawner(MARK)
-    )
+async def test_the_probe_waits_for_the_commands(tmp_path: Path, clock: ManualClock, flags: str) -> None:
+    spec = AgentSpec(sys.executable, tmp_path / "work", environment(tmp_path, flags), agent_args())
+    probing = asyncio.create_task(AcpDriver().probe(spec, Spawner(MARK, clock=clock)))
+    if "deaf" in flags:
+        await clock.expire(DRAIN_SECONDS)
+    found = await probing
     assert (found.version, found.problem, found.logged_in) == ("1.2.3", None, True)
     assert found.commands == (SlashCommand(name="shout", description="Repeats it louder.", hint="text to repeat"),)
 
 
 @pytest.mark.parametrize(
     ("program", "message"),
-    [("/bin/cat", "refused to start"), ("/bin/sleep", "not ready 1 s after"), ("/bin/true", "ended before")],
+    [("/bin/cat", "refused to start"), ("/bin/sleep", "not ready 20 s after"), ("/bin/true", "ended before")],
 )
-async def test_a_program_that_does_not_speak_the_protocol(tmp_path: Path, program: str, message: str) -> None:
-    args = ("60",) if program == "/bin/sleep" else ()
+async def test_a_program_that_does_not_speak_the_protocol(tmp_path: Path, clock: ManualClock, program: str, message: str) -> None:
+    args = ("600",) if program == "/bin/sleep" else ()
+    spec, spawner = SessionSpec(program, tmp_path, environment(tmp_path), args), Spawner(MARK, clock=clock)
+    opening = asyncio.create_task(AcpDriver().open(spec, spawner, Limits(start=20)))
+    if args:
+        await clock.expire(20)
     with pytest.raises(DriverError, match=message):
-        await AcpDriver().open(SessionSpec(program, tmp_path, environment(tmp_path), args), Spawner(MARK), Limits(start=1.0))
+        await opening
 
 
 def test_the_bridge_imports_neither_the_protocol_nor_the_acp_driver() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from collections.abc import Callable
@@ -18,11 +19,12 @@ from drivers.contract.agent_specs import Limits, SessionSpec, TaskSpec
 from drivers.contract.codec import Command
 from drivers.contract.driver_info import ToolGrant
 from drivers.contract.errors import AgentUnavailable, ResumeFailed
-from drivers.runtime import cli_driver
 from drivers.runtime.cli_agent import CliAgent
+from drivers.runtime.cli_driver import SEED_SECONDS, UNSEEDED_SECONDS
 from drivers.runtime.process import Process, Spawner
 from tests.drivers.claude.recordings import TRANSCRIPTS
 from tests.drivers.small_programs import LIMITS, ask, end_of, shown, text_in, to_end
+from tests.manual_clock import ManualClock
 
 FakeCli = Callable[..., str]
 
@@ -186,20 +188,21 @@ async def test_a_program_takes_a_history(fake: FakeCli, tmp_path: Path) -> None:
     assert [*command.argv[1:-2], "--session-id"] == [*usual.command.argv[1:-1]]
 
 
-async def test_a_program_that_hangs_with_a_history(fake: FakeCli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cli_driver, "SEED_SECONDS", 0.3)
-    program = fake("plain", before=f'case "$*" in *--resume*) exec sleep 60;; esac; {OPENS}')
+async def test_a_program_that_hangs_with_a_history(fake: FakeCli, tmp_path: Path, clock: ManualClock) -> None:
+    program = fake("plain", before=f'case "$*" in *--resume*) exec sleep 600;; esac; {OPENS}')
+    checking = asyncio.create_task(ClaudeDriver().check_seeding(session(program, tmp_path), Spawner(clock=clock)))
+    await clock.expire(SEED_SECONDS)
     with pytest.raises(AgentUnavailable, match="with a history it was not ready"):
-        await ClaudeDriver().check_seeding(session(program, tmp_path), Spawner())
+        await checking
 
 
-async def test_a_program_that_is_slow_without_a_history_too(
-    fake: FakeCli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cli_driver, "SEED_SECONDS", 0.3)
-    monkeypatch.setattr(cli_driver, "UNSEEDED_SECONDS", 0.3)
+async def test_a_program_that_is_slow_without_a_history_too(fake: FakeCli, tmp_path: Path, clock: ManualClock) -> None:
+    spec = session(fake("plain", before="exec sleep 600"), tmp_path)
+    checking = asyncio.create_task(ClaudeDriver().check_seeding(spec, Spawner(clock=clock)))
+    await clock.expire(SEED_SECONDS)
+    await clock.expire(UNSEEDED_SECONDS)
     with pytest.raises(TimeoutError):
-        await ClaudeDriver().check_seeding(session(fake("plain", before="exec sleep 60"), tmp_path), Spawner())
+        await checking
 
 
 async def test_a_session_without_an_argument_that_the_program_does_not_know(fake: FakeCli, tmp_path: Path) -> None:

@@ -5,6 +5,8 @@ The CLI opens the paths itself, after the check and outside of its own sandbox.
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from pathlib import Path
 
 import pytest
@@ -16,10 +18,11 @@ from drivers.contract.agent_specs import SessionSpec
 from drivers.contract.client_services import CHECK_PATHS, INVALID_PARAMS, ClientRequest, ClientResponse
 from drivers.contract.driver_info import ToolGrant
 from drivers.contract.events import AwaitedCall, Awaiting, ToolCall
-from drivers.runtime import local_client_services
-from drivers.runtime.local_client_services import ClientRequests
+from drivers.runtime.confined_files import ConfinedFolders
+from drivers.runtime.local_client_services import CHECK_SECONDS, ClientRequests
 from drivers.runtime.process import Spawner
 from tests.drivers.codex.test_attribution import PATCH, RUN, Server
+from tests.manual_clock import ManualClock
 
 APPROVAL = "item/fileChange/requestApproval"
 OUTSIDE = ClientResponse(error="outside", code=INVALID_PARAMS)
@@ -138,11 +141,18 @@ def test_a_check_that_ends_while_the_client_is_asked_about_another_call() -> Non
     assert server.codec.debounced_events() == ASKED
 
 
-async def test_paths_that_are_not_checked_in_time_are_not_inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local_client_services, "CHECK_SECONDS", 0.0)
-    requests = ClientRequests(tmp_path, {}, Spawner("test"))
-    response = await requests.serve(ClientRequest("check", CHECK_PATHS, {"paths": ["file"]}))
-    assert response.error == "the paths could not be checked within 0 s"
+async def test_paths_that_are_not_checked_in_time_are_not_inside(
+    tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answered = threading.Event()
+    monkeypatch.setattr(ConfinedFolders, "exists", lambda *_: answered.wait())
+    requests = ClientRequests(tmp_path, {}, Spawner("test", clock=clock))
+    serving = asyncio.create_task(requests.serve(ClientRequest("check", CHECK_PATHS, {"paths": ["file"]})))
+    try:
+        await clock.expire(CHECK_SECONDS)
+        assert (await serving).error == f"the paths could not be checked within {CHECK_SECONDS:g} s"
+    finally:
+        answered.set()
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from drivers.runtime.containers import Container, Mount, Runtime, installation, 
 from drivers.runtime.process import Process, Spawner
 from drivers.runtime.process_tree import MARKER
 from tests.container_runtimes import IMAGE, SYSTEM_MOUNTS, bwrap_problem, docker_daemon, install_fake_docker, require_podman
+from tests.manual_clock import ManualClock
 from tests.swapped_folders import swapped
 from tests.waiting import wait_until
 
@@ -402,18 +403,19 @@ async def test_stand_in_of_docker_gets_the_command_line_of_docker(tmp_path: Path
     assert calls[2] == ["rm", "--force", name]
 
 
-async def test_container_of_a_runtime_that_does_not_answer_is_removed_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_container_of_a_runtime_that_does_not_answer_is_removed_later(tmp_path: Path, clock: ManualClock) -> None:
     """The end of the process waits for one answer, and not for three."""
-    monkeypatch.setattr(containers, "CALL_SECONDS", 1.0)
     program, calls, removed = tmp_path / "docker", tmp_path / "calls", tmp_path / "removed"
-    program.write_text(f'#!/bin/sh\necho "$@" >> {calls}\n[ -e {tmp_path}/works ] || exec sleep 60\ntouch {removed}\n')
+    program.write_text(f'#!/bin/sh\necho "$@" >> {calls}\n[ -e {tmp_path}/works ] || exec sleep 600\ntouch {removed}\n')
     program.chmod(0o755)
-    problem = await containers.remove("docker", str(program), ["portico-x"], {**os.environ})
-    assert problem is not None and "docker has not answered within 1 s" in problem
+    removing = asyncio.create_task(containers.remove("docker", str(program), ["portico-x"], {**os.environ}, clock))
+    await wait_until(lambda: calls.exists() and calls.read_text())
+    await clock.expire(containers.CALL_SECONDS)
+    problem = await removing
+    assert problem is not None and "docker has not answered within 20 s" in problem
     assert calls.read_text() == "rm --force portico-x\n"
     (tmp_path / "works").touch()
+    await clock.expire(containers.SILENT_RETRIES[0])
     await wait_until(removed.exists, "it is removed")
     await containers.end_removals()
     assert not containers._later
@@ -421,10 +423,9 @@ async def test_container_of_a_runtime_that_does_not_answer_is_removed_later(
 
 @pytest.mark.parametrize("cancelled", [False, True])
 async def test_a_command_of_a_runtime_that_is_killed_is_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cancelled: bool
+    tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, cancelled: bool
 ) -> None:
     """The event loop may end right after it, with a process whose end was never reported."""
-    monkeypatch.setattr(containers, "CALL_SECONDS", 60.0 if cancelled else 0.2)
     program, started = tmp_path / "docker", list[asyncio.subprocess.Process]()
     program.write_text("#!/bin/sh\nexec sleep 60\n")
     program.chmod(0o755)
@@ -435,20 +436,23 @@ async def test_a_command_of_a_runtime_that_is_killed_is_waited_for(
         return started[0]
 
     monkeypatch.setattr(asyncio, "create_subprocess_exec", noted)
-    calling = asyncio.create_task(containers.call(str(program), "info", environ={**os.environ}))
+    calling = asyncio.create_task(containers.call(str(program), "info", environ={**os.environ}, clock=clock))
     await wait_until(lambda: bool(started), "it is started")
     if cancelled:
         calling.cancel()
+    else:
+        await clock.expire(containers.CALL_SECONDS)
     with pytest.raises(asyncio.CancelledError if cancelled else TimeoutError):
         await calling
     assert started[0].returncode == -9
 
 
-async def test_removals_end_while_they_start_a_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_removals_end_while_they_start_a_process(
+    tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The end of the event loop would wait for them for ever."""
-    monkeypatch.setattr(containers, "CALL_SECONDS", 0.2)
     program, tried = tmp_path / "docker", tmp_path / "tried"
-    program.write_text(f"#!/bin/sh\n[ -e {tried} ] || touch {tried} && exec sleep 60\n")
+    program.write_text(f"#!/bin/sh\n[ -e {tried} ] || touch {tried} && exec sleep 600\n")
     program.chmod(0o755)
     starting, start = asyncio.Event(), asyncio.create_subprocess_exec
 
@@ -458,9 +462,12 @@ async def test_removals_end_while_they_start_a_process(tmp_path: Path, monkeypat
         return await start(*arguments, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(asyncio, "create_subprocess_exec", started)
-    monkeypatch.setattr(containers, "SILENT_RETRIES", (0.0,))
-    assert await containers.remove("docker", str(program), ["portico-x"], {**os.environ}) is not None
+    removing = asyncio.create_task(containers.remove("docker", str(program), ["portico-x"], {**os.environ}, clock))
+    await wait_until(tried.exists)
+    await clock.expire(containers.CALL_SECONDS)
+    assert await removing is not None
     async with asyncio.timeout(60):
+        await clock.expire(containers.SILENT_RETRIES[0])
         await starting.wait()
         await containers.end_removals()
     assert not containers._later

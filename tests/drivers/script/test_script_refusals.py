@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from tests.drivers.script.script_runs import (
     plain,
     to_end,
 )
+from tests.manual_clock import ManualClock
 
 
 async def test_start_steps_can_reject_the_session(open_agent: Open) -> None:
@@ -30,9 +32,11 @@ async def test_start_steps_can_fail_themselves(open_agent: Open, tmp_path: Path)
         await open_agent({"start": [{"write_file": {"path": "folder", "text": ""}}], "turns": [{"steps": []}]})
 
 
-async def test_a_start_that_takes_too_long_is_ended(open_agent: Open) -> None:
+async def test_a_start_that_takes_too_long_is_ended(open_agent: Open, clock: ManualClock) -> None:
+    starting = asyncio.create_task(open_agent({"start": [{"delay": 600}], "turns": [{"steps": []}]}, Limits(start=30)))
+    await clock.expire(30)
     with pytest.raises(AgentUnavailable, match=r"limits\.start"):
-        await open_agent({"start": [{"delay": 600}], "turns": [{"steps": []}]}, Limits(start=0.3))
+        await starting
 
 
 @pytest.mark.parametrize(

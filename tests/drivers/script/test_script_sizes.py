@@ -22,6 +22,7 @@ from tests.drivers.script.script_runs import (
     to_end,
     until,
 )
+from tests.manual_clock import ManualClock
 
 
 @pytest.mark.parametrize("size", [32, 100_000, 20_000_000, 60_000_000])
@@ -93,9 +94,9 @@ async def test_calls_of_a_task_that_need_a_client_fail(execute: Open, tmp_path: 
     assert text_in(events) == "done"
 
 
-async def test_a_task_delays_and_hangs_after_the_end_of_its_input(execute: Open) -> None:
+async def test_a_task_delays_and_hangs_after_the_end_of_its_input(execute: Open, clock: ManualClock) -> None:
     assert text_in(await to_end(await execute([{"delay": 0.1}, {"text": "x"}]))) == "x"
-    agent = await execute([{"message_end": True}, {"hang": True}], limits=Limits(grace=0.3))
+    agent = await execute([{"message_end": True}, {"hang": True}], limits=Limits(grace=30))
     await until(agent, "message_end")
     await agent.interrupt()
     assert end(await to_end(agent))[1] == "cancelled"
