@@ -6,7 +6,7 @@ CLIS := .clis
 PEERS := .peers
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test test-cluster test-real test-console test-containers check format bench bench-guard bench-peers
+.PHONY: help install run test test-long test-cluster test-real test-console test-containers check format bench bench-guard bench-peers
 .PHONY: faults faults-cluster matrix clean
 
 help: ## Print this list
@@ -99,11 +99,14 @@ run: $(VENV)/.run ## Start the gateway on 127.0.0.1 and print how to use it
 	@$(BIN)/portico serve --hints
 
 # Without compiled modules each process of the suite compiles the gateway, and pytest rewrites the assertions of each test, anew.
-test test-cluster test-real test-console test-containers: export PYTHONDONTWRITEBYTECODE =
+test test-long test-cluster test-real test-console test-containers: export PYTHONDONTWRITEBYTECODE =
 
-test: $(VENV)/.dev ## Run the documents' examples, then the whole suite: no model, no CLI, no network
+test: $(VENV)/.dev ## Run the documents' examples, then the suite: no model, no CLI, no network
 	@$(BIN)/python -m pytest -q -x tests/documents
-	@$(BIN)/python -m pytest -q -n 3 --dist worksteal --durations=10 --ignore=tests/documents
+	@$(BIN)/python -m pytest -q -n 3 --dist worksteal --durations=10 --ignore=tests/documents -m "not long"
+
+test-long: $(VENV)/.dev ## Run the tests that take too long for make test: more combinations, more random inputs, larger loads
+	@$(BIN)/python -m pytest -q -n 3 --dist worksteal --durations=10 -m long
 
 test-cluster: $(VENV)/.dev ## Run the tests of the protocols against two nodes behind a proxy, and print a table
 	@$(BIN)/python -m tests.cluster_table

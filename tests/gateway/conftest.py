@@ -12,9 +12,13 @@ from tests.gateway.aap_client import BASE_URLS, AapClient, BaseUrl
 from tests.stores import KINDS
 
 
-@pytest.fixture(params=BASE_URLS, ids=str)
+LONG = (BaseUrl("/aap/v1", 1), BaseUrl("/aap/v2", 2))
+"""The version that is at the root too, and the one that has the paths of version 1 and the responses of version 3."""
+
+
+@pytest.fixture(params=[pytest.param(one, marks=pytest.mark.long if one in LONG else ()) for one in BASE_URLS], ids=str)
 def base(request: pytest.FixtureRequest) -> BaseUrl:
-    """Each base URL of AAP, as parameters."""
+    """Each base URL of AAP, as parameters; `make test` has the root and version 3."""
     found: BaseUrl = request.param
     return found
 
@@ -34,8 +38,11 @@ def each_store(request: pytest.FixtureRequest) -> Iterator[str]:
         yield request.param
 
 
-@pytest.fixture(params=["one daemon", *cluster.PLACEMENTS])
+@pytest.fixture(params=["one daemon", pytest.param("near", marks=pytest.mark.long), "away"])
 def also_in_a_cluster(request: pytest.FixtureRequest) -> Iterator[None]:
-    """One gateway, and two nodes with each placement, as parameters. Some tests of each protocol use it."""
+    """One gateway, and two nodes with each placement, as parameters. Some tests of each protocol use it.
+
+    `make test` has the placement where more is forwarded.
+    """
     with cluster.use(request.param if request.param in cluster.PLACEMENTS else None):
         yield

@@ -7,11 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from drivers.contract.driver_info import ToolGrant
 from gateway.config import parse
-from gateway.errors import BadRequest
 from gateway.gateway import Gateway
 from gateway.protocols.aap.settings_merge import merge_settings
 from gateway.security.redaction import Redactor
@@ -42,12 +39,12 @@ async def test_options_merge_by_key(aap: AapClient, write_scenario: WriteScenari
     assert config == {"name": "script", "options": {"scenario": name, "pace": "recorded", "token": "***"}}
 
 
-def test_stored_tools_are_checked_also_where_a_request_has_no_settings(tmp_path: Path) -> None:
-    """The agent may have another version since the session was created."""
+def test_stored_tools_that_the_agent_does_not_list_are_kept(tmp_path: Path) -> None:
+    """A choice of the client may have trusted one, or the agent has another version since the session was created."""
     agent = Gateway(parse(gateway_config(tmp_path)), (), Redactor()).agents.get("echo")
     assert merge_settings(SessionSettings(), agent, None, None) == SessionSettings()
-    with pytest.raises(BadRequest, match="no tool 'gone'"):
-        merge_settings(SessionSettings(tools=(ToolGrant("gone"),)), agent, None, None)
+    stored = SessionSettings(tools=(ToolGrant("gone"),))
+    assert merge_settings(stored, agent, None, None) == stored
 
 
 async def test_option_that_was_never_set_has_its_default(base: BaseUrl, tmp_path: Path, write_scenario: WriteScenario) -> None:

@@ -23,6 +23,13 @@ CALL = {"app_tool": {"id": "w", "name": "get_weather", "input": {"location": "To
 RAIN = {"role": "tool", "toolCallId": "w", "content": "rain"}
 
 
+@pytest.fixture(params=BASE_URLS, ids=str)
+def base(request: pytest.FixtureRequest) -> BaseUrl:
+    """Each base URL, also in `make test`."""
+    found: BaseUrl = request.param
+    return found
+
+
 @pytest.fixture
 def aap_v3(portico: RunningGateway) -> AapClient:
     return AapClient(portico.client, V3)
