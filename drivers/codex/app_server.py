@@ -78,6 +78,8 @@ class CodexAppCodec(JsonLineCodec, SupportsSteering, SupportsDebounce, SupportsC
     """A live session."""
 
     title = "codex"
+    # A command that is never silent must not hold the others back.
+    max_held_seconds = DEBOUNCE_RUNNING
 
     def __init__(self, session: SessionRequest) -> None:
         super().__init__()
@@ -97,7 +99,6 @@ class CodexAppCodec(JsonLineCodec, SupportsSteering, SupportsDebounce, SupportsC
         self._held = HeldEvents()
         self._used = NO_TOKENS if session.resume is None else None
         self._reported = self._used
-        self._clock = self._first_request_at = 0
         self._update_phase()
 
     def _new_turn(self) -> None:
@@ -267,9 +268,6 @@ class CodexAppCodec(JsonLineCodec, SupportsSteering, SupportsDebounce, SupportsC
             return 0.0
         if self.phase != "running" or not self._requests.unanswered:
             return None
-        if self._clock - self._first_request_at > DEBOUNCE_RUNNING * 1000:
-            # A command that is never silent must not hold the others back.
-            return 0.0
         return DEBOUNCE_RUNNING if self._turn.calls.running.keys() - self._requests.pending.keys() else DEBOUNCE
 
     def debounced_events(self) -> list[OutputEvent]:
@@ -299,8 +297,6 @@ class CodexAppCodec(JsonLineCodec, SupportsSteering, SupportsDebounce, SupportsC
 
     def dispatch(self, message: dict[str, Any]) -> list[OutputEvent] | None:
         method = message.get("method")
-        emitted_at = message.get("emittedAtMs")
-        self._clock = emitted_at if isinstance(emitted_at, int) else self._clock
         if method is None:
             return self._response(message)
         if "id" in message:
@@ -327,8 +323,6 @@ class CodexAppCodec(JsonLineCodec, SupportsSteering, SupportsDebounce, SupportsC
             decline(self._rpc, request_id, method)
             call = call_requested(method, params) if self.phase not in IN_RUN else None
             return call.denied(denied(NO_RUN)) if call is not None else []
-        if not self._requests.unanswered:
-            self._first_request_at = self._clock
         return self._requests.receive(request_id, method, params)
 
     def _turn_accepted(

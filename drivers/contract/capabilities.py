@@ -6,6 +6,7 @@ class ExampleCodec(Codec, SupportsSteering): ...
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import ClassVar
 
 from drivers.contract.agent import Prompt
 from drivers.contract.client_services import ClientRequest, ClientResponse
@@ -22,7 +23,13 @@ class SupportsSteering(ABC):
 
 
 class SupportsDebounce(ABC):
-    """The codec holds events back until the CLI has been silent, such as one `awaiting` for calls that come one by one."""
+    """The codec holds events back until the CLI has been silent, such as one `awaiting` for calls that come one by one.
+
+    Attributes:
+        max_held_seconds: Seconds after which the events are due although the CLI is not silent; None for no such limit.
+    """
+
+    max_held_seconds: ClassVar[float | None] = None
 
     @abstractmethod
     def debounce_seconds(self) -> float | None:

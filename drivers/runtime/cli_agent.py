@@ -475,9 +475,11 @@ class CliAgent(Agent):
 
     def _next_deadline(self) -> Deadline | None:
         debounce = self._debouncing.debounce_seconds() if self._debouncing is not None else None
+        max_held = self._debouncing.max_held_seconds if self._debouncing is not None else None
+        self._limits.hold(debounce is not None)
         # An agent that does not read its input does not wait for a response.
         busy = self._client_requests.busy and self._process.writable
-        return self._limits.next_deadline(self._codec.phase, busy=busy, debounce=debounce)
+        return self._limits.next_deadline(self._codec.phase, busy=busy, debounce=debounce, max_held=max_held)
 
     def _set_timer(self) -> None:
         """Set the next deadline, also for a read that is under way with another."""

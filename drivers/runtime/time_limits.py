@@ -31,6 +31,7 @@ class RunLimits:
         self._suspended_since: float | None = None
         self._interrupt_deadline: float | None = None
         self._awaits_first_output = task
+        self._held_since: float | None = None
 
     @property
     def interrupted(self) -> bool:
@@ -45,7 +46,7 @@ class RunLimits:
         """A run begins."""
         self._started = self._active = self._now()
         self._suspended = 0.0
-        self._suspended_since = self._interrupt_deadline = None
+        self._suspended_since = self._interrupt_deadline = self._held_since = None
 
     def activity(self) -> None:
         """The agent has written, or received what it waited for: the idle limit begins anew."""
@@ -75,12 +76,19 @@ class RunLimits:
             self._suspended += self._now() - self._suspended_since
             self._suspended_since = None
 
-    def next_deadline(self, phase: Phase, *, busy: bool, debounce: float | None) -> Deadline | None:
+    def hold(self, held: bool) -> None:
+        """Keep since when events are held back; `held` is whether they are now."""
+        self._held_since = (self._held_since or self._now()) if held else None
+
+    def next_deadline(
+        self, phase: Phase, *, busy: bool, debounce: float | None, max_held: float | None = None
+    ) -> Deadline | None:
         """The next deadline; None if nothing limits the agent now.
 
         Parameters:
             busy: Whether the CLI waits for a request to its client. It may be silent for that long.
             debounce: Seconds of silence after which events that were held back are due.
+            max_held: Seconds after which they are due without silence.
         """
         limits = self._limits
         if self._interrupt_deadline is not None:
@@ -99,4 +107,6 @@ class RunLimits:
                 deadlines.append(Deadline(self._started + self._suspended + limits.total, reason))
             if debounce is not None:
                 deadlines.append(Deadline(self._active + debounce, None))
+                if max_held is not None and self._held_since is not None:
+                    deadlines.append(Deadline(self._held_since + max_held, None))
         return min(deadlines, key=lambda deadline: deadline.at, default=None)

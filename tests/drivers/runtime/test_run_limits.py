@@ -67,6 +67,22 @@ def test_events_held_back_have_a_deadline_without_a_reason(clock: ManualClock) -
     assert due(limits, debounce=60) == (1020, "limits.idle")
 
 
+async def test_events_are_held_back_for_so_long_at_most(clock: ManualClock) -> None:
+    limits = RunLimits(LIMITS, task=False, clock=clock)
+    limits.begin()
+    for _ in range(3):
+        limits.hold(True)
+        limits.activity()
+        assert limits.next_deadline("running", busy=False, debounce=10, max_held=35) == Deadline(clock.monotonic() + 10, None)
+        await clock.advance(9)
+    limits.activity()
+    limits.hold(True)
+    assert limits.next_deadline("running", busy=False, debounce=10, max_held=35) == Deadline(1035, None)
+    limits.hold(False)
+    limits.hold(True)
+    assert limits.next_deadline("running", busy=False, debounce=10, max_held=35) == Deadline(1037, None)
+
+
 def test_an_interrupted_run_has_its_grace_time_alone(clock: ManualClock) -> None:
     limits = RunLimits(LIMITS, task=False, clock=clock)
     limits.begin()
