@@ -11,7 +11,6 @@ from tests.daemon import RunningGateway
 from tests.gateway.aap_client import BASE_URLS, AapClient, BaseUrl
 from tests.stores import KINDS
 
-
 LONG = (BaseUrl("/aap/v1", 1), BaseUrl("/aap/v2", 2))
 """The version that is at the root too, and the one that has the paths of version 1 and the responses of version 3."""
 
