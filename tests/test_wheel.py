@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import zipfile
+from email import message_from_bytes
 from pathlib import Path
 
 from tests.wheel import ROOT, build_wheel
@@ -21,5 +23,11 @@ def test_wheel_has_every_file_of_the_packages(tmp_path: Path) -> None:
         packed = {name for name in opened.namelist() if ".dist-info/" not in name}
         [entry_points] = [name for name in opened.namelist() if name.endswith(".dist-info/entry_points.txt")]
         declared = opened.read(entry_points).decode()
+        metadata = message_from_bytes(opened.read(entry_points.replace("entry_points.txt", "METADATA")))
     assert packed == files_of_packages()
     assert "portico = gateway.cli.main:main" in declared and "claude = drivers.claude:ClaudeDriver" in declared
+    # `uvx portico-gateway` runs the command of this name.
+    assert metadata["Name"] == "portico-gateway" and "portico-gateway = gateway.cli.main:main" in declared
+    assert set(metadata.get_all("Provides-Extra", [])) >= {"nodes", "postgresql"}
+    required = [re.split(r"[^\w-]", requirement)[0] for requirement in metadata.get_all("Requires-Dist", [])]
+    assert "psycopg" in required and "portico" not in required

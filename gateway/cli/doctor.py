@@ -60,6 +60,7 @@ def doctor(config: Path | None, data_dir: Path | None, host: str | None, port: i
 
 
 def _subject(config: Path | None, data_dir: Path | None, host: str | None, port: int | None, tried: bool) -> Subject:
+    from gateway.cli.own_program import NAMES
     from gateway.config import configuration_file, user_file
     from gateway.diagnosis.daemon import quoted_command
     from gateway.diagnosis.diagnosis import Subject
@@ -70,7 +71,7 @@ def _subject(config: Path | None, data_dir: Path | None, host: str | None, port:
         # The check of the configuration has the reason.
         file = user_file()
     named = data_dir or (Path(os.environ["PORTICO_DATA_DIR"]) if os.environ.get("PORTICO_DATA_DIR") else None)
-    started = sys.argv[0] if Path(sys.argv[0]).name == "portico" else "portico"
+    started = sys.argv[0] if Path(sys.argv[0]).name in NAMES else "portico"
     return Subject(
         file.expanduser().absolute() if file else None,
         lambda: load_settings(config, data_dir, host, port),

@@ -64,7 +64,7 @@ async def diagnose(subject: Subject) -> Report:
         settings, agents, configuration = await _configuration(subject, stack)
         for agent in agents[0] if agents else ():
             redactor.register(agent.secrets)
-        checks = [check_software(), configuration]
+        checks = [await asyncio.to_thread(check_software), configuration]
         address = None
         if settings is not None:
             redactor.register(settings.auth.keys)
@@ -94,7 +94,7 @@ async def diagnose_running(gateway: Gateway, environ: Mapping[str, str], portico
     `portico` and `tried` are as in `Subject`.
     """
     settings = gateway.settings
-    checks = [check_software(), await _configuration_of_daemon(settings)]
+    checks = [await asyncio.to_thread(check_software), await _configuration_of_daemon(settings)]
     key = asyncio.create_task(_answered("Key", lambda: check_key(settings, environ, portico), settings.data_dir))
     checks += await asyncio.gather(*_checks_of_folder(settings.data_dir, portico), key)
     checks += await _check_store_password(settings)

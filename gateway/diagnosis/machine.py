@@ -15,6 +15,7 @@ from gateway.agents.configured_agents import Agents
 from gateway.config import Settings
 from gateway.diagnosis.bounded import ANSWER_SECONDS, bounded
 from gateway.diagnosis.report import Check
+from gateway.installation import FORMER_NAME, command_without_former_name
 from gateway.worktrees.git import problem_of_version
 
 PROXIES = ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY")
@@ -26,7 +27,11 @@ LOOPBACK = ("127.0.0.1", "127.0.0.0/8", "*")
 
 def check_software() -> Check:
     python = f"Python {platform.python_version()}, {sys.executable}"
-    return Check(name="Portico", status="ok", text=f"{__version__}, {python}")
+    text = f"{__version__}, {python}"
+    if command := command_without_former_name():
+        text += f"; replace the package `{FORMER_NAME}`, the former name of this one: on package indexes it is another project"
+        return Check(name="Portico", status="warning", text=text, command=command)
+    return Check(name="Portico", status="ok", text=text)
 
 
 def check_sandbox(settings: Settings | None) -> Check:

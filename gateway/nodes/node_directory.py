@@ -37,7 +37,7 @@ class LogTooNew(GatewayError):
 
     def __init__(self, log_id: str, reads: int) -> None:
         super().__init__(
-            f"{log_id!r} has what a newer portico has stored, and no node runs that can go on with it; send the request again "
+            f"{log_id!r} has what a newer Portico has stored, and no node runs that can go on with it; send the request again "
             f"once there is one that offers its agent and reads version {reads} of the store"
         )
 

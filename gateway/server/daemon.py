@@ -27,6 +27,7 @@ from gateway.connection_limits import HeaderLimitProtocol
 from gateway.embedded_server import BoundedServer, listening_address
 from gateway.file_descriptors import client_connection_limit
 from gateway.gateway import Gateway
+from gateway.installation import FORMER_NAME, command_without_former_name
 from gateway.observability.logs import set_up_logging
 from gateway.protocols.acp.transport.local_socket import LocalSocket, request_release
 from gateway.security.api_keys import default_api_keys
@@ -84,6 +85,8 @@ def serve(settings: Settings, *, no_auth: bool = False, hints: Callable[[str, st
     with _data_dir_lock(settings.data_dir, settings.limits.grace + EXIT_TIMEOUT):
         redactor = Redactor()
         set_up_logging(settings.server.log_level, settings.server.log_format, redactor)
+        if command := command_without_former_name():
+            log.warning("replace the package `%s`, the former name of this one: %s", FORMER_NAME, command)
         keys = () if no_auth else default_api_keys(settings)
         check_key_lengths(settings.server.host, keys)
         gateway = Gateway(settings, keys, redactor)

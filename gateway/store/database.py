@@ -284,7 +284,7 @@ class Database:
         if found is None or found.version < schema.VERSION:
             self._migrate(found is not None, node)
         elif found.version > schema.VERSION:
-            log.warning("a newer portico has migrated the store to version %d; this one knows %d", found.version, schema.VERSION)
+            log.warning("a newer Portico has migrated the store to version %d; this one knows %d", found.version, schema.VERSION)
 
     def _check_unused_before(self, in_use: Sequence[Path]) -> None:
         """Raises ConfigError if an empty database was used before."""
@@ -679,11 +679,11 @@ def _check_version(connection: Connection, *, exactly: bool, unfinished_copy: bo
         raise ConfigError("the database is empty: `portico serve` creates the tables")
     if found.version < schema.VERSION:
         raise ConfigError(
-            f"the store is of version {found.version}, this portico reads {schema.VERSION}: a daemon of this version migrates it "
+            f"the store is of version {found.version}, this Portico reads {schema.VERSION}: a daemon of this version migrates it "
             "when it starts; if one of the older version runs, use the command of that version"
         )
     if exactly and found.version > schema.VERSION:
         raise ConfigError(
-            f"the store is of version {found.version}, and this portico knows only what version {schema.VERSION} has: install "
-            "the portico that wrote it"
+            f"the store is of version {found.version}, and this Portico knows only what version {schema.VERSION} has: install "
+            "the version of Portico that wrote it"
         )

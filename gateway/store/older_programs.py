@@ -33,10 +33,10 @@ def check_nobody_older(
         rows = connection.execute(query.order_by(nodes.c.id)).all()
         running = [f"{row.id} ({row.address}, portico {row.version}, store version {row.store_version})" for row in rows]
         older = [version for version in older if version not in {row.store_version for row in rows}]
-    running += [f"a portico of store version {version}" for version in older]
+    running += [f"a Portico of store version {version}" for version in older]
     if running:
         raise ConfigError(
             f"the store is of version {found}, not to be migrated to {schema.VERSION} while programs use it that could not go "
-            f"on: {', '.join(running)}. Drain (`portico node drain ID`) and stop them first, or upgrade them to a portico that "
+            f"on: {', '.join(running)}. Drain (`portico node drain ID`) and stop them first, or upgrade them to a Portico that "
             f"reads version {compatible_from}; then start this one"
         )

@@ -21,6 +21,7 @@ from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from gateway.errors import ConfigError
+from gateway.installation import command_for_extra
 from gateway.store.backend import Exclusion, NodeIdTaken, shown_url
 from gateway.store.postgresql_notifications import Notifications
 from gateway.store.prepared import DEFERRED
@@ -367,7 +368,8 @@ def driver() -> Any:
         import psycopg
     except ImportError as error:
         raise ConfigError(
-            f'a store on PostgreSQL needs psycopg ({error}): install it with `pip install "portico[postgresql]"`'
+            f"a store on PostgreSQL needs psycopg, which the extra `postgresql` installs ({error}). "
+            f"Run: {command_for_extra('postgresql')}"
         ) from None
     return psycopg
 

@@ -44,8 +44,8 @@ def check_usable(found: StoreVersion | None) -> None:
         raise ConfigError("a copy of another store to this database is not finished: run `portico store copy` again")
     if found.compatible_from > schema.VERSION:
         raise StoreTooNew(
-            f"the store is of version {found.version}, for a portico that reads {found.compatible_from} or newer; this one reads "
-            f"{schema.VERSION}: install the portico that wrote it"
+            f"the store is of version {found.version}, for a Portico that reads {found.compatible_from} or newer; this one reads "
+            f"{schema.VERSION}: install the version of Portico that wrote it"
         )
 
 

@@ -191,7 +191,7 @@ async def test_a_node_waits_with_a_migration_that_others_could_not_go_on_with(tm
         await a.stop()
         await nodes.start("c", source)
         assert sql(tmp_path, "SELECT version, compatible_from FROM schema_version") == [(LAST, LAST)]
-        with pytest.raises(RuntimeError, match=f"for a portico that reads {LAST} or newer; this one reads {schema.VERSION}"):
+        with pytest.raises(RuntimeError, match=f"for a Portico that reads {LAST} or newer; this one reads {schema.VERSION}"):
             await nodes.start("a")
 
 

@@ -21,6 +21,7 @@ from sqlalchemy import Connection, insert, select, text
 from sqlalchemy.exc import DBAPIError
 
 from gateway.errors import ConfigError, StoreUnavailable
+from gateway.installation import command_for_extra
 from gateway.store import EventRow, MessageRow, SessionRecord, Store, postgresql, schema
 from gateway.store import database as database_module
 from gateway.store.database import Database
@@ -380,8 +381,9 @@ async def test_gateways_that_start_together_create_the_tables_once() -> None:
 
 async def test_a_missing_driver_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "psycopg", None)
-    with pytest.raises(ConfigError, match=r'pip install "portico\[postgresql\]"'):
+    with pytest.raises(ConfigError, match="needs psycopg") as refused:
         await Store.open("postgresql://localhost/portico")
+    assert str(refused.value).endswith(f"Run: {command_for_extra('postgresql')}")
 
 
 async def test_a_write_that_the_server_ends_for_the_sake_of_another_is_executed_again() -> None:

@@ -30,7 +30,7 @@ async def test_database_of_a_newer_version_is_rejected(tmp_path: Path) -> None:
     sql(tmp_path, "UPDATE schema_version SET version = 99, compatible_from = 98")
     # The newer version has removed a table.
     sql(tmp_path, "DROP TABLE audit")
-    with pytest.raises(ConfigError, match=r"version 99.*install the portico that wrote it"):
+    with pytest.raises(ConfigError, match=r"version 99.*install the version of Portico that wrote it"):
         await Store.open(store_url(tmp_path))
     with pytest.raises(DBAPIError, match="audit"):
         sql(tmp_path, "SELECT * FROM audit")

@@ -64,7 +64,7 @@ async def test_a_newer_store_that_is_compatible_is_opened_and_left_as_it_is(tmp_
 async def test_a_newer_store_that_is_not_compatible_is_refused(tmp_path: Path) -> None:
     url = await make_newer(tmp_path, NEWER)
     for open_it in (Store.open, Store.open_alone, Store.open_unchanged):
-        with pytest.raises(ConfigError, match=f"version {NEWER}, for a portico that reads {NEWER} or newer; this one reads"):
+        with pytest.raises(ConfigError, match=f"version {NEWER}, for a Portico that reads {NEWER} or newer; this one reads"):
             await open_it(url)
 
 
