@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Literal, TypeVar
 
 from pydantic import ValidationError
-from pydantic_core import to_json
 
 from drivers.contract.messages import MESSAGE, AssistantMessage, UserMessage, text_of
 from gateway.errors import BadRequest, NotSupported, StoreUnavailable
@@ -19,7 +18,7 @@ from gateway.runs.session_metadata import displayed_title
 from gateway.security.authentication import ADMINISTRATOR, Caller
 from gateway.sessions.changes import SessionChanges
 from gateway.store import EXECUTION_PREFIX, MessageRow, Store
-from gateway.store.search import JOINED, MATCH_BEGIN, MATCH_END, NotIndexed, Position, SearchRow
+from gateway.store.search import JOINED, MATCH_BEGIN, MATCH_END, NotIndexed, SearchRow
 
 log = logging.getLogger(__name__)
 Result = TypeVar("Result")
@@ -40,13 +39,10 @@ READ_MESSAGES = 200
 SESSIONS = 100
 """Sessions that are looked for at once."""
 MAX_WORDS = 32
-EXCERPT = 160
-"""Characters of an excerpt of a scan, about."""
 _CONTROLS = re.compile(r"[\x00-\x08\x0e-\x1f]")
 # Words of these scripts have no spaces between them: each character is a word of its own.
 _IDEOGRAPH = re.compile("([\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003134f])")
 _TERM = re.compile(r'"([^"]*)"|([^\s"]+)')
-_NOT_A_CURSOR = "after: not a cursor of this search; pass the `next` of the previous page unchanged"
 _NO_INDEX = "the search needs an SQLite with the module FTS5, which this Python has not: install a Python whose sqlite3 has it"
 
 
@@ -69,7 +65,7 @@ class Results:
     """A page of what was found, and the cursor of the next one. `complete`: the index has all sessions."""
 
     found: Sequence[Found]
-    next: int | Position | None
+    next: int | None
     complete: bool
 
 
@@ -104,7 +100,7 @@ class SessionSearch:
         if works:
             await asyncio.wait(works)
 
-    async def search(self, caller: Caller, query: str, *, agent: str | None, limit: int, after: int | Position | None) -> Results:
+    async def search(self, caller: Caller, query: str, *, agent: str | None, limit: int, after: int | None) -> Results:
         """Search the sessions of a caller, the newest session first. Raises BadRequest, NotSupported.
 
         Each word is the beginning of one in the text; words in quotation marks stand together. Upper and lower case, and accents,
@@ -120,13 +116,6 @@ class SessionSearch:
         if not terms:
             return Results([], None, True)
         owner, everybody = caller.name, caller.all_sessions
-        if kind == "scan":
-            if isinstance(after, int):
-                raise BadRequest(_NOT_A_CURSOR)
-            rows, more = await self._scan(terms, owner, everybody, agent, limit, after)
-            return Results(await self._found(rows, terms), more, True)
-        if isinstance(after, tuple):
-            raise BadRequest(_NOT_A_CURSOR)
         await self._prepared.wait()
         if self._used_elsewhere is not None and after is None:
             # A node adds a session to the index DELAY after a change, and releases it some seconds after that.
@@ -135,26 +124,9 @@ class SessionSearch:
         phrases = [(_divided(term.text), term.whole) for term in terms]
         rows = await self._store.search.find(phrases, owner, everybody=everybody, agent=agent, limit=limit + 1, before=after)
         following = rows[limit - 1].cursor if len(rows) > limit else None
-        return Results(await self._found(rows[:limit], terms), following, self._complete)
+        return Results(await self._found(rows[:limit]), following, self._complete)
 
-    async def _scan(
-        self, terms: Sequence[_Term], owner: str | None, everybody: bool, agent: str | None, limit: int, after: Position | None
-    ) -> tuple[list[SearchRow], Position | None]:
-        words = [_stored_forms(term.text) for term in terms]
-        rows: list[SearchRow] = []
-        while True:
-            read = await self._store.search.scan(words, owner, everybody=everybody, agent=agent, limit=limit + 1, after=after)
-            # The words may be in other fields of a message than its text.
-            rows += [row for row in read if row.body is None or _has_all(_text(row.body)[1], terms)]
-            if len(rows) > limit:
-                last = rows[limit - 1].cursor
-                return rows[:limit], last if isinstance(last, tuple) else None
-            if len(read) <= limit:
-                return rows, None
-            cursor = read[-1].cursor
-            after = cursor if isinstance(cursor, tuple) else None
-
-    async def _found(self, rows: Sequence[SearchRow], terms: Sequence[_Term]) -> list[Found]:
+    async def _found(self, rows: Sequence[SearchRow]) -> list[Found]:
         ids = list(dict.fromkeys(row.session_id for row in rows))
         details = await self._store.sessions.details(ids) if ids else {}
         records = {record.id: record for record in await self._store.sessions.some(ids)} if ids else {}
@@ -164,13 +136,9 @@ class SessionSearch:
             if about is None or record is None:
                 # Deleted meanwhile.
                 continue
-            role, body = _text(row.body) if row.body is not None else ("title", "")
-            if row.excerpt is not None:
-                excerpt = _marked(row.excerpt) if MATCH_BEGIN in row.excerpt else _excerpt(row.excerpt, terms)
-            else:
-                excerpt = _excerpt(body, terms)
+            role = _text(row.body)[0] if row.body is not None else "title"
             title, used = displayed_title(about.row), about.row.used_at
-            found.append(Found(row.session_id, title, record.agent, used, role, row.position, row.seq, excerpt))
+            found.append(Found(row.session_id, title, record.agent, used, role, row.position, row.seq, _marked(row.excerpt)))
         return found
 
     # -- the index --------------------------------------------------------------------------------------------------------
@@ -330,27 +298,3 @@ def _marked(excerpt: str) -> list[tuple[str, bool]]:
         found += [(matching, True)] if end else []
         found += [(rest if end or not n else matching, False)]
     return [(text, match) for text, match in found if text]
-
-
-def _has_all(text: str, terms: Sequence[_Term]) -> bool:
-    folded = text.casefold()
-    return all(term.text.casefold() in folded for term in terms)
-
-
-def _stored_forms(word: str) -> list[str]:
-    """A word as it is in a title, and as it is in a message as JSON."""
-    return list(dict.fromkeys((word, to_json(word)[1:-1].decode())))
-
-
-def _excerpt(text: str, terms: Sequence[_Term]) -> list[tuple[str, bool]]:
-    """The part of a text around the first match."""
-    matching = re.compile("|".join(re.escape(term.text) for term in terms), re.IGNORECASE)
-    first = matching.search(text)
-    begin = max(0, first.start() - EXCERPT // 2) if first is not None else 0
-    end = begin + EXCERPT
-    found: list[tuple[str, bool]] = [("…", False)] if begin else []
-    for match in matching.finditer(text, begin, end):
-        found += [(text[begin : match.start()], False), (match[0], True)]
-        begin = match.end()
-    found += [(text[begin:end], False), ("…" if end < len(text) else "", False)]
-    return [(part, match) for part, match in found if part]

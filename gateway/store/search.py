@@ -1,5 +1,5 @@
 """The search in titles and messages: an index of SQLite (FTS5) or PostgreSQL (postgresql_search.py), which is filled in the
-background, or a scan where there is none.
+background.
 
 A session has a number in the index, and a row of the index has the number and the position of its message (`_row_id`). What a
 session has in the index stays until `remove` deletes it, in parts: deleting a session must not take long.
@@ -14,20 +14,13 @@ from types import ModuleType
 from typing import Any, Literal
 
 from sqlalchemy import (
-    BigInteger,
     Connection,
     Row,
-    Select,
-    and_,
-    cast,
     delete,
     func,
-    literal,
-    null,
     or_,
     select,
     text,
-    tuple_,
     update,
 )
 from sqlalchemy.exc import OperationalError
@@ -59,9 +52,7 @@ ORDER BY t.rowid DESC LIMIT :limit
 _ADD_SESSION = text("INSERT INTO search_sessions (session, next_position) VALUES (:session, 0) ON CONFLICT (session) DO NOTHING")
 
 Phrase = tuple[str, bool]
-SearchKind = Literal["index", "scan", "none"]
-Position = tuple[float, str, int]
-"""Where a page of a scan ended: `created_at` and id of a session, and the position of a message, -1 for the title."""
+SearchKind = Literal["index", "none"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,15 +69,15 @@ class NotIndexed:
 class SearchRow:
     """A title (without `position` and `body`) or a message that was found. `excerpt` is a part of its text, with the marks above.
 
-    A scan gives no excerpt of a message, only its body (JSON). `cursor` continues after it.
+    `cursor` continues after it.
     """
 
-    cursor: int | Position
+    cursor: int
     session_id: str
     position: int | None
     seq: int | None
     body: str | None
-    excerpt: str | None
+    excerpt: str
 
 
 class SearchRepository:
@@ -170,44 +161,6 @@ class SearchRepository:
             else:
                 rows = _postgresql().find(connection, phrases, limit, (MATCH_BEGIN, MATCH_END, EXCERPT_WORDS), values)
             return [SearchRow(row.row_id, row.session_id, row.position, row.seq, row.body, excerpt) for row, excerpt in rows]
-
-        return await self._database.read(found)
-
-    async def scan(
-        self,
-        words: Sequence[Sequence[str]],
-        owner: str | None,
-        *,
-        everybody: bool,
-        agent: str | None,
-        limit: int,
-        after: Position | None,
-    ) -> list[SearchRow]:
-        """Returns titles and messages of users and assistants that have all words, in any database, in the order of `find`.
-
-        Each word is given in the forms in which it may be stored, such as with JSON's escape sequences.
-        """
-        query = _scan(words).subquery()
-        ordered = select(query).order_by(query.c.created_at.desc(), query.c.id.desc(), query.c.position.desc()).limit(limit)
-        if not everybody:
-            ordered = ordered.where(query.c.owner.is_(None) if owner is None else query.c.owner == owner)
-        if agent is not None:
-            ordered = ordered.where(query.c.agent == agent)
-        if after is not None:
-            ordered = ordered.where(tuple_(query.c.created_at, query.c.id, query.c.position) < tuple_(*map(literal, after)))
-
-        def found(connection: Connection) -> list[SearchRow]:
-            return [
-                SearchRow(
-                    (row.created_at, row.id, row.position),
-                    row.id,
-                    row.position if row.position >= 0 else None,
-                    row.seq,
-                    row.body if row.position >= 0 else None,
-                    None if row.position >= 0 else row.body,
-                )
-                for row in connection.execute(ordered)
-            ]
 
         return await self._database.read(found)
 
@@ -308,22 +261,3 @@ def _remove_part(connection: Connection, session_id: str) -> bool:
         connection.execute(delete(indexed).where(indexed.c.number == number))
         return True
     return False
-
-
-def _scan(words: Sequence[Sequence[str]]) -> Any:
-    """Titles and messages with all words, with their sessions."""
-    table, messages, known = schema.sessions, schema.messages, schema.session_metadata
-    title = func.coalesce(known.c.chosen_title, known.c.title)
-    of_session = (table.c.id, table.c.created_at, table.c.owner, table.c.agent)
-    texts: Select[Any] = select(*of_session, messages.c.position, messages.c.seq, messages.c.body)
-    texts = texts.join_from(table, messages, messages.c.session_id == table.c.id)
-    # Messages are stored with their role first.
-    texts = texts.where(or_(messages.c.body.like('{"role":"user"%'), messages.c.body.like('{"role":"assistant"%')))
-    position = literal(-1).label("position")
-    titles: Select[Any] = select(*of_session, position, cast(null(), BigInteger).label("seq"), title.label("body"))
-    titles = titles.join_from(table, known, known.c.session_id == table.c.id).where(title.is_not(None))
-
-    def has_all(column: Any) -> Any:
-        return and_(*(or_(*(column.icontains(form, autoescape=True) for form in forms)) for forms in words))
-
-    return texts.where(has_all(messages.c.body)).union_all(titles.where(has_all(title)))

@@ -16,7 +16,6 @@ from gateway.protocols.aap.common_routes import version_routers
 from gateway.protocols.aap.schema import OmitIfNone, WireModel, iso_time
 from gateway.protocols.authenticated_routes import CurrentCaller
 from gateway.sessions.search import Found
-from gateway.store.search import Position
 
 WordsQuery = Annotated[
     str,
@@ -85,20 +84,17 @@ def router(gateway: Gateway, base: str, tag: str) -> APIRouter:
     return routes
 
 
-def _encoded(cursor: int | Position) -> str:
+def _encoded(cursor: int) -> str:
     return base64.urlsafe_b64encode(json.dumps(cursor).encode()).decode()
 
 
-def _decoded(cursor: str | None) -> int | Position | None:
+def _decoded(cursor: str | None) -> int | None:
     if cursor is None:
         return None
     try:
         found: Any = json.loads(base64.urlsafe_b64decode(cursor.encode()))
-        if isinstance(found, int) and 0 <= found < 2**63:
+        if type(found) is int and 0 <= found < 2**63:
             return found
-        created_at, session_id, position = found
-        if isinstance(session_id, str) and isinstance(position, int) and abs(position) < 2**31:
-            return float(created_at), session_id, position
-    except (ValueError, TypeError):
+    except ValueError:
         pass
     raise BadRequest("after: not a cursor of this search; pass the `next` of the previous page unchanged")
