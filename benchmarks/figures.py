@@ -97,6 +97,14 @@ def median(name: str, samples: Sequence[float], unit: str, **more: Any) -> Figur
     return Figure(name, statistics.median(samples), unit, samples, **more)
 
 
+def median_ratio(ours: Sequence[float], floors: Sequence[float]) -> float:
+    """Return the median of the ratios of pairs that were measured one right after the other.
+
+    Other work on the machine, which comes and goes, slows both of a pair. It can slow the median of one side alone.
+    """
+    return statistics.median(one / floor for one, floor in zip(ours, floors, strict=True))
+
+
 def percentile(samples: Sequence[float], share: float) -> float:
     """Return the smallest sample that is at least as large as `share` of the samples."""
     return sorted(samples)[max(0, math.ceil(share * len(samples)) - 1)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.figures import Figure, Results
+from benchmarks.figures import Figure, Results, median_ratio
 
 
 @pytest.mark.parametrize(
@@ -32,3 +32,8 @@ def test_without_goals_only_what_must_be_exactly_so_can_be_missed() -> None:
     results.figures["second"] = [lost]
     results.drop_goals()
     assert not results.ok
+
+
+def test_a_machine_that_is_slow_for_a_while_does_not_change_a_ratio() -> None:
+    """Both sides of most pairs are slow here, and one side of two pairs."""
+    assert median_ratio([2.0, 20.0, 22.0, 20.0, 2.0, 9.0, 2.0], [1.0, 10.0, 11.0, 10.0, 1.0, 1.0, 9.0]) == 2.0

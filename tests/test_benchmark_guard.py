@@ -13,9 +13,9 @@ from benchmarks.guard import RATIOS, Comparison, load, table
 
 @pytest.mark.parametrize(
     ("tries", "ok"),
-    [([1.0], True), ([2.8], True), ([2.81], False), ([9.0, 9.0, 2.8], True), ([9.0, 9.0, 2.81], False), ([0.1], True)],
+    [([1.0], True), ([2.5], True), ([2.51], False), ([9.0, 9.0, 2.5], True), ([9.0, 9.0, 2.51], False), ([0.1], True)],
 )
-def test_best_try_may_be_40_percent_worse(tries: list[float], ok: bool) -> None:
+def test_best_try_may_be_25_percent_worse(tries: list[float], ok: bool) -> None:
     assert Comparison("burst", tries, 2.0).ok is ok
 
 
@@ -26,8 +26,8 @@ def test_ratio_that_is_not_recorded_fails() -> None:
 def test_table_has_what_was_measured_and_recorded() -> None:
     text = table([Comparison("burst", [3.0, 2.9], 2.0), Comparison("start", [1.0], 1.0), Comparison("new", [1.0], None)])
     assert text.splitlines()[2:] == [
-        "| burst | 3, 2.9 | 2 | 2.8 | WORSE |",
-        "| start | 1 | 1 | 1.4 | ok |",
+        "| burst | 3, 2.9 | 2 | 2.5 | WORSE |",
+        "| start | 1 | 1 | 1.25 | ok |",
         "| new | 1 | none | none | WORSE |",
     ]
 
@@ -51,6 +51,8 @@ async def test_only_a_worse_ratio_is_measured_again(monkeypatch: pytest.MonkeyPa
         return measure
 
     (tmp_path / "recorded.json").write_text('{"ratios": {"good": 1.0, "late": 1.0}}')
+    # This process goes on with other tests.
+    monkeypatch.setattr(guard, "take_processor", lambda: True)
     monkeypatch.setattr(guard, "RECORDED", tmp_path / "recorded.json")
     monkeypatch.setattr(guard, "RATIOS", {"good": sequence("good", 1.0), "late": sequence("late", 2.0, 2.0, 1.2)})
     assert await guard.guard()
