@@ -6,8 +6,8 @@ CLIS := .clis
 PEERS := .peers
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test test-long test-cluster test-real test-console test-containers check format bench bench-guard bench-peers
-.PHONY: faults faults-cluster matrix clean
+.PHONY: help install run test test-long test-cluster test-real test-console test-containers test-all smoke check lint types types-macos
+.PHONY: format bench bench-guard bench-peers faults faults-cluster matrix clean
 
 help: ## Print this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -102,14 +102,20 @@ run: $(VENV)/.run ## Start the gateway on 127.0.0.1 and print how to use it
 	@$(BIN)/portico serve --hints
 
 # Without compiled modules each process of the suite compiles the gateway, and pytest rewrites the assertions of each test, anew.
-test test-long test-cluster test-real test-console test-containers: export PYTHONDONTWRITEBYTECODE =
+test test-long test-cluster test-real test-console test-containers smoke: export PYTHONDONTWRITEBYTECODE =
 
 test: $(VENV)/.dev ## Run the documents' examples, then the suite: no model, no CLI, no network
 	@$(BIN)/python -m pytest -q -x tests/documents
-	@$(BIN)/python -m pytest -q -n 3 --dist worksteal --durations=10 --ignore=tests/documents -m "not long" --hypothesis-profile=short
+	@$(BIN)/python -m pytest -q -n 3 --dist worksteal --durations=10 --ignore=tests/documents -m "not long"
 
 test-long: $(VENV)/.dev ## Run the tests that take too long for make test: more combinations, more random inputs, larger loads
-	@$(BIN)/python -m pytest -q -n 3 --dist worksteal --durations=10 -m "long or hypothesis" --hypothesis-profile=long
+	@$(BIN)/python -m pytest -q -n 3 --dist worksteal --durations=10 -m long
+
+smoke: $(VENV)/.console $(CLIS)/.installed $(CLIS)/acp-client/.installed ## Test in minutes: a browser, the real CLIs, a container, faults
+	@$(BIN)/python -m tests.smoke
+
+test-all: $(VENV)/.dev ## Run all steps of tests, go on where an earlier run was interrupted, and print one table (ALL=--fresh: anew)
+	@$(BIN)/python -m tests.all_steps $(ALL)
 
 test-cluster: $(VENV)/.dev ## Run the tests of the protocols against two nodes behind a proxy, and print a table
 	@$(BIN)/python -m tests.cluster_table
@@ -124,11 +130,18 @@ test-console: $(VENV)/.console $(CLIS)/console/.installed ## Run the tests of th
 	@$(BIN)/python -m pytest -q -n 2 --dist loadfile tests/console
 
 check: $(VENV)/.dev ## Lint, types on Linux and on macOS, and the import contract
+	@$(MAKE) --no-print-directory --jobs=2 lint types types-macos
+
+lint: $(VENV)/.dev
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check --quiet .
+	@$(BIN)/lint-imports --no-cache --no-logo
+
+types: $(VENV)/.dev
 	@$(BIN)/mypy
+
+types-macos: $(VENV)/.dev
 	@$(BIN)/mypy --platform darwin --cache-dir .mypy_cache/darwin
-	@$(BIN)/lint-imports --no-cache | tail -n 12
 
 format: $(VENV)/.dev ## Format the code
 	@$(BIN)/ruff check --fix --quiet .
@@ -154,4 +167,4 @@ matrix: $(VENV)/.dev ## Check releases of the CLIs (CLI=claude|codex|gemini SINC
 	@$(BIN)/python -m tests.matrix $(if $(CLI),--cli $(CLI)) $(if $(SINCE),--since $(SINCE)) $(if $(N),--count $(N)) $(if $(VERSION),--version $(VERSION))
 
 clean: ## Remove everything that the other targets create
-	rm -rf $(VENV) $(CLIS) $(PEERS) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(CLIS) $(PEERS) .test-all build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,4 +1,4 @@
-"""Fixtures: a daemon for each module, a browser for each process, and windows of the console that fail a test for any error."""
+"""Fixtures: a daemon for each module, a browser, and windows of the console that fail a test for any error."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConsoleDaemon]:
     found.stop()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
-    """A headless Chromium."""
+    """A headless Chromium. It ends with the package: while it runs, the thread of its driver has no other event loop."""
     program = find_browser()
     if program is None:
         pytest.skip("no chromium or chrome on PATH; on Debian: apt-get install chromium-headless-shell")

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.debian import IN_CI
+
 ROOT = Path(__file__).parents[2]
 CLIS = Path(os.environ.get("PORTICO_TEST_CLIS", ROOT / ".clis"))
 """Where npm has installed the CLIs; another folder has other versions of them."""
 BIN = CLIS / "node_modules" / ".bin"
-IN_CI = "CI" in os.environ
 
 
 def require(path: Path, folder: Path = CLIS) -> Path:

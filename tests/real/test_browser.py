@@ -94,7 +94,7 @@ report(found)
 
 @pytest.fixture
 def browser() -> str:
-    """The path of a browser, which `.ci/run` installs; without one the test is skipped."""
+    """The path of a browser, which `make test-all` installs in CI; without one the test is skipped."""
     found = find_browser()
     if found is None:
         pytest.skip("no chromium or chrome on PATH; on Debian: apt-get install chromium-headless-shell")
