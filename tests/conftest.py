@@ -11,12 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from tests import cluster, fork_server, postgresql, store_template, stores
 from tests.daemon import Daemon, RunningGateway, gateway_config, run_gateway
 from tests.manual_clock import ManualClock
 
 pytest_plugins = ["tests.time_limit"]
+
+settings.register_profile("short", max_examples=25)
+settings.register_profile("long", max_examples=200)
 
 
 def pytest_configure() -> None:

@@ -75,7 +75,7 @@ damages = st.lists(st.tuples(st.sampled_from([*KINDS, "lose", "odd"]), number, n
 recordings = st.sampled_from([*claude(), *codex(), *gemini(), *event_lines()])
 
 
-@settings(max_examples=1500)
+@settings(max_examples=15 * settings.default.max_examples)
 @given(recordings, damages, st.integers(0, 150), st.integers(-15, 200))
 def test_a_run_ends_once_and_nothing_raises(recording: Recording, wrong: list[Damage], stop: int, exit_code: int) -> None:
     player = Player(recording.codec(), task=recording.task)

@@ -142,6 +142,7 @@ def test_an_error_of_a_url_names_the_argument(tmp_path: Path) -> None:
     assert "Error: TARGET: there is no store for mysql" in run(url, "mysql://db.example/portico")
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.sqlite_only

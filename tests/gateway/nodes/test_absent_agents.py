@@ -63,7 +63,7 @@ async def read(client: httpx.AsyncClient, path: str) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("at", OTHERS)
+@pytest.mark.parametrize("at", ["one", pytest.param("three", marks=pytest.mark.long)])
 async def test_such_a_session_is_read(nodes: AgentsByNode, session: str, at: str) -> None:
     client = nodes.nodes[at].client
     for path in (f"{V3}/{session}", f"/aap/v2/session/{session}", f"/session/{session}"):
@@ -90,7 +90,7 @@ async def go_on(nodes: AgentsByNode, session: str) -> None:
     assert [entries async for entries in turn.batches()]
 
 
-@pytest.mark.parametrize("at", OTHERS)
+@pytest.mark.parametrize("at", ["one", pytest.param("three", marks=pytest.mark.long)])
 async def test_such_a_session_is_followed(nodes: AgentsByNode, session: str, at: str) -> None:
     followed = nodes.nodes[at].client.stream("GET", f"{V3}/{session}/events", params={"after": "0"})
     async with asyncio.timeout(60), followed as response:
@@ -108,7 +108,7 @@ async def test_such_a_session_is_followed(nodes: AgentsByNode, session: str, at:
             raise AssertionError("the end of the second turn did not come")
 
 
-@pytest.mark.parametrize("at", OTHERS)
+@pytest.mark.parametrize("at", ["one", pytest.param("three", marks=pytest.mark.long)])
 async def test_such_a_session_is_deleted(nodes: AgentsByNode, session: str, at: str) -> None:
     deleted = await nodes.nodes[at].client.delete(f"{V3}/{session}")
     assert deleted.is_success, deleted.text

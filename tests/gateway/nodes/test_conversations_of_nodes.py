@@ -34,7 +34,12 @@ async def nodes(tmp_path: Path) -> AsyncIterator[AgentsByNode]:
         yield running
 
 
-@pytest.fixture(params=NODES)
+AT = ("one", "two", pytest.param("three", marks=pytest.mark.long))
+"""Nodes at which a request arrives; `make test` has one that has the agent or the session, and one that has not."""
+LONG = pytest.mark.long
+
+
+@pytest.fixture(params=["one", pytest.param("two", marks=LONG), "three"])
 def least_loaded(request: pytest.FixtureRequest) -> str:
     found: str = request.param
     return found
@@ -64,7 +69,7 @@ def session_of(response: httpx.Response) -> str:
     return found
 
 
-@pytest.mark.parametrize("at", NODES)
+@pytest.mark.parametrize("at", AT)
 async def test_a_response_is_continued_anew_at_each_node(nodes: AgentsByNode, least_loaded: str, at: str) -> None:
     nodes.least_loaded = "two"
     first = await respond(nodes.nodes["one"].client, "hello")
@@ -79,8 +84,16 @@ async def test_a_response_is_continued_anew_at_each_node(nodes: AgentsByNode, le
     assert (await history(nodes, instructed))[-4:] == ["hello", "hello", "brief", "brief"]
 
 
-@pytest.mark.parametrize("at", NODES)
-@pytest.mark.parametrize(("before", "then"), [("first", "second"), ("second", "first"), ("echo", "second"), ("first", "echo")])
+@pytest.mark.parametrize("at", AT)
+@pytest.mark.parametrize(
+    ("before", "then"),
+    [
+        ("first", "second"),
+        pytest.param("second", "first", marks=LONG),
+        pytest.param("echo", "second", marks=LONG),
+        ("first", "echo"),
+    ],
+)
 async def test_a_response_is_continued_with_an_agent_of_another_node(
     nodes: AgentsByNode, least_loaded: str, at: str, before: str, then: str
 ) -> None:
@@ -93,7 +106,7 @@ async def test_a_response_is_continued_with_an_agent_of_another_node(
     assert await nodes.place_of(session_of(second)) == {"first": "one", "second": "two"}.get(then, least_loaded)
 
 
-@pytest.mark.parametrize("at", NODES)
+@pytest.mark.parametrize("at", AT)
 async def test_an_edited_conversation_of_a_named_session_is_a_new_one(nodes: AgentsByNode, least_loaded: str, at: str) -> None:
     nodes.least_loaded = "two"
     first = await chat(nodes.nodes["one"].client, "hello")
@@ -106,7 +119,7 @@ async def test_an_edited_conversation_of_a_named_session_is_a_new_one(nodes: Age
     assert await history(nodes, edited) == ["hello", "edited", "more", "more"]
 
 
-@pytest.mark.parametrize("at", NODES)
+@pytest.mark.parametrize("at", AT)
 async def test_a_named_session_is_found_where_several_nodes_have_its_agent(nodes: AgentsByNode, at: str) -> None:
     nodes.least_loaded = "three"
     first = await chat(nodes.nodes["one"].client, "hello", model="both")
@@ -117,7 +130,7 @@ async def test_a_named_session_is_found_where_several_nodes_have_its_agent(nodes
     assert session_of(same) == session_of(first)
 
 
-@pytest.mark.parametrize("at", NODES)
+@pytest.mark.parametrize("at", AT)
 async def test_a_named_session_of_another_agent_is_refused_at_each_node(nodes: AgentsByNode, at: str) -> None:
     nodes.least_loaded = "one"
     first = session_of(await chat(nodes.nodes["one"].client, "hello"))
@@ -128,7 +141,7 @@ async def test_a_named_session_of_another_agent_is_refused_at_each_node(nodes: A
     assert unknown.status_code == 404, unknown.text
 
 
-@pytest.mark.parametrize("at", NODES)
+@pytest.mark.parametrize("at", AT)
 async def test_items_of_sessions_at_several_nodes_are_given_by_reference(nodes: AgentsByNode, least_loaded: str, at: str) -> None:
     items: list[Any] = []
     for name, text in (("two", "hello"), ("three", "more")):

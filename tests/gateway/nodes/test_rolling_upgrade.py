@@ -126,6 +126,7 @@ async def drained(client: httpx.AsyncClient, daemon: Daemon) -> None:
     assert await daemon.stop() == 0
 
 
+@pytest.mark.long
 @pytest.mark.slow
 async def test_nodes_are_upgraded_and_downgraded_one_after_the_other(tmp_path: Path, write_scenario: WriteScenario) -> None:
     source = await asyncio.to_thread(make_next, tmp_path / "next")
@@ -166,6 +167,7 @@ async def test_nodes_are_upgraded_and_downgraded_one_after_the_other(tmp_path: P
         assert "cached plan" not in "".join((tmp_path / name / "daemon.log").read_text() for name in "abc")
 
 
+@pytest.mark.long
 @pytest.mark.slow
 async def test_a_node_waits_with_a_migration_that_others_could_not_go_on_with(tmp_path: Path) -> None:
     source = await asyncio.to_thread(make_last, tmp_path / "last")

@@ -59,7 +59,9 @@ async def test_serve_prints_one_line_to_standard_output(daemon: Daemon) -> None:
     assert b"the daemon exits" not in daemon.stderr, "that is for an exit that waits for nothing"
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, *(pytest.param(one, marks=pytest.mark.long) for one in (signal.SIGINT, signal.SIGHUP))]
+)
 async def test_signal_ends_running_turns_and_agents(
     daemon: Daemon, write_scenario: WriteScenario, tmp_path: Path, number: signal.Signals
 ) -> None:

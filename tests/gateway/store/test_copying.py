@@ -97,6 +97,7 @@ def store_url_of_a_copy(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return sqlite_url(tmp_path / "copy")
 
 
+@pytest.mark.long
 @pytest.mark.slow
 async def test_a_copy_that_is_killed_goes_on(tmp_path: Path) -> None:
     await fill(sqlite_url(tmp_path), 60)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import psutil
+import pytest
 
 from tests.daemon import KEY, Daemon
 from tests.gateway.aap_client import AapClient
@@ -64,6 +65,7 @@ async def test_ten_thousand_events_are_sent_in_order(aap: AapClient, write_scena
     assert (await aap.get_history(session))[-1]["content"] == "".join(f"{n} " for n in range(10_000))
 
 
+@pytest.mark.long
 async def test_slow_reader_gets_all_events_without_memory_growth(daemon: Daemon, write_scenario: WriteScenario) -> None:
     """Sends 150 MB to a client that reads nothing until the agent has written all its output, and then reads small chunks."""
     await daemon.start()

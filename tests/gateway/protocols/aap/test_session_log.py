@@ -326,7 +326,7 @@ async def test_the_log_after_a_restart(daemon: Daemon) -> None:
 
 
 async def test_a_kill_in_the_middle_of_a_run_leaves_a_gap(daemon: Daemon, write_scenario: WriteScenario) -> None:
-    name = write_scenario([{"events": 300}, {"hang": {"ignore_term": True}}])
+    name = write_scenario([{"events": 30}, {"hang": {"ignore_term": True}}])
     await daemon.start()
     seen: list[tuple[str, Any]] = []
     async with daemon.client() as client:
@@ -337,7 +337,7 @@ async def test_a_kill_in_the_middle_of_a_run_leaves_a_gap(daemon: Daemon, write_
             async with client.stream("POST", f"/aap/v3/sessions/{session}/turns", json=turn):
                 async for number, _, event in frames:
                     seen.append((number, event))
-                    if len(seen) == 150:
+                    if len(seen) == 15:
                         await daemon.kill()
                         break
     await daemon.start()

@@ -183,8 +183,9 @@ def _clients(portico: RunningGateway) -> Any:
     return _find_owner(portico, http.HttpClients)._clients
 
 
-async def test_many_connections_over_both_transports(portico: RunningGateway) -> None:
-    """200 clients, 50 at once, half of them over each transport."""
+@pytest.mark.parametrize("rounds", [1, pytest.param(4, marks=pytest.mark.long)])
+async def test_many_connections_over_both_transports(portico: RunningGateway, rounds: int) -> None:
+    """50 clients at once, half of them over each transport."""
     turns = asyncio.Semaphore(8)
 
     async def over_socket(n: int) -> None:
@@ -206,10 +207,10 @@ async def test_many_connections_over_both_transports(portico: RunningGateway) ->
 
     limits = httpx.Limits(max_connections=None)
     async with httpx.AsyncClient(headers=BEARER, timeout=60, limits=limits, verify=False) as client, asyncio.timeout(120):
-        for some in range(0, 100, 25):
+        for some in range(0, rounds * 25, 25):
             numbers = range(some, some + 25)
             await asyncio.gather(*map(over_socket, numbers), *(over_http(n, client) for n in numbers))
-    assert len((await portico.client.get("/sessions")).json()["sessions"]) == 100
+    assert len((await portico.client.get("/sessions")).json()["sessions"]) == rounds * 25
 
 
 async def test_every_request_of_a_burst_is_answered(portico: RunningGateway) -> None:

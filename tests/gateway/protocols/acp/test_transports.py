@@ -129,11 +129,12 @@ async def test_official_client_answers_a_permission_request(
         assert client.text() == "written"
 
 
-async def test_hundred_sessions_over_one_websocket(portico: RunningGateway) -> None:
+@pytest.mark.parametrize("count", [20, pytest.param(100, marks=pytest.mark.long)])
+async def test_many_sessions_over_one_websocket(portico: RunningGateway, count: int) -> None:
     async with over("ws", portico, "echo") as (agent, client):
-        sessions = [(await agent.new_session(cwd=".", mcp_servers=[])).session_id for _ in range(100)]
-        assert len(set(sessions)) == 100
-        for some in (sessions[n : n + 10] for n in range(0, 100, 10)):
+        sessions = [(await agent.new_session(cwd=".", mcp_servers=[])).session_id for _ in range(count)]
+        assert len(set(sessions)) == count
+        for some in (sessions[n : n + 10] for n in range(0, count, 10)):
             prompts = (agent.prompt(session_id=session, prompt=[text_block(session)]) for session in some)
             assert {answer.stop_reason for answer in await asyncio.gather(*prompts)} == {"end_turn"}
         assert all(session in client.text() for session in sessions)
