@@ -204,7 +204,7 @@ class Gateway:
             if imported:
                 log.warning("%d sessions of portico acp of an earlier release are imported", imported)
         in_cluster = bool(settings.node.address)
-        in_containers = await end_left_behind(self.store, instance, in_cluster=in_cluster)
+        in_containers = await end_left_behind(self.store, instance=instance if in_cluster else None)
         if in_containers or settings.container_runtimes:
             removing = remove_containers(self.store, instance, in_containers, settings.container_runtimes)
             self._containers_removed = asyncio.create_task(removing)

@@ -1,21 +1,19 @@
 """A stand-in for docker's client: `fake_docker.py FOLDER run|rm|ps|image …`. Its arguments are in `calls`.
 
 `run` starts the command on this machine as docker's daemon does: not as a descendant of the client, with the variables only that
-are passed, and without the client's resource limits. `NAME.pid` has its process, `NAME.code` its exit code. The image `missing`
+are passed. `NAME.pid` has its process, `NAME.code` its exit code. The image `missing`
 is not there.
 """
 
 import ctypes
 import json
 import os
-import resource
 import signal
 import sys
 import time
 from contextlib import suppress
 from pathlib import Path
 
-RLIMIT_LOCKS = 10
 PR_SET_CHILD_SUBREAPER = 36
 PYTHON = (sys.executable, "-I", "-S")
 
@@ -35,7 +33,6 @@ def run(folder: Path, arguments: list[str]) -> int:
     if os.fork() == 0:
         os.setsid()
         if os.fork() == 0:
-            resource.setrlimit(RLIMIT_LOCKS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
             os.chdir(given["workdir"])
             # Without the marker in its own environment, which was there when it started.
             os.execve(

@@ -299,7 +299,7 @@ async def call(
     if not always and _is_silent(program, clock):
         raise TimeoutError(_silence(program))
     process = await asyncio.create_subprocess_exec(
-        program, *arguments, env=dict(environ), start_new_session=True,
+        program, *arguments, env=dict(environ), process_group=0,
         stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
     try:

@@ -17,12 +17,13 @@ MAX_THREADS = 256
 _running = set[threading.Thread]()
 
 
-async def in_thread(access: Callable[..., Result], *args: object, daemon: bool = False) -> Result:
+async def in_thread(access: Callable[..., Result], *args: object, daemon: bool = False, limited: bool = True) -> Result:
     """Call a function in a new thread and return its result. Raises what it raises, and OSError while MAX_THREADS are running.
 
-    Cancelling does not end the thread. The end of the process waits for it, unless it is a `daemon` thread.
+    Cancelling does not end the thread. The end of the process waits for it, unless it is a `daemon` thread. A call that is not
+    `limited` is made although all threads are blocked.
     """
-    if len(_running) >= MAX_THREADS:
+    if limited and len(_running) >= MAX_THREADS:
         raise OSError(errno.EAGAIN, f"{MAX_THREADS} file accesses are under way or blocked already")
     loop = asyncio.get_running_loop()
     done: asyncio.Future[Result] = loop.create_future()

@@ -40,16 +40,17 @@ from drivers.runtime.pipes import Pipes, Splitter, Unsplit
 from drivers.runtime.process_tree import (
     KILL_SECONDS,
     MARKER,
+    Root,
     child_runs,
     described,
-    end_family,
+    end_processes,
     family,
-    find_family,
+    live_roots,
     memory_and_cpu,
     new_marker,
     process_of,
-    tag,
-    tag_next_child,
+    searched,
+    starting,
 )
 from drivers.runtime.sandbox import Sandbox, command_in_sandbox
 from drivers.runtime.subreaper import reap
@@ -59,6 +60,8 @@ log = logging.getLogger(__name__)
 
 TERM_SECONDS = 1.0
 """Seconds at most between SIGTERM and SIGKILL."""
+FIRST_SEARCH_SECONDS = 1.0
+"""Seconds at most that the end of the input waits for the search for descendants."""
 CPU_SECONDS = 0.1
 """Seconds over which the use of the processor is measured."""
 LEDGER_SECONDS = 0.5
@@ -103,11 +106,14 @@ class Process:
         self._grace_over = asyncio.Event()
         self._grace_timer: Timer | None = None
         self._in_ledger = asyncio.Event()
+        self._late = asyncio.Event()
         self.pid = transport.get_pid()
-        root = process_of(self.pid)
-        self._roots = () if root is None else (root,)
-        self.created = 0.0 if root is None else root.create_time()
+        found = process_of(self.pid)
+        self.created = 0.0 if found is None else found.create_time()
         """The start time in seconds since the epoch."""
+        self.root = Root.running(marker, self.pid)
+        """How its processes are found."""
+        live_roots[self.root] = False
         pipes.ended.add_done_callback(lambda _: self._begin_close(0.0))
 
     async def enter_in_ledger(self) -> None:
@@ -136,10 +142,9 @@ class Process:
         if self._elsewhere:
             return None
         try:
-            # Not by `find_family`: the ends of processes need its threads.
-            found = await in_thread(family, self._marker, self._roots)
+            found = await in_thread(family, self.root)
         except OSError:
-            found = set(self._roots)
+            found = {process} if (process := process_of(self.pid)) else set()
         memory, cpu = await memory_and_cpu(found, CPU_SECONDS)
         return ProcessUse(self.pid, len(found), memory, round(cpu, 1), self.created)
 
@@ -209,14 +214,20 @@ class Process:
     async def close(self, grace: float) -> None:
         """End it and all that it started: end of input, then SIGTERM, then SIGKILL, `grace` seconds at most between.
 
-        A further call with less grace shortens the time before SIGTERM.
-        Returns after `grace` + TERM_SECONDS + KILL_SECONDS at the latest, or after SEARCH_TIMEOUT more for each search for
-        processes that does not end. Raises nothing: a process that SIGKILL does not end is in the log.
+        A further call with less grace shortens the time before SIGTERM. Raises nothing: a process that SIGKILL does not end is in
+        the log. If the search for its processes is late, it is killed, and the end goes on in the background (`unfinished_ends`).
         """
         self._limit_grace(grace)
         # Who closes it does not enter it any more.
         self._in_ledger.set()
-        await asyncio.shield(self._begin_close(grace))
+        closing = self._begin_close(grace)
+        late = asyncio.create_task(self._late.wait())
+        await asyncio.wait([closing, late], return_when=asyncio.FIRST_COMPLETED)
+        late.cancel()
+        if not closing.done():
+            with suppress(TimeoutError):
+                async with self._clock.timeout(KILL_SECONDS):
+                    await self._pipes.exited.wait()
 
     def _limit_grace(self, seconds: float) -> None:
         at = self._clock.monotonic() + seconds
@@ -230,8 +241,13 @@ class Process:
         if self._closing is None:
             self._closing = asyncio.create_task(self._close(grace))
             # The end of the event loop cancels it, even before it has begun.
-            self._closing.add_done_callback(lambda _: self._close_transport())
+            self._closing.add_done_callback(self._closed)
         return self._closing
+
+    def _closed(self, _: asyncio.Task[None]) -> None:
+        live_roots.pop(self.root, None)
+        _unfinished.discard(self)
+        self._close_transport()
 
     async def _close(self, grace: float) -> None:
         left = await self._end(grace)
@@ -247,13 +263,18 @@ class Process:
     async def _end(self, grace: float) -> list[psutil.Process]:
         """End it and what it started; the processes that still run."""
         known = set[psutil.Process]()
+        search = functools.partial(family, self.root)
         if grace and not self._input_ended:
-            # Searched while the process lives: a descendant without marker and tag is found by its parent only.
-            known = await find_family(self._marker, self._roots)
+            # Searched while the process lives: a descendant without the marker is found by its parent only.
+            first = asyncio.create_task(searched(search, self._is_late))
+            await asyncio.wait([first], timeout=FIRST_SEARCH_SECONDS)
             self.end_input()
             await self._exited_or_grace_over()
+            known = await first
         self.end_input()
-        ended = await end_family(self._marker, min(grace, TERM_SECONDS), self._roots, known, self._clock)
+        # From now on no orphan is spared because it may be of this agent: two agents may end at the same time.
+        live_roots[self.root] = True
+        ended = await end_processes(search, min(grace, TERM_SECONDS), self._is_late, known, self._clock)
         # Others have been adopted by this process; the event loop waits for its own child.
         reap(process for process in ended.found if process.pid != self.pid)
         if ended.left:
@@ -267,6 +288,15 @@ class Process:
         if self._grace_timer is not None:
             self._grace_timer.cancel()
         return ended.left
+
+    def _is_late(self) -> None:
+        """Kill the process itself, and let the end go on in the background: the search for the others has not ended."""
+        if not self._late.is_set():
+            log.warning("the search for what process %d of an agent has started is late, and goes on; it is killed", self.pid)
+            self._late.set()
+            _unfinished.add(self)
+        with suppress(ProcessLookupError, PermissionError):
+            self._transport.kill()
 
     def _close_transport(self) -> None:
         # It kills a process that still runs, which may be another user's.
@@ -290,6 +320,14 @@ class Process:
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         for wait in waits:
             wait.cancel()
+
+
+_unfinished = set[Process]()
+
+
+def unfinished_ends() -> int:
+    """Return of how many agents whose process is closed other processes are still searched for."""
+    return len(_unfinished)
 
 
 class Spawner:
@@ -378,25 +416,21 @@ class Spawner:
         loop = asyncio.get_running_loop()
         argv, env = opened.command(command, marker)
 
-        def pipes_of_tagged_child() -> Pipes:
-            # The event loop calls this and starts the process in the same callback.
-            tag_next_child(marker)
-            return Pipes(splitter, self.clock)
-
+        starting.add(marker)
         try:
             transport, pipes = await loop.subprocess_exec(
-                pipes_of_tagged_child, *argv, env=env, start_new_session=True, **opened.arguments
+                lambda: Pipes(splitter, self.clock), *argv, env=env, start_new_session=True, **opened.arguments
             )
+            process = Process(
+                transport, pipes, marker, self._ledger, self._recorder, self._removal(marker),
+                elsewhere=self._is_elsewhere, clock=self.clock,
+            )  # fmt: skip
         except (OSError, ValueError) as error:
             reason = str(error).replace(f"/proc/self/fd/{opened.folder}", str(command.cwd))
             raise AgentUnavailable(f"cannot start {argv[0]!r} in {command.cwd}: {reason}") from error
         finally:
+            starting.discard(marker)
             opened.close()
-        process = Process(
-            transport, pipes, marker, self._ledger, self._recorder, self._removal(marker),
-            elsewhere=self._is_elsewhere, clock=self.clock,
-        )  # fmt: skip
-        tag(process.pid, marker)
         if self._recorder:
             self._recorder.started(process.pid, command.argv)
         if self._on_start:

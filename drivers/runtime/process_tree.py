@@ -1,8 +1,7 @@
 """Finds and ends every process that an agent has started, also orphans and those in sessions of their own.
 
-Each process that the runtime starts has a marker, `INSTANCE.AGENT`. Its descendants inherit it twice: in their environment, and
-on Linux as a tag, a number in a resource limit, which a program that clears its environment keeps
-(docs/decisions/process-trees.md).
+A process belongs to an agent if it descends from the process that the gateway has started, or from an orphan of that one: a
+process whose parent has exited (docs/decisions/process-trees.md).
 """
 
 from __future__ import annotations
@@ -10,122 +9,114 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import itertools
 import logging
+import math
 import os
-import resource
 import secrets
 import sys
-import zlib
+import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import psutil
 
 from drivers.runtime.clock import SYSTEM_CLOCK, Clock
+from drivers.runtime.file_threads import in_thread
 
 log = logging.getLogger(__name__)
 
 MARKER = "PORTICO_AGENT_ID"
-"""The environment variable with the marker."""
-RLIMIT_LOCKS = 10
-"""The resource limit whose soft value is the tag. Kernels since 2.4.25 do not use it: `RLIMIT_LOCKS` in getrlimit(2)."""
+"""The environment variable of an agent's processes. It says which agent an orphan belongs to."""
 KILL_SECONDS = 1.0
 """Seconds that processes have to disappear after SIGKILL."""
 SAME_START_SECONDS = 1.0
 """By how much two measurements of a process's start time may differ: it is computed from the time of the system's start."""
+SEARCH_SECONDS = 10.0
+"""Seconds after which a search is late. It takes milliseconds, and on a busy machine a second or two."""
 SEARCH_AGAIN_SECONDS = 0.2
-"""Seconds after SIGKILL until processes that were started in between are searched for."""
-SEARCH_TIMEOUT = 1.0
-"""Seconds that a search for processes may take. It takes milliseconds, unless the system does not answer."""
-SEARCH_THREADS = 2
-"""Threads for these searches."""
+"""Seconds after SIGKILL until processes that were started in between are searched for, and after a search that failed."""
+TICKS = os.sysconf("SC_CLK_TCK")
+"""The clock ticks in a second, in which Linux gives start times."""
+KERNEL_THREAD = 0x200000
+"""The flag of the kernel's own processes in /proc/PID/stat."""
+SCANS = 10
+"""How often the processes are listed again because a parent exited meanwhile."""
+SLEEP_SECONDS = 1.0
+"""Seconds that are waited until the environment of an orphan can be read."""
 
-_UNTAGGED = resource.getrlimit(RLIMIT_LOCKS) if sys.platform == "linux" else (0, 0)
-_numbers = itertools.count(secrets.randbits(32))
-# Not the event loop's default threads: file accesses use those, and may block all of them.
-_searches = ThreadPoolExecutor(SEARCH_THREADS, thread_name_prefix="process-search")
-_blocked = set[Future[set[psutil.Process]]]()
-"""The searches that have not ended within SEARCH_TIMEOUT, and still block a thread."""
+
+@dataclass(frozen=True, slots=True)
+class Root:
+    """A process that a gateway has started: its marker, its pid, and its start time by the clock of `_Row.started`."""
+
+    marker: str
+    pid: int
+    started: float
+
+    @classmethod
+    def stored(cls, marker: str, pid: int, created: float) -> Root:
+        """Return the root with a start time in seconds since the epoch."""
+        return cls(marker, pid, created - psutil.boot_time() if sys.platform == "linux" else created)
+
+    @classmethod
+    def running(cls, marker: str, pid: int) -> Root:
+        """Return the root of a child of this process."""
+        return cls(marker, pid, _started(pid))
+
+
+@dataclass(slots=True)
+class _Adoption:
+    """Whether orphans of agents become children of this process, and whether all its children in other sessions are theirs."""
+
+    on: bool = False
+    only_agents: bool = False
+
+
+_adoption = _Adoption()
+live_roots = dict[Root, bool]()
+"""The processes that this process has started and not ended yet, and whether they are being ended."""
+starting = set[str]()
+"""The markers of those that it is starting."""
+
+
+def set_adoption(*, on: bool, only_agents: bool = False) -> None:
+    """State whether this process is a child subreaper. With `only_agents` it has no child of its own in another session."""
+    _adoption.on, _adoption.only_agents = on, on and only_agents
 
 
 def new_marker(instance: str, kind: str = "") -> str:
-    """A marker for a process of this instance, `INSTANCE.AGENT` or `INSTANCE.KIND.AGENT`. Its last eight digits differ from those
-    of all other markers of this process."""
-    return f"{instance}.{f'{kind}.' if kind else ''}{secrets.token_hex(12)}{next(_numbers) & 0xFFFFFFFF:08x}"
+    """Return a marker for a process of this instance, `INSTANCE.AGENT` or `INSTANCE.KIND.AGENT`."""
+    return f"{instance}.{f'{kind}.' if kind else ''}{secrets.token_hex(16)}"
 
 
-def tag_next_child(marker: str) -> None:
-    """Set the tag of a marker as this process's own, until the event loop runs its next callbacks.
-
-    A process that is started before that inherits the tag from its first instruction on. `tag` afterwards makes sure of it.
-    """
-    if sys.platform == "linux":
-        with contextlib.suppress(OSError, ValueError):
-            resource.setrlimit(RLIMIT_LOCKS, (_tag(marker), _UNTAGGED[1]))
-            asyncio.get_running_loop().call_soon(resource.setrlimit, RLIMIT_LOCKS, _UNTAGGED)
-
-
-def tag(pid: int, marker: str) -> None:
-    """Set the tag of a running process, if it has another one."""
-    if sys.platform == "linux":
-        with contextlib.suppress(OSError, ValueError):
-            soft, hard = resource.prlimit(pid, RLIMIT_LOCKS)
-            if soft != _tag(marker):
-                resource.prlimit(pid, RLIMIT_LOCKS, (_tag(marker), hard))
-
-
-def _tag(marker: str) -> int:
-    """A number of 63 bits: 31 for the instance, 32 for the process."""
-    return _instance_tag(marker.partition(".")[0]) << 32 | int(marker[-8:], 16)
-
-
-def _instance_tag(instance: str) -> int:
-    # Not 0, and so that no tag is the value of a limit that is not set.
-    return zlib.crc32(instance.encode()) & 0x7FFFFFFF or 1
-
-
-def process_of(pid: int, created: float | None = None) -> psutil.Process | None:
-    """The process with this pid at this moment, None if there is none.
-
-    Parameters:
-        created: The start time in seconds since the epoch. A process with another one only has the same pid.
-    """
+def process_of(pid: int) -> psutil.Process | None:
+    """The process with this pid at this moment, None if there is none."""
     try:
-        process = psutil.Process(pid)
-        return process if created is None or abs(process.create_time() - created) <= SAME_START_SECONDS else None
+        return psutil.Process(pid)
     except (psutil.Error, OSError):
         return None
 
 
-def family(of: str, roots: Iterable[psutil.Process] = ()) -> set[psutil.Process]:
-    """The processes with a marker, those of the sessions that the `roots` lead, the roots, and the descendants of all of them.
+def family(root: Root) -> set[psutil.Process]:
+    """Return the processes of an agent of this process: the root, its descendants, and its orphans with their descendants.
 
-    Blocks for about 20 µs a process of the machine. Zombies and this process are not included.
-
-    Parameters:
-        of: A marker, or an instance for all of its markers.
-        roots: Processes that belong to it, marker or not.
+    An orphan without a marker belongs to the agents that are older than it. It is returned if no other one of them runs.
+    Blocks for about 15 µs a process of the machine. Zombies and this process are not included.
     """
-    # This process has the tag of a process that is starting (`tag_next_child`), and the marker if an agent has started it.
-    rows = [row for row in (_linux_rows(of) if sys.platform == "linux" else _portable_rows(of)) if row.pid != os.getpid()]
-    pids = {row.pid for row in rows}
-    running = {root.pid for root in roots if root.is_running()}
-    # Sessions outlive their leaders. A pid that another process has now is not the session's any more.
-    sessions = running | {root.pid for root in roots if root.pid not in pids}
-    children = defaultdict[int, list[int]](list)
-    for row in rows:
-        children[row.parent].append(row.pid)
-    found = set[int]()
-    left = [row.pid for row in rows if row.marked or row.session in sessions or row.pid in running]
-    while left:
-        pid = left.pop()
-        if pid not in found:
-            found.add(pid)
-            left += children[pid]
-    return {process for process in map(process_of, found) if process is not None}
+    rows = _rows()
+    reapers = {os.getpid()} if _adoption.on else _reapers()
+    found = _owned(rows, [root], reapers, {root.pid})
+    # A process that is being started is not known by its pid yet.
+    if _adoption.only_agents and not starting:
+        found += _ownerless(rows, {**live_roots, root: True})
+    return _with_descendants(rows, found)
+
+
+def left_behind(roots: Collection[Root]) -> set[psutil.Process]:
+    """Return the processes of agents whose daemon was killed: the roots, their descendants, and orphans with their markers."""
+    rows = _rows()
+    return _with_descendants(rows, _owned(rows, roots, _reapers(), ()))
 
 
 @dataclass(slots=True)
@@ -135,41 +126,129 @@ class _Row:
     pid: int
     parent: int
     session: int
-    marked: bool
+    started: float
+    """Seconds since the start of the system on Linux, which the clock does not change; elsewhere since the epoch."""
 
 
-def _linux_rows(of: str) -> Iterator[_Row]:
-    """All processes but zombies and the kernel's. psutil takes four times as long."""
-    one = "." in of
-    variable = f"\0{MARKER}={of if one else f'{of}.'}".encode()
-    number = _tag(of) if one else _instance_tag(of)
+def _owned(rows: Collection[_Row], roots: Collection[Root], reapers: Collection[int], sessions: Collection[int]) -> list[_Row]:
+    """Return the roots, and the orphans with their markers, of their sessions and of these sessions."""
+    by_pid = {row.pid: row for row in rows}
+    started = {root.marker: root.started for root in roots}
+    found = [row for root in roots if (row := by_pid.get(root.pid)) and abs(row.started - root.started) <= SAME_START_SECONDS]
+    # A session outlives its leader. If another process has the leader's pid now, there is no such session any more.
+    sessions = {row.pid for row in found} | (set(sessions) - by_pid.keys())
+    for row in rows:
+        if row.parent in reapers and (row.session in sessions or row.started >= _since(row, started)):
+            found.append(row)
+    return found
 
-    def is_marked(pid: int, state: bytes) -> bool:
-        if (_tag_of(pid) if one else _tag_of(pid) >> 32) == number:
-            return True
-        # Reading the environment of a process in uninterruptible sleep may block.
-        return state != b"D" and variable in b"\0" + _read(f"/proc/{pid}/environ")
 
+def _since(orphan: _Row, started: Mapping[str, float]) -> float:
+    """Return the start of the agent whose marker an orphan has: what was started before only has the same variable."""
+    return started.get(_marker_of(orphan.pid), math.inf) - SAME_START_SECONDS
+
+
+def _ownerless(rows: Collection[_Row], agents: Mapping[Root, bool]) -> Iterator[_Row]:
+    """Yield the adopted orphans that are older than all agents, but for those that are being ended.
+
+    Helpers of this process are in its own session.
+    """
+    own, pids = os.getsid(0), {agent.pid for agent in agents}
+    oldest = min((agent.started for agent, ending in agents.items() if not ending), default=math.inf)
+    for row in rows:
+        if row.parent == os.getpid() and row.session != own and row.pid not in pids and row.started < oldest:
+            yield row
+
+
+def _with_descendants(rows: Collection[_Row], found: Collection[_Row]) -> set[psutil.Process]:
+    children = defaultdict[int, list[_Row]](list)
+    for row in rows:
+        children[row.parent].append(row)
+    family, left = dict[int, _Row](), list(found)
+    while left:
+        row = left.pop()
+        if row.pid not in family:
+            family[row.pid] = row
+            left += children[row.pid]
+    processes = ((row, process_of(row.pid)) for row in family.values())
+    # Another process may have the pid by now.
+    return {process for row, process in processes if process is not None and _started(row.pid) == row.started}
+
+
+def _reapers() -> set[int]:
+    """The processes that can have become the parent of orphans of a process like this one: process 1, and subreapers above it.
+
+    A shell, whose other children are no orphans, is in the session of this process.
+    """
+    own, found = os.getsid(0), {1}
+    with contextlib.suppress(psutil.Error, OSError):
+        found |= {process.pid for process in psutil.Process().parents() if os.getsid(process.pid) != own}
+    return found
+
+
+def _rows() -> list[_Row]:
+    """All processes but this one, zombies and the kernel's. Raises OSError if no more files can be open."""
+    without_parent = set[int]()
+    for _ in range(SCANS):
+        rows = list(_linux_rows() if sys.platform == "linux" else _portable_rows())
+        pids = {0, *(row.pid for row in rows)}
+        # If a parent exits while the processes are listed, its child is neither a descendant nor an orphan in this list.
+        # The parents of others are not shown: they are outside of a container, or another user's.
+        before, without_parent = without_parent, {row.pid for row in rows if row.parent not in pids}
+        if without_parent <= before:
+            break
+    return [row for row in rows if row.pid != os.getpid()]
+
+
+def _linux_rows() -> Iterator[_Row]:
+    # psutil takes four times as long.
     for name in os.listdir("/proc"):
         if name.isdigit():
-            stat = _read(f"/proc/{name}/stat").rpartition(b")")[2].split(None, 5)
+            stat = _stat(int(name))
             # It may have ended.
-            if len(stat) > 5 and stat[0] not in (b"Z", b"X") and stat[1] != b"2":
-                yield _Row(int(name), int(stat[1]), int(stat[3]), is_marked(int(name), stat[0]))
+            if len(stat) > 19 and stat[0] not in (b"Z", b"X") and not int(stat[6]) & KERNEL_THREAD:
+                yield _Row(int(name), int(stat[1]), int(stat[3]), int(stat[19]) / TICKS)
 
 
-def _tag_of(pid: int) -> int:
-    """The tag of a process, 0 without one."""
+def _stat(pid: int) -> list[bytes]:
+    """The fields of /proc/PID/stat from the state on; none if there is no such process."""
+    return _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+
+
+def _started(pid: int) -> float:
+    """The start time of a process by the clock of `_Row.started`; 0 if it has ended."""
+    with contextlib.suppress(psutil.Error, OSError, IndexError):
+        return int(_stat(pid)[19]) / TICKS if sys.platform == "linux" else psutil.Process(pid).create_time()
+    return 0.0
+
+
+def _portable_rows() -> Iterator[_Row]:
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.status() != psutil.STATUS_ZOMBIE:
+                yield _Row(process.pid, process.ppid(), os.getsid(process.pid), process.create_time())
+
+
+def _marker_of(pid: int) -> str:
+    """The marker in the environment of a process; empty without one, and for another user's process."""
     if sys.platform != "linux":
-        return 0
-    try:
-        return max(resource.prlimit(pid, RLIMIT_LOCKS)[0], 0)
-    except PermissionError:
-        # Another user's. Reading the file takes 20 times as long.
-        text = _read(f"/proc/{pid}/limits").partition(b"Max file locks")[2].split(None, 1)[:1]
-        return int(text[0]) if text and text != [b"unlimited"] else 0
-    except OSError:
-        return 0
+        with contextlib.suppress(psutil.Error, OSError):
+            return psutil.Process(pid).environ().get(MARKER, "")
+        return ""
+    path, name = f"/proc/{pid}/environ", f"{MARKER}=".encode()
+    until = time.monotonic() + SLEEP_SECONDS
+    while os.access(path, os.R_OK) and _has_no_environment_yet(_stat(pid)):
+        if time.monotonic() > until:
+            log.warning("process %d is in uninterruptible sleep: whether it belongs to an agent is not known", pid)
+            return ""
+        time.sleep(0.01)
+    variables = _read(path).split(b"\0")
+    return next((os.fsdecode(each[len(name) :]) for each in variables if each.startswith(name)), "")
+
+
+def _has_no_environment_yet(stat: Sequence[bytes]) -> bool:
+    """Whether a process is in uninterruptible sleep, where reading its environment may block, or in the middle of execve(2)."""
+    return len(stat) > 48 and (stat[0] == b"D" or stat[48] == b"0")
 
 
 def _read(path: str) -> bytes:
@@ -189,19 +268,6 @@ def _read(path: str) -> bytes:
         return b""
     finally:
         os.close(file)
-
-
-def _portable_rows(of: str) -> Iterator[_Row]:
-    prefix = of if "." in of else f"{of}."
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error, OSError):
-            parent, session, marked = process.ppid(), os.getsid(process.pid), False
-            if process.status() == psutil.STATUS_ZOMBIE:
-                continue
-            # Other users' processes do not show it.
-            with contextlib.suppress(psutil.Error, OSError):
-                marked = process.environ().get(MARKER, "").startswith(prefix)
-            yield _Row(process.pid, parent, session, marked)
 
 
 def signal_all(processes: Iterable[psutil.Process], *, kill: bool) -> None:
@@ -247,54 +313,51 @@ class Ended:
     left: list[psutil.Process]
 
 
-async def end_family(
-    of: str,
+async def end_processes(
+    search: Callable[[], set[psutil.Process]],
     grace: float,
-    roots: Iterable[psutil.Process] = (),
+    late: Callable[[], None],
     known: Iterable[psutil.Process] = (),
     clock: Clock = SYSTEM_CLOCK,
 ) -> Ended:
-    """End a family and the `known` processes: SIGTERM, up to `grace` seconds, SIGKILL, up to KILL_SECONDS.
+    """End the processes that `search` finds, and the `known` ones: SIGTERM, up to `grace` seconds, SIGKILL.
 
-    A process is left if it is in uninterruptible sleep, or belongs to a user whose processes this one may not signal.
+    Searches until it finds none; `late` is as in `searched`. A process is left if it is there KILL_SECONDS after SIGKILL: it is
+    in uninterruptible sleep, or belongs to a user whose processes this one may not signal.
     """
-    roots = tuple(roots)
-    found = {*living(known), *await find_family(of, roots)}
+    found = {*living(known), *await searched(search, late)}
     if not found:
         return Ended(found, [])
     signal_all(found, kill=False)
     await wait_gone(found, grace, clock)
-    until = clock.monotonic() + KILL_SECONDS
-    while left := living(found | await find_family(of, roots)):
+    killed = dict[psutil.Process, float]()
+    while left := living(found | await searched(search, late)):
         found.update(left)
-        if clock.monotonic() >= until:
+        now = clock.monotonic()
+        if all(now - killed.get(process, now) >= KILL_SECONDS for process in left):
             break
         signal_all(left, kill=True)
-        await wait_gone(left, min(SEARCH_AGAIN_SECONDS, until - clock.monotonic()), clock)
+        killed = {process: killed.get(process, now) for process in left}
+        await wait_gone(left, SEARCH_AGAIN_SECONDS, clock)
     return Ended(found, left)
 
 
-async def find_family(of: str, roots: Iterable[psutil.Process] = ()) -> set[psutil.Process]:
-    """`family` in a thread, for SEARCH_TIMEOUT seconds at most.
+async def searched(search: Callable[[], set[psutil.Process]], late: Callable[[], None]) -> set[psutil.Process]:
+    """Run a search in a thread of its own, and again if it fails, as without free file descriptors.
 
-    If the search fails, as without free file descriptors, or takes longer, that is logged and the roots are returned. It is not
-    begun while earlier searches block all threads.
+    `late` is called once the search has failed, or has taken SEARCH_SECONDS. The search goes on.
     """
-    roots = tuple(roots)
-    problem = "earlier searches are blocked"
-    if len(_blocked) < SEARCH_THREADS:
-        try:
-            search = _searches.submit(family, of, roots)
-            return await asyncio.wait_for(asyncio.wrap_future(search), SEARCH_TIMEOUT)
-        except TimeoutError:
-            problem = f"the search takes longer than {SEARCH_TIMEOUT:g} s"
-            if not search.done():
-                _blocked.add(search)
-                search.add_done_callback(_blocked.discard)
-        except (OSError, RuntimeError) as error:
-            problem = str(error)
-    log.warning("the processes of an agent cannot be searched for, but for the first: %s", problem)
-    return set(roots)
+    timer = asyncio.get_running_loop().call_later(SEARCH_SECONDS, late)
+    try:
+        while True:
+            try:
+                return await in_thread(search, daemon=True, limited=False)
+            except (OSError, RuntimeError) as error:
+                log.warning("the processes of an agent cannot be searched for; trying again: %s", error)
+            late()
+            await asyncio.sleep(SEARCH_AGAIN_SECONDS)
+    finally:
+        timer.cancel()
 
 
 async def memory_and_cpu(processes: Iterable[psutil.Process], seconds: float) -> tuple[int, float]:

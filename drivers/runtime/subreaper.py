@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Iterable
 
 import psutil
 
-from drivers.runtime.process_tree import described, living, signal_all, wait_gone
+from drivers.runtime.process_tree import described, living, set_adoption, signal_all, wait_gone
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +38,7 @@ async def adopted_orphans(every: float = REAP_SECONDS) -> AsyncIterator[None]:
         return
     had_children = bool(_children())
     _set_subreaper(True)
+    set_adoption(on=True, only_agents=not had_children)
     child_exited = _notify_of_exits()
     reaping = asyncio.create_task(_reap_repeatedly(every, child_exited))
     try:
@@ -48,6 +49,7 @@ async def adopted_orphans(every: float = REAP_SECONDS) -> AsyncIterator[None]:
             asyncio.get_running_loop().remove_signal_handler(signal.SIGCHLD)
         if not had_children:
             await _kill_orphans()
+        set_adoption(on=False)
         _set_subreaper(False)
 
 

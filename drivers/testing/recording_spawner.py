@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-import uuid
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import repeat
@@ -12,8 +11,9 @@ from itertools import repeat
 import psutil
 
 from drivers.contract.codec import Command
+from drivers.runtime.file_threads import in_thread
 from drivers.runtime.process import Process, Spawner
-from drivers.runtime.process_tree import end_family, find_family, living, process_of
+from drivers.runtime.process_tree import end_processes, family, living
 
 STOPPED = 'kill -STOP $$; exec "$0" "$@"'
 """A shell command that stops (SIGSTOP) and then becomes the program in its arguments."""
@@ -33,8 +33,7 @@ class Watched(Spawner):
     """Give it to a driver; `started` are its processes, in order."""
 
     def __init__(self) -> None:
-        self._mark = uuid.uuid4().hex
-        super().__init__(self._mark)
+        super().__init__()
         self.started: list[Started] = []
         self.suspends = False
         """Whether a process is stopped before its program begins."""
@@ -73,7 +72,7 @@ class Watched(Spawner):
 
     async def running(self) -> list[psutil.Process]:
         """What runs of all that was started, strays in sessions of their own included."""
-        return living(await find_family(self._mark, self._own()))
+        return living(await in_thread(self._all))
 
     async def left(self, seconds: float) -> list[psutil.Process]:
         """What still runs after so long; a process that was killed takes a moment to go."""
@@ -100,10 +99,9 @@ class Watched(Spawner):
 
     async def end(self) -> None:
         """End what is left, so that a check leaves nothing behind."""
-        await end_family(self._mark, 0.0, self._own())
+        await end_processes(self._all, 0.0, lambda: None)
         for started in self.started:
             await started.process.close(0.0)
 
-    def _own(self) -> list[psutil.Process]:
-        running = (process_of(started.process.pid) for started in self.started if started.process.is_there())
-        return [process for process in running if process is not None]
+    def _all(self) -> set[psutil.Process]:
+        return set().union(*(family(started.process.root) for started in self.started))

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Protocol
 
+from drivers.runtime.process import unfinished_ends
 from gateway.config import LimitSettings
 from gateway.errors import ShuttingDown, TooMany
 
@@ -121,7 +122,8 @@ class AdmissionControl:
 
     def _agents_beside(self, log_id: str) -> int:
         with_agents = {key for key, one in self._occupants.items() if one.has_agent}
-        return len((with_agents | self._starting.keys()) - {log_id})
+        # An agent whose processes are still searched for is closed already, and uses the machine.
+        return len((with_agents | self._starting.keys()) - {log_id}) + unfinished_ends()
 
     def _take_turn(self, log_id: str, owner: str | None) -> None:
         limits = self._limits

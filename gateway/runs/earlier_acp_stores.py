@@ -47,9 +47,7 @@ async def _import(store: Store, data_dir: Path, folder: Path) -> int:
     source = await Store.open(sqlite_url(folder))
     copied = 0
     try:
-        instance = folder / "instance-id"
-        if instance.is_file():
-            await end_left_behind(source, instance.read_text().strip())
+        await end_left_behind(source)
         before, after = SecretEncryption(folder), SecretEncryption(data_dir)
         last: Cursor | None = None
         while page := await source.sessions.page(100, last):

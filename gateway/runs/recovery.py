@@ -6,6 +6,8 @@ ends as that states. A run that waits for its client goes on waiting.
 
 from __future__ import annotations
 
+import asyncio
+import functools
 import logging
 import os
 from collections import defaultdict
@@ -14,7 +16,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequen
 from drivers.contract.events import Error, OutputEvent, SessionEnd
 from drivers.contract.messages import MESSAGE, Message, ToolMessage, pending_tool_calls
 from drivers.runtime.containers import Runtime, remove_left_behind, runtime_of
-from drivers.runtime.process_tree import described, end_family, process_of
+from drivers.runtime.process_tree import Root, described, end_processes, left_behind
 from gateway.events.log_entries import LogEvent, decode
 from gateway.events.messages import Fold
 from gateway.runs.agent_output import failure_of
@@ -30,22 +32,41 @@ UNSEEN = 1_000_000
 
 No number is given to two events.
 """
+_endings = set[asyncio.Task[list[str]]]()
 
 
-async def end_left_behind(store: Store, instance: str, grace: float = 1.0, *, in_cluster: bool = False) -> list[str]:
-    """Ends the agent processes of an earlier daemon with this data directory. Returns the markers of those in containers.
+async def end_left_behind(store: Store, grace: float = 1.0, *, instance: str | None = None) -> list[str]:
+    """Ends the agent processes of an earlier daemon with this store. Returns the markers of those in containers.
 
-    They are found by pid and start time, and they and their descendants by the marker and the tag of the instance. `grace` is
-    in seconds. With `in_cluster` the store is that of several instances: the caller has the lock of this one's id. An entry of a
-    process that has ended already is deleted; a failure of that does not prevent the start. Those in containers are deleted by
-    `remove_containers`.
+    They are found by the stored pid and start time, and their orphans by the stored marker. `grace` is in seconds. An entry of
+    a process that has ended already is deleted; a failure of that does not prevent the start. Those in containers are deleted
+    by `remove_containers`. If the search is late, the start does not wait for it: it goes on in the background.
+
+    Parameters:
+        instance: In a cluster, the one whose processes are ended. The caller has the lock of this one's id.
     """
     entries = await store.processes.all()
-    if in_cluster:
+    if instance is not None:
         # The others are processes of other machines.
         entries = [entry for entry in entries if entry[0].startswith(f"{instance}.")]
-    roots = [root for root in (process_of(pid, created) for _, pid, created in entries) if root is not None]
-    ended = await end_family(instance, grace, roots)
+    late = asyncio.Event()
+    ending = asyncio.create_task(_end_left_behind(store, entries, grace, late.set))
+    _endings.add(ending)
+    ending.add_done_callback(_endings.discard)
+    waiting = asyncio.create_task(late.wait())
+    await asyncio.wait([ending, waiting], return_when=asyncio.FIRST_COMPLETED)
+    waiting.cancel()
+    if ending.done():
+        return ending.result()
+    log.warning("the search for processes of an earlier daemon's agents is late, and goes on in the background")
+    return []
+
+
+async def _end_left_behind(
+    store: Store, entries: Sequence[tuple[str, int, float]], grace: float, late: Callable[[], None]
+) -> list[str]:
+    roots = [Root.stored(*entry) for entry in entries]
+    ended = await end_processes(functools.partial(left_behind, roots), grace, late)
     if ended.found:
         log.warning("ended %d processes of agents that an earlier daemon left behind", len(ended.found) - len(ended.left))
     if ended.left:

@@ -160,12 +160,13 @@ class _Daemon:
         # Set before uvicorn starts, because uvicorn restores these handlers and sends a signal that it caught again at its end.
         self._handle_signals()
         self._gateway.on_end_for_good.append(partial(self._on_signal, signal.SIGTERM))
-        # Before uvicorn, which would log an error of the store with its traceback.
-        await self._gateway.open()
-        await self._accept_editors()
-        started = asyncio.create_task(self._on_start())
+        started: asyncio.Task[None] | None = None
         try:
             async with adopted_orphans():
+                # Before uvicorn, which would log an error of the store with its traceback.
+                await self._gateway.open()
+                await self._accept_editors()
+                started = asyncio.create_task(self._on_start())
                 await self._server.serve()
                 if self._stopping is not None:
                     await self._stopping
@@ -175,7 +176,8 @@ class _Daemon:
                     # asyncio.run and the interpreter would wait for them without a limit.
                     _exit(_exit_code(self._gateway), "the daemon exits although file accesses are blocked")
         finally:
-            started.cancel()
+            if started is not None:
+                started.cancel()
             for number in end_signals():
                 asyncio.get_running_loop().remove_signal_handler(number)
 

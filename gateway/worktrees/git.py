@@ -144,7 +144,7 @@ class Git:
             cwd=folder or self.folder,
             env=environment,
             stdin=asyncio.subprocess.DEVNULL if entered is None else asyncio.subprocess.PIPE,
-            start_new_session=True,
+            process_group=0,
         )
         try:
             transport, process = await _started(starting)

@@ -6,6 +6,7 @@ import asyncio
 import json
 import sys
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from typing import Any
 
 import psutil
@@ -15,6 +16,7 @@ from drivers.contract.agent_specs import Limits
 from drivers.contract.events import OutputEvent, SessionEnd
 from drivers.runtime.cli_agent import CliAgent
 from drivers.runtime.process import Process
+from drivers.runtime.process_tree import MARKER
 from tests.waiting import wait_until
 
 PRELUDE = """
@@ -97,6 +99,16 @@ def shown(events: Sequence[OutputEvent]) -> list[dict[str, Any]]:
     found = [json.loads(event.encode()) for event in events]
     for event in found:
         event.pop("duration_ms", None)
+    return found
+
+
+def marked(instance: str) -> list[psutil.Process]:
+    """The processes that run and have a marker of this instance in their environment."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if process.environ().get(MARKER, "").startswith(f"{instance}.") and not gone(process.pid):
+                found.append(process)
     return found
 
 

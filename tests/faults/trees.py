@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -18,6 +18,8 @@ from tests.faults.daemon import BOUND, Conversation, Daemon, is_running, prompt
 CLEAN_AGENT = "clean-agent"
 """The agent itself has lost the gateway's variables, by `exec env -i`; its child is a plain one."""
 TREES = (*KINDS, CLEAN_AGENT)
+NAMELESS = ("clean", "setsid-clean", "orphan")
+"""When the agent and its daemon are gone, nothing says where these came from (docs/decisions/process-trees.md)."""
 TREE_SECONDS = 40.0
 """A tree whose end takes longer has failed."""
 
@@ -62,7 +64,9 @@ async def _spawned(client: httpx.AsyncClient, tree: str, *then: list[object], **
     return conversation
 
 
-async def _each(daemon: Daemon, end: Callable[[httpx.AsyncClient, str], Awaitable[list[str]]]) -> dict[str, list[str]]:
+async def _each(
+    daemon: Daemon, end: Callable[[httpx.AsyncClient, str], Awaitable[list[str]]], trees: Sequence[str] = TREES
+) -> dict[str, list[str]]:
     """Apply an end to every tree concurrently."""
     async with daemon.client() as client:
 
@@ -73,7 +77,7 @@ async def _each(daemon: Daemon, end: Callable[[httpx.AsyncClient, str], Awaitabl
             except Exception as error:
                 return [f"{type(error).__name__}: {error}"]
 
-        return dict(zip(TREES, await asyncio.gather(*(one(tree) for tree in TREES)), strict=True))
+        return dict(zip(trees, await asyncio.gather(*(one(tree) for tree in trees)), strict=True))
 
 
 async def _timed(call: Awaitable[httpx.Response], *statuses: int) -> list[str]:
@@ -158,7 +162,7 @@ async def _kill(daemon: Daemon) -> dict[str, list[str]]:
         conversations[tree] = await _spawned(client, tree)
         return []
 
-    found = await _each(daemon, end)
+    found = await _each(daemon, end, [tree for tree in TREES if tree not in NAMELESS])
     await daemon.kill()
     await daemon.start()
     async with daemon.client() as client:

@@ -137,7 +137,9 @@ SHAPES: dict[str, Shape] = {
     "events": Shape("count", count=count, text=numbered_template),
     "exit": Shape("code", ("code|signal",), code=exactly(0, 255), signal=one_of("SIGKILL", "SIGTERM", "SIGABRT", "SIGSEGV")),
     "hang": Shape(ignore_interrupt=flag, ignore_eof=flag, ignore_term=flag),
-    "spawn": Shape("seconds", seconds=seconds, new_session=flag, hold_stdout=flag, orphan=flag, pid_file=file_path),
+    "spawn": Shape(
+        "seconds", seconds=seconds, new_session=flag, hold_stdout=flag, orphan=flag, empty_env=flag, pid_file=file_path
+    ),
     "write_file": Shape(None, ("path", "text"), path=file_path, text=template),
     "env": Shape("name", name=word),
     "argv": Shape(),

@@ -162,7 +162,7 @@ def _spawn(play: Play, fields: Fields) -> None:
         stdout=subprocess.PIPE if orphan else with_output,
         stderr=nothing,
         start_new_session=fields.get("new_session", False),
-        env={} if orphan else None,
+        env={} if fields.get("empty_env") else None,
     )
     pid = child.communicate()[0].decode() if orphan else str(child.pid)
     if "pid_file" in fields:

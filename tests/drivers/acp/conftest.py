@@ -14,8 +14,8 @@ from drivers.contract.agent_specs import SessionSpec
 from drivers.contract.driver_info import ToolGrant
 from drivers.runtime.cli_agent import CliAgent
 from drivers.runtime.process import Spawner
-from drivers.runtime.process_tree import family, living
 from tests.drivers.acp.small_agent import LIMITS, MARK, Open, agent_args, environment
+from tests.drivers.small_programs import marked
 
 
 @pytest.fixture
@@ -36,4 +36,4 @@ async def open_agent(tmp_path: Path) -> AsyncIterator[Open]:
     yield start
     for agent in opened:
         await agent.close()
-    assert not living(family(MARK))
+    assert not marked(MARK)

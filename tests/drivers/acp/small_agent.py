@@ -19,7 +19,7 @@ from drivers.contract.agent import Prompt
 from drivers.contract.agent_specs import Limits
 from drivers.contract.events import Awaiting, OutputEvent, SessionEnd, ToolResult
 from drivers.runtime.cli_agent import CliAgent
-from drivers.runtime.process_tree import family, living
+from tests.drivers.small_programs import marked
 from tests.fork_server import forked_command
 
 ROOT = Path(__file__).parents[3]
@@ -58,7 +58,7 @@ async def run_events(agent: CliAgent, prompt: str | Prompt | None = None) -> lis
 
 
 def sleepers() -> list[psutil.Process]:
-    return [process for process in living(family(MARK)) if process.name() == "sleep"]
+    return [process for process in marked(MARK) if process.name() == "sleep"]
 
 
 def agent_text(events: list[OutputEvent]) -> str:

@@ -25,7 +25,7 @@ from drivers.contract.client_services import (
 from drivers.runtime import local_client_services
 from drivers.runtime.local_client_services import MAX_PENDING, ClientRequests
 from drivers.runtime.process import Spawner
-from drivers.runtime.process_tree import family, living
+from tests.drivers.small_programs import marked
 
 INSTANCE = f"hosttest{os.getpid()}"
 
@@ -38,7 +38,7 @@ async def host(tmp_path: Path) -> AsyncIterator[ClientRequests]:
     found = ClientRequests(folder, {"PATH": os.environ["PATH"]}, Spawner(INSTANCE))
     yield found
     await found.close()
-    assert not living(family(INSTANCE))
+    assert not marked(INSTANCE)
 
 
 async def ask(host: ClientRequests, method: str, **params: Any) -> ClientResponse:
@@ -210,14 +210,14 @@ async def test_a_killed_terminal_is_gone_with_all_it_started(host: ClientRequest
     ended = (await ask(host, "terminal/wait_for_exit", terminalId=terminal)).result
     # If the child of the shell gets the signal first, the exit code of the shell contains it.
     assert ended["signal"] is not None or ended["exitCode"] == 128 + signal.SIGTERM
-    assert not living(family(INSTANCE))
+    assert not marked(INSTANCE)
 
 
 async def test_the_end_of_the_session_ends_its_terminals(host: ClientRequests) -> None:
     await ask(host, "terminal/create", command="sleep 300")
-    assert living(family(INSTANCE))
+    assert marked(INSTANCE)
     await host.close()
-    assert not living(family(INSTANCE))
+    assert not marked(INSTANCE)
     assert (await ask(host, "terminal/create", command="sleep 300")).error == "the session has ended"
 
 
@@ -411,7 +411,7 @@ async def test_parameters_are_validated_before_anything_runs(
     answer = await host.serve(ClientRequest(1, method, params))
     assert answer.code == INVALID_PARAMS and f"{method}: bad parameters" in str(answer.error)
     assert not (tmp_path / "work" / "made").exists()
-    assert not living(family(INSTANCE))
+    assert not marked(INSTANCE)
 
 
 async def test_a_limit_in_digits_is_a_number(host: ClientRequests) -> None:

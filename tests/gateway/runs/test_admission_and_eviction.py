@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
+from gateway.runs import admission_and_eviction
 from gateway.security.api_keys import NamedKeys
 from tests.daemon import RunningGateway, gateway_config, run_gateway
 from tests.gateway.requests import (
@@ -169,3 +171,12 @@ async def test_slot_is_released_after_a_task_and_after_a_rejected_task(tmp_path:
         await expect_error(portico.client.post("/v1/execute", json={"driver": "unknown", "task": "x"}), 400)
         await expect_error(portico.client.post("/v1/execute", json={"driver": "missing", "task": "x"}), 503)
         assert (await create_session(portico.client, "echo"))["stopReason"] == "end_turn"
+
+
+async def test_an_agent_whose_processes_are_still_searched_for_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with run_gateway(gateway_config(tmp_path, limits={"live_agents": 1})) as running:
+        with monkeypatch.context() as patch:
+            patch.setattr(admission_and_eviction, "unfinished_ends", lambda: 1)
+            refused = await running.client.put("/session", json=session_body("echo", "one"))
+            assert refused.status_code == 429 and "limits.live_agents" in refused.text
+        await create_session(running.client, "echo")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import sys
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Collection, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any, Literal
@@ -15,15 +16,17 @@ import pytest
 
 from drivers.contract.events import AgentToken, Awaiting, MessageEnd, OutputEvent, SessionEnd, ToolCall, ToolResult
 from drivers.contract.messages import MESSAGE, AssistantMessage, ToolMessage, ToolUseBlock, UserMessage
-from drivers.runtime.process_tree import MARKER
+from drivers.runtime import process_tree
+from drivers.runtime.process_tree import MARKER, Root, left_behind
 from gateway.events import messages as fold_of_messages
 from gateway.events.event_log import EventLog
 from gateway.events.log_entries import LogEvent, Steered, TurnStart
 from gateway.events.messages import CANCELLED, Fold
 from gateway.observability.metrics import Metrics
+from gateway.runs import recovery
 from gateway.runs.agent_output import RunOutput
 from gateway.runs.pending_calls import unanswered
-from gateway.runs.recovery import UNSEEN, close_open_runs
+from gateway.runs.recovery import UNSEEN, close_open_runs, end_left_behind
 from gateway.security.redaction import Redactor
 from gateway.store import UNNUMBERED, EventRow, MessageRow, RunRecord, SessionRecord, Store
 from tests.daemon import Daemon
@@ -158,6 +161,30 @@ async def test_agent_processes_are_ended_when_the_daemon_stops(
     async with daemon.client() as client:
         assert await get_session(client, session) == before
         assert before["stopReason"] == "end_turn"
+
+
+async def test_a_late_search_holds_up_no_start_and_ends_what_was_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answered = threading.Event()
+
+    def blocked(roots: Collection[Root]) -> set[psutil.Process]:
+        answered.wait()
+        return left_behind(roots)
+
+    monkeypatch.setattr(process_tree, "SEARCH_SECONDS", 0.05)
+    monkeypatch.setattr(recovery, "left_behind", blocked)
+    left = await asyncio.create_subprocess_exec("sleep", "600")
+    store = await Store.open(store_url(tmp_path))
+    try:
+        await store.processes.started("earlier.1", left.pid, psutil.Process(left.pid).create_time())
+        assert await asyncio.wait_for(end_left_behind(store), 30) == []
+        assert left.returncode is None
+        answered.set()
+        assert await asyncio.wait_for(left.wait(), 30) == -15
+        while await store.processes.all():  # noqa: ASYNC110 - it has no event
+            await asyncio.sleep(0.01)
+    finally:
+        answered.set()
+        await store.close()
 
 
 CALL = ToolCall(id="c", name="lookup", status="started", input={})

@@ -119,14 +119,14 @@ def test_inspection_is_allowed_by_a_variable_of_the_environment() -> None:
 
 
 def test_agents_start_from_a_protected_process(folder: Path) -> None:
-    """Their working folder is passed on by /proc, and their processes are found by their environment."""
+    """Their working folder is passed on by /proc, and their processes are found."""
 
     async def spawn() -> None:
         command = Command(("cat", "/proc/self/environ"), folder, {"PATH": os.environ["PATH"], "WHO": "agent"}, stdin=b"")
         process = await Spawner("inspection").spawn(command)
         os.write(1, b"".join(await process.read_lines()))
         waiting = await Spawner("inspection").spawn(Command(("sleep", "60"), folder, {"PATH": os.environ["PATH"]}))
-        os.write(1, b"found" * (waiting.pid in {found.pid for found in family("inspection")}))
+        os.write(1, b"found" * (waiting.pid in {found.pid for found in family(waiting.root)}))
         os.kill(waiting.pid, signal.SIGKILL)
         os.write(1, b"ended")
         # Without closing them, for which a forked process lacks the threads of its parent.
