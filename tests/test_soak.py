@@ -7,6 +7,7 @@ import pytest
 from benchmarks.soak import run_soak
 
 
+@pytest.mark.long
 @pytest.mark.slow
 async def test_no_event_is_lost_or_duplicated() -> None:
     figures = {figure.name: figure for figure in await run_soak(8, seed=7)}

@@ -201,7 +201,10 @@ async def test_doctor_checks_the_runtimes(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("runtime", ["stand-in for docker", "podman"])
-@pytest.mark.parametrize(("number", "when"), [(signal.SIGTERM, "turn"), (signal.SIGHUP, "turn"), (signal.SIGINT, "end")])
+@pytest.mark.parametrize(
+    ("number", "when"),
+    [(signal.SIGTERM, "turn"), pytest.param(signal.SIGHUP, "turn", marks=pytest.mark.long), (signal.SIGINT, "end")],
+)
 async def test_signal_to_portico_run_ends_the_container(
     folder: Path, runtime: str, number: signal.Signals, when: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

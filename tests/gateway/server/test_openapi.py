@@ -137,6 +137,7 @@ async def test_errors_are_documented_with_the_error_schema(document: Document) -
         assert answer["description"] and int(status.partition("_")[0]) >= 400
 
 
+@pytest.mark.long
 async def test_generated_client_creates_and_reads_a_session(
     portico: RunningGateway, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

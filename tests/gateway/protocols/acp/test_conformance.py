@@ -15,8 +15,7 @@ from tests.gateway.protocols.acp.client import Client, connect
 from tests.gateway.protocols.acp.core_profile import ALL_REQUIREMENTS
 from tests.gateway.protocols.acp.transports import config, on_http, on_stdio, on_websocket
 
-AGENTS = ("echo", "script")
-OVER_TRANSPORTS = (pytest.param("echo", marks=pytest.mark.long), "script")
+AGENTS = (pytest.param("echo", marks=pytest.mark.long), "script")
 
 
 @pytest.mark.parametrize("name", ALL_REQUIREMENTS)
@@ -29,7 +28,7 @@ async def test_requirement_over_a_connection_in_this_process(tmp_path: Path, age
         await connection.close()
 
 
-@pytest.mark.parametrize("agent", OVER_TRANSPORTS)
+@pytest.mark.parametrize("agent", AGENTS)
 async def test_requirements_over_standard_input_and_output(tmp_path: Path, agent: str) -> None:
     async with on_stdio(tmp_path, agent) as (client, process):
         await client.initialize()
@@ -41,7 +40,7 @@ async def test_requirements_over_standard_input_and_output(tmp_path: Path, agent
         assert await asyncio.wait_for(process.wait(), 60) == 0
 
 
-@pytest.mark.parametrize("agent", OVER_TRANSPORTS)
+@pytest.mark.parametrize("agent", AGENTS)
 @pytest.mark.parametrize("on", [on_websocket, on_http])
 async def test_requirements_over_websocket_and_http(
     tmp_path: Path, agent: str, on: Callable[..., AbstractAsyncContextManager[Client]]
