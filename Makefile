@@ -14,7 +14,9 @@ help: ## Print this list
 
 $(VENV)/.run: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Portico needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Try: make PYTHON=python3.12 run")'
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo 'Installing Portico into $(VENV)' >&2
+	@# An environment whose creation has failed or was interrupted has Python, but no pip.
+	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
 	@# The former name of the distribution. Removed first: its command has the same name.
 	@$(BIN)/python -m pip uninstall -qq --disable-pip-version-check --yes portico
 	@rm -rf portico.egg-info
