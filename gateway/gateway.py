@@ -28,12 +28,12 @@ from gateway.observability.audit import AuditLog
 from gateway.observability.health import DRAINED, ReadinessCheck
 from gateway.observability.metrics import Metrics, MetricsSnapshot
 from gateway.observability.transcripts import Transcripts
-from gateway.private_files import private_data_directory, private_directory
+from gateway.private_files import TEMPORARY, private_data_directory, private_directory
 from gateway.runs.admission_and_eviction import AdmissionControl
 from gateway.runs.cancellation import all_ended
 from gateway.runs.earlier_acp_stores import import_earlier_acp_stores
 from gateway.runs.idempotency import Idempotency
-from gateway.runs.one_shot_tasks import TaskRunner, remove_task_folders
+from gateway.runs.one_shot_tasks import TaskRunner, remove_probe_folders, remove_task_folders
 from gateway.runs.recovery import close_open_runs, end_left_behind, remove_containers
 from gateway.runs.retention import Retention
 from gateway.runs.run import RunState
@@ -217,7 +217,10 @@ class Gateway:
             log.warning("%d runs were under way when the gateway was stopped; they ended with an error", closed)
         transcripts = Transcripts(data_dir / "transcripts", self.redactor)
         self.idempotency = Idempotency(self.store)
-        spawner = Spawner(instance, self.store.processes, containers_removed=self._containers_removed)
+        temporary = data_dir / TEMPORARY
+        await asyncio.to_thread(private_directory, temporary)
+        await asyncio.to_thread(remove_probe_folders, temporary)
+        spawner = Spawner(instance, self.store.processes, containers_removed=self._containers_removed, temporary=temporary)
         chosen = settings.limits
         limits = Limits(chosen.start, chosen.idle, chosen.total, chosen.grace)
         states = data_dir / "state"

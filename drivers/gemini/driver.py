@@ -6,7 +6,6 @@ A session adds to `drivers.acp` a private home folder, a policy file that grants
 from __future__ import annotations
 
 import asyncio
-import shutil
 import uuid
 from collections.abc import Collection
 from dataclasses import replace
@@ -31,7 +30,6 @@ from drivers.gemini.home import (
     project_names,
     session_settings,
     task_settings,
-    temporary_state,
     user_folder,
 )
 from drivers.gemini.modes import MODES, own_mode, user_policies
@@ -102,8 +100,7 @@ class GeminiDriver(CliDriver):
 
     async def probe(self, spec: AgentSpec, spawner: Spawner) -> Probe:
         await import_protocol()
-        state = await asyncio.to_thread(temporary_state)
-        try:
+        async with throwaway_folder(spawner) as (state, confined):
             await asyncio.to_thread(prepare_home, user_folder(spec), state, link_all=False)
             # Not in the working folder: the CLI reads the folder's files, and keeps a history of it.
             options = {**spec.options, "settings": "user"}
@@ -112,7 +109,7 @@ class GeminiDriver(CliDriver):
                 unknown_arguments=spec.unknown_arguments,
             )  # fmt: skip
             # The CLI's modes are levels of trust; a session grants tools by its list instead.
-            found = replace(await probe_session(self, session, spawner), options=())
+            found = replace(await probe_session(self, session, confined), options=())
             if found.problem is None and not await _keeps_to_its_home(session, found.unknown_arguments):
                 found = replace(found, problem=NOT_IN_ITS_HOME)
             if found.problem is None:
@@ -120,24 +117,21 @@ class GeminiDriver(CliDriver):
             version = found.version or (await super().probe(spec, spawner)).version
             problem = f"{' '.join(filter(None, ('gemini', version)))}: {found.problem.removeprefix('gemini: ')}"
             return replace(found, version=version, problem=problem)
-        finally:
-            await asyncio.to_thread(shutil.rmtree, state, ignore_errors=True)
 
     async def check_seeding(self, spec: AgentSpec, spawner: Spawner) -> bool | None:
         """A CLI that does not find the seed's messages replays none of them, which is the error of a resume."""
         await import_protocol()
-        async with throwaway_folder(spec.env) as state:
+        async with throwaway_folder(spawner) as (state, confined):
             key = {"GEMINI_API_KEY": DUMMY_KEY, "GOOGLE_GENAI_USE_VERTEXAI": "false"}
             env = {**spec.env, **key, "GEMINI_CLI_HOME": str(state / "user")}
             session = SessionSpec(
                 spec.program, state / "tmp", env, spec.args, {"settings": "none"}, state, spec.confined,
                 unknown_arguments=spec.unknown_arguments,
             )  # fmt: skip
-            return await self.opens_with_seed(session, spawner)
+            return await self.opens_with_seed(session, confined)
 
     async def open(self, spec: SessionSpec, spawner: Spawner, limits: Limits) -> Agent:
         await import_protocol()
-        spec = replace(spec, state=spec.state or await asyncio.to_thread(temporary_state))
         await asyncio.to_thread(prepare_home, user_folder(spec), _state(spec), link_all=False)
         known, agent = await self.with_known_arguments(spec, lambda known: self._open(known, spawner, limits))
         if not await _keeps_to_its_home(spec, known.unknown_arguments):
@@ -148,7 +142,6 @@ class GeminiDriver(CliDriver):
     async def execute(self, spec: TaskSpec, spawner: Spawner, limits: Limits) -> Agent:
         if len(spec.task.encode()) > MAX_TASK:
             raise AgentUnavailable(f"gemini reads {MAX_TASK // 1024 // 1024} MiB of a task at most; this one is longer")
-        spec = replace(spec, state=spec.state or await asyncio.to_thread(temporary_state))
         await asyncio.to_thread(prepare_home, user_folder(spec), _state(spec), link_all=True)
         return await super().execute(spec, spawner, limits)
 
@@ -228,7 +221,7 @@ def _model_argument(model: str | None) -> tuple[str, ...]:
 
 
 def _state(spec: AgentSpec) -> Path:
-    assert spec.state is not None, "open and execute set it"
+    assert spec.state is not None, "its home is there"
     return spec.state
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -73,10 +72,21 @@ def prepare_home(user: Path, state: Path, *, link_all: bool) -> None:
     if (own / ".env").exists() and not (state / ".env").exists():
         # The CLI reads only this one if the working folder is not trusted.
         (state / ".env").symlink_to(own / ".env")
-    for path in (own / "policies").glob(f"{USER_POLICY}*.toml"):
-        # Of a former process, which may have had another mode.
-        path.unlink()
+    if not link_all:
+        # A task's home is new, and has a link to the policies of the user.
+        _remove_policies(inside, own / "policies")
     rename_chats(chats)
+
+
+def _remove_policies(inside: ConfinedFolders, policies: Path) -> None:
+    """Remove the user's policies of a former process, which may have had another mode. Raises AgentUnavailable.
+
+    The tools of the CLI can have made the folder a link.
+    """
+    try:
+        inside.remove_files(str(policies.absolute()), lambda name: name.startswith(USER_POLICY) and name.endswith(".toml"))
+    except OutsideFolders:
+        raise AgentUnavailable(f"{policies} is a symbolic link that leads out of the agent's home; remove it") from None
 
 
 def rename_chats(chats: Path) -> None:
@@ -256,9 +266,3 @@ def _merged(*layers: Mapping[str, Any]) -> dict[str, Any]:
             old = found.get(name)
             found[name] = _merged(old, value) if isinstance(old, dict) and isinstance(value, dict) and value else value
     return found
-
-
-def temporary_state() -> Path:
-    """A state folder for an agent that was given none. The caller removes it."""
-    # Real, as the working folder of a probe must be.
-    return Path(tempfile.mkdtemp(prefix="portico-gemini-", dir=os.environ.get("TMPDIR"))).resolve()

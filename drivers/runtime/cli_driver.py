@@ -25,6 +25,8 @@ from drivers.runtime.cli_agent import CliAgent
 from drivers.runtime.process import Spawner
 
 VERSION = re.compile(r"\d+(?:\.\d+)+(?:[-+][0-9A-Za-z.-]+)?")
+PROBE_PREFIX = "portico-probe-"
+"""What the names of folders for probes begin with."""
 PROBE_SECONDS = 20.0
 SEED_SECONDS, UNSEEDED_SECONDS = 20.0, 5.0
 """The time limits of a check whether a program takes a history: with it, and, where that passes, without."""
@@ -163,12 +165,15 @@ async def with_tool_server(spec: SessionSpec, call_id_keys: Sequence[str]) -> Se
 
 
 @asynccontextmanager
-async def throwaway_folder(env: Mapping[str, str]) -> AsyncIterator[Path]:
-    """A fresh folder, as a real path, that is removed at the end. It is in the temporary folder of the agent's environment."""
-    made = await asyncio.to_thread(tempfile.mkdtemp, None, "portico-probe-", env.get("TMPDIR"))
+async def throwaway_folder(spawner: Spawner) -> AsyncIterator[tuple[Path, Spawner]]:
+    """A fresh folder, as a real path, and a spawner whose processes may write in it. The folder is removed at the end.
+
+    It is where only the gateway writes: programs of an agent without a sandbox load files of it.
+    """
+    made = await asyncio.to_thread(tempfile.mkdtemp, None, PROBE_PREFIX, spawner.temporary)
     folder = await asyncio.to_thread(os.path.realpath, made)
     try:
-        yield Path(folder)
+        yield Path(folder), spawner.with_writable(Path(folder))
     finally:
         await asyncio.shield(asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True))
 

@@ -24,6 +24,7 @@ ATTEMPTS = 20
 SEARCH: int = getattr(os, "O_PATH", getattr(os, "O_SEARCH", os.O_RDONLY))
 """The flag that opens a folder for access to its entries. It does not need the permission to list them."""
 FOLDER = SEARCH | os.O_DIRECTORY | os.O_CLOEXEC
+READABLE_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 # <linux/openat2.h>; the number of the system call is that of every architecture but alpha.
 OPENAT2 = 437
@@ -74,6 +75,18 @@ class ConfinedFolders:
     def open_folder(self, path: str) -> int:
         """Open a folder and return its descriptor, for `fchdir` and `dir_fd` only. Raises as `open` does."""
         return self._in_folder(path, lambda folder, relative: _open_beneath(folder, relative, FOLDER, 0))
+
+    def remove_files(self, path: str, matches: Callable[[str], object]) -> None:
+        """Remove the files of a folder whose name matches; a missing folder has none. Raises as `open` does."""
+        try:
+            folder = self._in_folder(path, lambda folder, relative: _open_beneath(folder, relative, READABLE_FOLDER, 0))
+        except FileNotFoundError:
+            return
+        try:
+            for name in filter(matches, os.listdir(folder)):
+                os.unlink(name, dir_fd=folder)
+        finally:
+            os.close(folder)
 
     def exists(self, path: str) -> bool:
         """Whether the path exists. Raises OutsideFolders, unless it is inside at this moment, OSError, ValueError."""

@@ -16,7 +16,7 @@ import signal
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -345,11 +345,14 @@ class Spawner:
         sandbox: Sandbox | None = None,
         on_start: Callable[[], None] | None = None,
         containers_removed: asyncio.Task[None] | None = None,
+        temporary: Path | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.clock = clock
         self._instance = instance or uuid.uuid4().hex
         self._containers_removed = containers_removed
+        self.temporary = temporary
+        """The folder for the gateway's own temporary files; None for that of the system."""
         self._ledger, self._recorder, self._sandbox, self._on_start = ledger, recorder, sandbox, on_start
         self._container: Container | None = None
 
@@ -364,6 +367,12 @@ class Spawner:
         other = copy.copy(self)
         other._sandbox = sandbox
         return other
+
+    def with_writable(self, folder: Path) -> Spawner:
+        """A spawner whose processes may also write in a folder, if they are in a sandbox."""
+        if self._sandbox is None:
+            return self
+        return self.with_sandbox(replace(self._sandbox, writable=(*self._sandbox.writable, folder)))
 
     def with_container(self, container: Container) -> Spawner:
         """A spawner whose processes are in a container, each in one of its own."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from rich.console import Console
 
@@ -22,6 +24,7 @@ from gateway.cli.signals import EndSignals
 from gateway.cli.terminal_text import lines, one_line
 from gateway.config import Settings
 from gateway.errors import ConfigError, GatewayError
+from gateway.private_files import TEMPORARY
 from gateway.security.redaction import Redactor
 
 INTERRUPTED = 130
@@ -43,22 +46,30 @@ def run_turn(settings: Settings, name: str, prompt: str, model: str | None) -> i
         raise ConfigError(str(error)) from None
     redactor = Redactor()
     redactor.register(entry.secrets)
-    spec = SessionSpec(base.program, base.cwd, base.env, base.args, base.options, confined=base.confined)
     chosen = settings.limits
     limits = Limits(chosen.start, chosen.idle, chosen.total, chosen.grace)
 
     signals = EndSignals()
 
+    # Agents in a sandbox, which a daemon may have, write in the system's folder for temporary files.
+    own = settings.data_dir / TEMPORARY
+    temporary = own if os.access(own, os.W_OK) else None
+
     async def turn() -> int:
         async with adopted_orphans():
-            try:
-                agent = await entry.driver.open(spec, entry.sandboxed(Spawner(), spec), limits)
-            except DriverError as error:
-                raise ConfigError(redactor.clean(entry.start_error(error))) from None
-            try:
-                return await _Terminal(redactor, signals).show(agent, prompt)
-            finally:
-                await despite_cancellation(_end(agent))
+            with TemporaryDirectory(prefix="portico-run-", dir=temporary, ignore_cleanup_errors=True) as folder:
+                return await in_state(await asyncio.to_thread(Path(folder).resolve))
+
+    async def in_state(state: Path) -> int:
+        spec = SessionSpec(base.program, base.cwd, base.env, base.args, base.options, state, base.confined)
+        try:
+            agent = await entry.driver.open(spec, entry.sandboxed(Spawner(temporary=temporary), spec), limits)
+        except DriverError as error:
+            raise ConfigError(redactor.clean(entry.start_error(error))) from None
+        try:
+            return await _Terminal(redactor, signals).show(agent, prompt)
+        finally:
+            await despite_cancellation(_end(agent))
 
     try:
         return signals.run(turn())

@@ -110,7 +110,7 @@ class OwnAgents:
         server = settings.server.model_copy(update={"data_dir": folder / "data"})
         self._settings = settings.model_copy(update={"server": server, "store": StoreSettings()})
         self._discovery = Discovery(agents, folder, redactor, probes_at_start=False)
-        self._discovery.spawner = Spawner()
+        self._discovery.spawner = Spawner(temporary=folder)
         self._gateway: Any = None
         self._opening = asyncio.Lock()
 

@@ -32,6 +32,7 @@ from gateway.diagnosis.nodes import check_nodes
 from gateway.diagnosis.report import AgentReport, Check, Report
 from gateway.errors import ConfigError
 from gateway.observability.health import DRAINED
+from gateway.private_files import TEMPORARY
 from gateway.security.redaction import Redactor, redact_patterns
 
 if TYPE_CHECKING:
@@ -152,9 +153,12 @@ async def _configuration(subject: Subject, stack: AsyncExitStack) -> tuple[Setti
         text = f"{subject.file} cannot be read: {str(error) or 'the file system does not answer'}"
         return None, None, Check(name=name, status="problem", text=text, command=command)
     try:
-        temporary = stack.enter_context(TemporaryDirectory(prefix="portico-doctor-", ignore_cleanup_errors=True))
-    except OSError as error:
-        text = f"no temporary file can be written: {error}"
+        # Agents in a sandbox write in the system's folder for temporary files.
+        own = settings.data_dir / TEMPORARY
+        folder = own if await bounded(lambda: os.access(own, os.W_OK)) else None
+        temporary = stack.enter_context(TemporaryDirectory(prefix="portico-doctor-", dir=folder, ignore_cleanup_errors=True))
+    except (OSError, TimeoutError) as error:
+        text = f"no temporary file can be written: {str(error) or 'the file system does not answer'}"
         return settings, None, Check(name=name, status="problem", text=text, command="df -h /tmp")
     try:
         # The folders of agents are real paths.

@@ -16,6 +16,7 @@ from drivers.contract.agent import Agent
 from drivers.contract.agent_specs import AgentSpec, TaskSpec
 from drivers.contract.errors import DriverError
 from drivers.contract.events import Error, SessionEnd
+from drivers.runtime.cli_driver import PROBE_PREFIX
 from gateway.agents.configured_agents import Agents, ConfiguredAgent
 from gateway.errors import AgentProblem, ShuttingDown, StoreUnavailable
 from gateway.events.event_log import REQUEST_TIMEOUT, RETRY, EventLog
@@ -285,6 +286,12 @@ class TaskRunner:
 
     async def _remove_folder(self, task_id: str) -> None:
         await asyncio.to_thread(shutil.rmtree, self._states / task_id, ignore_errors=True)
+
+
+def remove_probe_folders(temporary: Path) -> None:
+    """Remove the folders of probes that a killed daemon left behind."""
+    for folder in temporary.glob(f"{PROBE_PREFIX}*"):
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def remove_task_folders(states: Path) -> None:

@@ -31,6 +31,7 @@ from drivers.gemini.home import (
     task_settings,
     user_folder,
 )
+from drivers.gemini.modes import USER_POLICY
 from drivers.gemini.one_shot_codec import GeminiTaskCodec
 from drivers.gemini.policy import policy_file
 from drivers.gemini.tools import NAMES, TOOLS, app_tool_name, tool_of_call
@@ -328,3 +329,28 @@ def test_a_call_of_a_clients_server_is_named_by_server_and_tool() -> None:
     names = ("mcp__my-server__get", "mcp__other__get", "glob", "x")
     assert [grants.verdict(name) for name in names] == ["ask", "deny", "ask", "deny"]
     assert Grants([]).verdict("x") == "deny"
+
+
+def test_policies_are_removed_in_the_home_only(tmp_path: Path) -> None:
+    user, state, other = tmp_path / "user", tmp_path / "state", tmp_path / "other"
+    own = state / ".gemini" / "policies"
+    for folder in (other, own):
+        folder.mkdir(parents=True)
+        (folder / f"{USER_POLICY}a.toml").write_text("")
+        (folder / "b.toml").write_text("")
+    prepare_home(user, state, link_all=False)
+    assert [path.name for path in own.iterdir()] == ["b.toml"]
+    # As a tool of the CLI can have done it.
+    own.rename(tmp_path / "moved")
+    own.symlink_to(other)
+    with pytest.raises(AgentUnavailable, match="a symbolic link"):
+        prepare_home(user, state, link_all=False)
+    assert len(list(other.iterdir())) == 2
+
+
+def test_a_task_removes_no_policy_of_the_user(tmp_path: Path) -> None:
+    policy = tmp_path / "user" / "policies" / f"{USER_POLICY}a.toml"
+    policy.parent.mkdir(parents=True)
+    policy.write_text("")
+    prepare_home(tmp_path / "user", tmp_path / "state", link_all=True)
+    assert policy.exists()

@@ -194,3 +194,15 @@ def test_secret_paths_are_the_data_directory_the_configuration_and_the_database(
     write_config(folder, {"server": {"data_dir": str(folder / "data")}, "store": {"url": f"sqlite:///{folder}/other.db"}})
     paths = load(folder / "config.toml").secret_paths
     assert {folder / "data", folder / "config.toml", folder / "other.db", folder / "other.db-wal"} <= set(paths)
+
+
+async def test_temporary_files_of_the_gateway_are_where_no_agent_writes(tmp_path: Path) -> None:
+    """node loads a file of a probe's folder, also for agents without a sandbox."""
+    left = tmp_path / "data" / "temporary" / "portico-probe-left"
+    left.mkdir(parents=True)
+    async with run_gateway(gateway_config(tmp_path)) as running:
+        spawner = running.gateway.discovery.spawner
+        assert spawner is not None and spawner.temporary == left.parent
+        assert left.parent.stat().st_mode & 0o777 == 0o700
+        assert not left.exists(), "of a daemon that was killed"
+        assert tmp_path / "data" in running.gateway.agents.get("script")._folders._secret_paths
