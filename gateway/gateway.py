@@ -227,7 +227,8 @@ class Gateway:
         # The drivers, which create the folders in it, give a mode to those only.
         await asyncio.to_thread(private_directory, states)
         await asyncio.to_thread(remove_task_folders, states)
-        self.worktrees = Worktrees(self.store, data_dir, instance if in_cluster else None)
+        node = instance if in_cluster else None
+        self.worktrees = Worktrees(self.store, data_dir, settings.secret_paths, self.agents.confined_writer, node)
         await self.worktrees.start_recovery()
         self._mcp = McpHost(self.redactor, agent_connection_limit(chosen.live_agents))
         shared = SharedServices(

@@ -1,6 +1,8 @@
-"""The sandbox of an agent's processes: they write in certain folders only, and cannot read certain files. By Landlock, on Linux.
+"""The sandbox of processes: they write in certain folders only, and cannot read certain files. By Landlock, on Linux.
 
-Landlock restricts a process and all its descendants, without a helper and without privileges. It allows what rules list: a rule
+Agents run in it, and what the gateway itself runs where agents write (drivers/runtime/confined_program.py).
+
+Landlock restricts a thread and all that it starts, without a helper and without privileges. It allows what rules list: a rule
 for a folder is for everything below it, so that "all but one folder" is a rule for each entry of the folders above that one.
 Documentation: https://docs.kernel.org/userspace-api/landlock.html
 """
@@ -8,6 +10,7 @@ Documentation: https://docs.kernel.org/userspace-api/landlock.html
 from __future__ import annotations
 
 import ctypes
+import errno
 import functools
 import os
 import stat
@@ -46,21 +49,24 @@ DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "ptmx", "pts", "s
 
 @dataclass(frozen=True, slots=True)
 class Sandbox:
-    """Files that an agent's processes may use: they write in `writable` only, and read all but `hidden`.
+    """Files that processes may use: they write in `writable` and in `folders` only, and read all but `hidden`.
 
-    A writable path may be below a hidden one, and is readable then; a symbolic link that leads there makes nothing writable.
-    Writable paths that do not exist are left out, but the folders `created` are created, and are writable too.
+    Both may be below a hidden path, and are readable then; a symbolic link that leads there makes nothing writable. Writable
+    paths that do not exist are left out, but the folders `created` are created, and are writable too. `folders` are real paths
+    of folders that agents may replace: one that has become a link, or is in one, is refused. `readable` are such folders below
+    hidden ones that are read only.
     """
 
     writable: tuple[Path, ...]
     hidden: tuple[Path, ...]
     created: tuple[Path, ...] = ()
+    folders: tuple[Path, ...] = ()
+    readable: tuple[Path, ...] = ()
 
     def conflict(self) -> str | None:
         """Return why the sandbox is not possible: a writable path has a hidden one in it, or is a link to what is in one."""
-        return next(
-            (problem for path in (*self.writable, *self.created) if (problem := self._conflict_of(path, path.resolve()))), None
-        )
+        given = (*((path, path.resolve()) for path in (*self.writable, *self.created)), *((path, path) for path in self.folders))
+        return next((problem for path, real in given if (problem := self._conflict_of(path, real))), None)
 
     def _conflict_of(self, path: Path, real: Path) -> str | None:
         for given in self.hidden:
@@ -90,6 +96,9 @@ class Sandbox:
             for name in DEVICES:
                 with suppress(OSError):
                     _allow(ruleset, Path("/dev", name), _WRITE)
+            for path, rights in (*((path, _WRITE) for path in self.folders), *((path, _READ) for path in self.readable)):
+                with suppress(FileNotFoundError):
+                    _allow_folder(ruleset, path, rights)
             for path in self.created:
                 path.mkdir(parents=True, exist_ok=True, mode=0o700)
             for path in (*self.writable, *self.created):
@@ -160,15 +169,33 @@ def _all_but(hidden: set[Path]) -> Iterator[Path]:
                     yield path
 
 
+def _allow_folder(ruleset: int, path: Path, rights: int) -> None:
+    """Add a rule for a folder with a real path. Raises AgentUnavailable if it has a link in it, OSError."""
+    try:
+        descriptor = open_folder(path)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise AgentUnavailable(f"{path} has become a symbolic link, or is behind one") from error
+        raise
+    try:
+        _add_rule(ruleset, descriptor, rights)
+    finally:
+        os.close(descriptor)
+
+
 def _allow(ruleset: int, path: Path, rights: int, *, follow: bool = True, folder: int | None = None) -> None:
     """Add a rule for a path, relative to the descriptor `folder` if there is one. Raises OSError."""
     descriptor = os.open(path, SEARCH | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW), dir_fd=folder)
     try:
         if not stat.S_ISDIR(os.fstat(descriptor).st_mode):
             rights &= _OF_FILES
-        _system_call(_ADD_RULE, ruleset, _PATH_BENEATH, struct.pack("=Qi", rights, descriptor), 0)
+        _add_rule(ruleset, descriptor, rights)
     finally:
         os.close(descriptor)
+
+
+def _add_rule(ruleset: int, descriptor: int, rights: int) -> None:
+    _system_call(_ADD_RULE, ruleset, _PATH_BENEATH, struct.pack("=Qi", rights, descriptor), 0)
 
 
 def _system_call(number: int, *arguments: bytes | int | None) -> int:

@@ -67,8 +67,10 @@ class AgentFolders:
             return spawner.with_container(self._container(self._settings.runtime, spec, others))
         if self._settings.sandbox == "off":
             return spawner
-        folders = (spec.cwd, *others, *((spec.state,) if spec.state else ()), *self._shared_writable(spec))
-        return spawner.with_sandbox(Sandbox(folders, self._secret_paths, self._driver.home_folders(spec)))
+        writable = (*((spec.state,) if spec.state else ()), *self._shared_writable(spec))
+        # The real paths of folders that an agent may have replaced since they were checked.
+        folders = (spec.cwd, *others)
+        return spawner.with_sandbox(Sandbox(writable, self._secret_paths, self._driver.home_folders(spec), folders))
 
     def _container(self, runtime: Runtime, spec: AgentSpec, others: Sequence[Path]) -> Container:
         """Where the processes of a session or task run."""
@@ -111,6 +113,21 @@ class AgentFolders:
         temporary = Path(spec.env.get("TMPDIR") or "/tmp")
         configured = (path.expanduser().absolute() for path in self._settings.sandbox_writable)
         return (temporary, *self._driver.home_folders(spec), *self._driver.home_files(spec), *configured)
+
+    def may_write(self, folder: Path, environment: Mapping[str, str]) -> bool:
+        """Whether processes of the agent, which has this environment, may write in a folder or a part of it, in some session.
+
+        For an agent in a sandbox or a container. It reads the file system.
+        """
+        if self._any_directory or self._folders_of_user:
+            # A client names the folder of its session.
+            return True
+        given = self._settings.container
+        mounted = (source for source, _, writable in map(parse_mount, given.mounts) if writable)
+        home = (given.home.expanduser().absolute(),) if given.home else ()
+        shared = self._shared_writable(AgentSpec("", self._own, environment)) if self._settings.runtime is None else ()
+        places = (self._own, *((self.by_key,) if self.by_key else ()), *mounted, *home, *shared)
+        return any(_overlap(place.resolve(), folder) for place in places)
 
     def _sandbox_problem(self, folders: Sequence[Path]) -> str | None:
         """Return why agents in a sandbox cannot write in folders, if they contain secrets or are in the data directory."""
@@ -171,6 +188,10 @@ class AgentFolders:
             problem = str(error)
         if problem:
             raise BadRequest(f"{chosen!r} cannot be the folder of a session: {problem}; set agents.{self._name}.cwd to use it")
+
+
+def _overlap(one: Path, other: Path) -> bool:
+    return one.is_relative_to(other) or other.is_relative_to(one)
 
 
 def runtime_program(agent: str, runtime: Runtime, environ: Mapping[str, str]) -> str:

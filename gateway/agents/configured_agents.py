@@ -419,6 +419,10 @@ class ConfiguredAgent:
         """Return the spawner for the processes of a session or task: in a sandbox, if the configuration has one."""
         return self._folders.sandboxed(spawner, spec)
 
+    def may_write(self, folder: Path) -> bool:
+        """Whether the agent, which is in a sandbox or a container, may write in a folder or a part of it."""
+        return self._folders.may_write(folder, self.environment)
+
     def check_sandbox(self) -> None:
         """Raise InvalidSettings if the configuration has a sandbox that cannot be had."""
         if self.settings.confines:
@@ -514,6 +518,14 @@ class Agents:
 
     def find(self, name: str) -> ConfiguredAgent | None:
         return self._agents.get(name)
+
+    def confined_writer(self, folder: Path, at_work: str) -> str | None:
+        """Return the name of an agent in a sandbox or a container that may write in a folder; None if there is none.
+
+        The agent `at_work` works there. It reads the file system.
+        """
+        confined = (agent for agent in self if agent.settings.confines)
+        return next((agent.name for agent in confined if agent.name == at_work or agent.may_write(folder)), None)
 
 
 def installed_agents(environ: Mapping[str, str]) -> Iterator[str]:

@@ -5,20 +5,22 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
 import shlex
 import shutil
-import stat
-import tempfile
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from drivers.runtime.confined_files import ConfinedFolders, NotRegularFile, OutsideFolders, regular_file
 from gateway.errors import AgentProblem, BadRequest, Conflict, NotFound
 from gateway.store import WorktreeRecord
-from gateway.worktrees.git import CHECKOUT_SECONDS, MERGE_SECONDS, Git, GitFailed, conflict, own_programs_off
-from gateway.worktrees.source import problem_of_repository
+from gateway.worktrees.confinement import Confinements
+from gateway.worktrees.git import CHECKOUT_SECONDS, MERGE_SECONDS, Git, GitFailed, conflict
+from gateway.worktrees.own_config import with_allowed_config
+from gateway.worktrees.source import problem_of_repository, small_file
 
 log = logging.getLogger(__name__)
 
@@ -28,8 +30,6 @@ MAX_FILES = 2000
 """Changed files of a state. There may be more."""
 MAX_DIFF = 1024 * 1024
 """Bytes of one file's diff."""
-TEMPORARY = ".temporary-"
-"""What the names of temporary folders begin with, and that of no worktree."""
 _ATTEMPTS = 5
 """How often files are read that change, appear or go meanwhile."""
 _OPERATIONS = {
@@ -48,6 +48,7 @@ _MOVING = {
     "BISECT_START": "bisection",
 }
 """Where the branches are named that such an operation moves, or checks out again, at its end."""
+_IN_THE_WAY = re.compile(r"would be overwritten by merge|would lose untracked files in them")
 _STATUS: dict[str, Literal["added", "modified", "deleted", "renamed"]] = {"A": "added", "D": "deleted", "R": "renamed"}
 
 
@@ -121,23 +122,29 @@ class Merge:
 class Checkout:
     """The files and the branch of a worktree. Make it with `opened`."""
 
-    def __init__(self, record: WorktreeRecord, git: Git, temporary: Path) -> None:
-        self._record, self._git, self._temporary = record, git, temporary
+    def __init__(self, record: WorktreeRecord, git: Git, confinements: Confinements) -> None:
+        self._record, self._git, self._confinements = record, git, confinements
+        self._temporary = git.confinement.temporary
+        self._heads: tuple[str, str | None] | None = None
+        """The commit and that of the base, which the state has. The changes are of the same."""
 
     @classmethod
-    async def opened(cls, record: WorktreeRecord, temporary: Path) -> Checkout:
-        """Return the checkout of a worktree. `temporary` is a folder for temporary ones.
+    @asynccontextmanager
+    async def opened(cls, record: WorktreeRecord, confinements: Confinements) -> AsyncIterator[Checkout]:
+        """Give the checkout of a worktree.
 
-        Raises Conflict if the repository or the folder is gone.
+        Raises Conflict if the repository or the folder is gone, or git cannot be confined there.
         """
-        path, git_dir = Path(record.path), Path(record.git_dir)
+        path, repository = Path(record.path), Path(record.repository)
         await asyncio.to_thread(_require_folders, record)
-        # All are named, since an agent can change what is in the folder.
-        git = Git(path, git_dir, path, Path(record.repository))
-        try:
-            return cls(record, await own_programs_off(git), temporary)
-        except GitFailed as error:
-            raise conflict(f"git cannot read the worktree {path}", error) from error
+        async with confinements.open(record.owner, record.agent, path, repository) as confinement:
+            # All are named, since an agent can change what is in the folder.
+            git = Git(confinement, path, Path(record.git_dir), path, repository)
+            try:
+                git, _ = await with_allowed_config(git)
+            except GitFailed as error:
+                raise conflict(f"git cannot read the worktree {path}", error) from error
+            yield cls(record, git, confinements)
 
     # -- reading ----------------------------------------------------------------------------------------------------------
 
@@ -148,15 +155,17 @@ class Checkout:
             head = await self._head()
             branch = await self._branch()
             base = await self._base()
+            self._heads = head, base
             ahead, behind = (
                 (await git("rev-list", "--left-right", "--count", f"{head}...{base or record.base_commit}")).text.split()
             )  # fmt: skip
             own = [head, *([found] if (found := await self._commit_of(record.branch)) else [])]
             others = ("--not", record.base_commit, f"--exclude={record.branch}", "--branches", "--remotes", "--tags")
             count = int((await git("rev-list", "--count", *own, *others)).text)
-            links = await self._submodules()
+            entries = await self._entries()
+            links = _links(entries)
             uncommitted = [*await self._uncommitted(), *await asyncio.to_thread(self._filled, links)]
-            overlooked = sorted(set(await self._overlooked(head)) - set(uncommitted))
+            overlooked = sorted(set(await self._overlooked(head, entries)) - set(uncommitted))
         except GitFailed as error:
             raise conflict(f"git cannot read the worktree {record.path}", error) from error
         git_dir = Path(record.git_dir)
@@ -169,28 +178,27 @@ class Checkout:
     async def changes(self) -> Changes:
         """Return the changed files. Raises Conflict."""
         try:
-            async with self._tree() as (base, tree, extra):
-                compared = ("-M", "-z", base, tree)
-                counts = await self._diff("--numstat", *compared, extra=extra)
-                kinds = await self._diff("--name-status", *compared, extra=extra)
+            base, tree, extra = await self._tree()
+            output = await self._diff("--raw", "--numstat", "-M", "-z", base, tree, extra=extra)
         except GitFailed as error:
             raise conflict("git cannot compare the worktree with its base", error) from error
-        lines = _numbers(counts)
-        files = [_changed(one, lines) for one in _kinds(kinds)]
+        kinds, rest = _kinds(output)
+        lines = _numbers(rest)
+        files = [_changed(one, lines) for one in kinds]
         return Changes(files[:MAX_FILES], len(files) > MAX_FILES)
 
     async def diff(self, path: str) -> tuple[str, bool]:
         """Return the diff of a changed file, in git's format, and whether it is cut. Raises NotFound and Conflict."""
         try:
-            async with self._tree() as (base, tree, extra):
-                kinds = _kinds(await self._diff("--name-status", "-M", "-z", base, tree, extra=extra))
-                found = next((one for one in kinds if printable(one[2]) == path), None)
-                if found is None:
-                    raise NotFound(f"path: {path[:200]!r} does not differ from the base; GET the worktree for the files that do")
-                paths = [one for one in found[1:] if one]
-                output = await self._git(
-                    "diff", "--no-ext-diff", "--no-textconv", "-M", base, tree, "--", *paths, limit=MAX_DIFF, extra=extra
-                )
+            base, tree, extra = await self._tree()
+            kinds, _ = _kinds(await self._diff("--raw", "-M", "-z", base, tree, extra=extra))
+            found = next((one for one in kinds if printable(one[2]) == path), None)
+            if found is None:
+                raise NotFound(f"path: {path[:200]!r} does not differ from the base; GET the worktree for the files that do")
+            paths = [one for one in found[1:] if one]
+            output = await self._git(
+                "diff", "--no-ext-diff", "--no-textconv", "-M", base, tree, "--", *paths, limit=MAX_DIFF, extra=extra
+            )
         except GitFailed as error:
             raise conflict("git cannot compare the worktree with its base", error) from error
         return output.data.decode(errors="replace"), output.truncated
@@ -199,35 +207,28 @@ class Checkout:
         output = await self._git("diff", "--no-ext-diff", "--no-textconv", *arguments, extra=extra, seconds=CHECKOUT_SECONDS)
         return output.fields
 
-    @asynccontextmanager
-    async def _tree(self) -> AsyncIterator[tuple[str, str, dict[str, str]]]:
-        """Give the base's commit, and the tree of the files as they are, with the variables to read it. The repository gets
+    async def _tree(self) -> tuple[str, str, dict[str, str]]:
+        """Return the base's commit, and the tree of the files as they are, with the variables to read it. The repository gets
         nothing: the objects are in a temporary folder."""
         objects = Path(self._record.repository) / "objects"
-        with self._folder() as folder:
-            (new := folder / "objects").mkdir()
-            extra = {"GIT_OBJECT_DIRECTORY": str(new), "GIT_ALTERNATE_OBJECT_DIRECTORIES": _quoted(objects)}
-            head, base = await self._head(), await self._base()
-            compared = self._record.base_commit
-            if base is not None:
-                found = await self._git("merge-base", head, base, ok=(0, 1))
-                compared = found.text or compared
-            tree, _ = await self._written_tree(folder, extra, reading=True)
-            yield compared, tree, extra
+        new = self._temporary / "objects"
+        new.mkdir(exist_ok=True)
+        extra = {"GIT_OBJECT_DIRECTORY": str(new), "GIT_ALTERNATE_OBJECT_DIRECTORIES": _quoted(objects)}
+        head, base = self._heads or (await self._head(), await self._base())
+        compared = self._record.base_commit
+        if base is not None:
+            found = await self._git("merge-base", head, base, ok=(0, 1))
+            compared = found.text or compared
+        tree, _ = await self._written_tree(extra, reading=True)
+        return compared, tree, extra
 
-    @contextmanager
-    def _folder(self) -> Iterator[Path]:
-        """Give a temporary folder."""
-        with tempfile.TemporaryDirectory(prefix=TEMPORARY, dir=self._temporary, ignore_cleanup_errors=True) as folder:
-            yield Path(folder)
-
-    async def _written_tree(self, folder: Path, extra: dict[str, str], *, reading: bool) -> tuple[str, list[str]]:
-        """Write the files, new ones included and ignored ones not, as a tree, with a temporary index in `folder`.
+    async def _written_tree(self, extra: dict[str, str], *, reading: bool) -> tuple[str, list[str]]:
+        """Write the files, new ones included and ignored ones not, as a tree, with a temporary index.
 
         Return the tree, and the repositories inside of the worktree that are not in it, since they have no commit. Where the tree
         is for `reading`, it also lacks new files that cannot be read, and line ends may be of any kind. Raises GitFailed.
         """
-        index = folder / "index"
+        index = self._temporary / "index"
         extra = {**extra, "GIT_INDEX_FILE": str(index)}
         git = self._git
         if reading:
@@ -246,7 +247,7 @@ class Checkout:
         await asyncio.to_thread(self._copy_index, index)
         # Of those in the index, git runs `git status` in their folders, with the filters of their own configuration. New ones are
         # read by this process.
-        links = await self._submodules(extra)
+        links = _links(await self._entries(extra))
         if links:
             await git("update-index", "--force-remove", "-z", "--stdin", entered=_joined(links), extra=extra)
         lenient = ("--ignore-errors",) if reading else ()
@@ -271,13 +272,22 @@ class Checkout:
     def _copy_index(self, index: Path) -> None:
         index.unlink(missing_ok=True)
         current = Path(self._record.git_dir) / "index"
-        if not os.path.lexists(current):
+        problem = f"the index of the worktree, {current}, is no file any more; remove it, and run `git reset` there"
+        if current.is_symlink():
+            raise Conflict(problem)
+        repository = ConfinedFolders((Path(self._record.repository),))
+        try:
+            file = regular_file(repository.open(str(current), os.O_RDONLY | os.O_NONBLOCK), "rb")
+        except FileNotFoundError:
             # There is none before the first file.
             return
-        if not stat.S_ISREG(current.lstat().st_mode):
-            raise Conflict(f"the index of the worktree, {current}, is no file any more; remove it, and run `git reset` there")
+        except (OutsideFolders, NotRegularFile) as error:
+            raise Conflict(problem) from error
+        with file, index.open("wb") as copy:
+            shutil.copyfileobj(file, copy)
+            found = os.fstat(file.fileno())
         # With its time: git compares the contents of files that were written in the second of the index, or later.
-        shutil.copy2(current, index, follow_symlinks=False)
+        os.utime(index, ns=(found.st_atime_ns, found.st_mtime_ns))
 
     async def _add_repositories(self, git: Git, paths: Sequence[str], extra: Mapping[str, str]) -> list[str]:
         """Add the commits of repositories to a temporary index, and return those that have none."""
@@ -286,7 +296,7 @@ class Checkout:
             "add", "--sparse", "--ignore-errors", "--pathspec-from-file=-", "--pathspec-file-nul",
             ok=(0, 1), entered=_joined(paths), extra=extra, seconds=CHECKOUT_SECONDS,
         )  # fmt: skip
-        added = await self._submodules(extra)
+        added = _links(await self._entries(extra))
         return [path for one in paths if (path := one.removesuffix("/")) not in added]
 
     def _is_empty(self, path: str) -> bool:
@@ -297,10 +307,15 @@ class Checkout:
         folder = Path(self._record.path)
         return [path for path in paths if (folder / path).is_symlink() or os.access(folder / path, os.R_OK)]
 
-    async def _submodules(self, extra: Mapping[str, str] | None = None) -> dict[str, str]:
-        """The paths of the submodules in the index, with their commits."""
-        fields = (await self._git("ls-files", "--stage", "-z", extra=extra)).fields
-        return {one.split("\t", 1)[1]: one.split()[1] for one in fields if one.startswith("160000 ")}
+    async def _entries(self, extra: Mapping[str, str] | None = None) -> list[_Entry]:
+        """The entries of the index."""
+        fields = (await self._git("ls-files", "--stage", "-v", "-z", extra=extra, seconds=CHECKOUT_SECONDS)).fields
+        found = list[_Entry]()
+        for field in fields:
+            words, _, path = field.partition("\t")
+            mark, mode, commit, _ = words.split(" ")
+            found.append((mark, mode, commit, path))
+        return found
 
     def _have_repositories(self, links: Iterable[str]) -> bool:
         return any(os.path.lexists(Path(self._record.path) / path / ".git") for path in links)
@@ -317,8 +332,7 @@ class Checkout:
     async def snapshot(self) -> tuple[str, str]:
         """Return the commit, and the tree of the files as they are, which is in the repository from then on. Raises Conflict."""
         try:
-            with self._folder() as folder:
-                return await self._head(), (await self._written_tree(folder, {}, reading=True))[0]
+            return await self._head(), (await self._written_tree({}, reading=True))[0]
         except GitFailed as error:
             raise conflict("git cannot copy the files of the worktree", error) from error
 
@@ -337,8 +351,7 @@ class Checkout:
             head, state = await self._head(), await self.state()
             if state.operation:
                 raise Conflict(f"a {state.operation} is under way in the worktree; end it there, or let the agent end it")
-            with self._folder() as folder:
-                tree, left_out = await self._written_tree(folder, {}, reading=False)
+            tree, left_out = await self._written_tree({}, reading=False)
             await self._require_own_files(head, tree, left_out)
             if tree == await self._tree_of(head):
                 if state.uncommitted:
@@ -419,14 +432,14 @@ class Checkout:
             return Merge("up_to_date", target, base)
         forward = await git.succeeds("merge-base", "--is-ancestor", base, head)
         tree = head if forward else await self._merged_tree(base, head, target)
-        checkout = await self._checked_out(branch)
-        if checkout is not None:
-            await _require_clean(checkout, target, tree)
-        commit = head
-        if not forward:
-            text = f"Merge branch '{self._record.branch}' into {target}"
-            commit = (await git("commit-tree", tree, "-p", base, "-p", head, "-m", text)).text
-        await self._advance(checkout, branch, commit, base)
+        async with self._checked_out(branch) as checkout:
+            if checkout is not None:
+                await _require_clean(checkout, target, tree)
+            commit = head
+            if not forward:
+                text = f"Merge branch '{self._record.branch}' into {target}"
+                commit = (await git("commit-tree", tree, "-p", base, "-p", head, "-m", text)).text
+            await self._advance(checkout, branch, commit, base)
         return Merge("fast_forward" if forward else "merge_commit", target, commit)
 
     async def _merged_tree(self, base: str, head: str, target: str) -> str:
@@ -455,20 +468,41 @@ class Checkout:
             )
         return fields[0]
 
-    async def _checked_out(self, branch: str) -> Git | None:
-        """Git in the folder in which a branch is checked out; None if none is, or it is gone.
+    @asynccontextmanager
+    async def _checked_out(self, branch: str) -> AsyncIterator[Git | None]:
+        """Give git in the folder in which a branch is checked out; None if none is, or it is gone.
 
-        Raises Conflict where the branch cannot be moved: it is checked out twice, or a rebase or a bisection goes back to it.
+        Raises Conflict if the branch cannot be moved, if that folder does not name the repository itself (an agent that may write
+        in the repository's `.git` can name any folder there), and if git cannot be confined there.
+        """
+        folder = await self._folder_with(branch)
+        if folder is None:
+            yield None
+            return
+        record, repository = self._record, Path(self._record.repository)
+        git_dir = await asyncio.to_thread(_git_dir_of, repository, folder)
+        if problem := await problem_of_repository(self._git, folder, git_dir, repository):
+            raise Conflict(f"the base branch is checked out in {folder}, which {problem}. Nothing has changed")
+        async with self._confinements.open(record.owner, record.agent, folder, repository) as confinement:
+            git, _ = await with_allowed_config(Git(confinement, folder, git_dir, folder, repository))
+            yield git
+
+    async def _folder_with(self, branch: str) -> Path | None:
+        """The folder in which a branch is checked out; None if none is, or it is gone.
+
+        Raises Conflict if the branch is checked out twice, or a rebase or a bisection goes back to it.
         """
         folders, main = list[Path](), None
         repository = Path(self._record.repository)
-        for line in (await self._git("worktree", "list", "--porcelain", "-z")).fields:
+        # Not with another folder that is shared: git takes the folder of the repository itself from its path.
+        git = replace(self._git, common_dir=repository)
+        for line in (await git("worktree", "list", "--porcelain", "-z")).fields:
             if line.startswith("worktree "):
                 folder = Path(line.removeprefix("worktree "))
                 if folder == repository:
                     # Of a submodule, git 2.39 lists its git directory instead of its folder.
                     file = str(repository / "config")
-                    found = (await self._git("config", "--file", file, "core.worktree", ok=(0, 1))).text
+                    found = (await git("config", "--file", file, "core.worktree", ok=(0, 1))).text
                     folder = await asyncio.to_thread((repository / found).resolve)
                 main = main or folder
             elif line == f"branch refs/heads/{branch}" and folder.is_dir():
@@ -479,7 +513,7 @@ class Checkout:
                 f"{printable(branch)!r} is checked out in {' and in '.join(map(str, folders))}, and the files of only one folder "
                 "can follow a merge; check out another branch in the others. Nothing has changed"
             )
-        return await self._checkout_in(folders[0]) if folders else None
+        return folders[0] if folders else None
 
     async def _advance(self, checkout: Git | None, branch: str, commit: str, base: str) -> None:
         """Move a branch forward, with the folder in which it is checked out. Git changes nothing where it refuses that.
@@ -502,23 +536,17 @@ class Checkout:
             changed = await _changed_paths(checkout, "--untracked-files=no")
             new = sorted(await asyncio.to_thread(_existing, checkout.folder, added) - before)
             if not changed and not new:
+                if isinstance(error, GitFailed) and _IN_THE_WAY.search(error.said):
+                    files = await asyncio.to_thread(_in_the_way, checkout.folder, added)
+                    raise Conflict(
+                        f"files in {checkout.folder}, which the branch {printable(branch)!r} does not have, would be overwritten "
+                        f"({names(files)}); move them away. Nothing has changed"
+                    ) from error
                 raise
             why = str(error) or "the gateway shuts down"
             problem = AgentProblem(_half_merged(checkout, printable(branch), changed, new, why))
             log.error("%s", problem)
             raise problem from error
-
-    async def _checkout_in(self, folder: Path) -> Git:
-        """Git in a folder of the repository. Raises Conflict for one that does not say so itself: an agent that may write in the
-        repository's `.git` can name any folder there."""
-        repository, git_dir = Path(self._record.repository), Path(self._record.repository)
-        for linked in (repository / "worktrees").iterdir():
-            with suppress(OSError):
-                if _folder_of(linked) == folder:
-                    git_dir = linked
-        if problem := await problem_of_repository(folder, git_dir, repository):
-            raise Conflict(f"the base branch is checked out in {folder}, which {problem}. Nothing has changed")
-        return await own_programs_off(Git(folder, git_dir, folder, repository))
 
     # -- parts ------------------------------------------------------------------------------------------------------------
 
@@ -554,19 +582,17 @@ class Checkout:
     async def _uncommitted(self) -> list[str]:
         return list(map(printable, await _changed_paths(self._git, "--untracked-files=all")))
 
-    async def _overlooked(self, head: str) -> list[str]:
+    async def _overlooked(self, head: str, entries: Sequence[_Entry]) -> list[str]:
         """Files that differ from the commit and that git does not look at: with skip-worktree, or assume-unchanged."""
-        fields = (await self._git("ls-files", "-v", "-z", seconds=CHECKOUT_SECONDS)).fields
-        marked = [field[2:] for field in fields if field[0] == "S" or field[0].islower()]
+        marked = [path for mark, _, _, path in entries if mark == "S" or mark.islower()]
         # Those outside of a sparse checkout are not there.
         there = await asyncio.to_thread(_existing, Path(self._record.path), marked)
         if not there:
             return []
-        with self._folder() as folder:
-            # An index without such marks.
-            extra = {"GIT_INDEX_FILE": str(folder / "index")}
-            await self._git("read-tree", head, extra=extra, seconds=CHECKOUT_SECONDS)
-            changed = await _changed_paths(self._git, "--untracked-files=no", extra)
+        # An index without such marks.
+        extra = {"GIT_INDEX_FILE": str(self._temporary / "unmarked")}
+        await self._git("read-tree", head, extra=extra, seconds=CHECKOUT_SECONDS)
+        changed = await _changed_paths(self._git, "--untracked-files=no", extra)
         return list(map(printable, there.intersection(changed)))
 
 
@@ -661,28 +687,43 @@ def _problem_of_lock(git_dir: Path) -> str | None:
 def _require_free(repository: Path, main: Path, branch: str) -> None:
     """Raise Conflict if a rebase or a bisection of a branch is under way. Git lets nobody else move such a branch, either: at the
     end, it would not find it where it was. `main` is the folder of the repository itself."""
-    linked = repository / "worktrees"
-    for git_dir in (repository, *(linked.iterdir() if linked.is_dir() else ())):
+    for git_dir in (repository, *_linked(repository)):
         folder = main if git_dir == repository else _folder_of(git_dir)
         if folder is None or not folder.is_dir():
             continue
         for file, operation in _MOVING.items():
-            try:
-                lines = (git_dir / file).read_bytes().decode(errors="surrogateescape").split("\n")
-            except OSError:
-                continue
-            if {branch, f"refs/heads/{branch}"} & set(lines):
+            if {branch, f"refs/heads/{branch}"} & set((small_file(git_dir / file) or "").split("\n")):
                 raise Conflict(
                     f"a {operation} of {printable(branch)!r} is under way in {folder}; end it there first. Nothing has changed"
                 )
 
 
+def _linked(repository: Path) -> list[Path]:
+    """The git directories of the worktrees of a repository."""
+    linked = repository / "worktrees"
+    return list(linked.iterdir()) if linked.is_dir() else []
+
+
+def _git_dir_of(repository: Path, folder: Path) -> Path:
+    """The git directory of a checkout, as the repository names it."""
+    return next((linked for linked in _linked(repository) if _folder_of(linked) == folder), repository)
+
+
 def _folder_of(git_dir: Path) -> Path | None:
     """The folder of the worktree with a git directory, as that names it."""
-    try:
-        return Path(git_dir, (git_dir / "gitdir").read_text(errors="surrogateescape").rstrip("\r\n")).parent
-    except OSError:
-        return None
+    text = small_file(git_dir / "gitdir")
+    return None if text is None else Path(git_dir, text.rstrip("\r\n")).parent
+
+
+def _in_the_way(folder: Path, paths: Sequence[str]) -> list[str]:
+    """The files in a folder, or folders, that are where files of these paths are to be written."""
+    found = set[str]()
+    for path in paths:
+        for part in (path, *map(str, Path(path).parents)):
+            there = folder / part
+            if os.path.lexists(there) and (part == path or there.is_symlink() or not there.is_dir()):
+                found.add(printable(part))
+    return sorted(found)
 
 
 def _existing(folder: Path, paths: Sequence[str]) -> set[str]:
@@ -723,16 +764,24 @@ def _joined(fields: Iterable[str]) -> bytes:
     return "".join(f"{one}\0" for one in fields).encode(errors="surrogateescape")
 
 
+def _links(entries: Iterable[_Entry]) -> dict[str, str]:
+    """Return the paths of the submodules in an index, with their commits."""
+    return {path: commit for _, mode, commit, path in entries if mode == "160000"}
+
+
+_Entry = tuple[str, str, str, str]
+"""A mark (in lower case if it is assumed to be unchanged, S with skip-worktree), the mode, the object and the path."""
 _Kind = tuple[str, str | None, str]
 """The letter of a change, the old path of a renamed file, and the path."""
 
 
-def _kinds(fields: Sequence[str]) -> list[_Kind]:
-    found, rest = list[_Kind](), iter(fields)
-    for letter in rest:
-        first = next(rest)
-        found.append((letter[0], first, next(rest)) if letter[0] in "RC" else (letter[0], None, first))
-    return found
+def _kinds(fields: Sequence[str]) -> tuple[list[_Kind], list[str]]:
+    """Return the changes of a diff's raw output, and the fields that follow it."""
+    found, rest = list[_Kind](), list(reversed(fields))
+    while rest and rest[-1].startswith(":"):
+        letter, first = rest.pop().rpartition(" ")[2][0], rest.pop()
+        found.append((letter, first, rest.pop()) if letter in "RC" else (letter, None, first))
+    return found, rest[::-1]
 
 
 def _numbers(fields: Sequence[str]) -> dict[str, tuple[int | None, int | None]]:

@@ -1,24 +1,28 @@
-"""Runs `git` for the gateway: bounded in time and output, without hooks, network, prompts or programs of a repository.
+"""Runs `git` for the gateway: confined, bounded in time, output and number, without hooks, network or prompts.
 
-A repository is data that an agent may have written. Its own configuration can name programs that git runs: hooks, a file system
-monitor, filters, merge and diff drivers. None of them runs here. Filters and merge drivers of the user's own and the system's
-configuration do (Git LFS needs them), since an agent in a sandbox cannot change those.
+A repository is data that an agent may have written. So git works in the sandbox of agents (drivers/runtime/confined_program.py),
+and of a repository's own configuration only some keys count (gateway/worktrees/own_config.py). Filters and merge drivers of the
+user's own and the system's configuration run (Git LFS needs them), since an agent in a sandbox cannot change those.
+
+What git says about a failure may have contents of files, to which a repository may have led it. It is in the log; errors for
+clients have the words of this module.
 """
 
 from __future__ import annotations
 
-import asyncio
+import logging
 import os
 import re
 import shutil
-import signal
-from collections.abc import Coroutine, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from gateway.errors import AgentProblem, Conflict
+from drivers.runtime.confined_program import Ended, NoPlace, OverTime, Program, run
+from gateway.errors import AgentProblem, Conflict, TooMany
+from gateway.worktrees.confinement import EACH, TOTAL, Confinement
+
+log = logging.getLogger(__name__)
 
 QUICK_SECONDS = 30.0
 """How long a command may take that reads, or changes references only."""
@@ -26,15 +30,11 @@ CHECKOUT_SECONDS = 300.0
 """How long a command may take that reads or writes all files of a checkout."""
 MERGE_SECONDS = 3600.0
 """How long the command may take that writes the files of a merge. One that is ended leaves them half merged."""
-TERMINATION_SECONDS = 5.0
-"""How long a command that is ended has to remove its lock files."""
 MAX_OUTPUT = 32 * 1024 * 1024
 """Bytes of a command's output. More is an error, unless the caller takes a part."""
 MIN_VERSION = (2, 36)
-"""Of April 2022. Versions before 2.31 ignore configuration in the environment, with which programs of a repository are kept from
-running."""
-_MAX_ERROR = 2000
-_PASSED = ("PATH", "HOME", "XDG_CONFIG_HOME", "USER", "LOGNAME", "TMPDIR")
+"""Of April 2022. Versions before 2.31 ignore configuration in the environment."""
+_PASSED = ("PATH", "HOME", "XDG_CONFIG_HOME", "USER", "LOGNAME")
 _FIXED = {
     "LC_ALL": "C",
     "GIT_TERMINAL_PROMPT": "0",
@@ -73,17 +73,36 @@ _CONFIG = {
     "diff.orderFile": os.devnull,
     "core.splitIndex": "false",
     "advice.detachedHead": "false",
+    # Otherwise git would note that in the configuration of the repository, of which it has another here.
+    "worktree.useRelativePaths": "false",
 }
-_OWN_SCOPES = frozenset({"local", "worktree"})
-"""The scopes of configuration that belong to a repository."""
+_LOCK = re.compile(r"Unable to create '([^'\n]{1,4096}\.lock)': File exists")
+_LINE_ENDS = re.compile(r"(?:LF would be replaced by CRLF|CRLF would be replaced by LF) in ([^\n]{1,4096})")
+_WORDS = {
+    "tell me who you are": (
+        "it has no author; set one with `git config --global user.name NAME` and `git config --global user.email ADDRESS`"
+    ),
+    "No space left on device": "the disk is full",
+    "Permission denied": "something there may not be read or written by git, which is kept to the folders of the worktree",
+    "Too many levels of symbolic links": "something there is behind a symbolic link",
+    "not a git repository": "there is no git repository that it can read",
+    "dubious ownership": "the repository belongs to another user; if you trust it, add it to git's safe.directory",
+    "external filter": "a filter of the files has failed, such as that of Git LFS; the gateway's log has what it says",
+    "smudge filter": "a filter of the files has failed, such as that of Git LFS; the gateway's log has what it says",
+    "clean filter": "a filter of the files has failed, such as that of Git LFS; the gateway's log has what it says",
+}
+"""What git says, and how an error says it."""
+_DAMAGED = re.compile(
+    r"bad object|bad tree object|unable to read|could not read|missing blob|missing tree|corrupt|invalid object"
+)
 
 
 class GitFailed(Exception):
-    """A command of git has failed; the text is what git says."""
+    """A command of git has failed. The text is for clients; `said` is what git says, which is not."""
 
-    def __init__(self, text: str, status: int) -> None:
+    def __init__(self, text: str, status: int, said: str = "") -> None:
         super().__init__(text)
-        self.status = status
+        self.status, self.said = status, said
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +132,7 @@ class Git:
     the fixed values. `ceiling` is a folder above which no repository is searched for.
     """
 
+    confinement: Confinement
     folder: Path
     git_dir: Path | None = None
     work_tree: Path | None = None
@@ -127,49 +147,32 @@ class Git:
         ok: Sequence[int] = (0,),
         limit: int | None = None,
         extra: Mapping[str, str] | None = None,
-        folder: Path | None = None,
         entered: bytes | None = None,
     ) -> Output:
-        """Run a command. Raises GitFailed for an exit status that is not `ok`, and AgentProblem if git cannot run, is too slow or
-        writes too much.
+        """Run a command. Raises GitFailed for an exit status that is not `ok`; AgentProblem if git cannot run, is too slow or
+        writes too much; TooMany if too many commands of the owner run.
 
         With `limit`, the output is cut after so many bytes. `extra` are variables of the environment, `entered` is the input.
         """
-        environment = self._environment() | dict(extra or {})
-        program, most = await _program(), limit or MAX_OUTPUT
-        starting = asyncio.get_running_loop().subprocess_exec(
-            lambda: _Process(most),
-            program,
-            *arguments,
-            cwd=folder or self.folder,
-            env=environment,
-            stdin=asyncio.subprocess.DEVNULL if entered is None else asyncio.subprocess.PIPE,
-            process_group=0,
-        )
+        argv = (await _program(self.confinement), *arguments)
+        program = Program(argv, self.folder, self._environment() | dict(extra or {}), seconds, limit or MAX_OUTPUT, entered)
         try:
-            transport, process = await _started(starting)
+            ended = await _run(program, self.confinement)
         except FileNotFoundError as error:
-            raise GitFailed(f"the folder {folder or self.folder} does not exist", 128) from error
-        except OSError as error:
-            raise AgentProblem(f"git cannot be started in {folder or self.folder}: {error.strerror}") from error
-        try:
-            async with asyncio.timeout(seconds):
-                if entered is not None:
-                    process.enter(entered)
-                await process.read.wait()
-        except TimeoutError as error:
-            raise AgentProblem(f"`git {arguments[0]}` has not ended within {seconds:g} s; try again later") from error
-        finally:
-            await asyncio.shield(_end(transport, process))
-        if process.truncated:
+            raise GitFailed(f"the folder {self.folder} does not exist", 128) from error
+        if ended.truncated:
             if limit is None:
                 raise AgentProblem(f"`git {arguments[0]}` has more than {MAX_OUTPUT} bytes of output")
-            return Output(bytes(process.output), 0, truncated=True)
-        status = transport.get_returncode()
-        assert status is not None
-        if status not in ok:
-            raise GitFailed(_message(process.errors) or f"`git {arguments[0]}` has ended with status {status}", status)
-        return Output(bytes(process.output), status)
+            return Output(ended.output, 0, truncated=True)
+        if ended.status not in ok:
+            raise self._failure(arguments[0], ended)
+        return Output(ended.output, ended.status)
+
+    def _failure(self, command: str, ended: Ended) -> GitFailed:
+        said = ended.errors.decode(errors="replace").strip()
+        if said:
+            log.warning("git %s in %s has ended with status %d and says %r", command, self.folder, ended.status, said)
+        return GitFailed(_words(command, ended.status, said, self.work_tree), ended.status, said)
 
     async def succeeds(self, *arguments: str) -> bool:
         """Whether a command ends with status 0."""
@@ -181,6 +184,7 @@ class Git:
 
     def _environment(self) -> dict[str, str]:
         found = {name: os.environ[name] for name in _PASSED if name in os.environ} | _FIXED
+        found["TMPDIR"] = str(self.confinement.temporary)
         if self.git_dir is not None:
             found["GIT_DIR"] = str(self.git_dir)
             if self.work_tree is not None:
@@ -197,18 +201,39 @@ class Git:
         return found
 
 
+async def _run(program: Program, confinement: Confinement) -> Ended:
+    """Run a command, once it has a place. Raises FileNotFoundError for a missing folder, AgentProblem and TooMany."""
+    name = f"git {program.argv[1]}"
+    try:
+        async with confinement.places.place(confinement.owner):
+            return await run(program, confinement.ruleset)
+    except NoPlace as error:
+        if error.of_owner:
+            raise TooMany(
+                f"{EACH} commands of git of this key are at work, and others wait; try again in some seconds"
+            ) from error
+        raise AgentProblem(f"{TOTAL} commands of git are at work, and others wait; try again in some seconds") from error
+    except OverTime as error:
+        raise AgentProblem(f"`{name}` has not ended within {program.seconds:g} s; try again later") from error
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise AgentProblem(f"git cannot be started in {program.folder}: {error.strerror}") from error
+
+
 _supported: set[str] = set()
 """The paths of programs whose version is known to be supported."""
 
 
-async def _program() -> str:
-    """Return the path of git. Raises AgentProblem if it is missing or too old."""
+async def _program(confinement: Confinement) -> str:
+    """Return the path of git. Raises AgentProblem if it is missing or too old, and TooMany."""
     program = shutil.which("git")
     if program is None:
         raise AgentProblem("git is not on the gateway's PATH; install it, or set `worktree = false`")
     if program not in _supported:
-        process = await asyncio.create_subprocess_exec(program, "version", stdout=asyncio.subprocess.PIPE)
-        text = (await process.communicate())[0].decode(errors="replace").strip()
+        environment = {name: os.environ[name] for name in _PASSED if name in os.environ}
+        asked = Program((program, "version"), confinement.temporary, environment, QUICK_SECONDS, 1000)
+        text = (await _run(asked, confinement)).output.decode(errors="replace").strip()
         if problem := problem_of_version(text):
             raise AgentProblem(f"worktrees: {program} {problem}; update it")
         _supported.add(program)
@@ -223,124 +248,20 @@ def problem_of_version(version: str) -> str | None:
     return f"is {version or 'another program'!r}, and {'.'.join(map(str, MIN_VERSION))} or newer is needed"
 
 
-async def own_programs_off(git: Git) -> Git:
-    """Return git with configuration with which no filter and no merge driver of the repository's own configuration runs.
-
-    Parts of that hold for one git directory or one branch only. Raises GitFailed.
-    """
-    return replace(git, config={**git.config, **await _without_own_programs(git)})
-
-
-async def _without_own_programs(git: Git) -> dict[str, str]:
-    output = await git("config", "--list", "--includes", "--show-scope", "--name-only", "-z")
-    fields = output.fields
-    found: dict[str, str] = {}
-    for scope, key in zip(fields[::2], fields[1::2], strict=False):
-        section, _, name = key.partition(".")
-        name, _, variable = name.rpartition(".")
-        if scope not in _OWN_SCOPES or not name:
-            continue
-        if section.lower() == "filter":
-            found |= {f"filter.{name}.{one}": "" for one in ("clean", "smudge", "process")}
-            found[f"filter.{name}.required"] = "false"
-        elif section.lower() == "merge" and variable.lower() == "driver":
-            # An empty command would succeed, and leave out one side. This one fails: the file is a conflict.
-            found[key] = "false"
-        elif section.lower() == "hook":
-            # Versions of git since 2.54 have hooks in the configuration.
-            found[f"hook.{name}.enabled"] = "false"
-    return found
-
-
 def conflict(problem: str, error: GitFailed) -> Conflict:
     """Return the error of a request that git has refused."""
-    text = str(error)
-    if ".lock': File exists" in text or ("Unable to create" in text and ".lock" in text):
-        text += " (another git is at work there, or was killed; wait for its end, or remove the file if there is none)"
-    if "tell me who you are" in text:
-        text = "it has no author; set one with `git config --global user.name NAME` and `git config --global user.email ADDRESS`"
-    return Conflict(f"{problem}: {text}")
+    return Conflict(f"{problem}: {error}")
 
 
-class _Process(asyncio.SubprocessProtocol):
-    """A process whose output is read up to a limit. `read` is set when it has ended, with all of its output, or is over that."""
-
-    def __init__(self, limit: int) -> None:
-        self.output, self.errors, self.truncated = bytearray(), bytearray(), False
-        self.ended, self.read = asyncio.Event(), asyncio.Event()
-        self._limit = limit
-        self._transport: asyncio.SubprocessTransport | None = None
-
-    def enter(self, data: bytes) -> None:
-        """Write the input, and end it."""
-        assert self._transport is not None
-        pipe = self._transport.get_pipe_transport(0)
-        assert isinstance(pipe, asyncio.WriteTransport)
-        pipe.write(data)
-        pipe.write_eof()
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.SubprocessTransport)
-        self._transport = transport
-
-    def pipe_data_received(self, fd: int, data: bytes) -> None:
-        # What is over a limit is read too: otherwise the process would wait for somebody who reads it, and never end.
-        kept, most = (self.errors, _MAX_ERROR) if fd == 2 else (self.output, self._limit)
-        room = most - len(kept)
-        kept += data[:room]
-        if fd == 1 and len(data) > room:
-            self.truncated = True
-            self.read.set()
-
-    def process_exited(self) -> None:
-        self.ended.set()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.read.set()
-
-
-async def _started(
-    starting: Coroutine[Any, Any, tuple[asyncio.SubprocessTransport, _Process]],
-) -> tuple[asyncio.SubprocessTransport, _Process]:
-    """Start a process. It is ended if the caller is cancelled meanwhile.
-
-    asyncio would kill that process only, before it can remove its lock files; and until 3.12 it waits for those that this one has
-    started and that keep its pipes open.
-    """
-    task = asyncio.ensure_future(starting)
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.wait([task])
-        if not task.cancelled() and task.exception() is None:
-            await asyncio.shield(_end(*task.result()))
-        raise
-
-
-async def _end(transport: asyncio.SubprocessTransport, process: _Process) -> None:
-    """End a process, if it has not ended, with those that it has started, such as filters."""
-    try:
-        if not process.ended.is_set():
-            # Git removes its lock files.
-            _signal(transport.get_pid(), signal.SIGTERM)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(TERMINATION_SECONDS):
-                    await process.ended.wait()
-            _signal(transport.get_pid(), signal.SIGKILL)
-            await process.ended.wait()
-    finally:
-        # A process that has left the group may keep the pipes open for as long as it likes.
-        transport.close()
-
-
-def _signal(group: int, number: signal.Signals) -> None:
-    # macOS does not permit it for a group whose processes have all ended.
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(group, number)
-
-
-def _message(errors: bytearray) -> str:
-    lines = [line.strip() for line in errors.decode(errors="replace").splitlines()]
-    found = [line.removeprefix("fatal: ").removeprefix("error: ") for line in lines if line and not line.startswith("hint:")]
-    shown = [line for line in found if not line.startswith(("Preparing worktree", "HEAD is now at"))]
-    return "; ".join(shown)[:500]
+def _words(command: str, status: int, said: str, work_tree: Path | None) -> str:
+    """Return why a command has failed, without anything of what git says but names of files that are there."""
+    if (lock := _LOCK.search(said)) and os.path.lexists(lock[1]):
+        return f"it is locked by {lock[1]}: another git is at work there, or was killed; wait for its end, or remove the file"
+    if (ends := _LINE_ENDS.search(said)) and work_tree is not None and os.path.lexists(work_tree / ends[1]):
+        return f"the line ends of {ends[1]} would change, which core.safecrlf forbids"
+    known = next((words for text, words in _WORDS.items() if text in said), None)
+    if known is not None:
+        return known
+    if _DAMAGED.search(said):
+        return "objects or files of the repository are missing or damaged; run `git fsck` there"
+    return f"`git {command}` has ended with status {status}" + ("; the gateway's log has what it says" if said else "")

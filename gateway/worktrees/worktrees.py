@@ -13,20 +13,22 @@ import re
 import shlex
 import shutil
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
 
-from drivers.runtime.confined_files import make_folder, make_writable
+from drivers.runtime.confined_files import ConfinedFolders, OutsideFolders, make_folder, make_writable
 from gateway.errors import AgentProblem, Conflict, GatewayError, NotFound
 from gateway.private_files import private_directory
 from gateway.store import Store, WorktreeRecord
-from gateway.worktrees.checkout import TEMPORARY, Checkout, operation_in, own_commits
-from gateway.worktrees.git import CHECKOUT_SECONDS, Git, GitFailed, conflict, own_programs_off
-from gateway.worktrees.source import Source, problem_of_repository, source_of
+from gateway.worktrees.checkout import Checkout, operation_in, own_commits
+from gateway.worktrees.confinement import TEMPORARY, ConfinedWriter, Confinements
+from gateway.worktrees.git import CHECKOUT_SECONDS, Git, GitFailed, conflict
+from gateway.worktrees.own_config import Setting, config_text, with_allowed_config
+from gateway.worktrees.source import Source, problem_of_repository, small_file, source_of
 
 log = logging.getLogger(__name__)
 
@@ -62,15 +64,19 @@ class SessionWorktree:
 class Worktrees:
     """All worktrees of the gateway, in `folder`. `data_dir` is the gateway's data directory.
 
-    Commands that change what the worktrees of a repository share run one after the other for each repository.
+    Commands that change what the worktrees of a repository share run one after the other for each repository. Git can read
+    nothing `hidden`, the data directory included; `confined_writer` says where agents in a sandbox may write.
 
     On a node of a cluster, whose id is `node`, the store also has the worktrees of other machines. They have the same paths where
     the data directories have; so the id of the node is in the path.
     """
 
-    def __init__(self, store: Store, data_dir: Path, node: str | None = None) -> None:
+    def __init__(
+        self, store: Store, data_dir: Path, hidden: Sequence[Path], confined_writer: ConfinedWriter, node: str | None = None
+    ) -> None:
         self._store, self._data_dir, self._node = store, Path(os.path.realpath(data_dir)), node
         self.folder = self._data_dir / "worktrees" / (node or "")
+        self._confinements = Confinements(self.folder, hidden, confined_writer)
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._recovery: asyncio.Task[None] | None = None
         self._changes: set[asyncio.Task[Any]] = set()
@@ -85,7 +91,7 @@ class Worktrees:
         With `origin`, the worktree of the session that it is a fork of, it has the commits and the uncommitted changes of that.
         Raises BadRequest for a folder that cannot have one, Conflict and AgentProblem; then nothing is left of it.
         """
-        source = await source_of(folder, self._data_dir)
+        source = await self._source_of(folder, owner, agent)
         before = await self._of_path(origin.path) if origin is not None else None
         found = self._place(session_id, source)
         record = WorktreeRecord(
@@ -104,12 +110,14 @@ class Worktrees:
         commit = source.commit
         if before is not None and before.repository == record.repository:
             record = replace(record, base_branch=before.base_branch, base_commit=before.base_commit)
-            commit, tree = await (await self.open(before)).snapshot()
+            async with self.open(before) as checkout:
+                commit, tree = await checkout.snapshot()
         await self._store.worktrees.add(record)
         try:
             record = await self._add(record, commit)
             if tree is not None:
-                await (await self.open(record)).restore(tree)
+                async with self.open(record) as checkout:
+                    await checkout.restore(tree)
             await asyncio.to_thread(_make_folder, found)
         except BaseException as error:
             await asyncio.shield(self.discard(session_id))
@@ -137,8 +145,8 @@ class Worktrees:
         record = await self._store.worktrees.get(session_id)
         # Not the branch of that time: the user may have merged and removed the worktree, and the session goes on from there.
         commit = record.base_commit if record is not None else ""
-        if record is None or not await _has_branch(record):
-            source = await source_of(folder(), self._data_dir)
+        if record is None or not await self._has_branch(record):
+            source = await self._source_of(folder(), owner, agent)
             if str(source.top) != found.base:
                 # Rules about files name those of the repository that it began with.
                 raise Conflict(
@@ -159,7 +167,7 @@ class Worktrees:
                     session_id, repository=record.repository, base_branch=record.base_branch, base_commit=commit
                 )
         try:
-            await _require_head_elsewhere(record)
+            await self._require_head_elsewhere(record)
             log.warning("session %s: its worktree %s is gone and is created again", session_id, found.path)
             await self._add(record, commit)
         except GitFailed as error:
@@ -173,29 +181,89 @@ class Worktrees:
         return SessionWorktree(str(path), str(path / source.subfolder), BRANCHES + short, str(source.top))
 
     async def _add(self, record: WorktreeRecord, commit: str) -> WorktreeRecord:
-        """Create the folder of a worktree, on its branch or on a new one at a commit. Raises GitFailed and AgentProblem."""
-        await asyncio.to_thread(private_directory, self.folder)
+        """Create the folder of a worktree, on its branch or on a new one at a commit. Raises GitFailed and GatewayError."""
+        path, repository = Path(record.path), Path(record.repository)
         async with self._lock(record.repository):
-            git = await _shared_git(record)
-            known = await git.succeeds("rev-parse", "--verify", "--quiet", f"refs/heads/{record.branch}")
-            # With the force, git takes the path of a worktree that it knows and that is gone.
-            options = ["--force", "--quiet", "--no-checkout"]
-            on = ["--", record.path, record.branch] if known else ["--no-track", "-b", record.branch, "--", record.path, commit]
-            if known and (used := await _folder_with(git, record.branch)) not in (None, record.path):
-                raise GitFailed(f"its branch {record.branch!r} is checked out in {used}; check out another one there", 128)
+            await asyncio.to_thread(_make_empty, path)
             try:
-                await git("worktree", "add", *options, *on)
-            except GitFailed as error:
-                raise await _explained(git, record, error) from error
-            try:
-                # Read before an agent can change it.
-                git_dir = await asyncio.to_thread(_git_dir_of, Path(record.path))
-                await _check_out(record, git_dir)
+                async with self._confinements.open(record.owner, record.agent, path, repository) as confinement:
+                    await asyncio.to_thread(make_folder, repository, "worktrees")
+                    git, settings = await with_allowed_config(Git(confinement, repository, repository, common_dir=repository))
+                    await _add_worktree(git, record, commit)
+                    # Read before an agent can change it.
+                    git_dir = await asyncio.to_thread(_git_dir_of, path, repository, settings)
+                    await _check_out(git, record, git_dir)
             except BaseException:
-                await asyncio.shield(asyncio.to_thread(_remove_tree, Path(record.path)))
+                await asyncio.shield(asyncio.to_thread(_remove_tree, path))
                 raise
         await self._store.worktrees.update(record.session_id, git_dir=str(git_dir))
         return replace(record, git_dir=str(git_dir))
+
+    async def _source_of(self, folder: Path, owner: str | None, agent: str) -> Source:
+        """Return what a folder is in its repository. Raises BadRequest, Conflict and AgentProblem."""
+        async with self._confinements.open(owner, agent, readable=self._readable(folder)) as confinement:
+            return await source_of(folder, self._data_dir, confinement)
+
+    def _readable(self, folder: Path) -> tuple[Path, ...]:
+        """The part of the data directory that a folder in it belongs to: an agent's own folder, or another worktree."""
+        for base, depth in ((self.folder, 1), (self._data_dir / "workspaces", 1), (self._data_dir / "key-workspaces", 2)):
+            if folder.is_relative_to(base):
+                return (base.joinpath(*folder.relative_to(base).parts[:depth]),)
+        return ()
+
+    @asynccontextmanager
+    async def _shared_git(self, record: WorktreeRecord) -> AsyncIterator[Git]:
+        """Give git in what the worktrees of a repository share. Raises GitFailed and Conflict."""
+        repository = Path(record.repository)
+        async with self._confinements.open(record.owner, record.agent, repository) as confinement:
+            git, _ = await with_allowed_config(Git(confinement, repository, repository, common_dir=repository))
+            yield git
+
+    async def _has_branch(self, record: WorktreeRecord) -> bool:
+        """Whether the repository of a worktree is there and has its branch."""
+        if not await asyncio.to_thread(os.path.isdir, record.repository):
+            return False
+        try:
+            async with self._shared_git(record) as git:
+                return await git.succeeds("rev-parse", "--verify", "--quiet", f"refs/heads/{record.branch}")
+        except GitFailed:
+            return False
+
+    async def _require_head_elsewhere(self, record: WorktreeRecord) -> None:
+        """Raise Conflict if a worktree that is created again had a commit checked out that is on no branch. Raises GitFailed."""
+        async with self._shared_git(record) as git:
+            head = await _head_left(git, record)
+            if head is None:
+                return
+            count = int((await git("rev-list", "--count", head, "--not", "--branches", "--remotes", "--tags")).text)
+        if count:
+            command = f"git -C {shlex.quote(record.repository)}"
+            raise Conflict(
+                f"the folder {record.path} of the worktree is gone, and the commit {head}, which was checked out there, is on no "
+                f"branch. Keep it by `{command} branch NAME {head}`, or drop it by `{command} worktree prune`; then send this "
+                "again"
+            )
+
+    async def _work_left(self, record: WorktreeRecord) -> str | None:
+        """What would be lost with a worktree whose folder is gone, in words: its branch, and what git had checked out."""
+        if not await asyncio.to_thread(os.path.isdir, record.repository):
+            raise Conflict(
+                f"the repository {record.repository} and the folder {record.path} of the worktree are gone; put the repository "
+                "back, or remove the worktree with `force`"
+            )
+        try:
+            async with self._shared_git(record) as git:
+                head = await _head_left(git, record)
+                branch = (await git("rev-parse", "--verify", "--quiet", f"refs/heads/{record.branch}", ok=(0, 1))).text
+                commits = [one for one in (branch, head) if one]
+                others = ("--not", record.base_commit, f"--exclude={record.branch}", "--branches", "--remotes", "--tags")
+                count = int((await git("rev-list", "--count", *commits, *others)).text) if commits else 0
+        except GitFailed as error:
+            raise conflict(f"git cannot tell what the branch {record.branch!r} has", error) from error
+        found = [own_commits(count)] if count else []
+        if record.git_dir and (operation := operation_in(Path(record.git_dir))):
+            found.append(f"a {operation} under way")
+        return ", ".join(found) or None
 
     # -- finding ----------------------------------------------------------------------------------------------------------
 
@@ -213,10 +281,9 @@ class Worktrees:
     async def _of_path(self, path: str) -> WorktreeRecord | None:
         return next((one for one in await self._store.worktrees.all() if one.path == path), None)
 
-    async def open(self, record: WorktreeRecord) -> Checkout:
-        """The files and the branch of a worktree. Raises Conflict if they are gone."""
-        await asyncio.to_thread(private_directory, self.folder)
-        return await Checkout.opened(record, self.folder)
+    def open(self, record: WorktreeRecord) -> AbstractAsyncContextManager[Checkout]:
+        """Give the files and the branch of a worktree. Raises Conflict if they are gone, or git cannot be confined there."""
+        return Checkout.opened(record, self._confinements)
 
     @asynccontextmanager
     async def changing(self, record: WorktreeRecord) -> AsyncIterator[None]:
@@ -279,32 +346,39 @@ class Worktrees:
         if force:
             return
         if await asyncio.to_thread(os.path.lexists, record.path):
-            work = (await (await self.open(record)).state()).unmerged_work
+            async with self.open(record) as checkout:
+                work = (await checkout.state()).unmerged_work
         else:
-            work = await _work_left(record)
+            work = await self._work_left(record)
         if work is not None:
             raise Conflict(f"the worktree {record.path} has {work}; {_FORCE}")
 
     async def _remove(self, record: WorktreeRecord) -> None:
         """Remove what there is of a worktree, and its row last. Each step does nothing where it was done before."""
-        git: Git | None = None
-        if await asyncio.to_thread(os.path.isdir, record.repository):
-            # Before anything is removed: git may be missing. Where it cannot read the repository, it has nothing to remove there.
-            with suppress(GitFailed):
-                git = await _shared_git(record)
-        try:
-            await asyncio.to_thread(_remove_tree, Path(record.path))
-        except OSError as error:
-            raise Conflict(
-                f"{error.filename or record.path} cannot be removed: {error.strerror}; remove it, then try again"
-            ) from error
-        if git is not None:
-            # Git knows no worktree there if it was not created, or was removed before.
-            with suppress(GitFailed):
-                await git("worktree", "remove", "--force", "--force", "--", record.path)
-            # It stays where the user has it checked out elsewhere.
-            with suppress(GitFailed):
-                await git("branch", "--quiet", "-D", "--", record.branch)
+        async with AsyncExitStack() as stack:
+            git: Git | None = None
+            if await asyncio.to_thread(os.path.isdir, record.repository):
+                # Before anything is removed: git may be missing.
+                try:
+                    git = await stack.enter_async_context(self._shared_git(record))
+                except GitFailed:
+                    # It has nothing to remove there.
+                    pass
+                except Conflict as error:
+                    log.warning("the branch %s of the worktree %s stays: %s", record.branch, record.path, error)
+            try:
+                await asyncio.to_thread(_remove_tree, Path(record.path))
+            except OSError as error:
+                raise Conflict(
+                    f"{error.filename or record.path} cannot be removed: {error.strerror}; remove it, then try again"
+                ) from error
+            if git is not None:
+                # Git knows no worktree there if it was not created, or was removed before.
+                with suppress(GitFailed):
+                    await git("worktree", "remove", "--force", "--force", "--", record.path)
+                # It stays where the user has it checked out elsewhere.
+                with suppress(GitFailed):
+                    await git("branch", "--quiet", "-D", "--", record.branch)
         await self._store.worktrees.remove(record.session_id, record.path)
 
     async def discard(self, session_id: str) -> None:
@@ -381,33 +455,61 @@ def no_worktree(session_id: str) -> NotFound:
     return NotFound(f"there is no worktree of session {session_id[:80]!r}; GET the list of worktrees for those that exist")
 
 
-async def _shared_git(record: WorktreeRecord) -> Git:
-    """Git in what the worktrees of a repository share. Raises GitFailed."""
-    repository = Path(record.repository)
-    return await own_programs_off(Git(repository, repository, common_dir=repository))
+def _make_empty(path: Path) -> None:
+    """Create the folder of a worktree, in which git may write then. Raises OSError."""
+    private_directory(path.parent)
+    path.mkdir()
 
 
-def _git_dir_of(path: Path) -> Path:
-    return Path(os.path.realpath(path / (path / ".git").read_text().removeprefix("gitdir: ").rstrip("\r\n")))
+async def _add_worktree(git: Git, record: WorktreeRecord, commit: str) -> None:
+    """Let git know a new worktree, without its files. Raises GitFailed."""
+    known = await git.succeeds("rev-parse", "--verify", "--quiet", f"refs/heads/{record.branch}")
+    if known and (used := await _folder_with(git, record)) not in (None, record.path):
+        raise GitFailed(f"its branch {record.branch!r} is checked out in {used}; check out another one there", 128)
+    on = ["--", record.path, record.branch] if known else ["--no-track", "-b", record.branch, "--", record.path, commit]
+    try:
+        # With the force, git takes the path of a worktree that it knows and that is gone.
+        await git("worktree", "add", "--force", "--quiet", "--no-checkout", *on)
+    except GitFailed as error:
+        raise await _explained(git, record, error) from error
 
 
-async def _check_out(record: WorktreeRecord, git_dir: Path) -> None:
+def _git_dir_of(path: Path, repository: Path, settings: Sequence[Setting]) -> Path:
+    """Return the git directory of a new worktree, and name it in the folder. It gets settings that hold for one checkout.
+
+    Raises OSError, and Conflict if it is not in the repository.
+    """
+    named = small_file(path / ".git")
+    git_dir = Path(os.path.realpath(path / (named or "").removeprefix("gitdir: ").rstrip("\r\n")))
+    # Git has named it by the folder that it takes for the repository (own_config.py).
+    (path / ".git").write_bytes(os.fsencode(f"gitdir: {git_dir}\n"))
+    if settings:
+        file = str(git_dir / "config.worktree")
+        try:
+            descriptor = ConfinedFolders((repository,)).open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        except OutsideFolders as error:
+            raise Conflict(f"{path} has a git directory that is not in its repository: {error}") from error
+        with open(descriptor, "wb") as config:
+            config.write(config_text(settings))
+    return git_dir
+
+
+async def _check_out(git: Git, record: WorktreeRecord, git_dir: Path) -> None:
     """Write the files of a new worktree. Raises GitFailed, and Conflict if its git directory is not in the repository.
 
-    Apart from `git worktree add`, since the repository's configuration may have parts that hold for this git directory or this
-    branch only. They name filters, too.
+    Apart from `git worktree add`, since parts of the configuration may hold for this git directory only.
     """
     path, repository = Path(record.path), Path(record.repository)
-    if problem := await problem_of_repository(path, git_dir, repository):
+    if problem := await problem_of_repository(git, path, git_dir, repository):
         raise Conflict(f"{path} {problem}")
-    git = await own_programs_off(Git(path, git_dir, path, repository))
-    await git("reset", "--hard", "--quiet", seconds=CHECKOUT_SECONDS)
+    own, _ = await with_allowed_config(Git(git.confinement, path, git_dir, path, repository))
+    await own("reset", "--hard", "--quiet", seconds=CHECKOUT_SECONDS)
 
 
 async def _explained(git: Git, record: WorktreeRecord, error: GitFailed) -> GitFailed:
     """Return why git has created no worktree, with what to do where git does not say that."""
     command, prefix = f"git -C {shlex.quote(record.repository)}", BRANCHES.rstrip("/")
-    if "missing but locked" in str(error):
+    if "missing but locked" in error.said:
         command = f"{command} worktree unlock {shlex.quote(record.path)}"
         return GitFailed(f"git keeps a lock on it, and its folder is gone; put the folder back, or run `{command}`", error.status)
     if await git.succeeds("rev-parse", "--verify", "--quiet", f"refs/heads/{prefix}"):
@@ -416,65 +518,23 @@ async def _explained(git: Git, record: WorktreeRecord, error: GitFailed) -> GitF
     return error
 
 
-async def _has_branch(record: WorktreeRecord) -> bool:
-    """Whether the repository of a worktree is there and has its branch."""
-    if not await asyncio.to_thread(os.path.isdir, record.repository):
-        return False
-    git = await _shared_git(record)
-    return await git.succeeds("rev-parse", "--verify", "--quiet", f"refs/heads/{record.branch}")
-
-
-async def _work_left(record: WorktreeRecord) -> str | None:
-    """What would be lost with a worktree whose folder is gone, in words: that of its branch, and of what git had checked out."""
-    if not await asyncio.to_thread(os.path.isdir, record.repository):
-        raise Conflict(
-            f"the repository {record.repository} and the folder {record.path} of the worktree are gone; put the repository back, "
-            "or remove the worktree with `force`"
-        )
-    try:
-        git, head = await _shared_git(record), await _head_left(record)
-        branch = (await git("rev-parse", "--verify", "--quiet", f"refs/heads/{record.branch}", ok=(0, 1))).text
-        commits = [one for one in (branch, head) if one]
-        others = ("--not", record.base_commit, f"--exclude={record.branch}", "--branches", "--remotes", "--tags")
-        count = int((await git("rev-list", "--count", *commits, *others)).text) if commits else 0
-    except GitFailed as error:
-        raise conflict(f"git cannot tell what the branch {record.branch!r} has", error) from error
-    found = [own_commits(count)] if count else []
-    if record.git_dir and (operation := operation_in(Path(record.git_dir))):
-        found.append(f"a {operation} under way")
-    return ", ".join(found) or None
-
-
-async def _head_left(record: WorktreeRecord) -> str | None:
+async def _head_left(git: Git, record: WorktreeRecord) -> str | None:
     """The commit that was checked out in a worktree whose folder is gone; None where git has forgotten it. Raises GitFailed."""
     if not record.git_dir or not await asyncio.to_thread(os.path.isdir, record.git_dir):
         return None
-    git_dir = Path(record.git_dir)
-    git = Git(git_dir, git_dir, common_dir=Path(record.repository))
-    return (await git("rev-parse", "--verify", "--quiet", "HEAD^{commit}", ok=(0, 1))).text or None
+    own = replace(git, git_dir=Path(record.git_dir))
+    return (await own("rev-parse", "--verify", "--quiet", "HEAD^{commit}", ok=(0, 1))).text or None
 
 
-async def _require_head_elsewhere(record: WorktreeRecord) -> None:
-    """Raise Conflict if a worktree that is created again had a commit checked out that is on no branch. Raises GitFailed."""
-    head = await _head_left(record)
-    if head is None:
-        return
-    git = await _shared_git(record)
-    if int((await git("rev-list", "--count", head, "--not", "--branches", "--remotes", "--tags")).text):
-        command = f"git -C {shlex.quote(record.repository)}"
-        raise Conflict(
-            f"the folder {record.path} of the worktree is gone, and the commit {head}, which was checked out there, is on no "
-            f"branch. Keep it by `{command} branch NAME {head}`, or drop it by `{command} worktree prune`; then send this again"
-        )
-
-
-async def _folder_with(git: Git, branch: str) -> str | None:
-    """The folder in which a branch is checked out."""
+async def _folder_with(git: Git, record: WorktreeRecord) -> str | None:
+    """The folder in which the branch of a worktree is checked out."""
     folder: str | None = None
-    for line in (await git("worktree", "list", "--porcelain", "-z")).fields:
+    # Git takes the folder of the repository itself from the path of what is shared.
+    listing = replace(git, common_dir=Path(record.repository))
+    for line in (await listing("worktree", "list", "--porcelain", "-z")).fields:
         if line.startswith("worktree "):
             folder = line.removeprefix("worktree ")
-        elif line == f"branch refs/heads/{branch}":
+        elif line == f"branch refs/heads/{record.branch}":
             return folder
     return None
 

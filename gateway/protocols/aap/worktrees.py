@@ -131,15 +131,16 @@ def router(gateway: Gateway, base: str, tag: str) -> APIRouter:
     async def get_worktree(caller: CurrentCaller, session_id: str) -> WorktreeState:
         """A worktree with its state, and the files that differ from its base."""
         record, session = await _found(gateway, caller, session_id)
-        checkout = await gateway.worktrees.open(record)
-        state, changes = await checkout.state(), await checkout.changes()
+        async with gateway.worktrees.open(record) as checkout:
+            state, changes = await checkout.state(), await checkout.changes()
         return _state(record, session, state, changes)
 
     @routes.get(WORKTREE + "/diff", openapi_extra=examples.DIFF)
     async def get_worktree_diff(caller: CurrentCaller, session_id: str, path: PathQuery) -> FileDiff:
         """The diff of a file of a worktree against its base."""
         record, _ = await _found(gateway, caller, session_id)
-        diff, truncated = await (await gateway.worktrees.open(record)).diff(path)
+        async with gateway.worktrees.open(record) as checkout:
+            diff, truncated = await checkout.diff(path)
         return FileDiff(path=path, diff=diff, truncated=truncated)
 
     @routes.post(WORKTREE + "/commit", status_code=201, openapi_extra=examples.COMMIT)
@@ -148,8 +149,12 @@ def router(gateway: Gateway, base: str, tag: str) -> APIRouter:
         message = message_of(request.message)
 
         async def commit() -> str:
-            async with _resting(gateway, caller, session_id) as (record, _), gateway.worktrees.changing(record):
-                return await (await gateway.worktrees.open(record)).commit(message)
+            async with (
+                _resting(gateway, caller, session_id) as (record, _),
+                gateway.worktrees.changing(record),
+                gateway.worktrees.open(record) as checkout,
+            ):
+                return await checkout.commit(message)
 
         return CommitResponse(commit=await completed(commit()))
 
@@ -158,8 +163,12 @@ def router(gateway: Gateway, base: str, tag: str) -> APIRouter:
         """Merge the branch of a worktree into its base branch, in the folder too where that is checked out."""
 
         async def merge() -> MergeResponse:
-            async with _resting(gateway, caller, session_id) as (record, _), gateway.worktrees.changing(record):
-                done = await (await gateway.worktrees.open(record)).merge()
+            async with (
+                _resting(gateway, caller, session_id) as (record, _),
+                gateway.worktrees.changing(record),
+                gateway.worktrees.open(record) as checkout,
+            ):
+                done = await checkout.merge()
             return MergeResponse(outcome=done.outcome, branch=done.branch, commit=done.commit)
 
         return await completed(merge())

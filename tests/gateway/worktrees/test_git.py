@@ -12,8 +12,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+from drivers.runtime.confined_program import TERMINATION_SECONDS, Places
 from gateway.errors import AgentProblem
-from gateway.worktrees.git import TERMINATION_SECONDS, Git, GitFailed
+from gateway.worktrees.confinement import Confinement
+from gateway.worktrees.git import Git, GitFailed
 from tests.waiting import wait_until
 
 MIB = 1024 * 1024
@@ -21,7 +23,7 @@ MIB = 1024 * 1024
 
 def running(folder: Path, script: str) -> Git:
     """Git with the command `script`, a shell script."""
-    return Git(folder, config={"alias.script": f"!{script}"})
+    return Git(Confinement(folder, None, "", Places(2, 4, 60.0)), folder, config={"alias.script": f"!{script}"})
 
 
 async def test_output_over_its_limit_is_cut(tmp_path: Path) -> None:
@@ -44,10 +46,14 @@ async def test_output_over_the_limit_of_all_commands_is_an_error(tmp_path: Path,
             await running(tmp_path, "head -c 8388608 /dev/zero; exec sleep 600")("script")
 
 
-async def test_errors_are_read_to_their_end(tmp_path: Path) -> None:
+async def test_errors_are_read_to_their_end_and_are_no_part_of_the_text(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with asyncio.timeout(60):
-        with pytest.raises(GitFailed, match="xxx"):
-            await running(tmp_path, "head -c 1048576 /dev/zero | tr '\\0' x >&2; exit 3; :")("script")
+        with pytest.raises(GitFailed) as raised:
+            await running(tmp_path, "printf '\\033xxx' >&2; head -c 1048576 /dev/zero >&2; exit 3; :")("script")
+    assert str(raised.value) == "`git script` has ended with status 3; the gateway's log has what it says"
+    assert (raised.value.status, raised.value.said[:4]) == (3, "\x1bxxx")
+    # In one line, and without control characters.
+    assert "says '\\x1bxxx" in caplog.text and len(raised.value.said) == 2000
 
 
 async def test_input(tmp_path: Path) -> None:

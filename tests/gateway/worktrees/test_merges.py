@@ -171,7 +171,7 @@ async def test_merge_that_the_shutdown_stops(
     for name in ("a.txt", "z.txt"):
         (folder / name).write_text("changed\n")
     await commit(client, session)
-    head, begun = git(repository, "rev-parse", "main"), tmp_path / "begun"
+    head, begun = git(repository, "rev-parse", "main"), repository / "begun"
     (tmp_path / ".gitconfig").write_text(f'[filter "waiting"]\n\tsmudge = "touch {begun}; exec sleep 600"\n')
     merging = asyncio.create_task(refusal(client, session, 503))
     await wait_until(begun.exists)

@@ -122,7 +122,7 @@ async def test_line_ends_that_the_user_does_not_commit(client: httpx.AsyncClient
     assert await changed(client, session) == ["new.txt"]
     assert (await fork(client, session) / "new.txt").read_text() == "one\ntwo\n"
     answer = await commit(client, session)
-    assert answer.status_code == 409 and "CRLF would be replaced by LF in new.txt" in answer.json()["error"]
+    assert answer.status_code == 409 and "the line ends of new.txt would change" in answer.json()["error"]
 
 
 async def test_name_that_is_not_utf_8(client: httpx.AsyncClient) -> None:

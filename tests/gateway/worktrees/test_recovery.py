@@ -116,9 +116,9 @@ async def test_work_of_a_deleted_session_is_kept(tmp_path: Path, repository: Pat
 
 
 async def test_gateway_killed_in_the_middle_of_a_checkout(tmp_path: Path, repository: Path) -> None:
-    """The user's own filter runs at the checkout; here it writes its process id and waits."""
+    """The user's own filter runs at the checkout; here it writes its process id in the repository, and waits."""
     commit_file(repository, ".gitattributes", "a.txt filter=slow\n")
-    pids = tmp_path / "pids"
+    pids = repository / ".git" / "pids"
     filter_program = tmp_path / "slow"
     filter_program.write_text(f"#!/bin/sh\necho $$ > {pids}\nexec sleep 600\n")
     filter_program.chmod(0o755)
@@ -154,8 +154,8 @@ async def test_gateway_killed_while_it_reads_the_files(tmp_path: Path, repositor
     async with run_gateway(config) as running:
         session = await new_session(running.client)
         folder = await folder_of(running.client, session)
-        checkout = await running.gateway.worktrees.open(await running.gateway.worktrees.get(session))
-        with checkout._folder() as temporary:
+        async with running.gateway.worktrees.open(await running.gateway.worktrees.get(session)) as checkout:
+            temporary = checkout._temporary
             left = shutil.copytree(folder, temporary.with_name(temporary.name + "left"))
         other = folder.parent / "tmp-other"
         other.mkdir()

@@ -1,0 +1,474 @@
+"""Git is kept to the folders of a worktree: what an agent in a sandbox prepares in a repository, or changes while git is at work,
+neither writes elsewhere nor reads what is the gateway's. All of it is done here as such an agent can do it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from drivers.runtime.confined_program import Ended, NoPlace, Places, Program, run
+from drivers.runtime.sandbox import unavailable
+from gateway.worktrees import confinement
+from tests.daemon import RunningGateway, gateway_config, run_gateway
+from tests.gateway.worktrees.repositories import (
+    BASE,
+    commit_file,
+    folder_of,
+    git,
+    listed,
+    make_repository,
+    new_session,
+    state_of,
+    turn,
+    worktree_config,
+)
+
+pytestmark = [
+    pytest.mark.usefixtures("home"),
+    pytest.mark.skipif(unavailable() is not None, reason=f"no sandbox here: {unavailable()}"),
+]
+SECRET = "token-of-the-gateway-0123456789"
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The home of the user, which has nothing else of the test in it."""
+    path = tmp_path / "home"
+    path.mkdir()
+    monkeypatch.setenv("HOME", str(path))
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    return path
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path) -> Path:
+    """A folder of the user with a file, outside of the repository."""
+    path = tmp_path / "elsewhere"
+    path.mkdir()
+    (path / "mine").write_text("mine\n")
+    return path
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else b"" for path in folder.rglob("*")}
+
+
+async def use(client: httpx.AsyncClient, session: str) -> list[httpx.Response]:
+    """Look at the changes of a session, commit and merge them, fork it and remove its worktree. Some of that may fail."""
+    path = f"{BASE}/worktrees/{session}"
+    return [
+        await client.get(path),
+        await client.get(f"{path}/diff", params={"path": "a.txt"}),
+        await client.post(f"{path}/commit", json={"message": "c"}),
+        await client.post(f"{path}/merge"),
+        await client.post(f"{BASE}/sessions/{session}/fork", json={}),
+        await client.post(f"{BASE}/sessions", json={"agent": {"name": "tree"}}),
+        await client.delete(path),
+        await client.delete(f"{path}?force=true"),
+    ]
+
+
+def of_git_dir(repository: Path, folder: Path, name: str) -> Path:
+    """A file of the repository, or of the worktree's own git directory."""
+    own = name.removeprefix("own:")
+    return repository / ".git" / (own if own == name else f"worktrees/{folder.name}/{own}")
+
+
+def link(path: Path, target: Path) -> None:
+    """Replace a file or folder by a link."""
+    if path.is_dir() and not path.is_symlink():
+        path.rename(path.with_name(f"{path.name}.before"))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    path.symlink_to(target)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "logs/HEAD", "logs/refs/heads/main", "own:logs/HEAD", "index", "own:index", "ORIG_HEAD", "HEAD", "own:HEAD",
+        "packed-refs", "refs/heads/main", "config", "info/exclude", "MERGE_HEAD", "own:ORIG_HEAD", "shallow",
+    ],
+)  # fmt: skip
+async def test_no_file_is_written_through_a_link(client: httpx.AsyncClient, repository: Path, elsewhere: Path, name: str) -> None:
+    session = await new_session(client)
+    await turn(client, session, "change")
+    link(of_git_dir(repository, await folder_of(client, session), name), elsewhere / "mine")
+    answers = await use(client, session)
+    assert contents(elsewhere) == {"mine": b"mine\n"}
+    assert all(answer.status_code < 500 or answer.status_code == 503 for answer in answers), [one.text for one in answers]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["logs", "logs/refs", "objects", "objects/pack", "refs", "refs/heads", "refs/heads/portico", "info", "own:logs", "lfs"],
+)
+async def test_no_file_is_written_in_a_folder_behind_a_link(
+    client: httpx.AsyncClient, repository: Path, elsewhere: Path, name: str
+) -> None:
+    session = await new_session(client)
+    await turn(client, session, "change")
+    path = of_git_dir(repository, await folder_of(client, session), name)
+    if path.is_dir():
+        shutil.copytree(path, elsewhere / "copy")
+    before = contents(elsewhere)
+    link(path, elsewhere / "copy")
+    await use(client, session)
+    assert contents(elsewhere) == before
+
+
+async def test_removal_deletes_nothing_in_a_folder_that_replaces_gits_own(
+    client: httpx.AsyncClient, repository: Path, elsewhere: Path
+) -> None:
+    session = await new_session(client)
+    own = repository / ".git" / "worktrees" / (await folder_of(client, session)).name
+    shutil.copytree(own, elsewhere / own.name)
+    for n in range(50):
+        (elsewhere / own.name / f"file{n}").write_text("mine\n")
+    before = contents(elsewhere)
+    link(own.parent, elsewhere)
+    assert (await client.delete(f"{BASE}/worktrees/{session}?force=true")).status_code == 204
+    assert contents(elsewhere) == before
+
+
+async def test_merge_does_not_follow_a_folder_that_becomes_a_link_meanwhile(
+    client: httpx.AsyncClient, repository: Path, elsewhere: Path, home: Path
+) -> None:
+    """Git remembers that it has created a folder, which a filter of the user replaces here."""
+    commit_file(repository, ".gitattributes", "sub/b filter=swapping\n")
+    session = await new_session(client)
+    folder = await folder_of(client, session)
+    (folder / "sub").mkdir()
+    for name in "abc":
+        (folder / "sub" / name).write_text("of the agent\n")
+    await client.post(f"{BASE}/worktrees/{session}/commit", json={"message": "c"})
+    swap = f"test -L sub || (mv sub real && ln -s {elsewhere} sub); cat"
+    (home / ".gitconfig").write_text(f'[filter "swapping"]\n\tsmudge = "{swap}"\n')
+    answer = await client.post(f"{BASE}/worktrees/{session}/merge")
+    assert (repository / "real").is_dir(), answer.text
+    assert answer.status_code in (409, 503) and "may not be read or written" in answer.json()["error"], answer.text
+    assert contents(elsewhere) == {"mine": b"mine\n"}
+
+
+async def test_files_behind_a_folder_that_becomes_a_link_meanwhile_are_not_shown(
+    running: RunningGateway, repository: Path, home: Path
+) -> None:
+    """Those of the gateway: git reads what the agent cannot. Filters of the user replace the folder here, and put it back."""
+    client, secrets = running.client, running.gateway.settings.data_dir / "keys"
+    secrets.mkdir(exist_ok=True)
+    (secrets / "b").write_text(SECRET)
+    for name in ("sub/a", "sub/b", "z"):
+        commit_file(repository, name, "one\n")
+    commit_file(repository, ".gitattributes", "sub/a filter=swapping\nz filter=restoring\n")
+    session = await new_session(client)
+    folder = await folder_of(client, session)
+    for name in ("sub/a", "sub/b", "z"):
+        (folder / name).write_text("three\n")
+    swap, restore = f"mv sub {repository}/.git/real; ln -s {secrets} sub; cat", f"rm sub; mv {repository}/.git/real sub; cat"
+    (home / ".gitconfig").write_text(f'[filter "swapping"]\n\tclean = "{swap}"\n[filter "restoring"]\n\tclean = "{restore}"\n')
+    answer = await client.get(f"{BASE}/worktrees/{session}/diff", params={"path": "sub/b"})
+    assert answer.status_code in (200, 404, 409) and SECRET not in answer.text
+    assert SECRET not in "".join(answer.text for answer in await use(client, session))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "shallow", "info/grafts", "objects/info/alternates", "HEAD", "own:HEAD", "packed-refs", "refs/heads/main", "config",
+        "own:gitdir", "own:commondir", "info/exclude", "info/attributes", "own:index", "own:MERGE_HEAD", "own:locked",
+        "objects/info/commit-graphs/commit-graph-chain", "own:config.worktree",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("secret", [True, False])
+async def test_no_error_has_contents_of_a_file(
+    running: RunningGateway, repository: Path, elsewhere: Path, name: str, secret: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Git quotes lines that it does not understand. Those of the gateway's secrets it cannot read."""
+    client = running.client
+    file = (running.gateway.settings.data_dir if secret else elsewhere) / "file"
+    file.write_text(f'{{"token": "{SECRET}"}}\n')
+    session = await new_session(client)
+    await turn(client, session, "change")
+    link(of_git_dir(repository, await folder_of(client, session), name), file)
+    answers = await use(client, session)
+    assert SECRET not in "".join(answer.text for answer in answers)
+    assert all(answer.status_code < 500 or answer.status_code == 503 for answer in answers), [one.text for one in answers]
+    assert not (secret and SECRET in caplog.text)
+
+
+async def test_what_git_says_is_in_the_log(
+    client: httpx.AsyncClient, repository: Path, elsewhere: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    session = await new_session(client)
+    (elsewhere / "file").write_text("a line of a file\n")
+    link(repository / ".git" / "shallow", elsewhere / "file")
+    answer = await client.get(f"{BASE}/worktrees/{session}")
+    assert answer.status_code == 409 and "the gateway's log has what it says" in answer.json()["error"], answer.text
+    assert "bad shallow line: a line of a file" in caplog.text
+
+
+# -- configuration ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def running_program(home: Path, repository: Path, tmp_path: Path) -> str:
+    """A key of the repository's configuration, in which a filter of the user's finds a program that it runs, as Git LFS does."""
+    commit_file(repository, ".gitattributes", "*.txt filter=running\n")
+    program = home / "filter"
+    program.write_text('#!/bin/sh\nrun=$(git config --get lfs.extension.own.clean) && eval "$run"\ncat\n')
+    program.chmod(0o755)
+    (home / ".gitconfig").write_text(f'[filter "running"]\n\tclean = {program}\n\tsmudge = {program}\n')
+    return "lfs.extension.own.clean"
+
+
+async def test_filters_of_the_user_find_no_program_in_the_configuration_of_the_repository(
+    client: httpx.AsyncClient, repository: Path, running_program: str
+) -> None:
+    ran = repository / ".git" / "ran"
+    git(repository, "config", running_program, f"touch {ran}")
+    (repository / "a.txt").write_text("two\n")
+    git(repository, "diff")
+    assert ran.exists(), "git would run it"
+    ran.unlink()
+    git(repository, "checkout", "-q", "a.txt")
+    ran.unlink()
+    session = await new_session(client)
+    await turn(client, session, "change")
+    assert [answer.status_code for answer in await use(client, session)][:4] == [200, 200, 201, 200]
+    assert not ran.exists()
+
+
+async def test_configuration_that_changes_meanwhile(client: httpx.AsyncClient, repository: Path, home: Path) -> None:
+    """Here by a filter of the user's, at the moment when git has begun to write files."""
+    ran, config = repository / ".git" / "ran", repository / ".git" / "config"
+    for name in ("b.txt", "c.txt"):
+        commit_file(repository, name, "one\n")
+    commit_file(repository, ".gitattributes", "a.txt filter=changing\nb.txt filter=own\nc.txt filter=own\n")
+    (repository / "change").write_text(f'[filter "own"]\n\tsmudge = "touch {ran}; cat"\n\tclean = "touch {ran}; cat"\n')
+    change = f"cat {repository}/change >> {config}; cat"
+    (home / ".gitconfig").write_text(f'[filter "changing"]\n\tsmudge = "{change}"\n\tclean = "{change}"\n')
+    session = await new_session(client)
+    await turn(client, session, "change")
+    await use(client, session)
+    assert "filter" in config.read_text() and not ran.exists()
+
+
+async def test_settings_about_files_and_authors_of_the_repository_count(client: httpx.AsyncClient, repository: Path) -> None:
+    name = 'Ada "the first"; \\ Countess\t# of'
+    git(repository, "config", "user.name", name)
+    git(repository, "config", "core.autocrlf", "input")
+    git(repository, "config", "core.excludesFile", str(repository / "own excludes"))
+    (repository / "own excludes").write_text("*.ignored\n")
+    config = repository / ".git" / "config"
+    config.write_text(f"{config.read_text()}[core]\n\tfileMode\n")
+    session = await new_session(client)
+    folder = await folder_of(client, session)
+    (folder / "new.txt").write_bytes(b"a\r\nb\r\n")
+    (folder / "new.ignored").write_text("")
+    assert (await client.post(f"{BASE}/worktrees/{session}/commit", json={"message": "c"})).status_code == 201
+    assert git(folder, "show", "HEAD:new.txt") == "a\nb"
+    assert git(folder, "log", "-1", "--format=%an") == name
+    assert "new.ignored" not in git(folder, "ls-tree", "-r", "--name-only", "HEAD")
+
+
+async def test_worktree_of_a_sparse_checkout_is_sparse(client: httpx.AsyncClient, repository: Path) -> None:
+    """Git has that in the configuration of one checkout."""
+    for name in ("inside", "outside"):
+        commit_file(repository, f"{name}/file", name)
+    git(repository, "sparse-checkout", "set", "inside")
+    session = await new_session(client)
+    folder = await folder_of(client, session)
+    assert [(folder / name).exists() for name in ("inside", "outside")] == [True, False]
+    assert git(folder, "config", "core.sparseCheckout") == "true"
+    assert git(folder, "status", "--porcelain") == ""
+    assert (await state_of(client, session))["files"] == []
+
+
+async def test_repository_with_another_format(tmp_path: Path) -> None:
+    repository = tmp_path / "sha256"
+    git(tmp_path, "init", "-q", "-b", "main", "--object-format=sha256", str(repository))
+    git(repository, "config", "user.name", "Ada")
+    git(repository, "config", "user.email", "ada@example.org")
+    commit_file(repository, "a.txt", "one\n")
+    options = {"scenario": str(tmp_path / "turns.json")}
+    (tmp_path / "turns.json").write_text('{"turns": [{"steps": [{"text": "hello"}]}]}')
+    async with run_gateway(worktree_config(tmp_path, repository, options=options)) as running:
+        session = await new_session(running.client)
+        (await folder_of(running.client, session) / "a.txt").write_text("two\n")
+        answers = await use(running.client, session)
+        assert [answer.status_code for answer in answers][:4] == [200, 200, 201, 200]
+    assert (repository / "a.txt").read_text() == "two\n"
+
+
+@pytest.mark.skipif(shutil.which("git-lfs") is None, reason="Git LFS is not installed")
+async def test_git_lfs_of_the_user(client: httpx.AsyncClient, repository: Path, home: Path) -> None:
+    """It has the files of the worktree, and stores new ones in the repository. It runs no program of the repository's own."""
+    git(repository, "lfs", "install", "--skip-repo")
+    (repository / "x.bin").write_text("asset\n")
+    commit_file(repository, ".gitattributes", "*.bin filter=lfs diff=lfs merge=lfs -text\n")
+    assert git(repository, "show", "HEAD:x.bin").startswith("version https://git-lfs")
+    ran, program = repository / ".git" / "ran", repository / ".git" / "program"
+    program.write_text(f"#!/bin/sh\ntouch {ran}\ncat\n")
+    program.chmod(0o755)
+    for key, value in (
+        ("lfs.customtransfer.own.path", str(program)), ("lfs.standalonetransferagent", "own"),
+        ("lfs.extension.own.clean", f"{program} %f"), ("lfs.extension.own.smudge", f"{program} %f"),
+        ("lfs.extension.own.priority", "0"),
+    ):  # fmt: skip
+        git(repository, "config", key, value)
+    session = await new_session(client)
+    folder = await folder_of(client, session)
+    assert (folder / "x.bin").read_text() == "asset\n"
+    (folder / "new.bin").write_text("another asset\n")
+    assert [one["path"] for one in (await state_of(client, session))["files"]] == ["new.bin"]
+    assert (await client.post(f"{BASE}/worktrees/{session}/commit", json={"message": "c"})).status_code == 201
+    assert git(folder, "show", "HEAD:new.bin").startswith("version https://git-lfs")
+    assert (await client.post(f"{BASE}/worktrees/{session}/merge")).status_code == 200
+    assert (repository / "new.bin").read_text() == "another asset\n"
+    shutil.rmtree(repository / ".git" / "lfs")
+    await client.post(f"{BASE}/sessions", json={"agent": {"name": "tree"}})
+    assert not ran.exists()
+
+
+# -- limits -------------------------------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def counted(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[list[int]]:
+    """Count the commands of git that run at the same time. The list has the number at the start of each."""
+    found, running = list[int](), 0
+
+    async def counting(program: Program, ruleset: int | None) -> Ended:
+        nonlocal running
+        running += 1
+        found.append(running)
+        try:
+            return await run(program, ruleset)
+        finally:
+            running -= 1
+
+    monkeypatch.setattr("gateway.worktrees.git.run", counting)
+    yield found
+
+
+async def test_many_requests_run_few_commands_at_a_time(client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = await new_session(client)
+    async with counted(monkeypatch) as running:
+        answers = await asyncio.gather(*(client.get(f"{BASE}/worktrees/{session}") for _ in range(20)))
+    assert {answer.status_code for answer in answers} == {200}
+    assert max(running) == confinement.EACH
+
+
+@pytest.mark.parametrize(("of_owner", "status"), [(True, 429), (False, 503)])
+async def test_request_that_waits_too_long_is_refused(
+    client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch, of_owner: bool, status: int
+) -> None:
+    session = await new_session(client)
+
+    @asynccontextmanager
+    async def taken(self: Places, owner: str) -> AsyncIterator[None]:
+        raise NoPlace(of_owner=of_owner)
+        yield
+
+    monkeypatch.setattr(Places, "place", taken)
+    answer = await client.get(f"{BASE}/worktrees/{session}")
+    assert answer.status_code == status and "commands of git" in answer.json()["error"], answer.text
+
+
+@pytest.mark.parametrize("name", ["HEAD", "own:HEAD", "refs/heads/main", "packed-refs", "config", "own:gitdir", "own:index"])
+async def test_fifo_in_the_place_of_a_file(
+    client: httpx.AsyncClient, repository: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Git waits for who writes to it, up to its time limit. The gateway itself does not."""
+    session = await new_session(client)
+    await turn(client, session, "change")
+    path = of_git_dir(repository, await folder_of(client, session), name)
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+    for module in ("git", "checkout"):
+        monkeypatch.setattr(f"gateway.worktrees.{module}.CHECKOUT_SECONDS", 1.0)
+    monkeypatch.setattr("gateway.worktrees.git.Git.__call__.__kwdefaults__", {**call_defaults(), "seconds": 1.0})
+    async with asyncio.timeout(60):
+        answers = await use(client, session)
+    assert all(answer.status_code < 500 or answer.status_code == 503 for answer in answers), [one.text for one in answers]
+
+
+def call_defaults() -> dict[str, Any]:
+    from gateway.worktrees.git import Git
+
+    return dict(Git.__call__.__kwdefaults__ or {})
+
+
+# -- where git cannot be confined ---------------------------------------------------------------------------------------------
+
+
+def boxed(cwd: Path) -> dict[str, Any]:
+    return {"driver": "script", "cwd": str(cwd), "run_in": "docker", "container": {"image": "none"}}
+
+
+async def create(client: httpx.AsyncClient, agent: str) -> httpx.Response:
+    return await client.post(f"{BASE}/sessions", json={"agent": {"name": agent}})
+
+
+@pytest.mark.parametrize("where", ["repository", "in it", "above it", "elsewhere", "any folder"])
+async def test_without_landlock_a_repository_that_a_confined_agent_may_write_has_no_worktrees(
+    tmp_path: Path, elsewhere: Path, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(confinement, "unavailable", lambda: "it needs Landlock, which only Linux has")
+    repository = make_repository(tmp_path / "code" / "project")
+    folders = {"repository": repository, "in it": repository / ".git", "above it": repository.parent}
+    config = worktree_config(tmp_path / "data", repository)
+    config["agents"]["boxed"] = boxed(folders.get(where, elsewhere))
+    if where == "any folder":
+        del config["agents"]["boxed"]["cwd"]
+    async with run_gateway(config) as running:
+        answer = await create(running.client, "tree")
+        if where == "elsewhere":
+            assert answer.status_code == 201, answer.text
+            session = answer.json()["sessionId"]
+            await turn(running.client, session, "change")
+            assert [one.status_code for one in await use(running.client, session)][:4] == [200, 200, 201, 200]
+        else:
+            assert answer.status_code == 409, answer.text
+            assert "the agent 'boxed' may write" in answer.json()["error"] and "only Linux" in answer.json()["error"]
+            assert (await listed(running.client), git(repository, "branch", "--list", "portico/*")) == ([], "")
+
+
+async def test_without_landlock_a_confined_agent_has_no_worktrees(
+    tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(confinement, "unavailable", lambda: "it needs Landlock, which only Linux has")
+    config = gateway_config(tmp_path / "data", agents={"tree": boxed(repository) | {"worktree": True}})
+    async with run_gateway(config) as running:
+        answer = await create(running.client, "tree")
+        assert answer.status_code == 409 and "the agent 'tree' may write" in answer.json()["error"], answer.text
+
+
+async def test_checkout_that_has_the_data_directory_in_it(tmp_path: Path) -> None:
+    """As of a repository in the home folder. Git could be kept to that, but could read and write the secrets of the gateway."""
+    repository = make_repository(tmp_path / "home-repository")
+    git(repository, "config", "core.excludesFile", str(repository / ".git" / "excluded"))
+    (repository / ".git" / "excluded").write_text("data\n")
+    config = worktree_config(repository / "data", repository)
+    for confined, status in ((False, 200), (True, 409)):
+        if confined:
+            # A sandbox of the agent that works in the whole checkout is refused when the gateway starts.
+            (repository / "sub").mkdir(exist_ok=True)
+            sandboxed = {"driver": "script", "cwd": str(repository / "sub"), "sandbox": "workspace-write"}
+            config["agents"]["sandboxed"] = {**sandboxed, "env": {"TMPDIR": str(tmp_path / "temporary")}}
+        async with run_gateway(config) as running:
+            session = await new_session(running.client)
+            await turn(running.client, session, "new" if confined else "change")
+            assert (await running.client.post(f"{BASE}/worktrees/{session}/commit", json={"message": "c"})).status_code == 201
+            answer = await running.client.post(f"{BASE}/worktrees/{session}/merge")
+            assert answer.status_code == status, answer.text
+    assert "contains" in answer.json()["error"] and "'sandboxed'" in answer.json()["error"]
+    assert not (repository / "new.txt").exists()
