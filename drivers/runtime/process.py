@@ -94,6 +94,7 @@ class Process:
         remove_container: Callable[[], Awaitable[str | None]] | None = None,
         *,
         elsewhere: bool = False,
+        confined: bool = False,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._clock = clock
@@ -111,7 +112,7 @@ class Process:
         found = process_of(self.pid)
         self.created = 0.0 if found is None else found.create_time()
         """The start time in seconds since the epoch."""
-        self.root = Root.running(marker, self.pid)
+        self.root = Root.running(marker, self.pid, confined=confined)
         """How its processes are found."""
         live_roots[self.root] = False
         pipes.ended.add_done_callback(lambda _: self._begin_close(0.0))
@@ -432,7 +433,8 @@ class Spawner:
             )
             process = Process(
                 transport, pipes, marker, self._ledger, self._recorder, self._removal(marker),
-                elsewhere=self._is_elsewhere, clock=self.clock,
+                elsewhere=self._is_elsewhere, confined=self._sandbox is not None or self._container is not None,
+                clock=self.clock,
             )  # fmt: skip
         except (OSError, ValueError) as error:
             reason = str(error).replace(f"/proc/self/fd/{opened.folder}", str(command.cwd))

@@ -48,11 +48,15 @@ SLEEP_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Root:
-    """A process that a gateway has started: its marker, its pid, and its start time by the clock of `_Row.started`."""
+    """A process that a gateway has started: its marker, its pid, and its start time by the clock of `_Row.started`.
+
+    `confined` is whether it is in a sandbox or a container.
+    """
 
     marker: str
     pid: int
     started: float
+    confined: bool = False
 
     @classmethod
     def stored(cls, marker: str, pid: int, created: float) -> Root:
@@ -60,9 +64,9 @@ class Root:
         return cls(marker, pid, created - psutil.boot_time() if sys.platform == "linux" else created)
 
     @classmethod
-    def running(cls, marker: str, pid: int) -> Root:
+    def running(cls, marker: str, pid: int, *, confined: bool = False) -> Root:
         """Return the root of a child of this process."""
-        return cls(marker, pid, _started(pid))
+        return cls(marker, pid, _started(pid), confined)
 
 
 @dataclass(slots=True)
@@ -111,6 +115,25 @@ def family(root: Root) -> set[psutil.Process]:
     if _adoption.only_agents and not starting:
         found += _ownerless(rows, {**live_roots, root: True})
     return _with_descendants(rows, found)
+
+
+def is_confined(pid: int) -> bool:
+    """Whether a process may be one of an agent of this process that is in a sandbox. It may be if it has ended by now."""
+    roots = {root.pid: root.confined for root in tuple(live_roots)}
+    if not any(roots.values()):
+        return False
+    own = os.getpid()
+    while pid not in roots and pid > 1 and pid != own:
+        found = process_of(pid)
+        try:
+            parent = 0 if found is None else found.ppid()
+            # An orphan: which agent it belongs to is not worth a search.
+            if found is None or (parent == own and os.getsid(pid) != os.getsid(0)):
+                return True
+        except (psutil.Error, OSError):
+            return True
+        pid = parent
+    return roots.get(pid, False)
 
 
 def left_behind(roots: Collection[Root]) -> set[psutil.Process]:

@@ -27,7 +27,7 @@ from gateway import __version__
 from gateway.cli.editor_lines import EditorLines, ServingProcessFailed
 from gateway.cli.options import config_errors
 from gateway.errors import ConfigError
-from gateway.security.socket_peer import is_same_user
+from gateway.security.socket_peer import connect, is_same_user
 
 if TYPE_CHECKING:
     from gateway.config import Settings
@@ -126,8 +126,7 @@ class SharedGateway:
         connection = socket.socket(socket.AF_UNIX)
         try:
             connection.settimeout(ANSWER_TIMEOUT)
-            connection.connect(path)
-            # In the folder for temporary files another user may have a socket where that of a process that was killed was.
+            connect(connection, path)
             same_user = is_same_user(connection)
         except OSError:
             same_user = False

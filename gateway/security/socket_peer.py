@@ -1,11 +1,49 @@
-"""The user of the process at the other end of a Unix socket, as the kernel reports it."""
+"""Unix sockets: their addresses, and the process at the other end, as the kernel reports it."""
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import struct
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from drivers.runtime.confined_files import SEARCH, has_descriptor_paths
+from drivers.runtime.process_tree import is_confined
+
+MAX_PATH = 100
+"""Bytes of a socket's address: Linux accepts 107, macOS 103."""
+
+
+def is_confined_agent(connection: socket.socket) -> bool:
+    """Whether the process at the other end may be one of an agent that this process has started in a sandbox (on Linux)."""
+    if sys.platform != "linux":
+        return False
+    pid, _, _ = struct.unpack("iII", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return is_confined(pid)
+
+
+def connect(connection: socket.socket, path: str) -> None:
+    """Connect to a Unix socket, whose path may be longer than an address. Raises OSError."""
+    with short_address(path) as address:
+        connection.connect(address)
+
+
+@contextmanager
+def short_address(path: str) -> Iterator[str]:
+    """A path of at most MAX_PATH bytes to the same file: by a descriptor of its folder. Raises OSError if there is none."""
+    if len(os.fsencode(path)) <= MAX_PATH:
+        yield path
+        return
+    if not has_descriptor_paths():
+        raise OSError(errno.ENAMETOOLONG, f"the path of a socket has more than {MAX_PATH} bytes; choose another data directory")
+    folder = os.open(os.path.dirname(path), SEARCH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{folder}/{os.path.basename(path)}"
+    finally:
+        os.close(folder)
 
 
 def is_same_user(connection: socket.socket) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sys
@@ -17,6 +18,7 @@ from gateway.agents.configured_agents import Agents
 from gateway.config import load, parse
 from gateway.errors import BadRequest, ConfigError
 from gateway.gateway import Gateway
+from gateway.protocols.acp.transport.local_socket import LocalSocket
 from gateway.security.api_keys import default_api_keys
 from gateway.security.redaction import Redactor
 from tests.conftest import write_config
@@ -206,3 +208,29 @@ async def test_temporary_files_of_the_gateway_are_where_no_agent_writes(tmp_path
         assert left.parent.stat().st_mode & 0o777 == 0o700
         assert not left.exists(), "of a daemon that was killed"
         assert tmp_path / "data" in running.gateway.agents.get("script")._folders._secret_paths
+
+
+CONNECTS = """
+import json, socket, sys
+connection = socket.socket(socket.AF_UNIX)
+connection.connect(sys.argv[1])
+try:
+    connection.sendall(json.dumps({"token": sys.argv[2], "agent": "missing"}).encode() + b"\\n")
+    print(connection.recv(1000).decode() or "closed")
+except OSError:
+    print("closed")
+"""
+
+
+@needs_landlock
+@pytest.mark.parametrize(("sandbox", "before"), [("workspace-write", ""), ("workspace-write", "setsid "), ("off", "")])
+async def test_a_process_in_the_sandbox_is_no_local_client_even_with_the_token(folder: Path, sandbox: str, before: str) -> None:
+    (folder / "work" / "connects.py").write_text(CONNECTS)
+    async with run_gateway(config_of(folder, sandbox=sandbox)) as running:
+        local = LocalSocket(running.gateway, folder / "data")
+        await local.open()
+        token = json.loads((folder / "data" / "acp-socket.json").read_text())["token"]
+        line = f"{before}{sys.executable} {folder}/work/connects.py {folder}/data/acp.sock {token}"
+        text = (await create_session(running.client, "shell", line))["messages"][-1]["content"]
+        assert ("no agent 'missing'" in text) if sandbox == "off" else text == "closed\n"
+        await local.close()

@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import stat
+import sys
 import threading
 import time
 from collections.abc import AsyncIterator
@@ -372,3 +373,20 @@ async def test_a_data_directory_of_another_user_is_refused(tmp_path: Path) -> No
     (tmp_path / "data").chmod(0o1777)
     code, out, err = await PorticoCommand(tmp_path, "acp", "echo").run()
     assert (code, out) == (1, "") and "is a directory that users share" in err
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a path that is too long for an address is opened by its folder")
+async def test_a_socket_with_a_long_path_is_in_the_data_directory_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    long = tmp_path / ("long" * 30)
+    long.mkdir()
+    async with on_stdio(long, "echo") as (client, _):
+        await client.initialize()
+        assert record(long)["path"] == str(long / "data" / "acp.sock")
+        async with on_stdio(long, "echo") as (other, _):
+            await other.initialize()
+            assert (await other.prompt(await other.new(), "hello"))["stopReason"] == "end_turn"
+    assert not os.listdir(temporary)

@@ -1,8 +1,8 @@
 """ACP over a Unix socket in the data directory, for processes of the same user: `portico acp` connects its editor by it.
 
 A client sends a line with the token of the record file, which only the user can read, and the name of an agent. It gets a line
-with `error` or without it. Then both sides send ACP messages as on standard input and output. A process in an agent's sandbox can
-connect, but cannot read the token.
+with `error` or without it. Then both sides send ACP messages as on standard input and output. A process in an agent's sandbox
+cannot read the token, and is refused.
 """
 
 from __future__ import annotations
@@ -14,9 +14,7 @@ import json
 import logging
 import os
 import secrets
-import shutil
 import socket
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -31,13 +29,11 @@ from gateway.protocols.acp.initialization import acp_command
 from gateway.protocols.acp.transport.messages import MAX_MESSAGE_BYTES, PARSE_ERROR, parse_message
 from gateway.protocols.acp.transport.stdio import read_lines
 from gateway.security.authentication import LOCAL_ADMINISTRATOR
-from gateway.security.socket_peer import is_same_user
+from gateway.security.socket_peer import connect, is_confined_agent, is_same_user, short_address
 
 log = logging.getLogger(__name__)
 
 RECORD, SOCKET = "acp-socket.json", "acp.sock"
-MAX_PATH = 100
-"""Bytes of a socket's path: Linux accepts 107, macOS 103. A longer one is replaced by one in the user's runtime directory."""
 MAX_CLIENTS = 256
 HELLO_TIMEOUT = 10.0
 """Seconds for the first line of a client."""
@@ -69,7 +65,6 @@ class LocalSocket:
         self._ends_for = ends_for
         self._server: asyncio.Server | None = None
         self._token = secrets.token_urlsafe(32)
-        self._folder: str | None = None
         self._path = ""
         self._clients: dict[asyncio.StreamWriter, Connection] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -80,12 +75,13 @@ class LocalSocket:
 
     async def open(self) -> None:
         """Accept connections. Raises OSError if there can be no socket."""
-        self._path = self._socket_path()
+        self._path = str(self._data_dir / SOCKET)
         # First, so that a client of the new socket has not read the token of a process that was killed.
         self._write_record({"path": self._path, "token": self._token, "pid": os.getpid()})
         umask = os.umask(0o177)
         try:
-            self._server = await asyncio.start_unix_server(self._accept, self._path, limit=MAX_MESSAGE_BYTES)
+            with short_address(self._path) as address:
+                self._server = await asyncio.start_unix_server(self._accept, address, limit=MAX_MESSAGE_BYTES)
         finally:
             os.umask(umask)
 
@@ -104,14 +100,6 @@ class LocalSocket:
         with open(private_file(temporary, os.O_WRONLY | os.O_EXCL), "w") as opened:
             json.dump(content, opened)
         temporary.replace(record)
-
-    def _socket_path(self) -> str:
-        path = str(self._data_dir / SOCKET)
-        if len(os.fsencode(path)) <= MAX_PATH:
-            return path
-        runtime = os.environ.get("XDG_RUNTIME_DIR")
-        self._folder = tempfile.mkdtemp(prefix="portico-", dir=runtime if runtime and os.path.isdir(runtime) else None)
-        return os.path.join(self._folder, SOCKET)
 
     async def add(self, connection: socket.socket) -> None:
         """Serve a client over a connected socket, without a token."""
@@ -143,8 +131,6 @@ class LocalSocket:
         for file in (self._data_dir / RECORD, Path(self._path)):
             with contextlib.suppress(OSError):
                 file.unlink()
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
 
     async def close(self) -> None:
         """Stop accepting, and close all connections."""
@@ -156,7 +142,11 @@ class LocalSocket:
     # -- one client --------------------------------------------------------------------------------------------------
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self._server is None or len(self._tasks) >= MAX_CLIENTS or not is_same_user(writer.get_extra_info("socket")):
+        connection = writer.get_extra_info("socket")
+        if self._server is None or len(self._tasks) >= MAX_CLIENTS or not is_same_user(connection):
+            writer.close()
+        elif is_confined_agent(connection):
+            log.warning("a process of an agent in a sandbox was refused as a local client")
             writer.close()
         else:
             self._begin(reader, writer, trusted=False)
@@ -274,7 +264,7 @@ def request_release(data_dir: Path) -> bool:
         record = from_json((data_dir / RECORD).read_bytes())
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(HELLO_TIMEOUT)
-            connection.connect(record["path"])
+            connect(connection, record["path"])
             if not is_same_user(connection):
                 return False
             connection.sendall(to_json({"token": record["token"], RELEASE: True}) + b"\n")
