@@ -127,7 +127,8 @@ class Container:
         env = {**self._environment(command.env), marker: name}
         mounts = _ordered(self._mounts(command))
         # What the administrator's own arguments mount instead is not known here.
-        check = _check_of([mount for mount in mounts if not any(str(mount.target) in one for one in self.args)])
+        replaced = tuple(_targets_of_image(self.args) if self.has_image else _targets_of_bwrap(self.args))
+        check = _check_of([mount for mount in mounts if not any(mount.target.is_relative_to(target) for target in replaced)])
         if not self.has_image:
             return Located((self.program, *self._of_bwrap(mounts, command.cwd), "--", *check, *command.argv), env)
         passed, given = list[str](), dict[str, str]()
@@ -505,6 +506,47 @@ def _ordered(mounts: Iterable[Mount]) -> list[Mount]:
         if not (same and above is not None and above.writable is mount.writable):
             found.append(mount)
     return found
+
+
+def _targets_of_image(args: Sequence[str]) -> Iterator[Path]:
+    """Yield where arguments of podman and docker mount something: `-v`, `--volume`, `--mount` and `--tmpfs`."""
+    following = ""
+    for one in args:
+        option, _, value = one.partition("=") if one.startswith("--") else (one[:2], "", one[2:].removeprefix("="))
+        if following:
+            option, value, following = following, one, ""
+        elif not value:
+            following = option if option in ("-v", "--volume", "--mount", "--tmpfs") else ""
+            continue
+        if option == "--tmpfs":
+            yield _target(value.partition(":")[0])
+        elif option in ("-v", "--volume"):
+            # A volume without a name has its target only.
+            yield _target(value.split(":")[1] if ":" in value else value)
+        elif option == "--mount":
+            fields = dict(field.partition("=")[::2] for row in csv.reader([value]) for field in row)
+            yield from (_target(fields[name]) for name in ("target", "destination", "dst") if name in fields)
+
+
+OPERANDS = {
+    **dict.fromkeys(("tmpfs", "dev", "proc", "mqueue", "tmp-overlay", "ro-overlay"), 1),
+    **dict.fromkeys(("bind", "ro-bind", "dev-bind", "bind-fd", "ro-bind-fd", "bind-data", "ro-bind-data", "file"), 2),
+    **dict.fromkeys(("bind-try", "ro-bind-try", "dev-bind-try"), 2),
+    "overlay": 3,
+}
+"""The options of bwrap that mount something, with the number of their operands. The last one is the target."""
+
+
+def _targets_of_bwrap(args: Sequence[str]) -> Iterator[Path]:
+    """Yield where arguments of bwrap mount something."""
+    for n, one in enumerate(args):
+        operands = args[n + 1 : n + 1 + OPERANDS.get(one.removeprefix("--"), 0)] if one.startswith("--") else ()
+        if operands:
+            yield _target(operands[-1])
+
+
+def _target(path: str) -> Path:
+    return Path(os.path.normpath(path))
 
 
 def _csv(fields: Sequence[str]) -> str:

@@ -292,6 +292,37 @@ def located(where: Container, work: Path, **env: str) -> tuple[list[str], dict[s
     return list(found.argv), dict(found.env)
 
 
+@pytest.mark.parametrize(
+    ("runtime", "args", "checked"),
+    [
+        ("docker", ("--label=folder={work}",), True),
+        ("docker", ("--env", "FOLDER={work}"), True),
+        ("docker", ("-v", "{work}:/data"), True),
+        ("docker", ("--volume={work}/sub:{work}/sub",), True),
+        ("docker", ("--mount=type=bind,source={work},target=/data",), True),
+        ("docker", ("-v", "/data:{work}"), False),
+        ("docker", ("-v/data:{work}:ro",), False),
+        ("docker", ("--volume=/data:{work}/",), False),
+        ("podman", ("--mount", "type=volume,src=data,dst={work}"), False),
+        ("podman", ("--tmpfs={work}:size=1m",), False),
+        ("podman", ("--tmpfs", "{parent}"), False),
+        ("bwrap", ("--setenv", "FOLDER", "{work}"), True),
+        ("bwrap", ("--bind", "{work}", "/data"), True),
+        ("bwrap", ("--bind", "/data", "{work}"), False),
+        ("bwrap", ("--tmpfs", "{work}"), False),
+    ],
+)
+def test_folder_is_checked_unless_arguments_mount_something_in_its_place(
+    runtime: Runtime, args: tuple[str, ...], checked: bool, tmp_path: Path
+) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    own = tuple(one.format(work=work, parent=tmp_path) for one in args)
+    argv, _ = located(container(runtime, args=own, image="" if runtime == "bwrap" else "image:1"), work)
+    script = argv[argv.index("-c") + 1]
+    assert (f"%d:%i -- {work}" in script) == checked, script
+
+
 @pytest.mark.parametrize("runtime", ["podman", "docker"])
 def test_command_line_of_a_container(runtime: Runtime, tmp_path: Path) -> None:
     folder = tmp_path / "a, b"
