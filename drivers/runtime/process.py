@@ -524,13 +524,15 @@ def _prepare(command: Command, sandbox: Sandbox | None, container: Container | N
         reason = "its path contains a symbolic link" if error.errno == errno.ELOOP else error.strerror
         raise AgentUnavailable(f"the working folder {command.cwd} cannot be opened: {reason}") from error
     try:
+        folders = (*((command.state,) if command.state else ()), *_written_by_agent(sandbox, container))
         for path, content in command.files.items():
+            inside = next((folder for folder in folders if path.is_relative_to(folder)), None)
             try:
-                _write_private(path, content, command.state)
+                _write_private(path, content, inside)
             except (OSError, OutsideFolders, NotRegularFile) as error:
                 reason = error.strerror if isinstance(error, OSError) else None
                 if isinstance(error, OutsideFolders):
-                    reason = f"a symbolic link leads out of {command.state}; remove it"
+                    reason = f"a symbolic link leads out of {inside}; remove it"
                 raise AgentUnavailable(f"cannot write {path}: {reason or error}") from error
         if container is not None:
             return _Opened(folder, None, container.located(command, MARKER, marker))
@@ -547,11 +549,19 @@ def _working_folder(descriptor: int) -> dict[str, Any]:
     return {"preexec_fn": functools.partial(os.fchdir, descriptor)}
 
 
-def _write_private(path: Path, content: bytes, state: Path | None) -> None:
+def _written_by_agent(sandbox: Sandbox | None, container: Container | None) -> tuple[Path, ...]:
+    """The folders in which an agent can make links that lead out of its sandbox or container."""
+    of_sandbox = (*sandbox.created, *sandbox.writable) if sandbox else ()
+    of_container = (*container.created, *(mount.source for mount in container.mounts if mount.writable)) if container else ()
+    return (*of_sandbox, *of_container)
+
+
+def _write_private(path: Path, content: bytes, inside: Path | None) -> None:
+    """Write a file; with `inside`, through no link that leads out of this folder."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
-    if state is not None and path.is_relative_to(state):
-        state.mkdir(parents=True, exist_ok=True, mode=0o700)
-        folders = ConfinedFolders((Path(os.path.realpath(state)),))
+    if inside is not None:
+        inside.mkdir(parents=True, exist_ok=True, mode=0o700)
+        folders = ConfinedFolders((Path(os.path.realpath(inside)),))
         descriptor = folders.open(os.path.abspath(path), flags | os.O_NONBLOCK, 0o600, parents=True, folder_mode=0o700)
     else:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

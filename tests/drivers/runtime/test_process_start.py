@@ -18,6 +18,7 @@ from drivers.runtime.confined_files import open_folder
 from drivers.runtime.file_threads import wait_for_threads
 from drivers.runtime.process import Spawner
 from drivers.runtime.process_tree import MARKER
+from drivers.runtime.sandbox import Sandbox, unavailable
 from tests.drivers.small_programs import StartProcess, lines_of, python
 from tests.waiting import wait_until
 
@@ -218,3 +219,20 @@ async def test_starts_that_a_file_system_blocks_do_not_delay_others(tmp_path: Pa
         reader = os.open(tmp_path / "blocked", os.O_RDONLY | os.O_NONBLOCK)
         await asyncio.to_thread(wait_for_threads)
         os.close(reader)
+
+
+@pytest.mark.skipif(unavailable() is not None, reason="needs Landlock")
+async def test_a_file_of_a_sandboxed_agent_is_written_through_no_link_out_of_its_folders(tmp_path: Path) -> None:
+    """claude's history is a file of its own folder, which its tools can write."""
+    home, other, data = tmp_path / "home", tmp_path / "other", tmp_path / "data"
+    for folder in (home / "projects", other, data):
+        folder.mkdir(parents=True)
+    (home / "projects" / "work").symlink_to(other)
+    command = Command(("/bin/true",), tmp_path, {}, files={home / "projects" / "work" / "session.jsonl": b"seed"})
+    confined = Spawner().with_sandbox(Sandbox((), (data,), created=(home,)))
+    with pytest.raises(AgentUnavailable, match=f"a symbolic link leads out of {home}"):
+        await confined.spawn(command)
+    assert not list(other.iterdir())
+    (home / "projects" / "work").unlink()
+    await (await confined.spawn(command)).close(0.0)
+    assert (home / "projects" / "work" / "session.jsonl").read_bytes() == b"seed"
