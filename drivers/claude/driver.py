@@ -150,8 +150,12 @@ class ClaudeDriver(CliDriver):
         """The version, the login, and the models and commands that the CLI lists when a session is opened (no request is made).
 
         Without anybody's settings: with them the hooks of SessionStart would run (2.1.329). So commands of a project or of the
-        user are not among these.
+        user are not among these. And in a folder of its own: another agent may have written the settings of the working folder.
         """
+        async with throwaway_folder(spawner) as (folder, confined):
+            return await self._probe(replace(spec, cwd=folder), confined)
+
+    async def _probe(self, spec: AgentSpec, spawner: Spawner) -> Probe:
         found = await super().probe(spec, spawner)
         if found.problem:
             return found
