@@ -11,7 +11,7 @@ from pydantic_core import from_json
 MAX_LINE = 64 * 1024 * 1024
 EXCERPT = 400
 """Characters of a line that an error message quotes."""
-_CUT_WORD = re.compile(r"[^\s\"',:;{}\[\]]*$")
+_CUT_WORD = re.compile(r"(?<![^\s\"',:;{}\[\]])[^\s\"',:;{}\[\]]*\Z")
 
 
 class LineTooLong(Exception):

@@ -24,7 +24,7 @@ from drivers.contract.messages import AssistantMessage, Message, UserMessage
 from drivers.runtime.cli_agent import CliAgent
 from drivers.runtime.process import Spawner
 
-VERSION = re.compile(r"\d+(?:\.\d+)+(?:[-+][0-9A-Za-z.-]+)?")
+VERSION = re.compile(r"(?<!\d)\d+(?:\.\d+)+(?:[-+][0-9A-Za-z.-]+)?")
 PROBE_PREFIX = "portico-probe-"
 """What the names of folders for probes begin with."""
 PROBE_SECONDS = 20.0

@@ -13,8 +13,9 @@ from gateway.config import AgentSettings, ListedMcpServer
 from gateway.errors import Forbidden
 from gateway.security.redaction import HIDDEN, redact_patterns
 
-_SECRET_FLAG = re.compile(r"--?[\w.-]*(key|token|secret|password|passwd|auth|header|credential)[\w.-]*", re.IGNORECASE)
-"""An argument after which a secret follows."""
+_FLAG = re.compile(r"-[\w.-]+")
+_SECRETS = ("key", "token", "secret", "password", "passwd", "auth", "header", "credential")
+"""Parts of the flags after which a secret follows, in lower case."""
 
 
 def check_client_servers(agent: str, settings: AgentSettings, servers: Sequence[McpServer]) -> None:
@@ -53,8 +54,12 @@ def audit_arguments(server: McpServer) -> dict[str, Any]:
     if server.transport != "stdio":
         return {"transport": server.transport, "url": _address(server.url), "headers": sorted(server.headers)}
     words = [redact_patterns(word) for word in (server.command, *server.args)]
-    args = [HIDDEN if _SECRET_FLAG.fullmatch(before) else word for before, word in pairwise(words)]
+    args = [HIDDEN if _precedes_secret(before) else word for before, word in pairwise(words)]
     return {"transport": "stdio", "command": words[0], "args": args, "env": sorted(server.env)}
+
+
+def _precedes_secret(argument: str) -> bool:
+    return _FLAG.fullmatch(argument) is not None and any(map(argument.lower().__contains__, _SECRETS))
 
 
 def _address(url: str) -> str:

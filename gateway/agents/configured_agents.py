@@ -26,6 +26,7 @@ from gateway.agents.installed_version import installed_version
 from gateway.config import AgentSettings, Settings, parse_mount
 from gateway.errors import AgentProblem, BadRequest, Forbidden, InvalidSettings
 from gateway.policy.rules import Policy, glob
+from gateway.text_limits import MAX_NAME, MAX_TEXT, check_length
 
 log = logging.getLogger(__name__)
 
@@ -325,6 +326,8 @@ class ConfiguredAgent:
         """Raise BadRequest if an option is unknown or has a value that is not allowed. Folders are not looked at."""
         known = {option.name: option for option in self.options}
         for name, value in given.items():
+            check_length("options", name, MAX_NAME)
+            check_length(f"options.{name}", value, MAX_TEXT)
             if name not in known:
                 raise BadRequest(f"agent {self.name!r} has no option {name!r}; its options are {', '.join(sorted(known))}")
             choices = known[name].choices

@@ -187,7 +187,7 @@ def _quoted(text: str) -> str:
 
 def _words(line: str) -> list[str]:
     """Return the words that `_quoted` has written."""
-    return [re.sub(r"\\(.)", r"\1", word).replace("%%", "%") for word in re.findall(r'"((?:[^"\\]|\\.)*)"', line)]
+    return [re.sub(r"\\(.)", r"\1", word).replace("%%", "%") for word in re.findall(r'"((?:[^"\\]|\\.)*)"?', line)]
 
 
 def _indented(text: str) -> str:

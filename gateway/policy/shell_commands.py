@@ -71,7 +71,7 @@ _WITHOUT_COMMAND = frozenset(
 """Programs that start a shell, or read commands, where they get no command line."""
 _WITH_OPERAND = frozenset({"chroot", "chrt", "flock", "gosu", "runuser", "setarch", "sg", "ssh", "su", "su-exec", "taskset"})
 """Programs that have an argument before the command."""
-_STARTS_SHELL = re.compile(r"-[A-Za-z]*[si].*|--(?:shell|login)")
+_STARTS_SHELL = re.compile(r"-[A-Za-z]*[si].*|--(?:shell|login)", re.DOTALL)
 """The options of sudo and doas with which they start a shell."""
 _EVALUATING = frozenset(
     {
@@ -85,6 +85,8 @@ _RUNS_BUILTINS = re.compile(r"-.*|!|time|command|builtin|jobs|coproc", re.DOTALL
 _EXEC = re.compile(r"-(?:exec|execdir|ok|okdir)|--?(?:exec|exec-batch|x|X)")
 _REPLACES = re.compile(r"-[iIJ](.*)|--replace(?:=(.*))?", re.DOTALL)
 """The options of xargs that name the text which is replaced by its input."""
+_READS_INPUT = re.compile(r"-(?:[^\Ws]*s\w*)?")
+"""The options with which a shell reads commands from standard input, even if it has arguments."""
 _INPUT_FILES = re.compile(r"-|/dev/(?:stdin|fd/.*)|/proc/.*", re.DOTALL)
 
 
@@ -253,7 +255,7 @@ class _Analysis:
         files = [word.literal for n, word in enumerate(words) if n not in options]
         if files:
             self._add(files)
-        from_input = any(re.fullmatch(r"-\w*s\w*|-", words[n].literal) for n in options)
+        from_input = any(_READS_INPUT.fullmatch(words[n].literal) for n in options)
         self._unknown_if(not files or from_input or any(_INPUT_FILES.fullmatch(file) for file in files))
 
     def _evaluator(self, name: str, words: Sequence[Word], depth: int) -> None:

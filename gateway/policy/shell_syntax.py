@@ -98,9 +98,10 @@ _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*(?:\[[^\]]*\])?\+?=")
 RUN_VARIABLE = re.compile(r"(?:BASH_ENV|BASH_ALIASES|BASH_CMDS|PROMPT_COMMAND|PS[0124])(?:$|[+=\[])|BASH_FUNC_")
 """The name of a variable that a shell runs or expands, or an assignment to it. ENV is one for interactive shells only;
 BASH_FUNC_NAME%% is an exported function."""
-_INTERACTIVE = re.compile(r"sh[^;&|]*\s[-+]\w*i")
+_INTERACTIVE_OPTION = re.compile(r"\s[-+]\w*i")
+_SIGN = re.compile(r"[;&|]")
 _LETTER = re.compile(r"[A-Za-z_]")
-_PARENTHESES = re.compile(r"[ \t]*\([ \t]*\)")
+_PARENTHESES = re.compile(r"\([ \t]*\)")
 _RESERVED_SIGN = re.compile(r"[{}!]|\[\[")
 _TIME_OPTION = re.compile(r"-p|--")
 _PARAMETER = re.compile(r"[A-Za-z_]\w*|[0-9@*#?$!-]")
@@ -114,10 +115,9 @@ _ANSI = re.compile(r"'(?:[^'\\]|\\.)*'", re.DOTALL)
 _BACKQUOTES = re.compile(r"`((?:[^`\\]|\\.)*)`", re.DOTALL)
 _BRACED = re.compile(r"[^}\\'\"$`<>]+")
 _ARITHMETIC = re.compile(r"[^()\\'\"$`]+")
-_CONDITION = re.compile(r"[ \t\n!]+|[^\s\\'\"$`<>;]+")
 _HIDDEN = re.compile(r"`|\$[({\[]|\$$")
-_PROMPT = re.compile(r"[^}]*@P")
-_EVALUATED = re.compile(r"!|\w+(?:\[|:(?![-=?+]))")
+_VARIABLE = re.compile(r"\w+")
+_EVALUATED = re.compile(r"\[|:(?![-=?+])")
 
 
 class Reader:
@@ -135,6 +135,7 @@ class Reader:
         self.commands: list[SimpleCommand] = []
         self.nested: list[str] = []
         self.plain, self.evaluates, self.hides, self.surprising = True, False, False, False
+        self._interactive: bool | None = None
 
     def read(self) -> None:
         """Read the whole text. Raises NotUnderstood and TooMuch."""
@@ -210,7 +211,7 @@ class Reader:
 
     def _command(self) -> str:
         """Read a reserved word, a compound command that has a syntax of its own, or a simple command; returns the first word."""
-        found = _NAME.match(self._text, self._at) or _RESERVED_SIGN.match(self._text, self._at)
+        found = self._match(_NAME, self._at) or _RESERVED_SIGN.match(self._text, self._at)
         word = found.group() if found is not None and self._ends_word(found.end()) else ""
         if word in _RESERVED:
             self.plain = False
@@ -236,6 +237,7 @@ class Reader:
         self._at += len("function")
         self._blanks()
         self._word()
+        self._blanks()
         self._function_parentheses()
 
     def _time(self) -> None:
@@ -311,7 +313,7 @@ class Reader:
                 raise NotUnderstood
             if char in "<>" and not self._text.startswith("(", self._at + 1):
                 self._at += 1
-            elif (blank := _BLANKS.match(self._text, self._at)) is not None:
+            elif (blank := self._match(_BLANKS, self._at)) is not None:
                 self._at = blank.end()
             elif char in "\n!()|&":
                 self._at += 1
@@ -321,7 +323,7 @@ class Reader:
                 self._word(condition=True)
 
     def _function_parentheses(self) -> bool:
-        found = _PARENTHESES.match(self._text, self._at)
+        found = self._match(_PARENTHESES, self._at)
         if found is None:
             return False
         self._at = found.end()
@@ -368,16 +370,24 @@ class Reader:
         name = word.source.partition("=")[0]
         if "[" in name:
             self.evaluates = True
-        if RUN_VARIABLE.match(name) or (name == "ENV" and _INTERACTIVE.search(self._text)):
+        if RUN_VARIABLE.match(name) or (name == "ENV" and self._has_interactive_shell()):
             self.surprising = True
             self.nested.append(word.literal.partition("=")[2])
+
+    def _has_interactive_shell(self) -> bool:
+        """Whether a command of the text has an option with `i` behind `sh`. The text is searched once."""
+        if self._interactive is None:
+            self._budget.spend(len(self._text))
+            behind_shell = (part.partition("sh")[2] for part in _SIGN.split(self._text))
+            self._interactive = any(_INTERACTIVE_OPTION.search(rest) for rest in behind_shell)
+        return self._interactive
 
     def _is_redirect(self) -> bool:
         found = _REDIRECT.match(self._text, self._at)
         return found is not None and not (found.group() in ("<", ">") and self._text.startswith("(", found.end()))
 
     def _redirect(self, command: SimpleCommand) -> None:
-        found = _REDIRECT.match(self._text, self._at)
+        found = self._match(_REDIRECT, self._at)
         assert found is not None
         start, self._at = self._at, found.end()
         operator = found.group().lstrip("0123456789")
@@ -446,7 +456,7 @@ class Reader:
         found = _Parts(start, condition)
         while self._at < self._end:
             self._budget.spend(1)
-            if (run := _ORDINARY.match(text, self._at)) is not None:
+            if (run := self._match(_ORDINARY, self._at)) is not None:
                 found.text.append(run.group())
                 self._at = run.end()
                 continue
@@ -494,7 +504,7 @@ class Reader:
         return True
 
     def _read_single_quotes(self, found: _Parts) -> bool:
-        if (single := _SINGLE.match(self._text, self._at)) is None:
+        if (single := self._match(_SINGLE, self._at)) is None:
             raise NotUnderstood
         self._at, found.quoted = single.end(), True
         found.text.append(single.group()[1:-1])
@@ -511,7 +521,7 @@ class Reader:
         text, at = self._text, self._at
         found.plain = False
         if text.startswith("'", at + 1):
-            if (ansi := _ANSI.match(text, at + 1)) is None:
+            if (ansi := self._match(_ANSI, at + 1)) is None:
                 raise NotUnderstood
             self._at, found.quoted = ansi.end(), True
             content = ansi.group()[1:-1]
@@ -567,11 +577,9 @@ class Reader:
     def _double(self, parts: list[str]) -> bool:
         """Read text in double quotes; whether it has expansions."""
         self._at += 1
-        start = self._at
         dynamic = self._quoted_text(parts)
         if self._peek() != '"':
             raise NotUnderstood
-        self._budget.spend(self._at - start)
         self._at += 1
         return dynamic
 
@@ -581,7 +589,7 @@ class Reader:
         found: list[str] = [] if parts is None else parts
         while self._at < self._end:
             self._budget.spend(1)
-            if (run := _DOUBLE.match(text, self._at)) is not None:
+            if (run := self._match(_DOUBLE, self._at)) is not None:
                 found.append(run.group())
                 self._at = run.end()
                 continue
@@ -622,7 +630,7 @@ class Reader:
             self._braces(quoted)
         elif following == "[":
             raise NotUnderstood
-        elif (parameter := _PARAMETER.match(text, at + 1)) is not None:
+        elif (parameter := self._match(_PARAMETER, at + 1)) is not None:
             self._at = parameter.end()
         else:
             self._at = at + 1
@@ -630,11 +638,10 @@ class Reader:
         return True
 
     def _backquotes(self, *, quoted: bool) -> None:
-        found = _BACKQUOTES.match(self._text, self._at)
+        found = self._match(_BACKQUOTES, self._at)
         if found is None:
             raise NotUnderstood
         self._at = found.end()
-        self._budget.spend(len(found.group()))
         inner = re.sub(r'\\([$`\\"])' if quoted else r"\\([$`\\])", r"\1", found.group(1))
         self.nested.append(inner)
         if quoted and '\\"' in found.group(1):
@@ -646,9 +653,13 @@ class Reader:
         self._at += 2
         if self._peek() in ("", " ", "\t", "\n", "|", "("):
             raise NotUnderstood
-        if _EVALUATED.match(self._text, self._at):
+        variable = self._match(_VARIABLE, self._at)
+        if self._peek() == "!" or (variable and _EVALUATED.match(self._text, variable.end())):
             self.evaluates = True
-        if _PROMPT.match(self._text, self._at):
+        closing = self._text.find("}", self._at)
+        closing = self._end if closing < 0 else closing
+        self._budget.spend(closing - self._at)
+        if self._text.find("@P", self._at, closing) >= 0:
             # The value is expanded, wherever it comes from.
             self.surprising = True
         self._deeper()
@@ -656,7 +667,7 @@ class Reader:
             self._budget.spend(1)
             if not char:
                 raise NotUnderstood
-            if (run := _BRACED.match(self._text, self._at)) is not None:
+            if (run := self._match(_BRACED, self._at)) is not None:
                 self._at = run.end()
             elif char in '"$`':
                 self._expansion(quoted=quoted)
@@ -670,7 +681,7 @@ class Reader:
     def _quote_or_process(self, char: str, quoted: bool) -> None:
         """Read a single quote, `<` or `>` in `${…}`. What they are in double quotes depends on the operator."""
         if char == "'":
-            single = _SINGLE.match(self._text, self._at)
+            single = self._match(_SINGLE, self._at)
             if quoted or single is None:
                 raise NotUnderstood
             self._at = single.end()
@@ -702,7 +713,7 @@ class Reader:
         while level >= 0:
             self._budget.spend(1)
             char = self._peek()
-            if (run := _ARITHMETIC.match(self._text, self._at)) is not None:
+            if (run := self._match(_ARITHMETIC, self._at)) is not None:
                 self._at = run.end()
                 self.evaluates = self.evaluates or _LETTER.search(run.group()) is not None
             elif char and char in "()":
@@ -723,6 +734,13 @@ class Reader:
 
     # -- blanks -----------------------------------------------------------------------------------------------------------
 
+    def _match(self, pattern: re.Pattern[str], at: int) -> re.Match[str] | None:
+        """Match at a position, and spend the characters that the pattern has matched."""
+        found = pattern.match(self._text, at)
+        if found is not None:
+            self._budget.spend(found.end() - at)
+        return found
+
     def _peek(self) -> str:
         return self._text[self._at : self._at + 1]
 
@@ -737,14 +755,15 @@ class Reader:
 
     def _blanks(self) -> None:
         """Skip blanks, continued lines, and a comment."""
-        if (blanks := _BLANKS.match(self._text, self._at)) is not None:
+        if (blanks := self._match(_BLANKS, self._at)) is not None:
             self.plain = self.plain and "\n" not in blanks.group()
-            self._budget.spend(len(blanks.group()))
             self._at = blanks.end()
         if self._peek() == "#":
             self.plain = False
             until = self._text.find("\n", self._at)
-            self._at = self._end if until < 0 else until
+            until = self._end if until < 0 else until
+            self._budget.spend(until - self._at)
+            self._at = until
         self._budget.spend(1)
 
     def _space(self) -> None:

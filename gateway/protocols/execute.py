@@ -38,6 +38,7 @@ from gateway.runs.idempotency import IdempotencyKey
 from gateway.runs.one_shot_tasks import Task
 from gateway.security.authentication import Caller
 from gateway.security.quotas import RequestQuotas
+from gateway.text_limits import MAX_NAME, Name
 
 VISIBLE: frozenset[type[Event]] = frozenset(
     (AgentToken, Thinking, ToolCall, ToolResult, Subagent, Hook, Usage, Stdout, Stderr, SessionEnd, Error)
@@ -88,8 +89,8 @@ class ExecuteRequest(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     task: str = Field(min_length=1)
-    driver: str = Field(min_length=1)
-    model: str | None = None
+    driver: str = Field(min_length=1, max_length=MAX_NAME)
+    model: Name | None = None
     idempotency_key: str | None = Field(default=None, min_length=1, max_length=1024)
     auth_token: str | None = None
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from drivers.contract.driver_info import ToolGrant, ToolSpec
 from gateway.agents.configured_agents import ConfiguredAgent
 from gateway.errors import BadRequest
+from gateway.text_limits import MAX_NAME, MAX_TEXT, MAX_TOOLS, check_count, check_length
 
 
 def check_tools(
@@ -25,13 +26,14 @@ def check_tools(
     exposed, grants = {tool.name for tool in agent.info.tools}, tuple(grants)
     taken = {grant.name for grant in grants} if fixed else exposed
     for grant in grants:
+        check_length("agent.tools", grant.name, MAX_NAME)
         if grant.name not in exposed:
             known = f"its tools are {', '.join(sorted(exposed))}" if exposed else "it has none"
             having = _names(other for other in agents if any(tool.name == grant.name for tool in other.info.tools))
             others = f"; agents with a tool of that name: {having}" if having else ""
             raise BadRequest(f"agent.tools: agent {agent.name!r} has no tool {grant.name!r}; {known}{others}")
     seen: set[str] = set()
-    for tool in app_tools:
+    for tool in _with_lengths_checked(tuple(app_tools)):
         if not agent.info.app_tools:
             taking = _names(other for other in agents if other.info.app_tools)
             instead = f"leave {tool.name!r} out" + (f", or use an agent that takes them: {taking}" if taking else "")
@@ -46,6 +48,15 @@ def check_tools(
                 f"tools: the name {tool.name!r} is taken by an earlier tool of this request; tool names must be unique"
             )
         seen.add(tool.name)
+
+
+def _with_lengths_checked(tools: Sequence[ToolSpec]) -> Sequence[ToolSpec]:
+    check_count("tools", len(tools), MAX_TOOLS)
+    for n, tool in enumerate(tools):
+        check_length(f"tools.{n}.name", tool.name, MAX_NAME)
+        check_length(f"tools.{n}.title", tool.title or "", MAX_NAME)
+        check_length(f"tools.{n}.description", tool.description, MAX_TEXT)
+    return tools
 
 
 def _names(agents: Iterable[ConfiguredAgent]) -> str:

@@ -22,7 +22,7 @@ MOST_FOLDS = 10_000
 """Characters whose folding is remembered, about 1 MB."""
 READ_ROWS = 100
 """Rows with all words of a phrase that are read at once."""
-_WORD = re.compile("[^\\W_]+(?:[\u0300-\u036f]+[^\\W_]*)*")
+_WORD = re.compile("[^\\W_]+(?:[\u0300-\u036f][^\\W_]*)*")
 _CREATE = (
     f"CREATE TABLE {TABLE} (row_id bigint PRIMARY KEY, body text NOT NULL, words tsvector NOT NULL)",
     f"CREATE INDEX {TABLE}_words ON {TABLE} USING gin (words)",

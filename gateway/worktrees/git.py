@@ -242,7 +242,7 @@ async def _program(confinement: Confinement) -> str:
 
 def problem_of_version(version: str) -> str | None:
     """Return what is wrong with a git that says this about its version; None if it can be used."""
-    found = re.search(r"(\d+)\.(\d+)", version)
+    found = re.search(r"(?<!\d)(\d+)\.(\d+)", version)
     if found is not None and (int(found[1]), int(found[2])) >= MIN_VERSION:
         return None
     return f"is {version or 'another program'!r}, and {'.'.join(map(str, MIN_VERSION))} or newer is needed"

@@ -13,6 +13,7 @@ from drivers.contract.events import NO_USAGE, ContextUse, RateLimit, Usage
 from drivers.contract.messages import Message, ToolMessage, UserMessage
 from gateway.events.messages import EXTENSIONS
 from gateway.sessions.pending_call import PendingCall
+from gateway.text_limits import MAX_TEXT, Name
 
 StreamMode = Literal["delta", "message", "none"]
 StopReason = Literal["end_turn", "tool_use", "max_tokens", "refusal", "error"]
@@ -31,14 +32,14 @@ class WireModel(BaseModel):
 class ServerToolRef(WireModel):
     """One of the agent's own tools, enabled; `trust` lets it run without asking."""
 
-    name: str
+    name: Name
     trust: bool = False
 
 
 class AgentOverrides(WireModel):
     """Settings of a turn. Omitted fields keep their values. `name`, if given, must be that of the session's agent."""
 
-    name: str | None = None
+    name: Name | None = None
     tools: tuple[ServerToolRef, ...] | None = None
     options: dict[str, str] | None = None
 
@@ -46,7 +47,7 @@ class AgentOverrides(WireModel):
 class AgentConfig(AgentOverrides):
     """Settings of a new session."""
 
-    name: str
+    name: Name
 
 
 class Tool(BaseModel):
@@ -97,7 +98,7 @@ class ToolPermissionMessage(WireModel):
     role: Literal["tool_permission"] = "tool_permission"
     tool_call_id: str = Field(alias="toolCallId")
     granted: bool
-    reason: str | None = None
+    reason: Annotated[str, Field(max_length=MAX_TEXT)] | None = None
     own: OmitIfNone[PermissionExtension] = Field(default=None, alias=EXTENSIONS)
 
 

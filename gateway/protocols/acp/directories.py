@@ -19,13 +19,19 @@ from gateway.protocols.acp.session_requests import (
     ResumeSessionRequest,
 )
 from gateway.sessions.settings import SessionSettings
+from gateway.text_limits import MAX_DIRECTORIES, check_count
 from gateway.worktrees.worktrees import SessionWorktree
 
 
 def require_string_directories(params: Any) -> None:
-    """Raise BadRequest for an additional directory that is not a string. The protocol's schema would ignore it silently."""
+    """Raise BadRequest for an additional directory that is not a string, and for too many of them.
+
+    The protocol's schema would ignore the first silently.
+    """
     given = params.get("additionalDirectories") if isinstance(params, dict) else None
-    for n, path in enumerate(given if isinstance(given, list) else ()):
+    paths = given if isinstance(given, list) else []
+    check_count("additionalDirectories", len(paths), MAX_DIRECTORIES)
+    for n, path in enumerate(paths):
         if not isinstance(path, str):
             raise BadRequest(f"additionalDirectories[{n}]: must be a path, as a string")
 

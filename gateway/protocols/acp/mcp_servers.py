@@ -6,12 +6,14 @@ Protocol page: https://agentclientprotocol.com/protocol/session-setup#mcp-server
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import chain
 
 from drivers.contract.mcp_servers import McpServer
 from gateway.agents.configured_agents import ConfiguredAgent
 from gateway.errors import BadRequest
 from gateway.protocols.acp.session_requests import AnyMcpServer, ClientMcpServer, RemoteMcpServer, StdioMcpServer
+from gateway.text_limits import MAX_MCP_SERVERS, MAX_NAME, MAX_TEXT, check_count, check_length
 
 log = logging.getLogger(__name__)
 
@@ -21,13 +23,14 @@ MAX_VALUES = 1000
 
 def mcp_servers_for(servers: Iterable[AnyMcpServer], agent: ConfiguredAgent) -> tuple[McpServer, ...]:
     """Return the servers for the agent. Raises BadRequest for a transport that its CLI does not support, and for more
-    than MAX_VALUES variables and headers.
+    or longer servers, variables and headers than a session may have.
 
     Which servers the configuration allows is checked by the session registry.
 
     An agent that supports no MCP servers gets none, without an error: editors send the servers of their settings to every agent.
     """
     converted = [_server(server, f"mcpServers[{n}]") for n, server in enumerate(servers)]
+    _check_lengths(converted)
     if converted and not agent.info.mcp:
         log.info("agent %s supports no MCP servers; the client's are ignored", agent.name)
         return ()
@@ -40,6 +43,14 @@ def mcp_servers_for(servers: Iterable[AnyMcpServer], agent: ConfiguredAgent) -> 
                 "the answer to initialize declares those it supports"
             )
     return tuple(converted)
+
+
+def _check_lengths(servers: Sequence[McpServer]) -> None:
+    check_count("mcpServers", len(servers), MAX_MCP_SERVERS)
+    for n, server in enumerate(servers):
+        check_length(f"mcpServers[{n}].name", server.name, MAX_NAME)
+        texts = (server.command, server.url, *server.args, *chain(*server.env.items()), *chain(*server.headers.items()))
+        check_length(f"mcpServers[{n}]", "".join(texts), MAX_TEXT)
 
 
 def _server(given: AnyMcpServer, path: str) -> McpServer:

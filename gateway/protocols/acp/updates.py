@@ -6,7 +6,6 @@ Protocol page: https://agentclientprotocol.com/protocol/prompt-turn
 from __future__ import annotations
 
 import os.path
-import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -78,8 +77,8 @@ from gateway.runs.pending_calls import INTERRUPTED
 Update = BaseModel
 RATE_LIMIT = "portico/rateLimit"
 """The key in `_meta` for the state of a usage limit."""
-_EXIT_CODE = re.compile(r"\s*(\[exit code -?\d+\])?\Z")
-"""The end of a command's output, with the exit code that codex's results have in it."""
+_EXIT_CODE = "[exit code "
+"""How the last line of a failed command's output begins in codex's results. The number and a bracket follow."""
 NOT_COMPLETED = "The model has not completed this call."
 """The content of a call that the model has begun to write, and that never starts."""
 
@@ -313,7 +312,7 @@ class Updates:
         sent = "".join(parts)
         sent = sent if output.startswith(sent) else sent.rstrip()
         # codex 0.169 does not report what a command puts out in its first milliseconds, except in the result.
-        return _EXIT_CODE.sub("", output[len(sent) :]) if output.startswith(sent) else None
+        return _without_exit_code(output[len(sent) :]) if output.startswith(sent) else None
 
     def _result(self, event: ToolResult) -> list[Update]:
         call = self.calls.pop(event.tool_call_id, None)
@@ -435,3 +434,11 @@ def _text_content(value: str) -> ContentToolCallContent:
 
 def _step(entry: PlanEntry) -> AcpPlanEntry:
     return AcpPlanEntry(content=entry.content, priority=entry.priority, status=entry.status)
+
+
+def _without_exit_code(output: str) -> str:
+    """Return the output of a command without the exit code and the white space at its end."""
+    text = output.rstrip()
+    before, found, code = text.rpartition(_EXIT_CODE)
+    has_code = found and code.endswith("]") and code[:-1].removeprefix("-").isdecimal()
+    return before.rstrip() if has_code else text

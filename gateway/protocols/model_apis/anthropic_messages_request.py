@@ -28,6 +28,7 @@ from drivers.contract.messages import (
     text_of,
 )
 from gateway.errors import BadRequest
+from gateway.text_limits import MAX_NAME
 
 Block = Mapping[str, Any]
 
@@ -67,7 +68,7 @@ class CountTokensRequest(BaseModel):
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
-    model: str = Field(min_length=1)
+    model: str = Field(min_length=1, max_length=MAX_NAME)
     messages: list[MessageParam] = Field(min_length=1)
     system: str | list[dict[str, Any]] | None = None
     tools: list[ToolParam] | None = None

@@ -24,6 +24,7 @@ from drivers.contract.messages import (
     text_of,
 )
 from gateway.errors import BadRequest
+from gateway.text_limits import MAX_NAME, Name
 
 REFUSED: Mapping[str, tuple[Sequence[Any], str]] = {
     "functions": ([[]], "send `tools` instead"),
@@ -111,14 +112,14 @@ class StreamOptions(_Fields):
 class ChatCompletionRequest(_Fields):
     """A whole conversation, whose last messages are new. `model` is an agent, or `AGENT/MODEL`."""
 
-    model: str = Field(min_length=1)
+    model: str = Field(min_length=1, max_length=MAX_NAME)
     messages: list[ChatMessage] = Field(min_length=1)
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     tools: list[Tool] | None = None
     tool_choice: Annotated[Any, Field(description="`auto` or `none`.")] = None
     parallel_tool_calls: bool | None = None
-    reasoning_effort: str | None = None
+    reasoning_effort: Name | None = None
     prompt_cache_key: str | None = None
     user: str | None = None
 

@@ -62,6 +62,7 @@ from gateway.security.authentication import Caller, request_is_forwarded
 from gateway.security.quotas import RequestQuotas
 from gateway.sessions.session import never
 from gateway.store import ConversationRecord, ResponseRecord
+from gateway.text_limits import Metadata
 
 log = logging.getLogger(__name__)
 
@@ -130,7 +131,7 @@ class NewConversation(BaseModel):
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
-    metadata: dict[str, str] | None = None
+    metadata: Metadata | None = None
     items: list[dict[str, Any]] | None = Field(default=None, max_length=0, description="Not supported: send them as `input`.")
 
 
@@ -139,7 +140,7 @@ class ConversationUpdate(BaseModel):
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
-    metadata: dict[str, str]
+    metadata: Metadata
 
 
 def router(gateway: Gateway) -> APIRouter:

@@ -26,6 +26,7 @@ from drivers.contract.messages import (
     UserMessage,
 )
 from gateway.errors import BadRequest
+from gateway.text_limits import MAX_NAME, Metadata, Name
 
 Item = Mapping[str, Any]
 """An item of the API as JSON data."""
@@ -73,17 +74,17 @@ class ResponsesRequest(BaseModel):
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
-    model: str | None = Field(default=None, min_length=1)
+    model: str | None = Field(default=None, min_length=1, max_length=MAX_NAME)
     input: str | list[dict[str, Any]] = Field(description="A text of the user, or items.")
     instructions: str | None = None
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
-    previous_response_id: str | None = None
-    conversation: str | ConversationParam | None = None
+    previous_response_id: Name | None = None
+    conversation: Name | ConversationParam | None = None
     store: bool | None = None
     stream: bool | None = None
     background: bool | None = None
-    metadata: dict[str, str] | None = None
+    metadata: Metadata | None = None
     reasoning: dict[str, Any] | None = None
     text: dict[str, Any] | None = None
     include: list[str] | None = None

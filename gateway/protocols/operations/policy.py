@@ -20,6 +20,7 @@ from gateway.protocols.operations.administrators import CurrentAdministrator
 from gateway.protocols.operations.api_model import ApiModel
 from gateway.protocols.route_metadata import openapi_extra
 from gateway.security.redaction import Redactor
+from gateway.text_limits import Name
 
 RULE = {"index": 1, "tool": "Bash", "when": {"command": "rm *"}, "decide": "deny", "reason": "Deleting files is not allowed."}
 LIST = openapi_extra(responses={200: {"agents": [{"agent": "claude", "rules": [RULE]}]}})
@@ -74,10 +75,10 @@ class PolicyResponse(ApiModel):
 class PolicyCheck(ApiModel):
     """A call. `cwd` is the absolute folder in which relative paths are; by default the agent's own."""
 
-    agent: str
+    agent: Name
     tool: str = Field(min_length=1, max_length=255)
     input: Any = None
-    cwd: str | None = None
+    cwd: str | None = Field(default=None, max_length=4096)
 
 
 class CheckedLine(ApiModel):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -134,6 +135,30 @@ async def test_servers_that_are_forbidden_later_are_not_started(tmp_path: Path, 
 )
 def test_arguments_are_audited_without_secrets(server: McpServer, args: list[str]) -> None:
     assert audit_arguments(server)["args"] == args
+
+
+def test_long_argument_is_audited_in_linear_time() -> None:
+    before = time.thread_time()
+    argument = "--" + "key" * 200_000 + "!"
+    assert audit_arguments(McpServer("s", command="x", args=(argument, "y")))["args"] == [argument, "y"]
+    assert time.thread_time() - before < 1
+
+
+@pytest.mark.parametrize(
+    ("servers", "message"),
+    [
+        ([FILES] * 101, r"mcpServers: 101 are too many; there may be 100"),
+        ([{**FILES, "name": "x" * 257}], r"mcpServers\[0\]\.name: 257 characters are too many; it may have 256"),
+        ([SHELL, {**FILES, "args": ["x" * 40_000, "y" * 40_000]}], r"mcpServers\[1\]: \d+ characters are too many"),
+        ([{**WEB, "url": "https://x/" + "y" * 70_000}], r"mcpServers\[0\]: \d+ characters"),
+        ([{**FILES, "env": [{"name": "A", "value": "y" * 70_000}]}], r"mcpServers\[0\]: \d+ characters"),
+    ],
+)
+async def test_servers_have_a_limit(servers: list[dict[str, Any]], message: str, tmp_path: Path) -> None:
+    async with client_of(tmp_path) as (client, running):
+        with pytest.raises(RpcFailed, match=message):
+            await client.new(mcpServers=servers)
+        assert await audited(running) == []
 
 
 def test_address_is_audited_without_its_secrets() -> None:

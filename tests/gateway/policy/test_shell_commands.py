@@ -253,6 +253,7 @@ LARGE = (
     "xargs -I% " * 2250, "\\\n" * 12_250,
     "[[ " * 7_500, "$((" * 39 + "$(" * 39, "x() " * 5_000, "a;" * 12_250, "x" * (MAX_LENGTH + 1), "sudo " * 4_750 + "x",
     "a " * 12_500, "trap 'eval `eval x`' a;" * 4000,
+    "ENV=x;" * 4 + "'" + "sh " * 24_000 + "'", "ENV=x sh -i;" * 8000, "$((" * 12 + "\n#" + "a" * 90_000 + "\n" + ") )" * 12,
 )  # fmt: skip
 """Lines whose analysis takes seconds, gigabytes or too many frames if its work is not limited."""
 

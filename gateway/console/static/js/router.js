@@ -14,7 +14,7 @@ export const MOST_PANES = 3;
 
 /** @returns {Route} */
 function parse(location) {
-  const rest = location.pathname.slice(BASE.length).replace(/^\/+|\/+$/g, "");
+  const rest = location.pathname.slice(BASE.length).replace(/^\/+|(?<!\/)\/+$/g, "");
   const query = new URLSearchParams(location.search);
   const route = { page: "unknown", sessionId: null, also: [], query, path: location.pathname + location.search };
   const parts = rest.split("/").map(decode);

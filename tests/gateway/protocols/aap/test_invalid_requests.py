@@ -17,6 +17,12 @@ JSON = {"Content-Type": "application/json"}
 SECRET = "s3cret-value"
 PERMISSION = {"role": "tool_permission", "toolCallId": "x", "granted": True}
 
+
+def _tool(**fields: str) -> dict[str, Any]:
+    """Return a tool of any version."""
+    return {"name": "tool", "description": "", "inputSchema": {}, "parameters": {}, **fields}
+
+
 BAD_CREATIONS: list[tuple[Any, str]] = [
     ([], "JSON object"),
     ("text", "JSON object"),
@@ -25,6 +31,14 @@ BAD_CREATIONS: list[tuple[Any, str]] = [
     (session_body() | {"agent": SECRET}, "agent: "),
     (session_body() | {"agent": {}}, "agent.name: "),
     (session_body() | {"agent": {"name": 7}}, "agent.name: "),
+    (session_body() | {"agent": {"name": "x" * 257}}, "agent.name: string should have at most 256 characters"),
+    (session_body(options={"x" * 257: "y"}), "options: 257 characters are too many"),
+    (session_body(options={"reply": "y" * 65_537}), "options.reply: 65537 characters are too many"),
+    (session_body(grants=[{"name": "x" * 257}]), "agent.tools.0.name: string should have at most 256 characters"),
+    (session_body(tools=[_tool(name="x" * 257)]), "tools.0.name: 257 characters are too many"),
+    (session_body(tools=[_tool(title="x" * 257)]), "tools.0.title: 257 characters are too many"),
+    (session_body(tools=[_tool(description="x" * 65_537)]), "tools.0.description: 65537 characters are too many"),
+    (session_body(tools=[_tool()] * 1001), "tools: 1001 are too many"),
     (session_body() | {"stream": SECRET}, "stream: "),
     (session_body() | {"messages": SECRET}, "messages: "),
     (session_body() | {"messages": None}, "messages: "),

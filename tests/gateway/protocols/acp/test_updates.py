@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -481,6 +482,25 @@ def test_output_that_did_not_come_in_parts_is_sent_at_the_end() -> None:
     part = ToolOutput(tool_call_id="1", text="most, ")
     _, _, output, _ = terminal_updates(COMMAND, part, ToolResult(tool_call_id="1", output="most, and the rest", exit_code=0))
     assert output["_meta"]["terminal_output"]["data"] == "and the rest"
+
+
+@pytest.mark.parametrize(
+    ("output", "shown"),
+    [("one\n[exit code 3]", "one"), ("[exit code -9]", None), ("[exit code 3] one", "[exit code 3] one"), (" \n", None)],
+)
+def test_exit_code_and_white_space_at_the_end_are_not_output(output: str, shown: str | None) -> None:
+    part = ToolOutput(tool_call_id="1", text="begin ")
+    _, _, *outputs, _ = terminal_updates(COMMAND, part, ToolResult(tool_call_id="1", output="begin " + output, exit_code=3))
+    assert [update["_meta"]["terminal_output"]["data"] for update in outputs] == ([] if shown is None else [shown])
+
+
+def test_end_of_a_long_output_is_found_in_linear_time() -> None:
+    before = time.thread_time()
+    part = ToolOutput(tool_call_id="1", text="begin")
+    result = ToolResult(tool_call_id="1", output="begin" + " " * 400_000 + "x", exit_code=0)
+    _, _, output, _ = terminal_updates(COMMAND, part, result)
+    assert len(output["_meta"]["terminal_output"]["data"]) == 400_001
+    assert time.thread_time() - before < 1
 
 
 def test_output_of_which_a_part_was_not_reported_replaces_the_terminal() -> None:

@@ -217,7 +217,7 @@ function NewSessionForm({ agents, agent }) {
 /** @returns {Promise<string>} the new session's id */
 async function createSession(agent, { options, tools, appTools }, system) {
   const given = Object.fromEntries(Object.entries(options).filter(([, value]) => value !== HIDDEN_VALUE));
-  if (given.cwd?.length > 1) given.cwd = given.cwd.replace(/\/+$/, "");
+  if (given.cwd?.length > 1) given.cwd = given.cwd.replace(/(?<!\/)\/+$/, "");
   const body = {
     agent: { name: agent.name, tools, ...(Object.keys(given).length ? { options: given } : {}) },
     ...(appTools.length ? { tools: appTools } : {}),

@@ -36,7 +36,7 @@ function cutLines(text) {
  */
 export function Output({ text: given, foldKey, live = false, lines = 12, label = "Output", plain = false }) {
   const [shown, setShown] = useFold(`${foldKey}:shown`, 0);
-  const text = given.replace(/\n+$/, "");
+  const text = given.replace(/(?<!\n)\n+$/, "");
   const part = useMemo(() => {
     if (shown > 0) return excerpt(text, Infinity, shown, false);
     const found = excerpt(text, lines, lines * 400, live);

@@ -5,7 +5,7 @@
  * @typedef {Map<string, Sample[]>} Samples samples by the full name, such as `portico_turns_total`
  */
 
-const LABEL = /([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)"/g;
+const LABEL = /(?<![a-zA-Z0-9_])([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)"/g;
 const LINE = /^([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})?[ \t]+(\S+)(?:[ \t]+-?\d+)?$/;
 const ESCAPES = { n: "\n", "\\": "\\", '"': '"' };
 
