@@ -472,3 +472,41 @@ async def test_checkout_that_has_the_data_directory_in_it(tmp_path: Path) -> Non
             assert answer.status_code == status, answer.text
     assert "contains" in answer.json()["error"] and "'sandboxed'" in answer.json()["error"]
     assert not (repository / "new.txt").exists()
+
+
+# -- more of what an agent may prepare ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("extensions.partialClone", "origin"), ("extensions.refStorage", "reftable"), ("extensions.unknown", "true"),
+        ("core.repositoryFormatVersion", "99"), ("core.worktree", "/"), ("core.bare", "true"), ("include.path", "/dev/zero"),
+        ("core.attributesFile", "/dev/zero"), ("core.excludesFile", "/dev/zero"), ("core.abbrev", "no"),
+        ("remote.origin.url", "ext::sh -c touch% ran"),
+    ],
+)  # fmt: skip
+async def test_settings_that_lead_git_astray(
+    client: httpx.AsyncClient, repository: Path, elsewhere: Path, monkeypatch: pytest.MonkeyPatch, key: str, value: str
+) -> None:
+    """They are refused or do not count. A command that would not end is ended."""
+    session = await new_session(client)
+    await turn(client, session, "change")
+    git(repository, "config", key, value)
+    for module in ("git", "checkout"):
+        monkeypatch.setattr(f"gateway.worktrees.{module}.CHECKOUT_SECONDS", 2.0)
+    monkeypatch.setattr("gateway.worktrees.git.Git.__call__.__kwdefaults__", {**call_defaults(), "seconds": 2.0})
+    async with asyncio.timeout(100):
+        answers = await use(client, session)
+    assert all(answer.status_code < 500 or answer.status_code == 503 for answer in answers), [one.text for one in answers]
+    assert contents(elsewhere) == {"mine": b"mine\n"} and not (repository / "ran").exists()
+
+
+async def test_attributes_that_git_cannot_follow(client: httpx.AsyncClient, repository: Path) -> None:
+    session = await new_session(client)
+    folder = await folder_of(client, session)
+    lines = ("a.txt working-tree-encoding=no-such-encoding", "*.txt filter=none diff=none merge=none", "* ident eol=crlf text")
+    (folder / ".gitattributes").write_text("\n".join(lines))
+    await turn(client, session, "change")
+    answers = await use(client, session)
+    assert all(answer.status_code < 500 or answer.status_code == 503 for answer in answers), [one.text for one in answers]
