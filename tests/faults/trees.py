@@ -47,6 +47,11 @@ async def _gone(daemon: Daemon, tree: str, agent_pids: set[int], seconds: float 
     return [f"left running after {seconds:g} s: {left}"] if left else []
 
 
+def _seconds(tree: str) -> float:
+    """How long a tree may run on. An orphan without the variable ends with the last older agent of the daemon."""
+    return BOUND if tree == "orphan" else 1.0
+
+
 def _agents_of(daemon: Daemon, prompt_id: str) -> set[int]:
     """The agents that were given a prompt."""
     return {entry["pid"] for entry in daemon.prompts() if entry["id"] == prompt_id}
@@ -96,7 +101,7 @@ async def _cancel(daemon: Daemon) -> dict[str, list[str]]:
     async def end(client: httpx.AsyncClient, tree: str) -> list[str]:
         conversation = await _spawned(client, tree)
         problems = await _timed(client.post(f"/session/{conversation.id}/cancel"), 200)
-        problems += await _gone(daemon, tree, _agents_of(daemon, f"{tree}-1"), 1.0)
+        problems += await _gone(daemon, tree, _agents_of(daemon, f"{tree}-1"), _seconds(tree))
         return problems + await conversation.check(1)
 
     return await _each(daemon, end)
@@ -106,7 +111,7 @@ async def _delete(daemon: Daemon) -> dict[str, list[str]]:
     async def end(client: httpx.AsyncClient, tree: str) -> list[str]:
         conversation = await _spawned(client, tree)
         problems = await _timed(client.delete(f"/session/{conversation.id}"), 204)
-        return problems + await _gone(daemon, tree, _agents_of(daemon, f"{tree}-1"), 1.0)
+        return problems + await _gone(daemon, tree, _agents_of(daemon, f"{tree}-1"), _seconds(tree))
 
     return await _each(daemon, end)
 
