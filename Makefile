@@ -6,8 +6,8 @@ CLIS := .clis
 PEERS := .peers
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test test-long test-cluster test-real test-console test-containers test-all smoke check lint types types-macos
-.PHONY: format bench bench-guard bench-peers faults faults-cluster matrix clean
+.PHONY: help install run test test-long test-places test-cluster test-real test-console test-containers test-all smoke check lint types
+.PHONY: types-macos format bench bench-guard bench-peers faults faults-cluster matrix clean
 
 help: ## Print this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -112,6 +112,9 @@ test: $(VENV)/.dev ## Run the documents' examples, then the suite: no model, no 
 
 test-long: $(VENV)/.dev ## Run the tests that take too long for make test: more combinations, more random inputs, larger loads
 	@$(BIN)/python -m pytest -q -n 3 --dist worksteal --durations=10 -m "long or hypothesis" --hypothesis-profile=long
+
+test-places: $(VENV)/.dev ## Run the tests of the store in a clone that other accounts cannot enter
+	@tests/private_clone.sh
 
 smoke: $(VENV)/.console $(CLIS)/.installed $(CLIS)/acp-client/.installed ## Test in minutes: a browser, the real CLIs, a container, faults
 	@$(BIN)/python -m tests.smoke

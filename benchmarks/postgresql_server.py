@@ -12,6 +12,8 @@ DEFAULTS = {
     "full_page_writes": "on",
     "max_wal_senders": "10",
     "wal_level": "replica",
+    "min_wal_size": "80MB",
+    "max_wal_size": "1GB",
     "shared_buffers": "128MB",
     "autovacuum": "on",
     "jit": "on",

@@ -36,6 +36,7 @@ class Step:
 STEPS = (
     Step(("check",)),
     Step(("test",)),
+    Step(("test-places",)),
     Step(("test-long",)),
     Step(("bench-guard",)),
     Step(("faults", "FAULTS=--quick")),

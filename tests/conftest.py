@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import signal
 import tomllib
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from tests import cluster, fork_server, postgresql, store_template, stores
+from tests import cluster, fork_server, run_folder, store_template, stores
 from tests.daemon import Daemon, RunningGateway, gateway_config, run_gateway
 from tests.manual_clock import ManualClock
 
@@ -23,8 +24,15 @@ settings.register_profile("short", max_examples=25)
 settings.register_profile("long", max_examples=200)
 
 
-def pytest_configure() -> None:
-    """Let the commands that tests start handle SIGINT and SIGHUP: what a shell or `nohup` has set to be ignored is inherited."""
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Begin a run, whose folder has the temporary folders of all tests, unless this process is part of one.
+
+    Let the commands that tests start handle SIGINT and SIGHUP: what a shell or `nohup` has set to be ignored is inherited.
+    """
+    if run_folder.VARIABLE not in os.environ:
+        begun = run_folder.begin()
+        config.option.basetemp = config.option.basetemp or begun / run_folder.TEMPORARY
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
@@ -53,10 +61,11 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(20_000, 20, 20)
 
 
-def pytest_sessionfinish() -> None:
+def pytest_sessionfinish(exitstatus: int) -> None:
     """End the fork server. A worker of pytest-xdist does not run what is registered with `atexit`."""
     fork_server.stop()
-    postgresql.stop()
+    if exitstatus == pytest.ExitCode.TESTS_FAILED:
+        run_folder.keep_temporary_folders()
 
 
 @pytest.fixture

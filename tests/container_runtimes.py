@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import io
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -20,6 +21,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.programs import write_script
 
 IMAGE = "localhost/portico-test:1"
 SYSTEM_MOUNTS = ("/usr",)
@@ -149,9 +152,8 @@ def install_fake_docker(folder: Path) -> dict[str, str]:
     programs = folder / "fake-bin"
     programs.mkdir()
     (folder / "docker").mkdir()
-    program = programs / "docker"
-    program.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "{FAKE_DOCKER}" "{folder / "docker"}" "$@"\n')
-    program.chmod(0o755)
+    command = shlex.join((sys.executable, "-I", "-S", str(FAKE_DOCKER), str(folder / "docker")))
+    write_script(programs / "docker", f'exec {command} "$@"\n')
     return {"PATH": f"{programs}:{os.environ['PATH']}"}
 
 

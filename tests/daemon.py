@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import sys
+import tempfile
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -225,7 +226,8 @@ class Daemon:
 
     def environment(self) -> dict[str, str]:
         source = {"PYTHONPATH": str(self.source)} if self.source else {}
-        return {"PATH": os.environ["PATH"], "HOME": str(self.home), "LANG": "C.UTF-8", **source, **self.env}
+        own = {"PATH": os.environ["PATH"], "HOME": str(self.home), "LANG": "C.UTF-8", "TMPDIR": tempfile.gettempdir()}
+        return {**own, **source, **self.env}
 
     def client(self) -> httpx.AsyncClient:
         return http_client(self.url)

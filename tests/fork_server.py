@@ -71,7 +71,7 @@ def _address() -> str:
         listening.listen(128)
         number = listening.fileno()
         command = (sys.executable, "-m", "tests.fork_server", str(number))
-        environment = {"PATH": os.environ["PATH"], "LANG": "C.UTF-8"}
+        environment = {"PATH": os.environ["PATH"], "LANG": "C.UTF-8", "TMPDIR": tempfile.gettempdir()}
         pipe = subprocess.PIPE
         server = subprocess.Popen(command, stdin=pipe, stdout=pipe, pass_fds=(number,), cwd=ROOT, env=environment)
     # The imports take seconds on a busy machine; the time limits of tests do not include them.

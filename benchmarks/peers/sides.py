@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import re
+import shlex
 import socket
 import subprocess
 import sys
@@ -100,7 +101,7 @@ class Side(ABC):
     def write_launcher(self, path: Path) -> Path:
         """Write an executable that starts the agent, the same for all sides."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S {AGENTS[self.agent]} "$@"\n')
+        path.write_text(f'#!/bin/sh\nexec {shlex.join((sys.executable, "-I", "-S", str(AGENTS[self.agent])))} "$@"\n')
         path.chmod(0o755)
         return path
 

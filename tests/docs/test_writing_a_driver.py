@@ -20,6 +20,7 @@ import drivers
 from tests.conftest import write_config
 from tests.daemon import Daemon, gateway_config
 from tests.gateway.requests import create_session, execute, send_turn
+from tests.programs import write_program
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -88,9 +89,7 @@ def programs(tmp_path: Path) -> Path:
     """A folder with the program `opencode`."""
     folder = tmp_path / "bin"
     folder.mkdir()
-    program = folder / "opencode"
-    program.write_text(f"#!{sys.executable} -IS\n{FAKE_OPENCODE.read_text()}")
-    program.chmod(0o755)
+    write_program(folder / "opencode", FAKE_OPENCODE.read_text())
     return folder
 
 

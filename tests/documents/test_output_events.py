@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 
 from tests.daemon import RunningGateway, gateway_config, run_gateway
 from tests.documents.documents import Json, sections, whole
+from tests.programs import write_program
 
 KINDS = sections("output_events")["Event types"]
 DRIVERS = sections("output_events")["Driver behaviour"]
@@ -123,7 +123,7 @@ async def test_echo(portico: RunningGateway, task: str) -> None:
     assert await run(portico, "echo", task) == [{"kind": "agent_token", "text": task}, end]
 
 
-PROGRAM = """#!{python} -IS
+PROGRAM = """
 import json, os, sys
 program, arguments = sys.argv[0], sys.argv[1:]
 if arguments == ["--version"]:
@@ -206,9 +206,7 @@ async def test_one_shot_invocations(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     name, *arguments, task = DRIVERS[driver]["invocation"].split()
     assert (name, task) == (driver, "<task>")
     expected = [argument for argument in arguments if argument not in BY_STDIN.get(driver, [])]
-    program = tmp_path / name
-    program.write_text(PROGRAM.format(python=sys.executable, expected=expected))
-    program.chmod(0o755)
+    program = write_program(tmp_path / name, PROGRAM.format(expected=expected))
     program.with_suffix(".jsonl").write_text("".join(json.dumps(line) + "\n" for line in LINES[driver]))
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     async with run_gateway(gateway_config(tmp_path)) as running:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+import tempfile
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -43,7 +44,8 @@ class PorticoCommand:
         self._argv = [*((sys.executable, "-m", "gateway") if own else forked_command("gateway")), arguments[0]]
         self._argv += ["--config", str(folder / "config.toml")] if config else []
         self._argv += arguments[1:]
-        self._env = {"PATH": os.environ["PATH"], "HOME": str(folder), "LANG": "C.UTF-8", **(env or {})}
+        own = {"PATH": os.environ["PATH"], "HOME": str(folder), "LANG": "C.UTF-8", "TMPDIR": tempfile.gettempdir()}
+        self._env = {**own, **(env or {})}
         self._folder = folder
 
     async def start(

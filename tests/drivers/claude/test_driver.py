@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shlex
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -37,7 +38,8 @@ def fake(tmp_path: Path) -> FakeCli:
         program = tmp_path / "bin" / "claude"
         program.parent.mkdir()
         lines = TRANSCRIPTS / "claude" / f"{transcript}.jsonl"
-        program.write_text(f"#!/bin/sh\n{before}\ncat '{lines}'\nprintf '%s' '{stderr}' >&2\nexit {exit_code}\n")
+        told = f"cat {shlex.quote(str(lines))}\nprintf '%s' '{stderr}' >&2"
+        program.write_text(f"#!/bin/sh\n{before}\n{told}\nexit {exit_code}\n")
         program.chmod(0o700)
         return str(program)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 import shutil
 import signal
 import sys
@@ -82,7 +83,7 @@ async def test_programs_find_what_they_need(folder: Path) -> None:
     """Programs and libraries, /proc and devices of their own, names of folders, and the network."""
     script = f"""
         ls / >/dev/null && head -c 4 /dev/urandom >/dev/null && cat /proc/self/status >/dev/null && cat /etc/passwd >/dev/null
-        {sys.executable} -c 'import ssl, socket, tempfile; socket.create_server(("127.0.0.1", 0)); print("python")'
+        {shlex.quote(sys.executable)} -c 'import ssl, socket, tempfile; socket.create_server(("127.0.0.1", 0)); print("python")'
         echo x >/dev/stderr; sleep 9 & kill $! && wait $! 2>/dev/null; ulimit -n >/dev/null; echo end
     """
     assert await run(folder, script) == ["python", "x", "end"]

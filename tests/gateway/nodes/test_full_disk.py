@@ -16,10 +16,10 @@ from drivers.contract.events import SessionEnd
 from gateway.errors import StoreFull, StoreUnavailable
 from gateway.runs import run as run_module
 from gateway.store.leases import LeaseRepository
-from tests import stores
+from tests import run_folder, stores
 from tests.gateway.nodes.three_nodes import begin, rest, run_nodes, say, until
 from tests.gateway.store.expiry import expire, silence
-from tests.postgresql import PostgresqlServer
+from tests.postgresql import start_own_server
 
 WriteScenario = Callable[..., str]
 
@@ -56,8 +56,8 @@ async def test_writes_are_refused_while_the_disk_of_the_database_is_full_and_no_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write_scenario: WriteScenario
 ) -> None:
     scenario = write_scenario([{"text": "working"}, {"wait_for_file": "go"}, {"text": "x" * 100_000}])
-    with small_disk(Path("/tmp") / f"disk-{os.getpid()}", 96) as disk:
-        server = PostgresqlServer(disk.folder, 1, min_wal_size="2MB", max_wal_size="4MB")
+    with small_disk(run_folder.current() / "disk", 96) as disk:
+        server = start_own_server(disk.folder, 1, min_wal_size="2MB", max_wal_size="4MB")
         try:
             url = server.url(server.create_database())
             monkeypatch.setattr(stores, "store_url", lambda _: url)

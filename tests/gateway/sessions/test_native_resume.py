@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -10,9 +9,10 @@ from pathlib import Path
 from drivers.contract.driver_info import Probe
 from tests.daemon import RunningGateway, gateway_config, run_gateway
 from tests.gateway.requests import create_session, expect_error, get_history, send_turn
+from tests.programs import write_program
 from tests.waiting import wait_until
 
-CLAUDE = """#!{python} -IS
+CLAUDE = """
 import json, os, sys
 if "--version" in sys.argv:
     sys.exit(print("2.1.329 (Claude Code)"))
@@ -39,9 +39,7 @@ EISDIR = "Error: EISDIR: illegal operation on a directory, read"
 
 @asynccontextmanager
 async def gateway(folder: Path) -> AsyncIterator[RunningGateway]:
-    program = folder / "claude"
-    program.write_text(CLAUDE.replace("{python}", sys.executable))
-    program.chmod(0o700)
+    program = write_program(folder / "claude", CLAUDE)
     (folder / "work").mkdir()
     env = {"CLAUDE_CONFIG_DIR": str(folder / "config"), "ANTHROPIC_API_KEY": "sk-ant-0123456789"}
     agent = {"driver": "claude", "program": str(program), "cwd": str(folder / "work"), "env": env}

@@ -31,6 +31,8 @@ from tests.stores import KINDS
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.one_store
+OF_DATABASE = "database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+"""The locks of one database: the server is shared."""
 TEXT = "NUL \0, the escape \ufdd0, ä, 東京, 🙂, %s, ' and \\"
 
 
@@ -277,7 +279,7 @@ async def test_a_lock_of_the_source_that_is_lost_is_noticed(tmp_path: Path) -> N
 
     def cut(name: str, rows: int, total: int) -> None:
         if name == "messages" and rows == total:
-            locking = "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1"
+            locking = f"SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1 AND {OF_DATABASE}"
             assert server().execute(f"SELECT pg_terminate_backend(pid) FROM ({locking}) AS found", database) == [(True,)]
 
     with pytest.raises(ConfigError, match=rf"kept daemons away from the database postgresql://.*/{database}.* was lost"):
@@ -478,11 +480,13 @@ async def test_the_end_of_a_copy_is_one_transaction(tmp_path: Path, store_url_of
 
 async def test_a_daemon_that_waits_for_a_copy_does_not_start_with_a_part_of_it(tmp_path: Path) -> None:
     await fill(sqlite_url(tmp_path), 6)
-    url = server().url(server().create_database())
+    database = server().create_database()
+    url = server().url(database)
+    waiting = f"SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND {OF_DATABASE}"
     copy = await Database.open_for_copy(url)
     # It finds a database without rows, and waits for the lock.
     daemon = asyncio.create_task(Store.open_alone(url))
-    await wait_until(lambda: server().execute("SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"))
+    await wait_until(lambda: server().execute(waiting, database))
     await copy.write(lambda connection: copying._begin(connection, "another"))
     await copy.close()
     with pytest.raises(ConfigError, match="not finished"):

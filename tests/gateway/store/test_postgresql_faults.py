@@ -29,7 +29,7 @@ from gateway.store.prepared import DEFERRED
 from tests.daemon import gateway_config, run_gateway
 from tests.gateway.requests import create_session, session_body
 from tests.gateway.stored_messages import message_bodies
-from tests.postgresql import PASSWORD, PostgresqlServer, server
+from tests.postgresql import PASSWORD, PostgresqlServer, server, start_own_server
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.one_store
@@ -117,18 +117,9 @@ async def proxied(proxy: Proxy) -> AsyncIterator[Database]:
 @pytest.fixture(scope="module")
 def own_server() -> Iterator[PostgresqlServer]:
     """A server that tests may stop."""
-    found = PostgresqlServer()
+    found = start_own_server()
     yield found
     found.close()
-
-
-@pytest.fixture(scope="module")
-def role() -> None:
-    """The user `portico` with a password."""
-    # A worker comes here again if it had tests of other modules meanwhile.
-    server().execute(
-        f"DO $$ BEGIN CREATE ROLE portico LOGIN PASSWORD '{PASSWORD}'; EXCEPTION WHEN duplicate_object THEN NULL; END $$"
-    )
 
 
 def insert_process(connection: Connection, marker: str) -> str:
@@ -335,7 +326,7 @@ async def test_a_run_survives_a_restart_of_the_server(own_server: PostgresqlServ
     ],
 )
 async def test_a_database_that_cannot_be_opened_is_explained_without_the_password(
-    role: None, url: object, told: str, caplog: pytest.LogCaptureFixture
+    url: object, told: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
     with pytest.raises(ConfigError, match=told) as failure:
@@ -344,7 +335,7 @@ async def test_a_database_that_cannot_be_opened_is_explained_without_the_passwor
     assert "\n" not in str(failure.value)
 
 
-async def test_the_password_comes_from_the_url_or_the_environment(role: None, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_password_comes_from_the_url_or_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     name = server().create_database()
     server().execute("GRANT ALL ON SCHEMA public TO portico", name)
     server().execute("GRANT ALL ON ALL TABLES IN SCHEMA public TO portico", name)
@@ -353,7 +344,7 @@ async def test_the_password_comes_from_the_url_or_the_environment(role: None, mo
     await (await Store.open(server().tcp_url(name, user="portico"))).close()
 
 
-async def test_rights_that_are_missing_are_explained(role: None) -> None:
+async def test_rights_that_are_missing_are_explained() -> None:
     name = server().create_empty_database()
     with pytest.raises(ConfigError, match=r"GRANT CREATE ON SCHEMA public"):
         await Store.open(server().tcp_url(name, user="portico", password=PASSWORD))

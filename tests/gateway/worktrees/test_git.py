@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 import signal
 import sys
 import time
@@ -87,7 +88,7 @@ async def test_command_that_is_cancelled_at_its_start_ends_with_its_processes(tm
 async def test_process_that_has_left_the_group_and_keeps_the_output_open(tmp_path: Path) -> None:
     """Such as a filter that leaves a daemon behind."""
     daemon = "import os, time; os.setsid(); print(os.getpid(), file=open('pid', 'w'), flush=True); time.sleep(600)"
-    git = running(tmp_path, f'{sys.executable} -I -S -c "{daemon}" & until test -s pid; do sleep 0.05; done; :')
+    git = running(tmp_path, f'{shlex.quote(sys.executable)} -I -S -c "{daemon}" & until test -s pid; do sleep 0.05; done; :')
     begin = time.monotonic()
     try:
         async with asyncio.timeout(60):
