@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from drivers.contract.agent_specs import Limits
+from drivers.runtime.clock import SYSTEM_CLOCK, Clock
 from drivers.runtime.containers import end_removals
 from drivers.runtime.process import Spawner
 from gateway import __version__
@@ -84,7 +85,7 @@ END_TIMEOUT = 1.4
 class Gateway:
     """`await open()` before the first request, `await close()` after (or during) the last.
 
-    `intervals` and the monotonic `node_clock` are those of a node of a cluster.
+    `clock` is the clock of all limits of time. `intervals` and the monotonic `node_clock` are those of a node of a cluster.
     """
 
     store: Store
@@ -103,9 +104,11 @@ class Gateway:
         agents: Agents | None = None,
         discovery: Discovery | None = None,
         *,
+        clock: Clock = SYSTEM_CLOCK,
         intervals: Intervals | None = None,
         node_clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self.clock = clock
         self._intervals, self._node_clock = intervals, node_clock
         self.settings = settings
         self.shared_state = _shared_state(settings, keys)
@@ -163,7 +166,7 @@ class Gateway:
         except BaseException:
             await self._end_removal_of_containers()
             if self.shared_state is not None:
-                await all_ended([asyncio.wait_for(self.shared_state.close(), CLOSE_TIMEOUT)])
+                await all_ended([self._in_time(self.shared_state.close())])
             await self.store.close()
             raise
         for change in corrected:
@@ -220,7 +223,13 @@ class Gateway:
         temporary = data_dir / TEMPORARY
         await asyncio.to_thread(private_directory, temporary)
         await asyncio.to_thread(remove_probe_folders, temporary)
-        spawner = Spawner(instance, self.store.processes, containers_removed=self._containers_removed, temporary=temporary)
+        spawner = Spawner(
+            instance,
+            self.store.processes,
+            containers_removed=self._containers_removed,
+            temporary=temporary,
+            clock=self.clock,
+        )
         chosen = settings.limits
         limits = Limits(chosen.start, chosen.idle, chosen.total, chosen.grace)
         states = data_dir / "state"
@@ -247,10 +256,11 @@ class Gateway:
             self.worktrees,
             chosen.answer,
             settings.store.durability == "stored-first",
+            self.clock,
         )
         admission = AdmissionControl(chosen, self.shared_state.turns if self.shared_state is not None else None)
         self.sessions = Sessions(self.agents, shared, admission, chosen.sleep_after, self.node)
-        self._retention = Retention(self.store, transcripts, settings.store, self.sessions.delete_unused)
+        self._retention = Retention(self.store, transcripts, settings.store, self.sessions.delete_unused, self.clock)
         used_elsewhere = partial(self.store.leases.held_by_others, self.node.id) if self.node is not None else None
         self.search = SessionSearch(self.store, self.sessions.changes, used_elsewhere)
         self.conversations = Conversations(self.agents, self.sessions, settings.openai.tools)
@@ -396,11 +406,11 @@ class Gateway:
 
     async def _stop_runs(self) -> None:
         grace = self.settings.limits.grace
-        abandoning = asyncio.get_running_loop().call_later(grace + STORE_TIMEOUT, self.store.abandon)
+        abandoning = self.clock.call_later(grace + STORE_TIMEOUT, self.store.abandon)
         works = [self.sessions.close(SHUT_DOWN), self.tasks.close(SHUT_DOWN), self.discovery.close()]
         works.append(self.worktrees.end_changes(grace))
         ended = asyncio.create_task(all_ended(works))
-        await asyncio.wait([ended], timeout=grace + END_TIMEOUT)
+        await self.clock.wait([ended], grace + END_TIMEOUT)
         if not ended.done():
             log.error("the shutdown goes on without runs or agents that did not end within %g s", grace + END_TIMEOUT)
             self.sessions.end_unstored(SHUT_DOWN)
@@ -408,7 +418,12 @@ class Gateway:
         abandoning.cancel()
         # Streams that outlive a run end last, so that their readers get the ends of the runs.
         closing = asyncio.create_task(all_ended(close() for close in self.close_last))
-        await asyncio.wait([closing], timeout=CLOSE_TIMEOUT)
+        await self.clock.wait([closing], CLOSE_TIMEOUT)
+
+    async def _in_time(self, closing: Awaitable[None]) -> None:
+        """Await the end of connections. Raises TimeoutError after CLOSE_TIMEOUT."""
+        async with self.clock.timeout(CLOSE_TIMEOUT):
+            await closing
 
     async def _end_removal_of_containers(self) -> None:
         """End the removals of containers that are under way; the next start tries again."""
@@ -425,12 +440,12 @@ class Gateway:
             await self._end_removal_of_containers()
             await all_ended([self._mcp.close(), self._retention.close(), self.search.close(), self.worktrees.close()])
             if self.node is not None:
-                await all_ended([asyncio.wait_for(self.node.stop(), CLOSE_TIMEOUT)])
+                await all_ended([self._in_time(self.node.stop())])
                 if self.shared_agents is not None and not self.store.abandoned:
-                    await all_ended([asyncio.wait_for(self.shared_agents.remove(), CLOSE_TIMEOUT)])
+                    await all_ended([self._in_time(self.shared_agents.remove())])
             if self.shared_state is not None:
-                await all_ended([asyncio.wait_for(self.shared_state.close(), CLOSE_TIMEOUT)])
-            abandoning = asyncio.get_running_loop().call_later(CLOSE_TIMEOUT, self.store.abandon)
+                await all_ended([self._in_time(self.shared_state.close())])
+            abandoning = self.clock.call_later(CLOSE_TIMEOUT, self.store.abandon)
             await all_ended([self.store.close()])
             abandoning.cancel()
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from drivers.contract.agent_specs import Limits
 from drivers.contract.mcp_servers import McpServer
 from drivers.contract.tool_server import ToolHost
+from drivers.runtime.clock import SYSTEM_CLOCK, Clock
 from drivers.runtime.process import Spawner
 from gateway.agents.configured_agents import ConfiguredAgent
 from gateway.observability.audit import AuditLog, log_decisions
@@ -24,7 +25,8 @@ from gateway.worktrees.worktrees import Worktrees
 class SharedServices:
     """`states` is the folder of the private folders of sessions and tasks; `approval_timeout` is in seconds, 0 for none.
 
-    `stored_first`: clients get an event once it is stored. `program_starts` is called before an agent's program is started.
+    `stored_first`: clients get an event once it is stored. `clock` is the clock of all limits of time.
+    `program_starts` is called before an agent's program is started.
     `check_supported` raises AgentProblem for one that is older than is supported and does not work.
     """
 
@@ -43,6 +45,7 @@ class SharedServices:
     worktrees: Worktrees
     approval_timeout: float = 0.0
     stored_first: bool = False
+    clock: Clock = SYSTEM_CLOCK
 
     async def audit_mcp_servers(
         self, session_id: str, agent: str, servers: Sequence[McpServer], *, denied: str | None = None

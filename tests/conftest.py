@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+from drivers.runtime.clock import SYSTEM_CLOCK
 from tests import cluster, fork_server, run_folder, store_template, stores
 from tests.daemon import Daemon, RunningGateway, gateway_config, run_gateway
 from tests.manual_clock import ManualClock
@@ -107,9 +108,10 @@ def write_scenario(tmp_path: Path) -> Callable[..., str]:
 
 
 @pytest.fixture
-async def portico(tmp_path: Path) -> AsyncIterator[RunningGateway]:
-    """A gateway in this process with the agents `echo` and `script`."""
-    async with run_gateway(gateway_config(tmp_path)) as running:
+async def portico(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[RunningGateway]:
+    """A gateway in this process with the agents `echo` and `script`. For a test that has `clock`, it has that clock."""
+    clock = request.getfixturevalue("clock") if "clock" in request.fixturenames else SYSTEM_CLOCK
+    async with run_gateway(gateway_config(tmp_path), clock) as running:
         yield running
 
 

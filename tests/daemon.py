@@ -16,6 +16,7 @@ from typing import IO, Any, cast
 
 import httpx
 
+from drivers.runtime.clock import SYSTEM_CLOCK, Clock
 from gateway.config import parse
 from gateway.embedded_server import EmbeddedServer, listening_address
 from gateway.file_descriptors import client_connection_limit
@@ -25,6 +26,7 @@ from gateway.server.daemon import uvicorn_config
 from tests import cluster
 from tests.app_pool import app_of
 from tests.fork_server import forked_command
+from tests.manual_clock import ManualClock
 from tests.round_robin import round_robin
 from tests.store_template import create_database
 from tests.stores import configured_store
@@ -55,19 +57,19 @@ class RunningGateway:
 
 
 @asynccontextmanager
-async def run_gateway(config: Mapping[str, Any]) -> AsyncIterator[RunningGateway]:
+async def run_gateway(config: Mapping[str, Any], clock: Clock = SYSTEM_CLOCK) -> AsyncIterator[RunningGateway]:
     """Run a gateway in this loop, on a free port of 127.0.0.1; two nodes behind a proxy where tests.cluster says so."""
     if cluster.placement() and "node" not in config:
-        async with _run_nodes(config) as nodes:
+        async with _run_nodes(config, clock) as nodes:
             yield nodes
         return
     settings = parse(config)
-    async with serve_gateway(Gateway(settings, settings.auth.keys, Redactor())) as running:
+    async with serve_gateway(Gateway(settings, settings.auth.keys, Redactor(), clock=clock)) as running:
         yield running
 
 
 @asynccontextmanager
-async def _run_nodes(config: Mapping[str, Any]) -> AsyncIterator[RunningGateway]:
+async def _run_nodes(config: Mapping[str, Any], clock: Clock) -> AsyncIterator[RunningGateway]:
     """Run two nodes with this configuration behind a proxy that gives each request to the next one."""
     first = Path(config["server"]["data_dir"])
     if not str(config.get("store", {}).get("url", "")).startswith("postgresql"):
@@ -92,7 +94,7 @@ async def _run_nodes(config: Mapping[str, Any]) -> AsyncIterator[RunningGateway]
             node = {"address": address_of(listener), "encryption_key_file": str(key), "key_file": str(keys)}
             server = {**config["server"], "data_dir": str(data_dir)}
             settings = parse({**config, "server": server, "node": node})
-            gateway = Gateway(settings, settings.auth.keys, Redactor())
+            gateway = Gateway(settings, settings.auth.keys, Redactor(), clock=clock)
             nodes.append(await stack.enter_async_context(serve_gateway(gateway, listener)))
         for running in nodes:
             assert running.gateway.node is not None
@@ -135,7 +137,10 @@ async def serve_gateway(gateway: Gateway, listener: socket.socket | None = None)
             async with http_client(url) as client:
                 yield RunningGateway(url, gateway, client)
         finally:
-            await gateway.stop_runs()
+            stopping = asyncio.create_task(gateway.stop_runs())
+            if isinstance(gateway.clock, ManualClock):
+                await gateway.clock.outlast(stopping)
+            await stopping
             server.should_exit = True
             await task
 

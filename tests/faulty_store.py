@@ -23,6 +23,7 @@ import pytest
 from sqlalchemy import Connection
 from sqlalchemy.exc import OperationalError
 
+from drivers.runtime.clock import SYSTEM_CLOCK, Clock
 from gateway.gateway import Gateway
 from gateway.store import Store
 from gateway.store.database import Database
@@ -209,7 +210,9 @@ def faults_of(gateway: Gateway) -> StoreFaults:
 
 
 @asynccontextmanager
-async def run_faulty_gateway(config: Mapping[str, Any]) -> AsyncIterator[tuple[RunningGateway, StoreFaults]]:
+async def run_faulty_gateway(
+    config: Mapping[str, Any], clock: Clock = SYSTEM_CLOCK
+) -> AsyncIterator[tuple[RunningGateway, StoreFaults]]:
     """Run a gateway in this loop, as `run_gateway` does, with a store whose writes fail on request."""
-    async with faulty_stores(), run_gateway(config) as running:
+    async with faulty_stores(), run_gateway(config, clock) as running:
         yield running, faults_of(running.gateway)

@@ -64,9 +64,9 @@ class ManualClock(Clock):
         self._now += seconds
         await self.advance(0)
 
-    async def expire(self, seconds: float) -> None:
-        """Wait until somebody waits for so many seconds from now on, and let them pass."""
-        await self.waited_for(seconds)
+    async def expire(self, seconds: float, by: int = 1) -> None:
+        """Wait until somebody waits for so many seconds from now on, and let them pass; `by` is how many do so."""
+        await self.waited_for(seconds, by)
         await self.advance(seconds)
 
     async def advance_until(self, task: asyncio.Future[Any], seconds: float) -> None:
@@ -76,16 +76,21 @@ class ManualClock(Clock):
                 await self.advance(seconds)
                 await asyncio.sleep(0.01)
 
-    async def waited_for(self, seconds: float) -> None:
-        """Wait until somebody waits for so many seconds from now on."""
+    async def outlast(self, task: asyncio.Future[Any]) -> None:
+        """Wait for a task. Let a second pass for each half second that it takes, for limits that the test is not about."""
+        while not (await asyncio.wait([task], timeout=0.5))[0]:
+            await self.advance(1.0)
+
+    async def waited_for(self, seconds: float, by: int = 1) -> None:
+        """Wait until somebody waits for so many seconds from now on; `by` is how many do so."""
         try:
             async with asyncio.timeout(60):
-                while not any(abs(timer.when() - self._now - seconds) < 1e-6 for timer in self._timers):
+                while sum(abs(timer.when() - self._now - seconds) < 1e-6 for timer in self._timers) < by:
                     self._set.clear()
                     await self._set.wait()
         except TimeoutError:
             found = ", ".join(f"{timer.when() - self._now:g} s" for timer in self._timers) or "nothing"
-            raise AssertionError(f"nobody waits for {seconds:g} s, but for: {found}") from None
+            raise AssertionError(f"less than {by} wait for {seconds:g} s, but for: {found}") from None
 
     def _forget(self, timer: _Timer) -> None:
         if timer in self._timers:

@@ -7,9 +7,7 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, Protocol, TypeVar
-
-Result = TypeVar("Result")
+from typing import Any, Protocol
 
 
 class Timer(Protocol):
@@ -69,8 +67,8 @@ class Clock:
         return self.call_at(self.monotonic() + seconds, callback, *args)
 
     async def wait(
-        self, tasks: Iterable[asyncio.Future[Result]], seconds: float | None, return_when: str = asyncio.ALL_COMPLETED
-    ) -> tuple[set[asyncio.Future[Result]], set[asyncio.Future[Result]]]:
+        self, tasks: Iterable[asyncio.Future[Any]], seconds: float | None, return_when: str = asyncio.ALL_COMPLETED
+    ) -> tuple[set[asyncio.Future[Any]], set[asyncio.Future[Any]]]:
         """Wait for tasks as `asyncio.wait` does, for so many seconds at most. Return those that are done, and the others."""
         tasks = set(tasks)
         with suppress(TimeoutError):

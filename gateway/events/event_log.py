@@ -17,6 +17,7 @@ from itertools import count, groupby, islice
 from typing import Any, NamedTuple, cast
 
 from drivers.contract.events import DELTAS, AgentToken, Awaiting, SessionEnd, Thinking, Usage, encode_deltas
+from drivers.runtime.clock import SYSTEM_CLOCK, Clock
 from gateway.errors import NotFound, StoreAbandoned, StoreUnavailable
 from gateway.events.log_entries import LogEvent, Steered, decode
 from gateway.store import EventRow, FailureRecord, IntegrityError, MessageRow, Store
@@ -71,7 +72,9 @@ class EventLog:
         *,
         stored_first: bool = False,
         all_written: Callable[[], None] = lambda: None,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
+        self.clock = clock
         self.log_id, self._stored_first, self._all_written = log_id, stored_first, all_written
         self._store = store
         self._recent: deque[Entry] = deque()
@@ -255,7 +258,7 @@ class EventLog:
         stopping = asyncio.create_task(stop.wait()) if stop is not None and not stopped else None
         waits: list[asyncio.Future[Any]] = [written] if stopping is None else [written, stopping]
         try:
-            done, _ = await asyncio.wait(waits, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await self.clock.wait(waits, timeout, asyncio.FIRST_COMPLETED)
         finally:
             if stopping is not None:
                 stopping.cancel()
@@ -458,7 +461,7 @@ class EventLog:
                     exc_info=not failed,
                 )
                 failed = True
-                await asyncio.sleep(RETRY)
+                await self.clock.sleep(RETRY)
             else:
                 return
 

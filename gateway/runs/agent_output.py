@@ -114,10 +114,10 @@ class RunOutput:
             # It counts the messages so far.
             self.flush()
             await self._log.written(stop=self._stop)
-            await retried(partial(store_compaction, self._store, self._log.log_id, event), self._stop)
+            await retried(partial(store_compaction, self._store, self._log.log_id, event), self._stop, self._log.clock)
             self.take(event)
         elif isinstance(event, Commands | Title) and await retried(
-            partial(store_metadata, self._store, self._log.log_id, event), self._stop
+            partial(store_metadata, self._store, self._log.log_id, event), self._stop, self._log.clock
         ):
             self.take(event)
 

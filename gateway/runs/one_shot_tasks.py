@@ -143,7 +143,7 @@ class TaskRunner:
             await lease.release()
 
     async def _stored(self, task_id: str, store: Store) -> Turn:
-        log = EventLog(task_id, store, await store.events.last_seq(task_id))
+        log = EventLog(task_id, store, await store.events.last_seq(task_id), clock=self._shared.clock)
         if not await self._has_end(log):
             # The daemon was killed after the run was over, and before its last events were on disk.
             log.append([Error(message=INCOMPLETE), SessionEnd(exit_code=1, stop_reason="error")])
@@ -203,7 +203,7 @@ class TaskRunner:
         # Before the agent starts, which has the task then: a task that is refused, or repeated after a kill, is not run twice.
         lease = await self._store_start(record, key.record(task_id, record.first_seq) if key else None)
         store = self._store if lease is None else self._store.fenced(lease)
-        log = EventLog(task_id, store, stored_first=self._shared.stored_first)
+        log = EventLog(task_id, store, stored_first=self._shared.stored_first, clock=self._shared.clock)
         try:
             self._shared.program_starts(entry)
             spawner = entry.sandboxed(self._shared.transcripts.spawner(self._shared.spawner, task_id, entry), spec)
@@ -275,7 +275,7 @@ class TaskRunner:
                 # `close` closes the log.
                 return
             log.warning("the end of task %s is not stored yet", task_id)
-            await asyncio.sleep(RETRY)
+            await self._shared.clock.sleep(RETRY)
         self._running.pop(task_id, None)
         if lease is not None and self._node is not None:
             if lease.lost:

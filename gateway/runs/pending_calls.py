@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -18,6 +17,7 @@ from drivers.contract.agent import PermissionReply, Reply, ToolReply
 from drivers.contract.driver_info import ToolSpec
 from drivers.contract.events import AwaitedCall, OutputEvent, ToolCall, ToolResult
 from drivers.contract.messages import AssistantMessage, Message, ToolMessage, ToolUseBlock, pending_tool_calls
+from drivers.runtime.clock import SYSTEM_CLOCK, Clock, Timer
 from gateway.errors import BadRequest
 from gateway.events.event_log import RETRY
 from gateway.policy.decision_record import denial
@@ -38,12 +38,18 @@ class PendingCalls:
     they are still pending. `answered` keeps the ids of earlier calls, for the text of a refusal.
     """
 
-    def __init__(self, timeout: float = 0.0, expire: Callable[[float], Awaitable[None]] | None = None) -> None:
+    def __init__(
+        self,
+        timeout: float = 0.0,
+        expire: Callable[[float], Awaitable[None]] | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self._clock = clock
         self.calls: dict[str, AwaitedCall] = {}
         self.since: float | None = None
         self.answered: set[str] = set()
         self._timeout, self._expire = timeout, expire
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: Timer | None = None
         self._expiring: set[asyncio.Task[None]] = set()
 
     def open(self, calls: Iterable[AwaitedCall], since: float | None) -> None:
@@ -51,8 +57,8 @@ class PendingCalls:
         self.stop_timer()
         self.calls, self.since = {call.id: call for call in calls}, since
         if self._timeout and self._expire is not None and since is not None:
-            left = since + self._timeout - time.time()
-            self._timer = asyncio.get_running_loop().call_later(max(0.0, left), self._time_over, since)
+            left = since + self._timeout - self._clock.time()
+            self._timer = self._clock.call_later(max(0.0, left), self._time_over, since)
 
     def close(self, answered: Iterable[str] = ()) -> None:
         """Nothing waits any more: the calls were answered (those of these ids), or the run has ended."""
@@ -74,7 +80,7 @@ class PendingCalls:
     @property
     def overdue(self) -> bool:
         """Whether the time limit has passed."""
-        return bool(self._timeout) and self.since is not None and time.time() >= self.since + self._timeout
+        return bool(self._timeout) and self.since is not None and self._clock.time() >= self.since + self._timeout
 
     def check_answers(self, answered: Sequence[str]) -> None:
         """Raises BadRequest with the ids unless these are exactly the pending calls, each once; optional ones may be left out."""
@@ -109,7 +115,7 @@ class PendingCalls:
         except Exception:
             log.exception("the calls %s, which were not answered in time, cannot be denied; trying again", ids(self.calls))
             if self.since == since:
-                self._timer = asyncio.get_running_loop().call_later(RETRY, self._time_over, since)
+                self._timer = self._clock.call_later(RETRY, self._time_over, since)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
+from drivers.runtime.clock import SYSTEM_CLOCK, Clock
 from gateway.config import StoreSettings
 from gateway.observability.transcripts import Transcripts
 from gateway.store import Store
@@ -25,7 +25,7 @@ CHECK_INTERVAL = 600.0
 class Retention:
     """Deletes streams of tasks with their transcripts, idempotency keys, the audit and unused sessions.
 
-    `delete_sessions` deletes those that were used last before a time. `clock` gives seconds since the epoch.
+    `delete_sessions` deletes those that were used last before a time. Its times are those of the wall `clock`.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class Retention:
         transcripts: Transcripts,
         kept: StoreSettings,
         delete_sessions: Callable[[float], Awaitable[None]],
-        clock: Callable[[], float] = time.time,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._store, self._transcripts, self._kept, self._clock = store, transcripts, kept, clock
         self._delete_sessions = delete_sessions
@@ -42,7 +42,7 @@ class Retention:
 
     def start(self) -> None:
         """Delete in the background, after START_DELAY what has expired by now, then daily until `close`. Errors are logged."""
-        self._repeating = asyncio.create_task(self._repeat(self._clock()))
+        self._repeating = asyncio.create_task(self._repeat(self._clock.time()))
 
     async def close(self) -> None:
         """Delete no more."""
@@ -64,14 +64,14 @@ class Retention:
         await self._store.release_space()
 
     async def _repeat(self, last: float) -> None:
-        await asyncio.sleep(START_DELAY)
+        await self._clock.sleep(START_DELAY)
         # Not by the clock as it is now: if it was set forward since the start, idempotency keys in use would be deleted.
         await self._try_to_delete(last)
         while True:
-            await asyncio.sleep(CHECK_INTERVAL)
+            await self._clock.sleep(CHECK_INTERVAL)
             # A clock that was set back does not postpone it.
-            if not 0 <= self._clock() - last < DAY:
-                last = self._clock()
+            if not 0 <= self._clock.time() - last < DAY:
+                last = self._clock.time()
                 await self._try_to_delete(last)
 
     async def _try_to_delete(self, now: float) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -112,8 +111,8 @@ class Run:
     before the client is asked, `audit` makes the rows of its decisions, `pending` are the calls that wait for the client.
     `mode_changed` is called before the log has the event, `announce` when the run's state or the session's title has changed.
     `lease` is that of its log, on a node of a cluster.
-    With `waits_for_limits` a run that a usage limit has stopped goes on when the limit resets, for MAX_LIMIT_WAIT in all; `clock`
-    returns the time in seconds since the epoch.
+    With `waits_for_limits` a run that a usage limit has stopped goes on when the limit resets, for MAX_LIMIT_WAIT in all. Its
+    limits of time have the clock of the log.
     """
 
     def __init__(
@@ -133,7 +132,6 @@ class Run:
         mode_changed: ModeChange = ignore_mode,
         announce: Callable[[], None] = lambda: None,
         waits_for_limits: bool = False,
-        clock: Callable[[], float] = time.time,
         lease: HeldLease | None = None,
     ) -> None:
         self._lease = lease
@@ -152,7 +150,7 @@ class Run:
         self._work: asyncio.Task[None] | None = None
         self._not_waiting = asyncio.Event()
         self._limit_wait = MAX_LIMIT_WAIT if waits_for_limits else 0.0
-        self._clock, self._waits_for_limit = clock, False
+        self._clock, self._waits_for_limit = log.clock, False
         self._limit_errors: Sequence[OutputEvent] = ()
         self._announce = announce
 
@@ -284,11 +282,12 @@ class Run:
                     raise
                 log.warning("run %s waits for the store, to renew its lease: %s", self.id, error)
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._stop_requested.wait(), RETRY)
+                    async with self._clock.timeout(RETRY):
+                        await self._stop_requested.wait()
 
     async def _record_decisions(self) -> None:
         if rows := self._audit_rows():
-            await retried(partial(self._store.audit.append, rows), self._stop_requested)
+            await retried(partial(self._store.audit.append, rows), self._stop_requested, self._clock)
             log_decisions(rows)
 
     async def _record_cancelled(self) -> None:
@@ -369,7 +368,7 @@ class Run:
         self._request_stop()
         self._enforcer.cancelled(self.pending.calls)
         self._superseded = True
-        self._set_turn_over(end, time.time())
+        self._set_turn_over(end, self._clock.time())
 
     async def end_prompt(self, grace: float | None = None) -> None:
         """Interrupt the agent of a run that is stored as cancelled, and wait until it can take the next prompt or is gone.
@@ -393,7 +392,7 @@ class Run:
         self._failing = message
         # Not by cancelling the work, which may be in the middle of storing: an agent that is closed ends its run.
         await self.agent.close(CLOSE_GRACE)
-        _, unfinished = await asyncio.wait([self._work], timeout=CLOSE_TIMEOUT)
+        _, unfinished = await self._clock.wait([self._work], CLOSE_TIMEOUT)
         for work in unfinished:
             work.cancel()
             await asyncio.wait([work])
@@ -466,7 +465,7 @@ class Run:
         return resets[-1] if seconds is not None and seconds <= self._limit_wait else None
 
     def _seconds_until(self, reset: float) -> float:
-        return max(0.0, reset - self._clock()) + LIMIT_MARGIN
+        return max(0.0, reset - self._clock.time()) + LIMIT_MARGIN
 
     async def _wait_for_limit(self, events: Sequence[OutputEvent], reset: float) -> None:
         """Wait until a usage limit resets, then let the agent go on, unless the run is stopped meanwhile."""
@@ -488,7 +487,7 @@ class Run:
         """Wait until the run is to stop, for some seconds at most. Raises AgentGone as soon as the agent has ended by itself."""
         stopped, gone = asyncio.create_task(self._stop_requested.wait()), asyncio.create_task(self._agent_gone())
         try:
-            await asyncio.wait([stopped, gone], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            await self._clock.wait([stopped, gone], seconds, asyncio.FIRST_COMPLETED)
         finally:
             ended = gone.done()
             stopped.cancel()
@@ -527,7 +526,7 @@ class Run:
         self.agent_failed = True
         if self.agent is not None and self._closing is None:
             self._closing = asyncio.create_task(self._close(self.agent))
-            await asyncio.wait([self._closing], timeout=CLOSE_TIMEOUT)
+            await self._clock.wait([self._closing], CLOSE_TIMEOUT)
         if self.state is not RunState.ENDED:
             await self._fail(message)
 
@@ -598,7 +597,7 @@ class Run:
     async def _evaluated(self, calls: Sequence[ToolUseBlock]) -> list[tuple[ToolUseBlock, Evaluation]]:
         """Evaluate calls outside of the event loop. The client is asked where that does not end in time."""
         try:
-            async with asyncio.timeout(EVALUATION_TIMEOUT):
+            async with self._clock.timeout(EVALUATION_TIMEOUT):
                 return await in_thread(self._enforcer.evaluate, calls)
         except OSError as error:
             why = str(error) or f"its arguments were not evaluated within {EVALUATION_TIMEOUT:g} s"
@@ -618,7 +617,7 @@ class Run:
             stored = await self.log.written(stop=self._stop_requested)
             if not (stored or self._stopping or (isinstance(event, SessionEnd) and event.stop_reason == "error")):
                 raise StoreUnavailable("this turn cannot be stored; the log of the gateway has the reason")
-            since = time.time()
+            since = self._clock.time()
             # Nothing is awaited between the new state and the event: a next turn must not begin before this one's last event
             # is in the log.
             await self.log.end_turn(

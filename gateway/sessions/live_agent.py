@@ -225,7 +225,7 @@ class LiveAgent:
     async def native_id_stored(self) -> None:
         """Wait until the native id and the denied calls are stored, or STORE_TIMEOUT has passed: they are stored later then."""
         if storing := self._storing_tasks():
-            await asyncio.wait(storing, timeout=STORE_TIMEOUT)
+            await self._shared.clock.wait(storing, STORE_TIMEOUT)
 
     async def close(self) -> None:
         """Wait as `native_id_stored` does, and store nothing any more."""
@@ -260,7 +260,7 @@ class LiveAgent:
                     break
                 except Exception as error:
                     log.warning("session %s: denied calls cannot be audited; trying again: %s", self._session_id, error)
-                    await asyncio.sleep(RETRY)
+                    await self._shared.clock.sleep(RETRY)
 
     def _store_native_id(self, native_id: str | None) -> None:
         self._native_id, self._unstored = native_id, True
@@ -278,7 +278,7 @@ class LiveAgent:
             except Exception as error:
                 self._unstored = True
                 log.warning("session %s: its native id cannot be stored; trying again: %s", self._session_id, error)
-                await asyncio.sleep(RETRY)
+                await self._shared.clock.sleep(RETRY)
 
     async def _open(self, spec: SessionSpec, resume: bool) -> Agent:
         if self._native_id is not None and resume:

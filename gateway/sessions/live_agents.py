@@ -56,7 +56,7 @@ def _idle_since(session: Session) -> float | None:
         return None
     if session.state == "waiting" and session.run is not None:
         return session.run.pending.since
-    return time.time() - (time.monotonic() - session.used_at)
+    return time.time() - session.unused_seconds
 
 
 async def _of_task(task: RunningTask, agent: Agent) -> LiveAgentSummary:

@@ -19,6 +19,7 @@ from weakref import WeakValueDictionary
 from drivers.contract.events import Usage
 from drivers.contract.mcp_servers import McpServer
 from drivers.contract.messages import Message, ToolMessage
+from drivers.runtime.clock import Timer
 from gateway.agents.absent_agent import AbsentAgent
 from gateway.agents.client_mcp_servers import allowed_servers, check_client_servers
 from gateway.agents.configured_agents import CWD, Agents, ConfiguredAgent
@@ -90,7 +91,7 @@ class Sessions:
         self._known: WeakValueDictionary[str, Session] = WeakValueDictionary()
         self._loading: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._background: set[asyncio.Task[object]] = set()
-        self._sleep_timers: dict[str, asyncio.TimerHandle] = {}
+        self._sleep_timers: dict[str, Timer] = {}
         self._sleep_after = sleep_after
         self.changes = SessionChanges()
         self._deleted_here: set[str] = set()
@@ -699,7 +700,7 @@ class Sessions:
         for session_id in await self._store.sessions.unused_since(before):
             known = self._known.get(session_id)
             # A turn may have begun that is not stored yet.
-            if known is None or time.time() - (time.monotonic() - known.used_at) < before:
+            if known is None or self._shared.clock.time() - known.unused_seconds < before:
                 await self._delete_if_idle(ADMINISTRATOR, session_id)
 
     async def _delete_if_idle(self, caller: Caller, session_id: str) -> None:
@@ -834,8 +835,8 @@ class Sessions:
             return
         self._admission.add(session.id, session)
         if session.live is not None and session.state == "idle" and self._sleep_after and not self._closing:
-            loop = asyncio.get_running_loop()
-            self._sleep_timers[session.id] = loop.call_later(self._sleep_after, self.end_agent_soon, session)
+            timer = self._shared.clock.call_later(self._sleep_after, self.end_agent_soon, session)
+            self._sleep_timers[session.id] = timer
 
     def end_agent_soon(self, session: Session) -> None:
         """End the agent of a session in the background, unless its state changes first."""

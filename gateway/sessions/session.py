@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
@@ -128,11 +127,13 @@ class Session:
         self.forked_from = record.forked_from
         self.agent, self.config, self._stored_config, self.redactor = agent, config, config, redactor
         stored = partial(changed, self)
-        self.log = EventLog(record.id, shared.store, last_seq, stored_first=shared.stored_first, all_written=stored)
+        self.log = EventLog(
+            record.id, shared.store, last_seq, stored_first=shared.stored_first, all_written=stored, clock=shared.clock
+        )
         self.history = StoredHistory(shared.store, record.id)
         self.lock = asyncio.Lock()
         self.run: Run | None = None
-        self.used_at = time.monotonic()
+        self.used_at = shared.clock.monotonic()
         self.turn_began = last_seq + 1
         self.deleted = False
         self.services = SessionServices()
@@ -215,6 +216,11 @@ class Session:
         if not self.has_agent or self.busy or self.lock.locked():
             return None
         return self.state == "waiting", self.used_at
+
+    @property
+    def unused_seconds(self) -> float:
+        """Seconds since the last use."""
+        return self._shared.clock.monotonic() - self.used_at
 
     def announce(self) -> None:
         """What a list has of the session is different: clients that follow it are notified."""
@@ -325,7 +331,7 @@ class Session:
         self, start: InterruptibleStart, request: Submission, message: UserMessage, settings: SessionSettings
     ) -> Turn:
         """Start a run. The agent is ready before anything changes; pending calls are cancelled only then."""
-        self.used_at = time.monotonic()
+        self.used_at = self._shared.clock.monotonic()
         client, self.services.client = self.services.client, request.services
         try:
             agent = await self._agent_to_prompt(start, settings)
@@ -713,7 +719,7 @@ class Session:
             self.refuse_start(ShuttingDown(why))
             # An event that is being stored is not in the log yet: the end of the run would get its number.
             with suppress(TimeoutError):
-                async with asyncio.timeout(STORE_WAIT), self.lock:
+                async with self._shared.clock.timeout(STORE_WAIT), self.lock:
                     pass
         if self._storing_mode is not None:
             self._storing_mode.cancel()
@@ -777,7 +783,7 @@ class Session:
             suspendable=True,
             enforcer=PolicyEnforcer(self.agent.policy, self.config.tools or (), self._path_resolver(), self._left_to_cli),
             audit=partial(shared.audit.records, self.id, record.id, self.agent.name),
-            pending=PendingCalls(shared.approval_timeout, partial(self._deny_unanswered, record.id)),
+            pending=PendingCalls(shared.approval_timeout, partial(self._deny_unanswered, record.id), shared.clock),
             mode_changed=self._mode_changed,
             announce=self.announce,
             waits_for_limits=self.agent.settings.on_rate_limit == "wait",
@@ -796,7 +802,7 @@ class Session:
 
     def _run_over(self, run: Run) -> None:
         """The run has ended, or is suspended: see to the agent and to the queue."""
-        self.used_at = time.monotonic()
+        self.used_at = self._shared.clock.monotonic()
         if run.suspended:
             self._agent.current = None
         elif run.agent_failed or (self.live is not None and not self.live.alive):

@@ -13,10 +13,11 @@ import pytest
 from drivers.contract.events import AgentToken, SessionEnd
 from gateway.errors import StoreUnavailable
 from gateway.events import event_log
-from gateway.events.event_log import EventLog
+from gateway.events.event_log import REQUEST_TIMEOUT, RETRY, STOP_TIMEOUT, EventLog
 from gateway.store import EventRow, MessageRow, RunRecord, SessionRecord, Store
 from gateway.store.sqlite import sqlite_url
 from tests.faulty_store import FaultyStore
+from tests.manual_clock import ManualClock
 from tests.waiting import wait_until
 
 
@@ -163,38 +164,37 @@ async def test_events_that_are_appended_while_a_number_is_reserved_follow_it(sto
 
 
 async def test_end_of_a_turn_is_published_and_stored_later_when_the_store_fails_for_long(
-    store: FaultyStore, monkeypatch: pytest.MonkeyPatch
+    store: FaultyStore, clock: ManualClock
 ) -> None:
-    monkeypatch.setattr(event_log, "RETRY", 0.01)
-    monkeypatch.setattr(event_log, "STOP_TIMEOUT", 0.05)
     await store.sessions.create(SessionRecord("log", "script"), [], RunRecord("run", "log", "running", None, 1))
-    log, stop, end = EventLog("log", store), asyncio.Event(), SessionEnd(exit_code=1, stop_reason="error")
+    log, stop, end = EventLog("log", store, clock=clock), asyncio.Event(), SessionEnd(exit_code=1, stop_reason="error")
     store.faults.fail()
     log.append(tokens([1]), [(0, "one")])
     stop.set()
-    assert not await log.written(stop=stop)
+    writing = asyncio.create_task(log.written(stop=stop))
+    await clock.expire(STOP_TIMEOUT, by=2)
+    assert not await writing
     await log.end_turn("run", end, 1.0, ["two"], ended=lambda: None, stop=stop)
     assert [entry.event for entry in await log.read(1)] == [end]
+    requiring = asyncio.create_task(log.require_written())
+    await clock.expire(REQUEST_TIMEOUT)
     with pytest.raises(StoreUnavailable):
-        monkeypatch.setattr(event_log, "REQUEST_TIMEOUT", 0.05)
-        async with log.reserved(tokens([3])[0]):
-            raise AssertionError("the previous turn is not stored")
+        await requiring
     assert await store.events.last_seq("log") == 0
     store.faults.clear()
+    await clock.expire(RETRY)
     assert await log.written()
     assert await store.runs.last("log") == RunRecord("run", "log", "ended", "error", 1)
     assert await store.messages.rows("log") == [MessageRow("one", 1), MessageRow("two", 2)]
     assert [first for first, _ in await store.events.read("log", 0)] == [1, 2]
 
 
-async def test_events_whose_write_was_committed_though_it_failed_are_stored_once(
-    store: FaultyStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(event_log, "RETRY", 0.01)
+async def test_events_whose_write_was_committed_though_it_failed_are_stored_once(store: FaultyStore, clock: ManualClock) -> None:
     store.faults.fail("events.append", times=1, committed=True)
-    log = EventLog("log", store)
+    log = EventLog("log", store, clock=clock)
     log.append(tokens([1]))
     log.append(tokens([2]))
+    await clock.expire(RETRY)
     assert await log.written()
     assert await read_all(EventLog("log", store, 2), 2) == [1, 2]
 
@@ -252,9 +252,8 @@ async def test_wait_for_capacity_blocks_while_the_store_is_far_behind(store: Sto
 
 
 async def test_events_are_stored_again_after_temporary_failures(
-    store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    store: Store, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(event_log, "RETRY", 0.01)
     append, failures = store.events.append, 3
 
     async def failing(row: EventRow, messages: Sequence[MessageRow]) -> None:
@@ -265,8 +264,10 @@ async def test_events_are_stored_again_after_temporary_failures(
         await append(row, messages)
 
     monkeypatch.setattr(store.events, "append", failing)
-    log = EventLog("log", store)
+    log = EventLog("log", store, clock=clock)
     log.append(tokens(range(1, 101)))
+    for _ in range(3):
+        await clock.expire(RETRY)
     await log.written()
     assert caplog.text.count("cannot be stored") == 3
     assert await read_all(EventLog("log", store, 100), 100) == list(range(1, 101))
@@ -331,54 +332,62 @@ async def test_stored_first_reader_gets_the_published_last_event(store: Store) -
     assert [e.seq for e in await log.read(0)] == [1, 2, 3]
 
 
-async def unstored_end(store: FaultyStore, monkeypatch: pytest.MonkeyPatch) -> EventLog:
+async def unstored_end(store: FaultyStore, clock: ManualClock) -> EventLog:
     """Return a stored-first log whose third event, the published end of a turn, and the one before are not stored."""
-    monkeypatch.setattr(event_log, "RETRY", 0.01)
-    monkeypatch.setattr(event_log, "STOP_TIMEOUT", 0.05)
     await store.runs.start(RunRecord("run", "log", "running", None, 1))
-    log, stop = EventLog("log", store, stored_first=True), asyncio.Event()
+    log, stop = EventLog("log", store, stored_first=True, clock=clock), asyncio.Event()
     log.append(tokens([1]))
     assert await log.written()
     store.faults.fail()
     log.append(tokens([2]))
+    await clock.waited_for(RETRY)
     stop.set()
-    await log.end_turn("run", SessionEnd(exit_code=130), 1.0, ended=lambda: None, stop=stop)
+    ending = asyncio.create_task(log.end_turn("run", SessionEnd(exit_code=130), 1.0, ended=lambda: None, stop=stop))
+    await clock.expire(STOP_TIMEOUT, by=2)
+    await ending
+    await clock.waited_for(RETRY)
     assert log.last == 3
     return log
 
 
 async def test_stored_first_readers_get_the_unstored_end_of_a_turn_when_the_store_works_again(
-    store: FaultyStore, monkeypatch: pytest.MonkeyPatch
+    store: FaultyStore, clock: ManualClock
 ) -> None:
-    log = await unstored_end(store, monkeypatch)
+    log = await unstored_end(store, clock)
     assert [entry.seq for entry in await log.read(0)] == [1]
     readers = [asyncio.create_task(log.read(after)) for after in (1, 2)]
-    await asyncio.wait(readers, timeout=0.05)
+    await clock.expire(RETRY)
+    await clock.waited_for(RETRY)
     assert not any(reader.done() for reader in readers)
     store.faults.clear()
+    await clock.expire(RETRY)
     assert await asyncio.wait_for(readers[1], 60) and await store.events.last_seq("log") == 3
     assert (await readers[0])[0].seq == 2
     assert [entry.seq for entry in await log.read(0)] == [1, 2, 3]
 
 
 async def test_stored_first_readers_get_the_unstored_end_of_a_turn_when_the_store_is_abandoned(
-    store: FaultyStore, monkeypatch: pytest.MonkeyPatch
+    store: FaultyStore, clock: ManualClock
 ) -> None:
-    log = await unstored_end(store, monkeypatch)
+    log = await unstored_end(store, clock)
     reader = asyncio.create_task(log.read(1))
     store.abandon()
+    await clock.expire(RETRY)
     assert [entry.seq for entry in await asyncio.wait_for(reader, 60)] == [2, 3]
 
 
 async def test_wait_of_a_stopped_run_is_as_long_as_before_once_a_stalled_store_has_stored(
-    store: FaultyStore, monkeypatch: pytest.MonkeyPatch
+    store: FaultyStore, clock: ManualClock
 ) -> None:
-    monkeypatch.setattr(event_log, "RETRY", 0.01)
-    log, stop = EventLog("log", store), asyncio.Event()
+    log, stop = EventLog("log", store, clock=clock), asyncio.Event()
     store.faults.fail()
     log.append(tokens([1]))
-    assert not await log.written(0.01)
+    await clock.waited_for(RETRY)
+    writing = asyncio.create_task(log.written(RETRY / 2))
+    await clock.expire(RETRY / 2)
+    assert not await writing
     store.faults.clear()
+    await clock.expire(RETRY / 2)
     # No wait of the log itself sees the success.
     await wait_until(lambda: not log.unwritten)
     log.append(tokens([2]))
