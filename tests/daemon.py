@@ -137,10 +137,8 @@ async def serve_gateway(gateway: Gateway, listener: socket.socket | None = None)
             async with http_client(url) as client:
                 yield RunningGateway(url, gateway, client)
         finally:
-            stopping = asyncio.create_task(gateway.stop_runs())
-            if isinstance(gateway.clock, ManualClock):
-                await gateway.clock.outlast(stopping)
-            await stopping
+            stopping = gateway.stop_runs()
+            await (gateway.clock.outlast(stopping) if isinstance(gateway.clock, ManualClock) else stopping)
             server.should_exit = True
             await task
 

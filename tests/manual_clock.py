@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from drivers.runtime.clock import Clock
+from tests.waiting import SECONDS
 
+Result = TypeVar("Result")
 SETTLE_STEPS = 20
 """Iterations of the event loop in which tasks handle what the clock has done to them."""
 
@@ -59,6 +61,10 @@ class ManualClock(Clock):
         self._now = until
         await _settle()
 
+    def set_wall_clock(self, by: float) -> None:
+        """Change the time of day by so many seconds, as a person or a time server does."""
+        self._epoch += by
+
     async def leap(self, seconds: float) -> None:
         """Let time pass as while this process is suspended: all that is due is called at the end of it."""
         self._now += seconds
@@ -69,23 +75,31 @@ class ManualClock(Clock):
         await self.waited_for(seconds, by)
         await self.advance(seconds)
 
-    async def advance_until(self, task: asyncio.Future[Any], seconds: float) -> None:
-        """Let time pass in steps of so many seconds until a task has ended, for limits that begin anew while it works."""
-        async with asyncio.timeout(60):
-            while not task.done():
+    async def expire_until(self, work: Awaitable[Result], seconds: float) -> Result:
+        """Await what waits for so many seconds again and again, and let them pass each time. Return its result."""
+        task = asyncio.ensure_future(work)
+        while not task.done():
+            waited_for = asyncio.ensure_future(self.waited_for(seconds))
+            await asyncio.wait((task, waited_for), return_when=asyncio.FIRST_COMPLETED)
+            if waited_for.done():
+                waited_for.result()
                 await self.advance(seconds)
-                await asyncio.sleep(0.01)
+            else:
+                waited_for.cancel()
+        return task.result()
 
-    async def outlast(self, task: asyncio.Future[Any]) -> None:
-        """Wait for a task. Let a second pass for each half second that it takes, for limits that the test is not about."""
-        while not (await asyncio.wait([task], timeout=0.5))[0]:
-            await self.advance(1.0)
+    async def outlast(self, work: Awaitable[Result], step: float = 1.0) -> Result:
+        """Await what ends by itself, or by whatever limit. Half of a real `step` is a whole one by this clock."""
+        task = asyncio.ensure_future(work)
+        while not (await asyncio.wait([task], timeout=step / 2))[0]:
+            await self.advance(step)
+        return task.result()
 
     async def waited_for(self, seconds: float, by: int = 1) -> None:
         """Wait until somebody waits for so many seconds from now on; `by` is how many do so."""
         try:
-            async with asyncio.timeout(60):
-                while sum(abs(timer.when() - self._now - seconds) < 1e-6 for timer in self._timers) < by:
+            async with asyncio.timeout(SECONDS):
+                while sum(abs(timer.when() - self._now - seconds) < 1e-3 for timer in self._timers) < by:
                     self._set.clear()
                     await self._set.wait()
         except TimeoutError:

@@ -168,7 +168,7 @@ class Sessions:
             agent.name,
             config.to_json(),
             self._encryption.encrypt(config.to_encrypt),
-            created_at=time.time(),
+            created_at=self._shared.clock.time(),
             owner=caller.name,
             forked_from=copied[0] if copied is not None else None,
         )

@@ -96,7 +96,7 @@ async def test_an_agent_that_does_not_read_responses_is_silent(open_agent: OpenA
     reading = asyncio.create_task(to_end(agent))
     await wait_until(lambda: not agent._process.writable)
     # Requests that are handled at the same time begin the limit anew.
-    await clock.advance_until(reading, 20)
+    await clock.expire_until(reading, 20)
     assert "limits.idle" in shown(await reading)[-2]["message"]
 
 

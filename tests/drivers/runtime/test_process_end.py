@@ -191,9 +191,8 @@ async def test_close_ends_the_processes_of_a_process_that_has_exited(start: Star
     pid = int((await process.read_lines())[0])
     assert not gone(pid)
     process.write(b"\n")
-    await clock.advance_until(asyncio.create_task(lines_of(process)), DRAIN_SECONDS)
-    closing = asyncio.create_task(process.close(0.2))
-    await clock.advance_until(closing, 0.2)
+    await clock.expire_until(lines_of(process), DRAIN_SECONDS)
+    await process.close(0.2)
     assert gone(pid)
 
 
@@ -300,9 +299,13 @@ async def test_an_end_that_cannot_be_recorded_fails_no_close_and_is_recorded_lat
 ) -> None:
     ledger = RecordingLedger(failures=2)
     process = await start(IGNORES_EOF, ledger=ledger)
-    await clock.advance_until(asyncio.create_task(process.close(0.0)), LEDGER_RETRIES[0])
+    closing = asyncio.create_task(process.close(0.0))
+    await clock.expire(LEDGER_SECONDS)
+    await closing
     await process.close(0.0)
-    await clock.advance_until(asyncio.create_task(ledger.ends.wait()), LEDGER_RETRIES[1])
+    await clock.expire(LEDGER_RETRIES[0] - LEDGER_SECONDS)
+    await clock.expire(LEDGER_RETRIES[1])
+    await asyncio.wait_for(ledger.ends.wait(), 30)
     assert [name for name, *_ in ledger.calls] == ["started", "ended", "ended", "ended"]
     assert "disk is full" in caplog.text
 

@@ -13,13 +13,13 @@ import pytest
 from gateway.config import StoreSettings
 from gateway.errors import StoreUnavailable
 from gateway.observability.transcripts import Transcripts
-from gateway.runs import retention
-from gateway.runs.retention import DAY, Retention
+from gateway.runs.retention import CHECK_INTERVAL, DAY, START_DELAY, Retention
 from gateway.security.redaction import Redactor
 from gateway.store import AuditRecord, EventRow, KeyRecord, RunRecord, SessionRecord, Store
 from gateway.store.runs import RunRepository
 from tests.daemon import create_database, gateway_config, run_gateway
 from tests.gateway.requests import create_session, execute, send_turn
+from tests.manual_clock import ManualClock
 from tests.stores import sql, store_url
 from tests.waiting import wait_until
 
@@ -64,18 +64,11 @@ async def no_sessions(time: float) -> None:
     raise AssertionError("sessions are kept for ever by default")
 
 
-async def test_expired_data_is_deleted_daily(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retention, "START_DELAY", 0.0)
-    monkeypatch.setattr(retention, "CHECK_INTERVAL", 0.001)
+async def test_expired_data_is_deleted_daily(
+    store: Store, tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = tmp_path / "transcripts"
     await store_everything(store, folder)
-    now, looks = time.time(), 0
-
-    def clock() -> float:
-        nonlocal looks
-        looks += 1
-        return now
-
     kept = Retention(store, Transcripts(folder, Redactor()), KEPT, no_sessions, clock)
     deletions = 0
     delete = store.audit.delete_before
@@ -91,27 +84,27 @@ async def test_expired_data_is_deleted_daily(store: Store, tmp_path: Path, monke
     kept.start()
     assert all((await stored(store, folder)).values())
 
-    async def clock_is_read() -> None:
-        before = looks
-        await wait_until(lambda: looks > before + 3)
-
-    now += 0.9 * DAY
-    await clock_is_read()
+    await clock.expire(START_DELAY)
+    await clock.waited_for(CHECK_INTERVAL)
+    await clock.advance(0.9 * DAY)
     assert deletions == 1
-    now += 0.2 * DAY
-    await wait_until(lambda: deletions == 2)
+    await clock.advance(0.2 * DAY)
+    await clock.waited_for(CHECK_INTERVAL)
+    assert deletions == 2
     # A failure does not end it.
-    now += 1.1 * DAY
-    await wait_until(lambda: deletions == 3)
-    await wait_until(lambda: not (folder / "exec_ended.jsonl").exists())
+    await clock.advance(1.1 * DAY)
+    await clock.waited_for(CHECK_INTERVAL)
+    assert deletions == 3
+    assert not (folder / "exec_ended.jsonl").exists()
     expected = {"running": True, "key of the running": True}
     assert await stored(store, folder) == {**dict.fromkeys(await stored(store, folder), False), **expected}
     # A clock that is set back.
-    now -= 30 * DAY
-    await wait_until(lambda: deletions == 4)
+    clock.set_wall_clock(-30 * DAY)
+    await clock.expire(CHECK_INTERVAL)
+    await clock.waited_for(CHECK_INTERVAL)
+    assert deletions == 4
     await kept.close()
-    now += 2 * DAY
-    await asyncio.sleep(0.01)
+    await clock.advance(2 * DAY)
     assert deletions == 4
 
 
@@ -130,10 +123,9 @@ async def test_everything_expired_is_deleted_where_space_cannot_be_released(
 
 
 async def test_clock_that_is_set_forward_after_the_start_does_not_affect_the_first_deletion(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: Store, tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retention, "START_DELAY", 0.0)
-    folder, now, forgotten = tmp_path / "transcripts", time.time(), asyncio.Event()
+    folder, forgotten = tmp_path / "transcripts", asyncio.Event()
     await store_everything(store, folder)
     forget, loop = Transcripts.forget_tasks, asyncio.get_running_loop()
 
@@ -142,17 +134,18 @@ async def test_clock_that_is_set_forward_after_the_start_does_not_affect_the_fir
         loop.call_soon_threadsafe(forgotten.set)
 
     monkeypatch.setattr(Transcripts, "forget_tasks", observed)
-    kept = Retention(store, Transcripts(folder, Redactor()), KEPT, no_sessions, lambda: now)
+    kept = Retention(store, Transcripts(folder, Redactor()), KEPT, no_sessions, clock)
     kept.start()
-    now += 3650 * DAY
+    clock.set_wall_clock(3650 * DAY)
+    await clock.expire(START_DELAY)
     await forgotten.wait()
     assert all((await stored(store, folder)).values())
     await kept.close()
 
 
-async def test_gateway_deletes_expired_data_while_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retention, "START_DELAY", 0.0)
-    monkeypatch.setattr(retention, "CHECK_INTERVAL", 0.01)
+async def test_gateway_deletes_expired_data_while_it_runs(
+    tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     passes, forget = 0, Transcripts.forget_tasks
 
     def counted(transcripts: Transcripts, older: float) -> None:
@@ -161,21 +154,24 @@ async def test_gateway_deletes_expired_data_while_it_runs(tmp_path: Path, monkey
         passes += 1
 
     monkeypatch.setattr(Transcripts, "forget_tasks", counted)
-    async with run_gateway(gateway_config(tmp_path, store={"keep_executions_days": 1e-9})) as running:
-        await wait_until(lambda: passes)
+    async with run_gateway(gateway_config(tmp_path, store={"keep_executions_days": 1e-9}), clock) as running:
+        await clock.expire(START_DELAY)
+        await clock.waited_for(CHECK_INTERVAL)
+        assert passes == 1
         await execute(running.client, driver="echo", idempotency_key="key")
         file = running.gateway.settings.data_dir / "transcripts" / "exec_old.jsonl"
         file.parent.mkdir(exist_ok=True)
         file.write_text("")
         os.utime(file, (0, 0))
-        await asyncio.sleep(0.05)
+        await clock.advance(0.9 * DAY)
         assert file.exists()
-        monkeypatch.setattr(retention, "DAY", 0.0)
+        await clock.advance(0.2 * DAY)
         await wait_until(lambda: not file.exists())
 
 
-async def test_gateway_serves_before_the_first_deletion_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retention, "START_DELAY", 0.0)
+async def test_gateway_serves_before_the_first_deletion_has_ended(
+    tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     began, may_end = asyncio.Event(), asyncio.Event()
     delete = RunRepository.delete_executions
 
@@ -193,7 +189,8 @@ async def test_gateway_serves_before_the_first_deletion_has_ended(tmp_path: Path
         past.setattr(time, "time", lambda: 0.0)
         await earlier.runs.start(RunRecord("run_old", "exec_old", "ended", "end_turn", 1))
     await earlier.close()
-    async with run_gateway(config) as running:
+    async with run_gateway(config, clock) as running:
+        await clock.expire(START_DELAY)
         await began.wait()
         assert await execute(running.client, driver="echo")
         store = running.gateway.store
@@ -206,8 +203,9 @@ async def test_gateway_serves_before_the_first_deletion_has_ended(tmp_path: Path
         await wait_until(deleted)
 
 
-async def test_gateway_closes_in_the_middle_of_a_deletion(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retention, "START_DELAY", 0.0)
+async def test_gateway_closes_in_the_middle_of_a_deletion(
+    store: Store, tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     began = asyncio.Event()
 
     async def endless(runs: RunRepository, started: float) -> None:
@@ -215,8 +213,9 @@ async def test_gateway_closes_in_the_middle_of_a_deletion(store: Store, tmp_path
         await asyncio.Event().wait()
 
     monkeypatch.setattr(RunRepository, "delete_executions", endless)
-    kept = Retention(store, Transcripts(tmp_path / "transcripts", Redactor()), KEPT, no_sessions)
+    kept = Retention(store, Transcripts(tmp_path / "transcripts", Redactor()), KEPT, no_sessions, clock)
     kept.start()
+    await clock.expire(START_DELAY)
     await began.wait()
     await kept.close()
 

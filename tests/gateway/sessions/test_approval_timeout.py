@@ -16,6 +16,7 @@ from gateway.security.authentication import ADMINISTRATOR
 from tests.conftest import write_config
 from tests.daemon import Daemon, RunningGateway, gateway_config, run_gateway
 from tests.gateway.requests import create_session, expect_error, get_history, get_session, send_turn, wait_until_idle
+from tests.manual_clock import ManualClock
 from tests.stores import sql
 from tests.waiting import wait_until
 
@@ -61,13 +62,16 @@ def set_waiting_since(tmp_path: Path, moment: float) -> None:
     assert len(sql(tmp_path / "data", statement, {"moment": moment})) == 1
 
 
-async def test_calls_are_denied_after_the_timeout_and_the_agent_continues(tmp_path: Path, write_scenario: WriteScenario) -> None:
-    async with run_gateway(gateway_config(tmp_path, limits={"answer": 0.3})) as portico:
+async def test_calls_are_denied_after_the_timeout_and_the_agent_continues(
+    tmp_path: Path, clock: ManualClock, write_scenario: WriteScenario
+) -> None:
+    async with run_gateway(gateway_config(tmp_path, limits={"answer": 30.0}), clock) as portico:
         session = await create_waiting_session(portico.client, write_scenario)
+        await clock.expire(30.0)
         assert (await wait_until_idle(portico.client, session))["stopReason"] == "end_turn"
         messages = await get_history(portico.client, session)
-        assert results(messages) == denied_results("0.3")
-        assert messages[-1]["content"] == " / ".join(denied_results("0.3").values())
+        assert results(messages) == denied_results("30")
+        assert messages[-1]["content"] == " / ".join(denied_results("30").values())
         assert "'note', 'sky' is answered already" in await reject_late_replies(portico.client, session)
         assert (await send_turn(portico.client, session, "And?"))["messages"][-1]["content"] == "here"
         found = {(r.call_id, r.outcome, r.by) for r in await portico.gateway.store.audit.newest(10, session)}
@@ -81,18 +85,21 @@ async def test_replies_before_the_timeout_are_accepted(tmp_path: Path, write_sce
         assert (await send_turn(portico.client, session, *LATE))["messages"][-1]["content"] == "sun / done"
 
 
-async def test_timeout_of_a_suspended_run_starts_no_agent(tmp_path: Path, write_scenario: WriteScenario) -> None:
-    async with run_gateway(gateway_config(tmp_path, limits={"answer": 3.0})) as portico:
+async def test_timeout_of_a_suspended_run_starts_no_agent(
+    tmp_path: Path, clock: ManualClock, write_scenario: WriteScenario
+) -> None:
+    async with run_gateway(gateway_config(tmp_path, limits={"answer": 30.0}), clock) as portico:
         session = await create_waiting_session(portico.client, write_scenario)
         found = await portico.gateway.sessions.get(ADMINISTRATOR, session)
         assert found.live is not None and found.run is not None
         psutil.Process(found.live.pid).kill()  # type: ignore[attr-defined]
         await found.run.wait()
+        await clock.expire(30.0)
         await wait_until_idle(portico.client, session)
         assert await portico.gateway.store.processes.all() == []
         messages = await get_history(portico.client, session)
         assert [message["role"] for message in messages] == ["user", "assistant", "tool", "tool"]
-        assert results(messages) == denied_results("3")
+        assert results(messages) == denied_results("30")
         assert "answered already" in await reject_late_replies(portico.client, session)
         assert (await send_turn(portico.client, session, "And?"))["messages"][-1]["content"] == "here"
 
@@ -116,13 +123,14 @@ async def test_timeout_counts_while_the_gateway_is_down(tmp_path: Path, write_sc
     assert await daemon.stop() == 0
 
 
-async def test_remaining_time_counts_after_a_restart(tmp_path: Path, write_scenario: WriteScenario) -> None:
+async def test_remaining_time_counts_after_a_restart(tmp_path: Path, clock: ManualClock, write_scenario: WriteScenario) -> None:
     config = gateway_config(tmp_path, limits={"answer": 900.0})
     async with run_gateway(config) as portico:
         session = await create_waiting_session(portico.client, write_scenario)
-    set_waiting_since(tmp_path, time.time() - 897)
-    async with run_gateway(config) as portico:
+    set_waiting_since(tmp_path, clock.time() - 897)
+    async with run_gateway(config, clock) as portico:
         assert (await get_session(portico.client, session))["state"] == "waiting"
+        await clock.expire(3.0)
         assert results((await wait_until_idle(portico.client, session))["history"]["full"]) == denied_results("900")
 
 
@@ -161,18 +169,19 @@ async def test_concurrent_requests_load_a_session_once(
         )
 
 
-async def test_timeout_applies_to_pending_calls_of_a_given_history(tmp_path: Path) -> None:
+async def test_timeout_applies_to_pending_calls_of_a_given_history(tmp_path: Path, clock: ManualClock) -> None:
     call = {"type": "tool_use", "toolCallId": "c1", "name": "sky", "input": {}}
     messages = [{"role": "user", "content": "Go"}, {"role": "assistant", "content": [call]}]
     tools = [{"name": "sky", "description": "The sky.", "parameters": {"type": "object"}}]
     body = {"agent": {"name": "script"}, "tools": tools, "messages": messages}
-    async with run_gateway(gateway_config(tmp_path, limits={"answer": 2.0})) as portico:
+    async with run_gateway(gateway_config(tmp_path, limits={"answer": 30.0}), clock) as portico:
         answer = await portico.client.post("/aap/v3/sessions", json=body)
         assert answer.status_code == 201, answer.text
         session = answer.json()["sessionId"]
         assert (await get_session(portico.client, session))["state"] == "waiting"
+        await clock.expire(30.0)
         found = await wait_until_idle(portico.client, session)
-        text = "Tool call denied: no result from the application within 2 s"
+        text = "Tool call denied: no result from the application within 30 s"
         assert results(found["history"]["full"]) == {"c1": text}
 
 

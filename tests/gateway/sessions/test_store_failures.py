@@ -16,8 +16,7 @@ from drivers.contract.agent import Agent, Prompt
 from drivers.contract.errors import InputFull
 from drivers.contract.messages import UserMessage
 from gateway.errors import Conflict, StoreUnavailable
-from gateway.events import event_log
-from gateway.runs import agent_output, pending_calls, store_retries
+from gateway.events.event_log import REQUEST_TIMEOUT, RETRY, STOP_TIMEOUT, STORE_TIMEOUT
 from gateway.runs.idempotency import IdempotencyKey
 from gateway.security.authentication import ADMINISTRATOR
 from gateway.sessions import live_agent
@@ -27,6 +26,7 @@ from tests.faulty_store import StoreFaults, run_faulty_gateway
 from tests.gateway.cli.test_acp import small_agent
 from tests.gateway.requests import create_session, expect_error, get_history, get_session, send_turn, user_message
 from tests.gateway.sessions.test_submit import ANSWER, CALL, HELLO, WEATHER, suspend
+from tests.manual_clock import ManualClock
 from tests.waiting import wait_until
 
 WriteScenario = Callable[..., str]
@@ -34,21 +34,22 @@ FaultyGateway = tuple[RunningGateway, StoreFaults]
 
 
 @pytest.fixture
-async def faulty(tmp_path: Path) -> AsyncIterator[FaultyGateway]:
-    async with run_faulty_gateway(gateway_config(tmp_path)) as found:
+async def faulty(tmp_path: Path, clock: ManualClock) -> AsyncIterator[FaultyGateway]:
+    async with run_faulty_gateway(gateway_config(tmp_path), clock) as found:
         yield found
 
 
-async def test_native_id_that_cannot_be_stored_at_first_is_stored_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live_agent, "RETRY", 0.01)
-    monkeypatch.setattr(live_agent, "STORE_TIMEOUT", 0.01)
-    async with run_faulty_gateway(gateway_config(tmp_path, agents={"small": small_agent(tmp_path)})) as (portico, faults):
+async def test_native_id_that_cannot_be_stored_at_first_is_stored_later(tmp_path: Path, clock: ManualClock) -> None:
+    config = gateway_config(tmp_path, agents={"small": small_agent(tmp_path)})
+    async with run_faulty_gateway(config, clock) as (portico, faults):
         faults.fail("sessions.update")
-        session = (await create_session(portico.client, "small", "say hello"))["sessionId"]
-        assert (await send_turn(portico.client, session, "recall"))["messages"][0]["content"] == "say hello | recall"
+        creating = create_session(portico.client, "small", "say hello")
+        session = (await clock.expire_until(creating, live_agent.STORE_TIMEOUT))["sessionId"]
+        turn = await clock.expire_until(send_turn(portico.client, session, "recall"), live_agent.STORE_TIMEOUT)
+        assert turn["messages"][0]["content"] == "say hello | recall"
         record = await portico.gateway.store.sessions.get(session)
         assert record is not None and record.native_id is None
-        await end_idle_agent(portico, session)
+        await clock.expire_until(end_idle_agent(portico, session), live_agent.STORE_TIMEOUT)
         # Loaded again now, it would resume another native session, or none.
         assert [found.id for found in portico.gateway.sessions.held] == [session]
         faults.clear()
@@ -57,29 +58,24 @@ async def test_native_id_that_cannot_be_stored_at_first_is_stored_later(tmp_path
             found = await portico.gateway.store.sessions.get(session)
             return found is not None and found.native_id is not None
 
-        await wait_until(stored)
+        await clock.expire_until(wait_until(stored), RETRY)
         await wait_until(lambda: not portico.gateway.sessions.held)
 
 
-async def test_native_id_that_cannot_be_stored_is_dropped_at_shutdown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live_agent, "STORE_TIMEOUT", 0.01)
-    async with run_faulty_gateway(gateway_config(tmp_path, agents={"small": small_agent(tmp_path)})) as (portico, faults):
+async def test_native_id_that_cannot_be_stored_is_dropped_at_shutdown(tmp_path: Path, clock: ManualClock) -> None:
+    config = gateway_config(tmp_path, agents={"small": small_agent(tmp_path)})
+    async with run_faulty_gateway(config, clock) as (portico, faults):
         faults.fail("sessions.update")
-        session = (await create_session(portico.client, "small", "say hello"))["sessionId"]
-        await end_idle_agent(portico, session)
+        creating = create_session(portico.client, "small", "say hello")
+        session = (await clock.expire_until(creating, live_agent.STORE_TIMEOUT))["sessionId"]
+        await clock.expire_until(end_idle_agent(portico, session), live_agent.STORE_TIMEOUT)
         gc.collect()
-        await portico.gateway.close()
+        await clock.expire_until(portico.gateway.close(), live_agent.STORE_TIMEOUT)
         assert [task for task in asyncio.all_tasks() if live_agent.LiveAgent.__name__ in str(task)] == []
 
 
 PARAGRAPHS = [{"text": "one"}, {"message_end": True}, {"text": "two"}, {"message_end": True}, {"text": "three"}]
 TEXTS = ["one", "two", "three"]
-
-
-@pytest.fixture
-def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (event_log, live_agent, store_retries):
-        monkeypatch.setattr(module, "RETRY", 0.01)
 
 
 def echo_scenario(write_scenario: WriteScenario) -> dict[str, str]:
@@ -111,13 +107,13 @@ async def assert_next_turns_are_answered(portico: RunningGateway, session: str) 
 
 @pytest.mark.parametrize("operations", [["events.append"], ["runs.stop"], ["events.append", "runs.stop"]], ids="+".join)
 async def test_output_is_kept_while_the_store_fails_for_a_time(
-    faulty: FaultyGateway, write_scenario: WriteScenario, quick_retries: None, operations: list[str]
+    faulty: FaultyGateway, clock: ManualClock, write_scenario: WriteScenario, operations: list[str]
 ) -> None:
     portico, faults = faulty
     session = (await create_session(portico.client, "script", "A", options=echo_scenario(write_scenario)))["sessionId"]
     for operation in operations:
         faults.fail(operation, times=3)
-    answer = await send_turn(portico.client, session, "go")
+    answer = await clock.expire_until(send_turn(portico.client, session, "go"), RETRY)
     assert (answer["stopReason"], [message["content"] for message in answer["messages"]]) == ("end_turn", TEXTS)
     faults.clear()
     history = [message["content"] for message in await get_history(portico.client, session)]
@@ -126,30 +122,28 @@ async def test_output_is_kept_while_the_store_fails_for_a_time(
 
 
 async def test_run_that_cannot_be_stored_ends_with_its_agent_and_is_stored_later(
-    faulty: FaultyGateway, write_scenario: WriteScenario, quick_retries: None, monkeypatch: pytest.MonkeyPatch
+    faulty: FaultyGateway, clock: ManualClock, write_scenario: WriteScenario
 ) -> None:
     portico, faults = faulty
-    monkeypatch.setattr(event_log, "STORE_TIMEOUT", 0.1)
-    monkeypatch.setattr(event_log, "REQUEST_TIMEOUT", 0.1)
-    monkeypatch.setattr(event_log, "STOP_TIMEOUT", 0.05)
     options = echo_scenario(write_scenario)
     session = (await create_session(portico.client, "script", "A", options=options))["sessionId"]
     first = await live_agent_of(portico, session)
     faults.fail("events.append")
     faults.fail("runs.stop")
-    answer = await send_turn(portico.client, session, "go")
+    turn = asyncio.create_task(send_turn(portico.client, session, "go"))
+    await clock.expire(STORE_TIMEOUT)
+    answer = await turn
     assert answer["stopReason"] == "error"
     assert "cannot be stored" in answer["x-portico"]["error"]
-    text = await expect_error(portico.client.post(f"/session/{session}", json={"messages": [user_message("B")]}), 503)
-    assert "not stored yet" in text
+    refused = asyncio.create_task(portico.client.post(f"/session/{session}", json={"messages": [user_message("B")]}))
+    await clock.expire(REQUEST_TIMEOUT)
+    assert "not stored yet" in await expect_error(refused, 503)
     faults.clear()
-    # The next turns may wait for a store that works.
-    monkeypatch.undo()
 
     async def stored() -> bool:
         return await portico.gateway.store.runs.unfinished() == []
 
-    await wait_until(stored)
+    await clock.expire_until(wait_until(stored), RETRY)
     await assert_next_turns_are_answered(portico, session)
     assert first is not None and not first.alive
     history = [message["content"] for message in await get_history(portico.client, session)]
@@ -158,33 +152,32 @@ async def test_run_that_cannot_be_stored_ends_with_its_agent_and_is_stored_later
 
 
 async def test_session_stays_in_memory_until_its_events_are_stored(
-    faulty: FaultyGateway, write_scenario: WriteScenario, quick_retries: None, monkeypatch: pytest.MonkeyPatch
+    faulty: FaultyGateway, clock: ManualClock, write_scenario: WriteScenario
 ) -> None:
     """Loaded again before, it would give their numbers to other events."""
     portico, faults = faulty
-    monkeypatch.setattr(event_log, "STORE_TIMEOUT", 0.1)
-    monkeypatch.setattr(event_log, "STOP_TIMEOUT", 0.05)
     options = echo_scenario(write_scenario)
     session = (await create_session(portico.client, "script", "A", options=options))["sessionId"]
     stored = await portico.gateway.store.events.last_seq(session)
     faults.fail("events.append")
     faults.fail("runs.stop")
-    assert (await send_turn(portico.client, session, "go"))["stopReason"] == "error"
+    turn = asyncio.create_task(send_turn(portico.client, session, "go"))
+    await clock.expire(STORE_TIMEOUT)
+    assert (await turn)["stopReason"] == "error"
     await end_idle_agent(portico, session)
     gc.collect()
     assert [found.id for found in portico.gateway.sessions.held] == [session]
     assert (await portico.gateway.sessions.get(ADMINISTRATOR, session)).log.last > stored + len(TEXTS)
     faults.clear()
-    await wait_until(lambda: not portico.gateway.sessions.held)
+    await clock.expire_until(wait_until(lambda: not portico.gateway.sessions.held), RETRY)
     assert [message["content"] for message in await get_history(portico.client, session)] == ["A", "A", "go", *TEXTS]
 
 
 @pytest.mark.parametrize("operation", ["audit.append", "session_metadata.update"])
 async def test_agent_is_ended_with_a_run_that_fails(
-    tmp_path: Path, write_scenario: WriteScenario, quick_retries: None, monkeypatch: pytest.MonkeyPatch, operation: str
+    tmp_path: Path, clock: ManualClock, write_scenario: WriteScenario, operation: str
 ) -> None:
     """The agent goes on working when its run fails: it must not answer the next prompt with the rest of its output."""
-    monkeypatch.setattr(store_retries, "STORE_TIMEOUT", 0.05)
     step = {"title": "T"} if operation == "session_metadata.update" else {"tool_call": {"id": "c", "name": "shell"}}
     steps = [
         {"text": "one"},
@@ -193,12 +186,12 @@ async def test_agent_is_ended_with_a_run_that_fails(
         *({"delay": 0.01} if n % 2 else {"text": f"more {n}"} for n in range(40)),
     ]
     options = {"scenario": write_scenario({"when": "go", "steps": steps}, [{"text": "{prompt}"}])}
-    async with run_faulty_gateway(gateway_config(tmp_path)) as (portico, faults):
+    async with run_faulty_gateway(gateway_config(tmp_path), clock) as (portico, faults):
         grants = [{"name": "shell", "trust": True}]
         answer = await create_session(portico.client, "script", "A", options=options, grants=grants)
         agent = await live_agent_of(portico, answer["sessionId"])
         fault = faults.fail(operation)
-        failed = await send_turn(portico.client, answer["sessionId"], "go")
+        failed = await clock.expire_until(send_turn(portico.client, answer["sessionId"], "go"), RETRY)
         assert failed["stopReason"] == "error" and "the store cannot be written" in failed["x-portico"]["error"]
         assert fault.failures
         assert agent is not None and not agent.alive
@@ -207,20 +200,20 @@ async def test_agent_is_ended_with_a_run_that_fails(
 
 
 async def test_run_is_cancelled_while_the_store_fails(
-    faulty: FaultyGateway, write_scenario: WriteScenario, quick_retries: None, monkeypatch: pytest.MonkeyPatch
+    faulty: FaultyGateway, clock: ManualClock, write_scenario: WriteScenario
 ) -> None:
     portico, faults = faulty
-    monkeypatch.setattr(event_log, "STOP_TIMEOUT", 0.05)
     name = write_scenario({"when": "go", "steps": [{"text": "one"}, {"hang": True}]}, [{"text": "{prompt}"}])
     session = (await create_session(portico.client, "script", "A", options={"scenario": name}))["sessionId"]
     fault = faults.fail("events.append")
     faults.fail("runs.stop")
     turn = asyncio.create_task(send_turn(portico.client, session, "go"))
     await fault.raised()
-    assert (await portico.client.post(f"/session/{session}/cancel")).status_code == 200
-    await turn
+    cancelling = portico.client.post(f"/session/{session}/cancel")
+    assert (await clock.expire_until(cancelling, STOP_TIMEOUT)).status_code == 200
+    await clock.expire_until(turn, STOP_TIMEOUT)
     faults.clear()
-    await wait_until(lambda: last_stop_reason(portico, session))
+    await clock.expire_until(wait_until(lambda: last_stop_reason(portico, session)), RETRY)
     assert await last_stop_reason(portico, session) == "cancelled"
     await assert_next_turns_are_answered(portico, session)
 
@@ -418,11 +411,9 @@ async def test_steered_message_is_sent_when_repeated_if_the_gateway_was_killed_a
 
 @pytest.mark.parametrize("operation", ["idempotency_keys.update", "events.append"])
 async def test_steered_message_whose_event_number_cannot_be_stored_is_not_sent_again(
-    faulty: FaultyGateway, busy: Session, monkeypatch: pytest.MonkeyPatch, operation: str
+    faulty: FaultyGateway, clock: ManualClock, busy: Session, monkeypatch: pytest.MonkeyPatch, operation: str
 ) -> None:
     portico, faults = faulty
-    monkeypatch.setattr(event_log, "RETRY", 0.01)
-    monkeypatch.setattr(agent_output, "REQUEST_TIMEOUT", 0.01)
     monkeypatch.setattr(IdempotencyKey, "of", lambda *_: IdempotencyKey("key", "digest"))
     faults.fail(operation)
     first = asyncio.create_task(post_steer(portico, busy, "left!"))
@@ -433,13 +424,14 @@ async def test_steered_message_whose_event_number_cannot_be_stored_is_not_sent_a
 
     await wait_until(provisional)
     calls = faults.operations[operation]
-    await wait_until(lambda: busy.state == "idle" or faults.operations[operation] > calls + 3)
+    several = wait_until(lambda: busy.state == "idle" or faults.operations[operation] > calls + 3)
+    await clock.expire_until(several, RETRY)
     assert await provisional()
     faults.clear()
-    expected = await first
+    expected = await clock.expire_until(first, RETRY)
     again = await post_steer(portico, busy, "left!")
     assert (again.status_code, again.content) == (expected.status_code, expected.content)
-    await wait_until(lambda: busy.log.unwritten == 0)
+    await clock.expire_until(wait_until(lambda: busy.log.unwritten == 0), RETRY)
     assert (await texts_of(portico, busy)).count("left!") == 1
 
 
@@ -471,12 +463,12 @@ async def test_answer_that_is_repeated_is_audited_once(faulty: FaultyGateway, wr
 
 
 async def test_calls_that_are_not_answered_in_time_are_denied_when_the_store_works_again(
-    tmp_path: Path, write_scenario: WriteScenario, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, clock: ManualClock, write_scenario: WriteScenario
 ) -> None:
-    monkeypatch.setattr(pending_calls, "RETRY", 0.01)
-    async with run_faulty_gateway(gateway_config(tmp_path, limits={"answer": 0.05})) as (portico, faults):
+    async with run_faulty_gateway(gateway_config(tmp_path, limits={"answer": 30.0}), clock) as (portico, faults):
         fault = faults.fail("runs.resume", times=3)
         session = await create_waiting_session(portico, write_scenario)
         found = await portico.gateway.sessions.get(ADMINISTRATOR, session)
-        await wait_until(lambda: found.state == "idle")
+        await clock.expire(30.0)
+        await clock.expire_until(wait_until(lambda: found.state == "idle"), RETRY)
         assert fault.failures == 3

@@ -12,12 +12,14 @@ from pathlib import Path
 
 import pytest
 
+from drivers.runtime.process import LEDGER_SECONDS
 from gateway.config import parse
 from gateway.errors import ConfigError
-from gateway.events import event_log
+from gateway.events.event_log import RETRY, STOP_TIMEOUT, STORE_TIMEOUT
 from tests.daemon import gateway_config, run_gateway
 from tests.faulty_store import run_faulty_gateway
 from tests.gateway.requests import create_session, execute, session_body, user_message, wait_until_idle
+from tests.manual_clock import ManualClock
 from tests.waiting import wait_until
 
 WriteScenario = Callable[..., str]
@@ -52,13 +54,11 @@ async def test_stored_first_client_receives_no_event_that_is_not_stored(tmp_path
 
 @pytest.mark.parametrize("end", ["cancel", "timeout", "shutdown"])
 async def test_stored_first_client_receives_an_end_that_is_not_stored_only_at_shutdown(
-    tmp_path: Path, write_scenario: WriteScenario, monkeypatch: pytest.MonkeyPatch, end: str
+    tmp_path: Path, clock: ManualClock, write_scenario: WriteScenario, end: str
 ) -> None:
-    monkeypatch.setattr(event_log, "RETRY", 0.02)
-    monkeypatch.setattr(event_log, "STOP_TIMEOUT", 0.05)
     last = [] if end == "timeout" else [{"hang": True}]
     name = write_scenario([{"text": "one"}], [{"text": "two"}, {"wait_for_file": "go"}, {"text": "three"}, *last])
-    async with run_faulty_gateway(gateway_config(tmp_path, store={"durability": "stored-first"})) as (portico, faults):
+    async with run_faulty_gateway(gateway_config(tmp_path, store={"durability": "stored-first"}), clock) as (portico, faults):
         session = (await create_session(portico.client, "script", "a", options={"scenario": name}))["sessionId"]
         received = ""
 
@@ -72,24 +72,28 @@ async def test_stored_first_client_receives_an_end_that_is_not_stored_only_at_sh
         reading = asyncio.create_task(read())
         await wait_until(lambda: "two" in received)
         fault = faults.fail()
-        monkeypatch.setattr(event_log, "STORE_TIMEOUT", 0.05)
         (tmp_path / "scenes" / "go").touch()
         await fault.raised()
         if end == "shutdown":
-            await portico.gateway.stop_runs()
+            await clock.expire_until(portico.gateway.stop_runs(), STOP_TIMEOUT)
             await asyncio.wait_for(reading, 30)
             assert "three" in received and '"stopReason":"error"' in received
             return
         if end == "cancel":
-            answer = await asyncio.wait_for(portico.client.post(f"/session/{session}/cancel"), 30)
+            answer = await clock.expire_until(portico.client.post(f"/session/{session}/cancel"), STOP_TIMEOUT)
             assert answer.json() == {"sessionId": session, "cancelled": True, "state": "idle"}
         else:
+            await clock.expire(STORE_TIMEOUT)
+            # The end of the agent's process cannot be stored either.
+            await clock.waited_for(RETRY, by=2)
+            await clock.expire(LEDGER_SECONDS)
             await wait_until_idle(portico.client, session)
         [*_, newest] = re.findall(r"\nid: (\d+)", received)
         assert "three" not in received and "turn_stop" not in received and int(newest) <= stored(tmp_path, session)
         assert not reading.done()
         faults.clear()
-        await asyncio.wait_for(reading, 30)
+        await clock.expire(RETRY - LEDGER_SECONDS if end == "timeout" else RETRY)
+        await asyncio.wait_for(reading, 60)
         assert "three" in received and received.count("event: turn_stop") == 1
         [*_, newest] = re.findall(r"\nid: (\d+)", received)
         assert int(newest) == stored(tmp_path, session)

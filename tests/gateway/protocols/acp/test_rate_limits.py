@@ -14,12 +14,13 @@ import pytest
 from drivers.contract.messages import UserMessage
 from drivers.runtime.cli_agent import CliAgent
 from gateway.errors import Conflict
-from gateway.runs import run as run_module
+from gateway.runs.run import LIMIT_MARGIN, MAX_LIMIT_WAIT
 from gateway.security.authentication import ADMINISTRATOR
 from gateway.sessions.session import Submission
 from tests.daemon import RunningGateway
 from tests.gateway.protocols.acp.client import RpcFailed
 from tests.gateway.protocols.acp.conftest import ConnectClient, WriteScenario, scripted_session
+from tests.manual_clock import ManualClock
 
 LIMITED = "out of tokens (the limit resets at 2100-01-01 00:00:00 UTC)"
 
@@ -40,10 +41,9 @@ def limits_of(client: Any) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def waiting(portico: RunningGateway, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The script agent waits for limits, without a margin."""
+    """The script agent waits for limits."""
     settings = portico.gateway.agents.get("script").settings
     monkeypatch.setitem(settings.__dict__, "on_rate_limit", "wait")
-    monkeypatch.setattr(run_module, "LIMIT_MARGIN", 0.0)
 
 
 async def test_run_fails_by_default_and_names_the_time(
@@ -57,26 +57,31 @@ async def test_run_fails_by_default_and_names_the_time(
 
 
 @pytest.mark.usefixtures("waiting")
+@pytest.mark.parametrize("seconds", [-1, 3600])
 async def test_run_goes_on_when_the_limit_has_been_reset(
-    acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario
+    acp: ConnectClient, portico: RunningGateway, clock: ManualClock, write_scenario: WriteScenario, seconds: float
 ) -> None:
     client = await acp()
-    turns = [{"steps": limited(time.time() - 1)}, {"steps": [{"text": "Done."}]}]
+    turns = [{"steps": limited(clock.time() + seconds)}, {"steps": [{"text": "Done."}]}]
     session = await scripted_session(client, portico.gateway, write_scenario(*turns))
-    assert (await client.prompt(session))["stopReason"] == "end_turn"
+    prompting = asyncio.create_task(client.prompt(session))
+    await clock.expire(max(seconds, 0) + LIMIT_MARGIN)
+    assert (await prompting)["stopReason"] == "end_turn"
     assert client.text() == "Done."
     assert limits_of(client) == [{"status": "rejected", "limit": "five_hour"}, {"status": "rejected", "waiting": True}]
 
 
 @pytest.mark.usefixtures("waiting")
 async def test_run_waits_whether_or_not_the_error_and_the_end_of_the_turn_are_read_at_once(
-    acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario
+    acp: ConnectClient, portico: RunningGateway, clock: ManualClock, write_scenario: WriteScenario
 ) -> None:
     client = await acp()
-    rate_limit, error, stop = limited(time.time() - 1)
+    rate_limit, error, stop = limited(clock.time() - 1)
     turns = [{"steps": [rate_limit, error, {"delay": 0.1}, stop]}, {"steps": [{"text": "Done."}]}]
     session = await scripted_session(client, portico.gateway, write_scenario(*turns))
-    assert (await client.prompt(session))["stopReason"] == "end_turn"
+    prompting = asyncio.create_task(client.prompt(session))
+    await clock.expire(LIMIT_MARGIN)
+    assert (await prompting)["stopReason"] == "end_turn"
     assert client.text() == "Done."
 
 
@@ -132,7 +137,7 @@ async def test_limit_that_resets_too_late_fails_the_run(
     acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario
 ) -> None:
     client = await acp()
-    late = time.time() + run_module.MAX_LIMIT_WAIT + 60
+    late = time.time() + MAX_LIMIT_WAIT + 60
     session = await scripted_session(client, portico.gateway, write_scenario(limited(late)))
     with pytest.raises(RpcFailed, match="resets at"):
         await client.prompt(session)
