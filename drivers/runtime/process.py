@@ -267,7 +267,7 @@ class Process:
         search = functools.partial(family, self.root)
         if grace and not self._input_ended:
             # Searched while the process lives: a descendant without the marker is found by its parent only.
-            first = asyncio.create_task(searched(search, self._is_late))
+            first = asyncio.create_task(searched(search, self._is_late, self._clock))
             await asyncio.wait([first], timeout=FIRST_SEARCH_SECONDS)
             self.end_input()
             await self._exited_or_grace_over()

@@ -348,13 +348,13 @@ async def end_processes(
     Searches until it finds none; `late` is as in `searched`. A process is left if it is there KILL_SECONDS after SIGKILL: it is
     in uninterruptible sleep, or belongs to a user whose processes this one may not signal.
     """
-    found = {*living(known), *await searched(search, late)}
+    found = {*living(known), *await searched(search, late, clock)}
     if not found:
         return Ended(found, [])
     signal_all(found, kill=False)
     await wait_gone(found, grace, clock)
     killed = dict[psutil.Process, float]()
-    while left := living(found | await searched(search, late)):
+    while left := living(found | await searched(search, late, clock)):
         found.update(left)
         now = clock.monotonic()
         if all(now - killed.get(process, now) >= KILL_SECONDS for process in left):
@@ -365,12 +365,14 @@ async def end_processes(
     return Ended(found, left)
 
 
-async def searched(search: Callable[[], set[psutil.Process]], late: Callable[[], None]) -> set[psutil.Process]:
+async def searched(
+    search: Callable[[], set[psutil.Process]], late: Callable[[], None], clock: Clock = SYSTEM_CLOCK
+) -> set[psutil.Process]:
     """Run a search in a thread of its own, and again if it fails, as without free file descriptors.
 
     `late` is called once the search has failed, or has taken SEARCH_SECONDS. The search goes on.
     """
-    timer = asyncio.get_running_loop().call_later(SEARCH_SECONDS, late)
+    timer = clock.call_later(SEARCH_SECONDS, late)
     try:
         while True:
             try:

@@ -14,12 +14,12 @@ import pytest
 
 from drivers.contract.codec import Command
 from drivers.runtime import process as process_module
-from drivers.runtime import process_tree
 from drivers.runtime.pipes import DRAIN_SECONDS
 from drivers.runtime.process import LEDGER_RETRIES, LEDGER_SECONDS, TERM_SECONDS, Process, Spawner, unfinished_ends
-from drivers.runtime.process_tree import SEARCH_AGAIN_SECONDS, Root, family
+from drivers.runtime.process_tree import SEARCH_AGAIN_SECONDS, SEARCH_SECONDS, Root, family
 from tests.drivers.small_programs import StartProcess, first_line, gone, lines_of, python, until_gone
 from tests.manual_clock import ManualClock
+from tests.waiting import wait_until
 
 IGNORES_EOF = "print('up', flush=True)\nwhile True: time.sleep(60)"
 IGNORES_SIGTERM = "signal.signal(signal.SIGTERM, signal.SIG_IGN); " + IGNORES_EOF
@@ -236,7 +236,7 @@ async def test_a_process_that_sigkill_does_not_end_is_logged_and_left(
     # As in uninterruptible sleep, or of another user.
     monkeypatch.setattr(psutil.Process, "kill", lambda self: None)
     closing = asyncio.create_task(process.close(0.0))
-    await clock.advance_until(closing, SEARCH_AGAIN_SECONDS)
+    await clock.expire_until(closing, SEARCH_AGAIN_SECONDS)
     assert await process.exit_code() == -9
     assert f"{process.pid} (python" in caplog.text
     assert await lines_of(process) == []
@@ -303,8 +303,9 @@ async def test_an_end_that_cannot_be_recorded_fails_no_close_and_is_recorded_lat
     await clock.expire(LEDGER_SECONDS)
     await closing
     await process.close(0.0)
-    await clock.expire(LEDGER_RETRIES[0] - LEDGER_SECONDS)
-    await clock.expire(LEDGER_RETRIES[1])
+    for failed, retry in enumerate(LEDGER_RETRIES[:2], 2):
+        await wait_until(lambda failed=failed: len(ledger.calls) == failed)
+        await clock.advance(retry)
     await asyncio.wait_for(ledger.ends.wait(), 30)
     assert [name for name, *_ in ledger.calls] == ["started", "ended", "ended", "ended"]
     assert "disk is full" in caplog.text
@@ -360,7 +361,7 @@ async def test_a_search_that_fails_is_repeated_until_all_processes_are_ended(
 
 
 async def test_a_late_search_ends_the_agent_at_once_and_its_processes_later(
-    start: StartProcess, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    start: StartProcess, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     answered = threading.Event()
 
@@ -368,13 +369,14 @@ async def test_a_late_search_ends_the_agent_at_once_and_its_processes_later(
         answered.wait()
         return family(root)
 
-    monkeypatch.setattr(process_tree, "SEARCH_SECONDS", 0.05)
     monkeypatch.setattr(process_module, "family", blocked)
     ledger = RecordingLedger()
     process = await start(STRAYS["an orphan in its own session"] + "\nwhile True: time.sleep(60)", ledger=ledger)
     pid = int(await first_line(process))
     try:
-        await asyncio.wait_for(process.close(0.0), 30)
+        closing = asyncio.create_task(process.close(0.0))
+        await clock.expire(SEARCH_SECONDS)
+        await asyncio.wait_for(closing, 30)
         await process.close(0.0)
         assert gone(process.pid) and not gone(pid)
         assert unfinished_ends() == 1, "its slot is in use"
@@ -389,6 +391,4 @@ async def test_a_late_search_ends_the_agent_at_once_and_its_processes_later(
 
 async def ends_finished() -> None:
     """Wait until no end goes on in the background."""
-    async with asyncio.timeout(30):
-        while unfinished_ends():  # noqa: ASYNC110 - ends have no event
-            await asyncio.sleep(0.01)
+    await wait_until(lambda: not unfinished_ends())
