@@ -61,6 +61,11 @@ class ManualClock(Clock):
         self._now = until
         await _settle()
 
+    @property
+    def waiting(self) -> int:
+        """How many calls, limits and sleepers wait."""
+        return len(self._timers)
+
     def set_wall_clock(self, by: float) -> None:
         """Change the time of day by so many seconds, as a person or a time server does."""
         self._epoch += by

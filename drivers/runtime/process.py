@@ -62,6 +62,8 @@ TERM_SECONDS = 1.0
 """Seconds at most between SIGTERM and SIGKILL."""
 FIRST_SEARCH_SECONDS = 1.0
 """Seconds at most that the end of the input waits for the search for descendants."""
+REPORT_SECONDS = 10.0
+"""Seconds until the event loop has reported the exit of a process that has ended. It takes milliseconds."""
 CPU_SECONDS = 0.1
 """Seconds over which the use of the processor is measured."""
 LEDGER_SECONDS = 0.5
@@ -281,9 +283,9 @@ class Process:
         if ended.left:
             log.warning("processes of an agent still run %g s after SIGKILL: %s", KILL_SECONDS, described(ended.left))
         else:
+            # It has ended, whatever the clock says. An event loop that ends before the report leaves the child unreaped.
             with suppress(TimeoutError):
-                async with self._clock.timeout(KILL_SECONDS):
-                    await self._pipes.exited.wait()
+                await asyncio.wait_for(self._pipes.exited.wait(), REPORT_SECONDS)
         if self._recorder:
             self._recorder.ended(self.pid, self._exit_code, self.stderr_tail())
         if self._grace_timer is not None:
