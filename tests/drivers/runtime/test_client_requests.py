@@ -26,6 +26,7 @@ from drivers.runtime import local_client_services
 from drivers.runtime.local_client_services import MAX_PENDING, ClientRequests
 from drivers.runtime.process import Spawner
 from tests.drivers.small_programs import marked
+from tests.waiting import wait_until
 
 INSTANCE = f"hosttest{os.getpid()}"
 
@@ -215,7 +216,8 @@ async def test_a_killed_terminal_is_gone_with_all_it_started(host: ClientRequest
 
 async def test_the_end_of_the_session_ends_its_terminals(host: ClientRequests) -> None:
     await ask(host, "terminal/create", command="sleep 300")
-    assert marked(INSTANCE)
+    # The environment of a process is empty for a moment while it executes its program.
+    await wait_until(lambda: marked(INSTANCE))
     await host.close()
     assert not marked(INSTANCE)
     assert (await ask(host, "terminal/create", command="sleep 300")).error == "the session has ended"

@@ -72,5 +72,5 @@ async def test_audit_does_not_change_a_database_of_another_version(tmp_path: Pat
     before = (tmp_path / "data" / "portico.db").read_bytes()
     code, out, err = await PorticoCommand(tmp_path, "audit").run()
     assert (code, out, len(err.splitlines())) == (1, "", 1)
-    assert f"the store is of version {version}, " in err and re.search(rf"this (one|portico) reads {schema.VERSION}:", err)
+    assert f"the store is of version {version}, " in err and re.search(rf"this (one|Portico) reads {schema.VERSION}:", err)
     assert (tmp_path / "data" / "portico.db").read_bytes() == before

@@ -420,13 +420,12 @@ async def test_a_client_that_disconnects_before_a_call_is_refused_cancels_the_ru
         await wait_until(lambda: turn.session.state == "idle")
 
 
-async def test_the_agent_of_a_background_request_ends_with_its_answer(portico: RunningGateway) -> None:
+async def test_the_session_of_a_background_request_is_deleted_with_its_answer(portico: RunningGateway) -> None:
     talk = Talk(portico, "script", background=True)
     await talk.say("Write a title.")
-    while talk.sessions[0].live is not None:
-        await portico.client.get("/healthz")
+    await wait_until(lambda: talk.sessions[0].deleted and talk.sessions[0].live is None)
     await talk.say("Another one.")
-    assert talk.sessions[0].id == talk.sessions[1].id
+    assert talk.sessions[0].id != talk.sessions[1].id
 
 
 async def test_a_tool_may_have_the_name_of_one_of_the_agent_that_is_off(tmp_path: Path, write_scenario: WriteScenario) -> None:
