@@ -7,6 +7,7 @@ import json
 import sqlite3
 import uuid
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,7 +49,7 @@ def fill(data_dir: Path, rows: Rows) -> None:
     """Create the store of a data directory and fill it. Call it in a thread."""
     data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     asyncio.run(_create(data_dir))
-    with sqlite3.connect(data_dir / "portico.db") as database:
+    with closing(sqlite3.connect(data_dir / "portico.db")) as database, database:
         # Runs have random ids, and so do sessions: their rows are inserted all over the indexes, as with real ones.
         for n in range(rows.sessions):
             _insert_turns(database, f"sess_{uuid.uuid4().hex}", CREATED + n, TURNS, EVENTS_PER_TURN, whole_rows=True)

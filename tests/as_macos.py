@@ -64,6 +64,8 @@ def remove_linux() -> None:
         for name in names.split():
             if hasattr(module, name):
                 delattr(module, name)
+    if sys.version_info >= (3, 13):
+        os.process_cpu_count = os.cpu_count
     ctypes.CDLL = _NoLinuxCalls  # type: ignore[misc]
     is_folder = os.path.isdir
     os.path.isdir = lambda path: not str(path).startswith("/proc") and is_folder(path)  # type: ignore[assignment]

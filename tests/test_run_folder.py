@@ -187,6 +187,7 @@ def test_another_account_can_enter_the_folder_whatever_the_umask(tmp_path: Path)
 def test_a_temporary_folder_whose_path_does_not_suit_is_not_used(tmp_path: Path) -> None:
     chosen = Path(os.environ["TMPDIR"], "a b")
     chosen.mkdir()
+    chosen.chmod(0o711)
     assert begin(TMPDIR=str(chosen)).parent == Path("/tmp").resolve()
     chosen.rename(chosen.with_name("ab"))
     assert begin(TMPDIR=str(chosen.with_name("ab"))).parent == chosen.with_name("ab")

@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -236,7 +236,7 @@ async def _events(daemon: Daemon, session: str) -> int:
 
     def count() -> int:
         path = f"file:{daemon.home / 'data' / 'portico.db'}?mode=ro"
-        with sqlite3.connect(path, uri=True) as database:
+        with closing(sqlite3.connect(path, uri=True)) as database:
             return int(database.execute("SELECT COALESCE(MAX(last), 0) FROM events WHERE log_id = ?", (session,)).fetchone()[0])
 
     return await asyncio.to_thread(count)

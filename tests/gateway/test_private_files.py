@@ -6,7 +6,7 @@ import logging
 import os
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -107,7 +107,7 @@ async def test_start_corrects_the_modes_of_an_older_data_directory(tmp_path: Pat
     for name in ("api-key", "vault-key", "keys/0f", "transcripts/exec_1.jsonl", "workspaces/echo/project.txt", "portico.db-wal"):
         (data / name).write_text("")
     project = data / "workspaces" / "echo" / "project.txt"
-    with sqlite3.connect(data / "portico.db") as database:
+    with closing(sqlite3.connect(data / "portico.db")) as database, database:
         database.execute("create table other (id)")
     for path in (data, *data.rglob("*")):
         path.chmod(0o777 if path.is_dir() else 0o666)

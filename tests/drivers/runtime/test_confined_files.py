@@ -106,7 +106,7 @@ def test_errors_have_the_path_that_was_given(folders: ConfinedFolders, tmp_path:
 
 def test_a_path_with_a_null_byte_is_rejected(folders: ConfinedFolders, tmp_path: Path) -> None:
     for use in (lambda: folders.open(f"{tmp_path}/work/sub/file\0x", os.O_RDONLY), lambda: open_folder(tmp_path / "work\0x")):
-        with pytest.raises(ValueError, match="null byte"):
+        with pytest.raises(ValueError, match=r"null (byte|character)"):
             use()
 
 

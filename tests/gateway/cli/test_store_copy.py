@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
 import shutil
 import signal
@@ -17,6 +18,7 @@ import pytest
 from click.testing import CliRunner
 
 from gateway.cli.store import store
+from gateway.security import api_keys
 from gateway.security.api_keys import NamedKeys
 from gateway.server.data_dir_lock import data_dir_lock
 from gateway.store.sqlite import sqlite_url
@@ -146,7 +148,11 @@ def test_an_error_of_a_url_names_the_argument(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.sqlite_only
-async def test_a_moved_gateway_answers_as_before(tmp_path: Path, write_scenario: Callable[..., str]) -> None:
+async def test_a_moved_gateway_answers_as_before(
+    tmp_path: Path, write_scenario: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The answers have the time of the first use of a key.
+    monkeypatch.setattr(api_keys, "USED_AT_INTERVAL", math.inf)
     rules = [{"tool": "other", "decide": "deny"}]
     agents = {
         "script": {"driver": "script", "cwd": str(tmp_path / "scenes"), "policy": rules},

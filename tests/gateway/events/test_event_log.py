@@ -6,6 +6,7 @@ import asyncio
 import gc
 import sqlite3
 from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -135,7 +136,7 @@ async def test_final_event_is_stored_before_it_is_published(store: Store, tmp_pa
     end, stored = SessionEnd(exit_code=0, stop_reason="refusal"), list[bool]()
 
     def ended() -> None:
-        with sqlite3.connect(tmp_path / "portico.db") as connection:
+        with closing(sqlite3.connect(tmp_path / "portico.db")) as connection:
             stored.extend(connection.execute("SELECT count(*) FROM events WHERE last = 3").fetchone())
         assert not reader.done()
 

@@ -398,7 +398,7 @@ async def test_a_connection_that_ends_too_early_is_an_error(
 ) -> None:
     server.answer(raw, then=lambda peer: peer.writer.close())
     assert await broken(client, server) == relayed
-    assert not client._all
+    await wait_until(lambda: not client._all)
 
 
 async def test_a_reset_is_an_error(client: NodeClient, server: Server) -> None:

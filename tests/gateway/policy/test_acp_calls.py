@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import random
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -732,7 +733,7 @@ async def test_agent_runs_what_the_client_and_the_rules_have_seen(tmp_path: Path
         last = await send_turn(running.client, made["sessionId"], {"role": "user", "content": "switch rm -rf asked.txt"})
         assert last["messages"][-1]["content"] == "not run"
         assert created_files(agent["cwd"]) == ["asked.txt"]
-    with sqlite3.connect(tmp_path / "data" / "portico.db") as store:
+    with closing(sqlite3.connect(tmp_path / "data" / "portico.db")) as store:
         rows = store.execute("SELECT outcome, by, arguments FROM audit ORDER BY id").fetchall()
     found = [(outcome, by, json.loads(arguments)["command"]) for outcome, by, arguments in rows]
     assert found == [

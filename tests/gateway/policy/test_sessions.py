@@ -6,6 +6,7 @@ import asyncio
 import sqlite3
 import time
 from collections.abc import AsyncIterator, Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,7 @@ def written_files(tmp_path: Path) -> list[str]:
 
 
 def audit(tmp_path: Path) -> list[tuple[str, str, str, str | None]]:
-    with sqlite3.connect(tmp_path / "data" / "portico.db") as store:
+    with closing(sqlite3.connect(tmp_path / "data" / "portico.db")) as store:
         return list(store.execute("SELECT call_id, outcome, by, reason FROM audit ORDER BY id"))
 
 

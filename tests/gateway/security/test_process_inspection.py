@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import os
-import shutil
 import signal
+import struct
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,14 +24,23 @@ from tests.conftest import write_config
 from tests.daemon import gateway_config
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="PR_SET_DUMPABLE is of Linux")
-NOBODY = 65534
-"""A user without capabilities. The superuser can inspect every process, and user ids cannot be changed without being it."""
+PR_CAPBSET_DROP, CAPABILITIES = 24, 64
+CAPABILITY_VERSION_3 = 0x20080522
+
+
+def _drop_capabilities() -> None:
+    """Make the superuser one that has the rights of its own files only: with capabilities it can inspect every process."""
+    if os.getuid() == 0:
+        libc = ctypes.CDLL(None)
+        for capability in range(CAPABILITIES):
+            libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)
+        assert libc.capset(struct.pack("=Ii", CAPABILITY_VERSION_3, 0), bytes(24)) == 0
 
 
 def _environment_of(pid: int) -> bytes:
     """Return what a program of the user of the inspected process reads of its environment."""
-    ids = {"user": NOBODY, "group": NOBODY, "extra_groups": []} if os.getuid() == 0 else {}
-    return subprocess.run(["cat", f"/proc/{pid}/environ"], capture_output=True, check=False, **ids).stdout  # type: ignore[call-overload, no-any-return]
+    command = ("cat", f"/proc/{pid}/environ")
+    return subprocess.run(command, capture_output=True, check=False, preexec_fn=_drop_capabilities).stdout
 
 
 @contextmanager
@@ -44,11 +52,7 @@ def forked(command: Callable[[], None], until: bytes) -> Iterator[int]:
         os.dup2(writing, 1)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         sys.stdout = os.fdopen(1, "w")
-        if os.getuid() == 0:
-            os.setgroups([])
-            os.setresgid(NOBODY, NOBODY, NOBODY)
-            os.setresuid(NOBODY, NOBODY, NOBODY)
-        # A change of the user id has set it to 0.
+        _drop_capabilities()
         ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)
         try:
             command()
@@ -66,15 +70,6 @@ def forked(command: Callable[[], None], until: bytes) -> Iterator[int]:
     finally:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """A folder that the user without capabilities can use; pytest's own are not readable for others."""
-    path = Path(tempfile.mkdtemp(prefix="portico-inspection-"))
-    path.chmod(0o777)
-    yield path
-    shutil.rmtree(path)
 
 
 def _print_and_wait() -> None:
@@ -118,14 +113,14 @@ def test_inspection_is_allowed_by_a_variable_of_the_environment() -> None:
         assert b"PATH=" in _environment_of(pid)
 
 
-def test_agents_start_from_a_protected_process(folder: Path) -> None:
+def test_agents_start_from_a_protected_process(tmp_path: Path) -> None:
     """Their working folder is passed on by /proc, and their processes are found."""
 
     async def spawn() -> None:
-        command = Command(("cat", "/proc/self/environ"), folder, {"PATH": os.environ["PATH"], "WHO": "agent"}, stdin=b"")
+        command = Command(("cat", "/proc/self/environ"), tmp_path, {"PATH": os.environ["PATH"], "WHO": "agent"}, stdin=b"")
         process = await Spawner("inspection").spawn(command)
         os.write(1, b"".join(await process.read_lines()))
-        waiting = await Spawner("inspection").spawn(Command(("sleep", "60"), folder, {"PATH": os.environ["PATH"]}))
+        waiting = await Spawner("inspection").spawn(Command(("sleep", "60"), tmp_path, {"PATH": os.environ["PATH"]}))
         os.write(1, b"found" * (waiting.pid in {found.pid for found in family(waiting.root)}))
         os.kill(waiting.pid, signal.SIGKILL)
         os.write(1, b"ended")
@@ -140,28 +135,24 @@ def test_agents_start_from_a_protected_process(folder: Path) -> None:
         assert pid
 
 
-def test_environment_of_the_daemon_is_not_read_by_a_process_of_its_user(folder: Path) -> None:
-    config = gateway_config(folder)
-    write_config(folder, config)
+def test_environment_of_the_daemon_is_not_read_by_a_process_of_its_user(tmp_path: Path) -> None:
+    config = gateway_config(tmp_path)
+    write_config(tmp_path, config)
 
     def serve() -> None:
-        (folder / "data").chmod(0o700)
-        main(["serve", "--config", str(folder / "config.toml")])
+        main(["serve", "--config", str(tmp_path / "config.toml")])
 
-    (folder / "data").mkdir()
-    if os.getuid() == 0:
-        os.chown(folder / "data", NOBODY, NOBODY)
     with forked(serve, b"portico listening on") as pid:
         assert _environment_of(pid) == b""
 
 
 @pytest.mark.parametrize("command", [["acp", "no-such-agent"], ["run", "no-such-agent", "hello"]])
 def test_other_commands_that_start_agents_are_protected(
-    folder: Path, command: list[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, command: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_config(folder, gateway_config(folder))
+    write_config(tmp_path, gateway_config(tmp_path))
     calls: list[int] = []
     monkeypatch.setattr(f"gateway.cli.{command[0]}.deny_process_inspection", lambda: calls.append(1))
     with pytest.raises(SystemExit):
-        main([command[0], "--config", str(folder / "config.toml"), *command[1:]])
+        main([command[0], "--config", str(tmp_path / "config.toml"), *command[1:]])
     assert calls == [1]
