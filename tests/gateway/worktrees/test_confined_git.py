@@ -383,7 +383,17 @@ async def test_request_that_waits_too_long_is_refused(
     assert answer.status_code == status and "commands of git" in answer.json()["error"], answer.text
 
 
-@pytest.mark.parametrize("name", ["HEAD", "own:HEAD", "refs/heads/main", "packed-refs", "config", "own:gitdir", "own:index"])
+LONG = pytest.mark.long
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "HEAD",
+        "config",
+        *(pytest.param(n, marks=LONG) for n in ("own:HEAD", "refs/heads/main", "packed-refs", "own:gitdir", "own:index")),
+    ],
+)
 async def test_fifo_in_the_place_of_a_file(
     client: httpx.AsyncClient, repository: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -482,7 +492,7 @@ async def test_checkout_that_has_the_data_directory_in_it(tmp_path: Path) -> Non
     [
         ("extensions.partialClone", "origin"), ("extensions.refStorage", "reftable"), ("extensions.unknown", "true"),
         ("core.repositoryFormatVersion", "99"), ("core.worktree", "/"), ("core.bare", "true"), ("include.path", "/dev/zero"),
-        ("core.attributesFile", "/dev/zero"), ("core.excludesFile", "/dev/zero"), ("core.abbrev", "no"),
+        pytest.param("core.attributesFile", "/dev/zero", marks=LONG), ("core.excludesFile", "/dev/zero"), ("core.abbrev", "no"),
         ("remote.origin.url", "ext::sh -c touch% ran"),
     ],
 )  # fmt: skip
