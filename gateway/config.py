@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import ipaddress
 import os
 import re
 import tomllib
@@ -46,6 +47,14 @@ def _origin(text: str) -> str:
     return text
 
 
+def _network(text: str) -> str:
+    try:
+        ipaddress.ip_network(text)
+    except ValueError:
+        raise ValueError("must be an IP address, such as '127.0.0.1', or a network, such as '10.0.0.0/8'") from None
+    return text
+
+
 def _node_address(text: str) -> str:
     if text and not _NODE_ADDRESS.fullmatch(text):
         raise ValueError(
@@ -65,6 +74,7 @@ class ServerSettings(_Table):
     port: int = Field(default=7700, ge=0, le=65535, strict=True)
     hosts: tuple[Annotated[str, AfterValidator(_host)], ...] = ()
     origins: tuple[Annotated[str, AfterValidator(_origin)], ...] = ()
+    trusted_proxies: tuple[Annotated[str, AfterValidator(_network)], ...] = ()
     folders: Literal["any", "listed"] = "any"
     data_dir: Path = Field(default_factory=lambda: user_data_path("portico", appauthor=False))
     keep_alive: float = Field(default=15.0, gt=0, strict=True)

@@ -6,12 +6,13 @@ from __future__ import annotations
 # ├── ClientError           the request is invalid; nothing has changed
 # │   ├── BadRequest        400
 # │   ├── Unauthorized      401
+# │   │   ├── WrongKey      401  a key was given that is unknown
 # │   │   └── KeysUnchecked 503  a node cannot compare its keys with the store
 # │   ├── Forbidden         403
 # │   ├── NotFound          404
 # │   └── Conflict          409
 # ├── NotSupported          501  this installation lacks what is needed
-# ├── TooMany               429  a limit of live agents or turns is reached
+# ├── TooMany               429  a limit of live agents, turns or wrong keys is reached
 # ├── ShuttingDown          503  the daemon is shutting down
 # ├── NoNode                503  no node of the cluster takes the work at this moment
 # ├── AgentProblem          503  the agent cannot start here
@@ -29,6 +30,13 @@ class GatewayError(Exception):
     """An error response. Its text is for people: what was wrong, where, and what to do."""
 
     status = 500
+    retry_after: int | None = None
+    """Seconds after which the same request may succeed, None if nobody knows."""
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The HTTP headers of the response."""
+        return {} if self.retry_after is None else {"Retry-After": str(self.retry_after)}
 
 
 class ClientError(GatewayError):
@@ -41,6 +49,14 @@ class BadRequest(ClientError):
 
 class Unauthorized(ClientError):
     status = 401
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"WWW-Authenticate": "Bearer"}
+
+
+class WrongKey(Unauthorized):
+    """An API key that is unknown. `Gateway.wrong_keys_counted` counts them by the client's address."""
 
 
 class KeysUnchecked(Unauthorized):
@@ -68,6 +84,10 @@ class NotSupported(GatewayError):
 class TooMany(GatewayError):
     status = 429
 
+    def __init__(self, text: str, retry_after: int = 5) -> None:
+        super().__init__(text)
+        self.retry_after = retry_after
+
 
 def too_many_sessions(limit: int) -> TooMany:
     """Return the error for one session more of a key than it may have."""
@@ -85,6 +105,7 @@ class NoNode(GatewayError):
     """
 
     status = 503
+    retry_after = 10
 
     def __init__(self, agent: str, *, drained: bool = False) -> None:
         where = (
@@ -99,6 +120,7 @@ class NodeUnknown(GatewayError):
     """The node that has a session is not known any more, or gives no sign of life: another one takes the session over soon."""
 
     status = 503
+    retry_after = 10
 
 
 class AgentProblem(GatewayError):

@@ -6,8 +6,8 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Collection, Mapping
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,7 @@ from gateway.agents.configured_agents import Agents
 from gateway.agents.discovery import Discovery
 from gateway.config import Settings
 from gateway.conversations.conversations import Conversations
-from gateway.errors import ConfigError, SessionElsewhere, StoreUnavailable, Unauthorized
+from gateway.errors import ConfigError, SessionElsewhere, StoreUnavailable, Unauthorized, WrongKey
 from gateway.file_descriptors import agent_connection_limit
 from gateway.mcp.host import McpHost
 from gateway.observability.audit import AuditLog
@@ -51,7 +51,7 @@ from gateway.security.encryption import SecretEncryption, encryption_key
 from gateway.security.quotas import KeyQuotas, UnauthenticatedBodies
 from gateway.security.redaction import Redactor
 from gateway.security.secret_files import read_or_create
-from gateway.security.sign_in_codes import WrongTries
+from gateway.security.wrong_keys import WrongKeys
 from gateway.sessions.registry import Sessions
 from gateway.sessions.search import SessionSearch
 from gateway.shared_services import SharedServices
@@ -115,7 +115,7 @@ class Gateway:
         self.credentials: Credentials = (
             LocalCredentials(settings.data_dir) if self.shared_state is None else self.shared_state.credentials
         )
-        self.wrong_tries = WrongTries()
+        self.wrong_keys = WrongKeys()
         self.auth = Authenticator(keys, self.credentials, share_sessions=settings.auth.share_sessions)
         self.agents = agents or Agents(settings)
         self.discovery = discovery or Discovery(self.agents, settings.data_dir, redactor)
@@ -358,6 +358,24 @@ class Gateway:
         return caller_of_request(self.auth.check(authorization, token), scope, self.settings.server.host)
 
     async def authenticated(self, scope: Mapping[str, Any], authorization: Authorization, token: str | None = None) -> Caller:
+        """As `known_caller`, and counts a wrong key. Raises TooMany if the client has sent too many of them."""
+        with self.wrong_keys_counted(scope):
+            return await self.known_caller(scope, authorization, token)
+
+    @contextmanager
+    def wrong_keys_counted(self, scope: Mapping[str, Any]) -> Iterator[None]:
+        """Count a WrongKey of the body for the client of a request (its ASGI scope). Raises TooMany in its place above the limit.
+
+        A right key is never refused: whoever shares the address of a client with wrong keys is not concerned.
+        """
+        try:
+            yield
+        except WrongKey:
+            client = scope.get("client")
+            self.wrong_keys.count(client[0] if client else "")
+            raise
+
+    async def known_caller(self, scope: Mapping[str, Any], authorization: Authorization, token: str | None = None) -> Caller:
         """As `authenticate`. A node looks in the store for what it does not know: another may just have added it."""
         try:
             return self.authenticate(scope, authorization, token)

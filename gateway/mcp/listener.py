@@ -24,7 +24,7 @@ class Listener(EmbeddedServer):
         super().__init__(
             uvicorn.Config(
                 app, http=HeaderLimitProtocol, ws="none", lifespan="off", log_config=None, access_log=False, server_header=False,
-                timeout_keep_alive=24 * 3600, timeout_graceful_shutdown=1,
+                timeout_keep_alive=24 * 3600, timeout_graceful_shutdown=1, proxy_headers=False,
             ),
             max_connections,
         )  # fmt: skip

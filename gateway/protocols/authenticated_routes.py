@@ -28,7 +28,7 @@ from gateway.protocols.route_metadata import SECURITY_REQUIREMENT
 from gateway.protocols.sse import until_unauthorized
 from gateway.security.authentication import Authorization, Caller
 from gateway.security.quotas import TOO_MANY_BODIES, RequestQuotas
-from gateway.security.sign_ins import SignInSecrets
+from gateway.security.sign_ins import OfferedSignIn
 
 MAX_UNAUTHENTICATED_BODY = 1024 * 1024
 """Bytes of a body that is read to find a key in it. It is parsed only if it has a valid key, and is nested 200 deep at most."""
@@ -55,16 +55,17 @@ def authenticated_route(gateway: Gateway, body_field: str | None = None) -> type
 
             async def authenticated(request: Request) -> Response:
                 header, token = authorization(request.headers), None
-                try:
-                    caller = await gateway.authenticated(request.scope, header)
-                except Unauthorized:
-                    if body_field is None:
-                        raise
-                    body = await unauthenticated_body(gateway, request)
-                    _require_candidate(gateway, header, body, body_field)
-                    token = _field(body, body_field)
-                    caller = await gateway.authenticated(request.scope, header, token)
-                    request = Request(request.scope, with_body(body, request.receive))
+                with gateway.wrong_keys_counted(request.scope):
+                    try:
+                        caller = await gateway.known_caller(request.scope, header)
+                    except Unauthorized:
+                        if body_field is None:
+                            raise
+                        body = await unauthenticated_body(gateway, request)
+                        _require_candidate(gateway, header, body, body_field)
+                        token = _field(body, body_field)
+                        caller = await gateway.known_caller(request.scope, header, token)
+                        request = Request(request.scope, with_body(body, request.receive))
                 quotas = RequestQuotas(gateway.quotas, caller.name, forwarded=is_forwarded(request.scope))
                 request.state.caller, request.state.quotas = caller, quotas
                 # FastAPI only calls it.
@@ -123,7 +124,7 @@ def _check(
     gateway: Gateway, scope: Scope, caller: Caller, header: Authorization, token: str | None = None
 ) -> Callable[[], object] | None:
     """What raises Unauthorized once the key of a request is revoked, or its sign-in has ended."""
-    if (caller.name is None and not isinstance(header, SignInSecrets)) or is_forwarded(scope):
+    if (caller.name is None and not isinstance(header, OfferedSignIn)) or is_forwarded(scope):
         # Default keys cannot be revoked while the daemon runs. The node that has forwarded a request checks its key.
         return None
     return partial(gateway.auth.check, header, token)

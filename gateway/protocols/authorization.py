@@ -5,7 +5,7 @@ from __future__ import annotations
 from starlette.datastructures import Headers
 
 from gateway.security.authentication import Authorization
-from gateway.security.sign_ins import SignInSecrets
+from gateway.security.sign_ins import OfferedSignIn
 
 SIGN_IN_HEADER = "x-portico-sign-in"
 """The header with the token of a sign-in."""
@@ -20,12 +20,11 @@ def authorization(headers: Headers) -> Authorization:
     return given if given is not None else _sign_in(headers)
 
 
-def _sign_in(headers: Headers) -> SignInSecrets | None:
+def _sign_in(headers: Headers) -> OfferedSignIn | None:
     token = headers.get(SIGN_IN_HEADER)
     if token is None:
         return None
-    cookie = _cookie(headers, cookie_name(headers)) if is_from_own_page(headers) else None
-    return SignInSecrets(cookie or "", token)
+    return OfferedSignIn(_cookies(headers, cookie_name(headers)) if is_from_own_page(headers) else (), token)
 
 
 def is_from_own_page(headers: Headers) -> bool:
@@ -41,10 +40,7 @@ def cookie_name(headers: Headers) -> str:
     return f"portico_sign_in_{port if port.isdigit() else 'default'}"
 
 
-def _cookie(headers: Headers, name: str) -> str | None:
-    for header in headers.getlist("cookie"):
-        for pair in header.split(";"):
-            found, _, value = pair.strip().partition("=")
-            if found == name:
-                return value
-    return None
+def _cookies(headers: Headers, name: str) -> tuple[str, ...]:
+    """Return the different values of the cookies of a name."""
+    pairs = (pair.strip().partition("=") for header in headers.getlist("cookie") for pair in header.split(";"))
+    return tuple(dict.fromkeys(value for found, _, value in pairs if found == name))

@@ -8,14 +8,14 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
 
-from gateway.errors import BadRequest, Conflict, Forbidden, KeysUnchecked, NotFound, Unauthorized
+from gateway.errors import BadRequest, Conflict, Forbidden, NotFound, Unauthorized
 from gateway.gateway import Gateway
 from gateway.protocols.authenticated_routes import CurrentCaller, authenticated_route, unauthenticated_body, with_body
 from gateway.protocols.authorization import authorization, cookie_name, is_from_own_page
 from gateway.protocols.json_bodies import Handler, StrictJsonRoute
 from gateway.protocols.route_metadata import openapi_extra
 from gateway.security.sign_in_codes import CODE_SECONDS
-from gateway.security.sign_ins import KeyIdentity, SignInSecrets
+from gateway.security.sign_ins import KeyIdentity, OfferedSignIn
 
 MAX_BODY = 4096
 """Bytes of the body of a request to sign in."""
@@ -86,7 +86,8 @@ def router(gateway: Gateway) -> APIRouter:
         secrets = await gateway.credentials.begin_sign_in(identity)
         _set_cookie(response, request, secrets.cookie, COOKIE_SECONDS)
         response.headers["Cache-Control"] = "no-store"
-        return NewSignIn(**_state(gateway, secrets, identity.name), token=secrets.token)
+        offered = OfferedSignIn((secrets.cookie,), secrets.token)
+        return NewSignIn(**_state(gateway, offered, identity.name), token=secrets.token)
 
     @authenticated.get("/v1/sign-ins/current", openapi_extra=openapi_extra(responses={200: _SIGNED_IN}))
     async def current_sign_in(caller: CurrentCaller, request: Request, response: Response) -> SignInState:
@@ -97,10 +98,10 @@ def router(gateway: Gateway) -> APIRouter:
     @authenticated.delete("/v1/sign-ins/current", status_code=204, response_class=Response, openapi_extra=_with_error(404))
     async def sign_out(request: Request) -> Response:
         """End the sign-in of this request, also for its streams."""
-        secrets = authorization(request.headers)
-        if not isinstance(secrets, SignInSecrets):
+        found = gateway.auth.sign_in(authorization(request.headers))
+        if found is None:
             raise NotFound("this request is not authenticated by a sign-in, which could end")
-        await gateway.credentials.end_sign_in(secrets)
+        await gateway.credentials.end_sign_in(found.secrets)
         response = Response(status_code=204)
         _set_cookie(response, request, "", 0)
         return response
@@ -141,26 +142,18 @@ async def _identity(gateway: Gateway, body: SignInRequest, request: Request) -> 
     if (body.code is None) == (body.key is None):
         raise BadRequest("the body has either `code` or `key`")
     if body.code is not None:
-        # Not limited: nobody guesses 192 random bits, and who shares the address of the user, as all of this machine do, must not
-        # keep them from signing in.
+        # Wrong codes are not counted: nobody guesses 192 random bits.
         found = await gateway.credentials.use_code(body.code)
         if found is None:
             raise Unauthorized("this code was used before, or is older than a minute: `portico open` makes a new one")
         return found
-    client = request.client.host if request.client is not None else ""
-    gateway.wrong_tries.check(client)
-    try:
+    with gateway.wrong_keys_counted(request.scope):
         return gateway.auth.identity(f"Bearer {body.key}")
-    except KeysUnchecked:
-        raise
-    except Unauthorized:
-        gateway.wrong_tries.add(client)
-        raise Unauthorized("this API key is unknown; `portico key` prints the key") from None
 
 
 def _state(gateway: Gateway, given: Any, name: str | None) -> dict[str, Any]:
     found = None if gateway.auth.is_off else gateway.auth.sign_in(given)
-    expires = None if found is None else datetime.fromtimestamp(found.expires_at, UTC).isoformat(timespec="seconds")
+    expires = None if found is None else datetime.fromtimestamp(found.sign_in.expires_at, UTC).isoformat(timespec="seconds")
     expires_at = expires.replace("+00:00", "Z") if expires else None
     return {"name": name, "administrator": name is None, "expires_at": expires_at, "open": gateway.auth.is_off}
 

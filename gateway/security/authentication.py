@@ -8,12 +8,12 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
-from gateway.errors import Unauthorized
+from gateway.errors import Unauthorized, WrongKey
 from gateway.security.credentials import KnownCredentials
 from gateway.security.loopback import is_direct_and_local
-from gateway.security.sign_ins import KeyIdentity, SignIn, SignInSecrets, digest_of_key
+from gateway.security.sign_ins import KeyIdentity, OfferedSignIn, SignIn, SignInSecrets, digest_of_key
 
-Authorization = str | SignInSecrets | None
+Authorization = str | OfferedSignIn | None
 """An Authorization header, or what stands for it in a request of the console's page."""
 SIGNED_OUT = "this sign-in has ended, or is not this page's: sign in again, by `portico open` or with a key"
 HOW_TO_AUTHENTICATE = "send 'Authorization: Bearer KEY'; `portico key` prints the key"
@@ -58,6 +58,15 @@ def caller_of_request(caller: Caller, scope: Mapping[str, Any], bind: str) -> Ca
     return LOCAL_ADMINISTRATOR if caller == ADMINISTRATOR and is_direct_and_local(scope, bind) else caller
 
 
+@dataclass(frozen=True, slots=True)
+class ValidSignIn:
+    """A sign-in with its secrets, and the key that it was made by."""
+
+    secrets: SignInSecrets
+    sign_in: SignIn
+    key: KeyIdentity
+
+
 class Authenticator:
     """Checks keys in constant time, and sign-ins. Without any default key, authentication is off.
 
@@ -81,18 +90,21 @@ class Authenticator:
 
     def identity(self, authorization: Authorization) -> KeyIdentity:
         """Return the key of a request, or that of its sign-in. Raises Unauthorized. Not if authentication is off."""
-        if isinstance(authorization, SignInSecrets):
-            return self._signed_in(authorization)[1]
+        if isinstance(authorization, OfferedSignIn):
+            return self._signed_in(authorization).key
         caller = self.check(authorization)
         digest = digest_of_key((authorization or "").partition(" ")[2].strip())
         return KeyIdentity(caller.name, digest)
 
-    def sign_in(self, authorization: Authorization) -> SignIn | None:
+    def sign_in(self, authorization: Authorization) -> ValidSignIn | None:
         """Return the sign-in of a request; None if it has another authorization. Raises Unauthorized."""
-        return self._signed_in(authorization)[0] if isinstance(authorization, SignInSecrets) else None
+        return self._signed_in(authorization) if isinstance(authorization, OfferedSignIn) else None
 
     def check(self, authorization: Authorization, token: str | None = None) -> Caller:
-        """Return the caller of a request by its authorization, or by a token in its body. Raises Unauthorized."""
+        """Return the caller of a request by its authorization, or by a token in its body.
+
+        Raises Unauthorized, and WrongKey for a key that is unknown.
+        """
         caller = self._caller(authorization, token)
         current_key_name.set(caller.name)
         return caller
@@ -100,8 +112,8 @@ class Authenticator:
     def _caller(self, authorization: Authorization, token: str | None) -> Caller:
         if self.is_off:
             return ADMINISTRATOR
-        if isinstance(authorization, SignInSecrets):
-            name = self._signed_in(authorization)[1].name
+        if isinstance(authorization, OfferedSignIn):
+            name = self._signed_in(authorization).key.name
             return ADMINISTRATOR if name is None else Caller(name, self._share)
         scheme, _, key = (authorization or "").partition(" ")
         given = [key.strip()] if scheme.lower() == "bearer" else []
@@ -115,17 +127,19 @@ class Authenticator:
         for name in map(self._known.name_of, given):
             if name is not None:
                 return Caller(name, self._share)
-        raise Unauthorized(f"this API key is unknown: {HOW_TO_AUTHENTICATE}")
+        raise WrongKey(f"this API key is unknown: {HOW_TO_AUTHENTICATE}")
 
-    def _signed_in(self, given: SignInSecrets) -> tuple[SignIn, KeyIdentity]:
-        """Return a sign-in with the key that it was made by, which is still valid. Raises Unauthorized."""
-        found = self._known.find(given)
-        if found is None:
-            raise Unauthorized(SIGNED_OUT)
+    def _signed_in(self, given: OfferedSignIn) -> ValidSignIn:
+        """Return the sign-in of one of the cookies, whose key is still valid. Raises Unauthorized."""
+        for secrets in given.secrets():
+            found = self._known.find(secrets)
+            keys = [] if found is None else self._keys_of(found, secrets)
+            if found is not None and keys:
+                return ValidSignIn(secrets, found, keys[0])
+        raise Unauthorized(SIGNED_OUT)
+
+    def _keys_of(self, found: SignIn, secrets: SignInSecrets) -> list[KeyIdentity]:
+        """Return the valid key that a sign-in was made by, or nothing."""
         if found.name is not None:
-            keys = [KeyIdentity(found.name, found.key)] if self._known.has(found.name, found.key) else []
-        else:
-            keys = [identity for identity in self._default if found.is_by(identity, given.cookie)]
-        if not keys:
-            raise Unauthorized(SIGNED_OUT)
-        return found, keys[0]
+            return [KeyIdentity(found.name, found.key)] if self._known.has(found.name, found.key) else []
+        return [identity for identity in self._default if found.is_by(identity, secrets.cookie)]

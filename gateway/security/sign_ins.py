@@ -14,7 +14,7 @@ import os
 import secrets
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,10 +41,25 @@ class KeyIdentity:
 
 @dataclass(frozen=True, slots=True)
 class SignInSecrets:
-    """What a request of the page has instead of an Authorization header: the values of its cookie and of its header."""
+    """The secrets of one sign-in: the values of its cookie and of its header."""
 
     cookie: str
     token: str
+
+
+@dataclass(frozen=True, slots=True)
+class OfferedSignIn:
+    """What a request of the page has instead of an Authorization header: a header, and cookies of one name.
+
+    A server on another port of the host can set a cookie of the same name for a longer path, which browsers send first.
+    """
+
+    cookies: tuple[str, ...]
+    token: str
+
+    def secrets(self) -> Iterator[SignInSecrets]:
+        """Yield the secrets with each of the cookies."""
+        return (SignInSecrets(cookie, self.token) for cookie in self.cookies)
 
 
 @dataclass(frozen=True, slots=True)

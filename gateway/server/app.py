@@ -20,7 +20,7 @@ from starlette.types import ASGIApp
 from gateway import __version__
 from gateway.body_limit import BodyLimit
 from gateway.config import ServerSettings
-from gateway.errors import GatewayError, NodeUnknown, NoNode, TooMany, Unauthorized
+from gateway.errors import GatewayError
 from gateway.gateway import Gateway
 from gateway.protocols import execute
 from gateway.protocols.aap import versions
@@ -41,13 +41,6 @@ from gateway.server.openapi import openapi_document
 log = logging.getLogger(__name__)
 
 ALL_ENDPOINTS = "/openapi.json lists every endpoint"
-
-_HEADERS: dict[type[GatewayError], dict[str, str]] = {
-    Unauthorized: {"WWW-Authenticate": "Bearer"},
-    TooMany: {"Retry-After": "5"},
-    NoNode: {"Retry-After": "10"},
-    NodeUnknown: {"Retry-After": "10"},
-}
 
 
 def create_app(gateway: Gateway) -> ASGIApp:
@@ -146,8 +139,7 @@ def _add_error_handlers(app: FastAPI, gateway: Gateway) -> None:
 
     @app.exception_handler(GatewayError)
     async def gateway_error(_: Request, error: GatewayError) -> JSONResponse:
-        headers = next((headers for kind, headers in _HEADERS.items() if isinstance(error, kind)), None)
-        return error_response(error.status, str(error), headers)
+        return error_response(error.status, str(error), error.headers)
 
     @app.exception_handler(RequestValidationError)
     async def validation_error(_: Request, error: RequestValidationError) -> JSONResponse:
@@ -157,13 +149,13 @@ def _add_error_handlers(app: FastAPI, gateway: Gateway) -> None:
     async def http_error(request: Request, error: HTTPException) -> JSONResponse:
         text = str(error.detail)
         if error.status_code in (404, 405):
-            text = _no_route(request, text.lower())
+            text = await _no_route(request, text.lower())
         return error_response(error.status_code, text, dict(error.headers or {}))
 
-    def _no_route(request: Request, problem: str) -> str:
+    async def _no_route(request: Request, problem: str) -> str:
         try:
-            gateway.auth.check(authorization(request.headers))
-        except Unauthorized:
+            await gateway.authenticated(request.scope, authorization(request.headers))
+        except GatewayError:
             # Not the path: redaction would show whether it contains a secret.
             return f"{problem} here; {versions.bases_hint(app, request.url.path) or ALL_ENDPOINTS}"
         where = versions.base_url_hint(app, request.method, request.url.path) or ALL_ENDPOINTS

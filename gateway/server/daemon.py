@@ -135,6 +135,9 @@ def uvicorn_config(gateway: Gateway, app: ASGIApp, host: str, port: int) -> uvic
         access_log=False,
         server_header=False,
         timeout_keep_alive=KEEP_ALIVE,
+        # Not None: uvicorn would believe every program of this machine then.
+        proxy_headers=bool(gateway.settings.server.trusted_proxies),
+        forwarded_allow_ips=list(gateway.settings.server.trusted_proxies),
     )
 
 

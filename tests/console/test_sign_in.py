@@ -119,3 +119,73 @@ def test_pages_of_other_ports_and_hosts_get_nothing_by_the_cookie(windows: Windo
         assert token not in page.evaluate("JSON.stringify({...localStorage})")
     assert daemon.api.get("/aap/v3/sessions").json() == before
     app(windows.open(context=context))
+
+
+def test_a_link_asks_before_it_changes_who_is_signed_in(windows: Windows, daemon: ConsoleDaemon) -> None:
+    """Anybody with a key can make a link, and another page can open it."""
+    keys = NamedKeys(daemon.folder / "data")
+    first, guest = keys.add("tablet"), keys.add("guest")
+    # The administrator's browser stays the administrator's.
+    page = windows.open(link_of(daemon, guest))
+    app(page)
+    assert name_of(page, windows) is None
+    # That of another key is asked, and stays so until the user chooses the link.
+    context = windows.context(first)
+    app(windows.open(context=context))
+    page = windows.open(link_of(daemon, guest), context=context)
+    expect(page.get_by_text("signed in with the key tablet")).to_be_visible()
+    page.get_by_role("button", name="Stay with tablet").click()
+    app(page)
+    assert name_of(page, windows) == "tablet"
+    page = windows.open(link_of(daemon, guest), context=context)
+    page.get_by_role("button", name="Use the link").click()
+    app(page)
+    assert name_of(page, windows) == "guest"
+
+
+def test_a_link_asks_where_the_sign_in_has_ended(windows: Windows, daemon: ConsoleDaemon) -> None:
+    """Another page can delete the cookie of the administrator, and open a link of its own key then."""
+    windows.expect("401")
+    guest = NamedKeys(daemon.folder / "data").add("other-guest")
+    context = windows.context()
+    app(windows.open(context=context))
+    context.clear_cookies()
+    page = windows.open(link_of(daemon, guest), context=context)
+    expect(page.get_by_text("its sign-in has ended")).to_be_visible()
+    page.get_by_role("button", name="Enter a key").click()
+    expect(page.get_by_role("heading", name="Sign in", exact=True)).to_be_visible()
+    assert context.cookies() == []
+    page = windows.open(link_of(daemon, guest), context=context)
+    page.get_by_role("button", name="Use the link").click()
+    app(page)
+    assert name_of(page, windows) == "other-guest"
+
+
+def test_a_page_of_another_port_signs_nobody_out(windows: Windows, daemon: ConsoleDaemon) -> None:
+    windows.expect("a request to another host")
+    context = windows.context()
+    app(windows.open(context=context))
+    name = f"portico_sign_in_{urlsplit(daemon.url).port}"
+    with other_site() as other:
+        page = context.new_page()
+        page.goto(other.url())
+        for path in ("/console", "/console/", "/v1", "/v1/sign-ins", "/v1/sign-ins/current", "/aap"):
+            page.evaluate(f"document.cookie = '{name}=other; path={path}'")
+    page = windows.open(context=context)
+    app(page)
+    assert name_of(page, windows) is None
+
+
+def link_of(daemon: ConsoleDaemon, key: str) -> str:
+    """Return a link that signs in with the key."""
+    answer = daemon.api.post("/v1/sign-in-codes", headers={"Authorization": f"Bearer {key}"})
+    return str(answer.json()["url"])
+
+
+def name_of(page: Page, windows: Windows) -> str | None:
+    """Return the name of the key that the user of a page is signed in with, None for a default key."""
+    token = windows.token(page.context)
+    headers = {"X-Portico-Sign-In": token}
+    found = page.evaluate("headers => fetch('/v1/sign-ins/current', {headers}).then((answer) => answer.json())", headers)
+    assert found.keys() >= {"name"}, found
+    return None if found["name"] is None else str(found["name"])

@@ -28,6 +28,11 @@ BAD: list[tuple[str, list[str]]] = [
     ("server = 'x'", ["server", "table"]),
     ("[server]\nhosts = ['http://x']", ["server.hosts.0", "host name or an address without a port"]),
     ("[server]\nhosts = ['x:80']", ["server.hosts.0", "host name or an address without a port"]),
+    (
+        "[server]\ntrusted_proxies = ['*']",
+        ["server.trusted_proxies.0", "must be an IP address, such as '127.0.0.1', or a network"],
+    ),
+    ("[server]\ntrusted_proxies = ['10.0.0.1/8']", ["server.trusted_proxies.0", "must be an IP address"]),
     ("[server]\norigins = ['*']", ["server.origins.0", "http://localhost:*"]),
     ("[server]\norigins = ['null']", ["server.origins.0", "an origin as browsers write it"]),
     ("[server]\norigins = ['http://*']", ["server.origins.0", "an origin as browsers write it"]),

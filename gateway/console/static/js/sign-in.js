@@ -28,24 +28,36 @@ async function current() {
   account.value = await api.get("/v1/sign-ins/current");
 }
 
-/** The name of the key that this browser is signed in with while a link offers another sign-in, or null. */
+/** `{name}` while a link offers another sign-in, or null. `name` is the key that this browser is signed in with, null if its sign-in has ended. */
 const offered = observable(null);
 
 /**
  * Finds out who is signed in: by the code of the link that opened the page, or by an earlier sign-in of this browser.
  *
- * Anybody with a key can make a link. So it does not replace a sign-in with a default key, and another one only if the user says so.
+ * Anybody with a key can make a link. So it does not replace a sign-in with a default key, and another one only if the user says so. The user is
+ * asked too where the sign-in has ended: a page of another port can end it, by deleting the cookie.
  */
 export async function begin() {
-  if (code && signInToken.get()) {
-    const before = await api.get("/v1/sign-ins/current").catch(() => null);
-    if (before) {
-      offered.value = before.name;
-      account.value = before.name === null ? before : null;
-      return;
-    }
+  if (!code || !signInToken.get()) return signInOrGoOn(code);
+  try {
+    const before = await api.get("/v1/sign-ins/current");
+    if (before.administrator) account.value = before;
+    else offer(before.name);
+  } catch (error) {
+    if (error instanceof ApiError && error.status === 401) offer(null);
+    else tryAgain(begin, error);
   }
-  await signInOrGoOn(code);
+}
+
+function offer(name) {
+  offered.value = { name };
+  account.value = null;
+}
+
+function tryAgain(attempt, error) {
+  problem.value = error.message;
+  account.value = undefined;
+  setTimeout(attempt, 1500);
 }
 
 async function signInOrGoOn(code) {
@@ -61,11 +73,7 @@ async function signInOrGoOn(code) {
     problem.value = null;
   } catch (error) {
     if (error instanceof ApiError && error.status === 401) account.value = null;
-    else {
-      problem.value = error.message;
-      account.value = undefined;
-      setTimeout(signInOrGoOn, 1500);
-    }
+    else tryAgain(signInOrGoOn, error);
   }
 }
 
@@ -96,8 +104,8 @@ export async function signOut() {
 }
 
 export function SignIn() {
-  const name = useObservable(offered);
-  return name === null ? html`<${KeyForm} />` : html`<${Offer} name=${name} />`;
+  const given = useObservable(offered);
+  return given === null ? html`<${KeyForm} />` : html`<${Offer} name=${given.name} />`;
 }
 
 function Offer({ name }) {
@@ -110,8 +118,11 @@ function Offer({ name }) {
     <div class="sign-in-card">
       <div class="brand large"><${Logo} size=${28} /><span>Portico</span></div>
       <h1>Another sign-in</h1>
-      <p>This browser is signed in with the key <strong><bdi>${name}</bdi></strong>. The link that you opened signs it in anew, maybe with another key.</p>
-      <${Button} kind="primary" onClick=${() => answer(null)}>Stay with ${name}<//>
+      <p>
+        ${name === null ? "This browser was signed in, and its sign-in has ended." : html`This browser is signed in with the key <strong><bdi>${name}</bdi></strong>.`}
+        ${" "}The link that you opened signs it in anew, maybe with another key.
+      </p>
+      <${Button} kind="primary" onClick=${() => answer(null)}>${name === null ? "Enter a key" : `Stay with ${name}`}<//>
       <${Button} onClick=${() => answer(code)}>Use the link<//>
     </div>
   </main>`;

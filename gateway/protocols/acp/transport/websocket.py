@@ -52,10 +52,8 @@ class WebSockets:
                 self._gateway.agents.get(agent)
             checked_slash_commands(socket.query_params.get("slash_commands"))
             quotas = RequestQuotas(self._gateway.quotas, caller.name, forwarded=is_forwarded(socket.scope))
-        except NoNode as error:
-            return await _deny_for_now(socket, error)
         except GatewayError as error:
-            return await socket.send_denial_response(JSONResponse({"error": str(error)}, error.status))
+            return await _deny(socket, error)
         # Only named keys can be revoked while the daemon runs. The node to which a client is connected checks its key.
         is_checked = caller.name is not None and not is_forwarded(socket.scope)
         check_key = partial(self._gateway.auth.check, authorization, key) if is_checked else None
@@ -77,7 +75,7 @@ class WebSockets:
         try:
             node_id, node = await passed_on_websocket.connect(self._gateway, agent, caller, socket.query_params)
         except NoNode as error:
-            return await _deny_for_now(socket, error)
+            return await _deny(socket, error)
         try:
             await socket.accept(subprotocol, headers=[(b"acp-connection-id", uuid.uuid4().hex.encode())])
             self._open.add(socket)
@@ -133,8 +131,8 @@ class WebSockets:
                 await socket.close(GOING_AWAY, "the gateway was shut down")
 
 
-async def _deny_for_now(socket: WebSocket, error: NoNode) -> None:
-    await socket.send_denial_response(JSONResponse({"error": str(error)}, error.status, {"Retry-After": "10"}))
+async def _deny(socket: WebSocket, error: GatewayError) -> None:
+    await socket.send_denial_response(JSONResponse({"error": str(error)}, error.status, error.headers))
 
 
 def _messages(frame: Any) -> Iterator[Any]:
