@@ -115,7 +115,7 @@ class Gateway:
         self.credentials: Credentials = (
             LocalCredentials(settings.data_dir) if self.shared_state is None else self.shared_state.credentials
         )
-        self.wrong_keys = WrongKeys()
+        self.wrong_keys = WrongKeys(clock.monotonic)
         self.auth = Authenticator(keys, self.credentials, share_sessions=settings.auth.share_sessions)
         self.agents = agents or Agents(settings)
         self.discovery = discovery or Discovery(self.agents, settings.data_dir, redactor)

@@ -17,9 +17,10 @@ import click
 
 from gateway.cli.file_replacement import replace_file
 from gateway.cli.options import CONFIG, config_errors, load_settings, starting
-from gateway.cli.terminal_text import json_text, one_line
+from gateway.cli.output import say
 from gateway.cli.toml_tables import NotEditable, with_agent, without_agent
 from gateway.errors import ConfigError
+from gateway.terminal_text import json_text, one_line
 
 if TYPE_CHECKING:
     from drivers.acp.catalogue import CatalogueAgent
@@ -72,12 +73,12 @@ def list_agents(group: Path | None, config: Path | None, as_json: bool) -> None:
         found = list(_listed(load_settings(config or group, None)))
         for agent in found:
             if as_json:
-                click.echo(json_text(json.dumps(asdict(agent), ensure_ascii=False)))
+                say(json_text(json.dumps(asdict(agent), ensure_ascii=False)))
         if not as_json:
             rows = [(agent.name, agent.state, agent.title, _remark(agent)) for agent in found]
             widths = [max(len(row[n]) for row in rows) for n in range(3)]
             for row in rows:
-                click.echo(one_line("  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[3]])))
+                say(one_line("  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[3]])))
 
 
 @agents.command()
@@ -103,14 +104,12 @@ def add(group: Path | None, config: Path | None, as_json: bool, agent: str | Non
         table = {"driver": driver.name, **({"program": program} if program else {})}
         file = _edit(config, lambda text: with_agent(text, agent, table, driver.info().title))
         if as_json:
-            click.echo(json_text(json.dumps({"agent": agent, "file": str(file), "table": table, "program": path})))
+            say(json_text(json.dumps({"agent": agent, "file": str(file), "table": table, "program": path})))
             return
-        click.echo(
-            f"added [agents.{agent}] to {file}: {', '.join(f'{key} = {json.dumps(value)}' for key, value in table.items())}"
-        )
+        say(f"added [agents.{agent}] to {file}: {', '.join(f'{key} = {json.dumps(value)}' for key, value in table.items())}")
         for line in _advice(driver, wanted, installed=path is not None):
-            click.echo(line)
-        click.echo("a daemon that runs offers it after a restart")
+            say(line)
+        say("a daemon that runs offers it after a restart")
 
 
 @agents.command()
@@ -128,11 +127,11 @@ def remove(group: Path | None, config: Path | None, as_json: bool, name: str) ->
         file = _edit(config, lambda text: without_agent(text, name))
         offered = any(agent.name == name and agent.problem() is None for agent in _agents(load_settings(config, None)))
         if as_json:
-            click.echo(json_text(json.dumps({"agent": name, "file": str(file), "offered": offered})))
+            say(json_text(json.dumps({"agent": name, "file": str(file), "offered": offered})))
             return
-        click.echo(f"removed [agents.{name}] from {file}")
+        say(f"removed [agents.{name}] from {file}")
         if offered:
-            click.echo(f"{name} is offered without an entry too, because its program is on PATH (server.discover_agents)")
+            say(f"{name} is offered without an entry too, because its program is on PATH (server.discover_agents)")
 
 
 def _agents(settings: Settings) -> Agents:

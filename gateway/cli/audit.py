@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 import click
 
 from gateway.cli.options import CONFIG, DATA_DIR, config_errors, load_settings, starting
-from gateway.cli.terminal_text import json_text, one_line
+from gateway.cli.output import say
+from gateway.terminal_text import json_text, one_line
 
 if TYPE_CHECKING:
     from gateway.config import Settings
@@ -29,7 +30,7 @@ def audit(config: Path | None, data_dir: Path | None, session: str | None, limit
     """Print the decisions about tool calls: time, tool, who decided and why."""
     with config_errors():
         for line in _lines(load_settings(config, data_dir), session, limit, as_json=as_json):
-            click.echo(line)
+            say(line)
 
 
 def _lines(settings: Settings, session: str | None, limit: int, *, as_json: bool) -> Iterator[str]:

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 import click
 
 from gateway.cli.options import CONFIG, DATA_DIR, load_settings, starting
-from gateway.cli.terminal_text import json_text
+from gateway.cli.output import say
 from gateway.security.process_inspection import deny_process_inspection
+from gateway.terminal_text import json_text
 
 if TYPE_CHECKING:
     from gateway.diagnosis.diagnosis import Subject
@@ -50,7 +51,7 @@ def doctor(config: Path | None, data_dir: Path | None, host: str | None, port: i
             sys.exit(INTERRUPTED)
     if as_json:
         printed = {"problems": report.problems, **report.model_dump()}
-        click.echo("\n".join(map(json_text, json.dumps(printed, indent=2, ensure_ascii=False).split("\n"))))
+        say("\n".join(map(json_text, json.dumps(printed, indent=2, ensure_ascii=False).split("\n"))))
     else:
         with starting():
             from gateway.cli.doctor_screen import print_report

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.text import Text
 
-from gateway.cli.terminal_text import lines, one_line
 from gateway.diagnosis.report import Check, Report, Status
+from gateway.terminal_text import lines, one_line
 
 MARKS: dict[Status, tuple[str, str, str]] = {
     "ok": ("✓", "+", "green"),

@@ -16,6 +16,7 @@ import click
 from gateway.cli.file_replacement import replace_file
 from gateway.cli.jsonc import JSONDecodeError, parse, with_member
 from gateway.cli.options import CONFIG, DATA_DIR, config_errors, load_settings, starting
+from gateway.cli.output import say
 from gateway.cli.own_program import own_program
 from gateway.errors import ConfigError
 
@@ -64,7 +65,7 @@ def editor(
         if write:
             _write(editor, commands)
         else:
-            click.echo(_PRINTED[editor](commands), nl=False)
+            say(_PRINTED[editor](commands), nl=False)
 
 
 def _agents(settings: Settings, given: Sequence[str]) -> list[str]:
@@ -89,7 +90,7 @@ def _write(editor: str, commands: Sequence[Command]) -> None:
         for command in commands:
             file = Path.home() / ".local/bin" / f"toad-{command.agent}"
             replace_file(file, f'#!/bin/sh\nexec {_toad(command)} "$@"\n', 0o755)
-            click.echo(f"wrote {file}: start Toad with it, in the folder of a project")
+            say(f"wrote {file}: start Toad with it, in the folder of a project")
         return
     if editor not in _SETTINGS:
         raise ConfigError(f"--write does not know where the settings of {editor} are, which are a program; add this to them:\n\n"
@@ -105,10 +106,10 @@ def _write(editor: str, commands: Sequence[Command]) -> None:
     except (JSONDecodeError, UnicodeDecodeError, TypeError) as error:
         raise ConfigError(f"{file} is left as it is, because it cannot be read: {error}") from None
     if changed == text:
-        click.echo(f"{file} has it already")
+        say(f"{file} has it already")
         return
     replace_file(file, changed, 0o600)
-    click.echo(f"wrote {', '.join(command.title for command in commands)} to {file}")
+    say(f"wrote {', '.join(command.title for command in commands)} to {file}")
 
 
 def _member(value: Any, path: Sequence[str]) -> Any:

@@ -11,7 +11,6 @@ import os
 import select
 import signal
 import socket
-import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -236,7 +235,9 @@ class EditorLines:
             return False
         if session_id and "error" in message:
             self._state.sessions.pop(session_id, None)
-            sys.stderr.write(f"session {session_id} cannot be opened again: {message['error'].get('message')}\n")
+            from gateway.cli.output import say
+
+            say(f"session {session_id} cannot be opened again: {message['error'].get('message')}", err=True)
         return True
 
     # -- another process ---------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 from gateway.cli.options import CONFIG, DATA_DIR, config_errors, load_settings, starting
+from gateway.cli.output import say
 
 if TYPE_CHECKING:
     from gateway.config import Settings
@@ -32,7 +33,7 @@ def key(context: click.Context, config: Path | None, data_dir: Path | None) -> N
         with config_errors(), starting():
             from gateway.security.api_keys import default_api_keys
 
-            click.echo(default_api_keys(load_settings(config, data_dir))[0])
+            say(default_api_keys(load_settings(config, data_dir))[0])
 
 
 @key.command()
@@ -46,8 +47,8 @@ def add(group: _GroupOptions, name: str, config: Path | None, data_dir: Path | N
     On the other nodes of a cluster it is valid within two seconds.
     """
     with config_errors():
-        click.echo(_named_keys(group, config, data_dir, lambda keys: keys.add(name), lambda shared: shared.add_key(name)))
-        click.echo(f"Only its hash is stored: save the key now. `portico key remove {name}` revokes it.", err=True)
+        say(_named_keys(group, config, data_dir, lambda keys: keys.add(name), lambda shared: shared.add_key(name)))
+        say(f"Only its hash is stored: save the key now. `portico key remove {name}` revokes it.", err=True)
 
 
 @key.command("list")
@@ -59,7 +60,7 @@ def list_keys(group: _GroupOptions, config: Path | None, data_dir: Path | None) 
     with config_errors():
         for known in _named_keys(group, config, data_dir, lambda keys: keys.all(), lambda shared: shared.keys()):
             used = f"last used {_local_time(known.used_at)}" if known.used_at else "never used"
-            click.echo(f"{known.name}\tmade {_local_time(known.created_at)}\t{used}")
+            say(f"{known.name}\tmade {_local_time(known.created_at)}\t{used}")
 
 
 @key.command()

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gateway.cli.options import CONFIG, DATA_DIR, config_errors, load_settings, starting
-from gateway.cli.terminal_text import json_text, one_line
+from gateway.cli.output import say
+from gateway.terminal_text import json_text, one_line
 
 if TYPE_CHECKING:
     from gateway.config import Settings
@@ -54,7 +55,7 @@ def list_nodes(
     widths = [max(len(row[n]) for row in rows) for n in range(len(rows[0]))] if rows else []
     for one, row in zip(found, rows, strict=True):
         padded = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        click.echo(json_text(json.dumps(one, ensure_ascii=False)) if as_json else one_line(padded.rstrip()))
+        say(json_text(json.dumps(one, ensure_ascii=False)) if as_json else one_line(padded.rstrip()))
 
 
 @node.command()
@@ -86,13 +87,13 @@ def drain(
         while not no_wait and found["sessions"] and found["state"] != "silent":
             if found["sessions"] != left:
                 left = found["sessions"]
-                click.echo(f"{left} sessions or tasks are at work", err=True)
+                say(f"{left} sessions or tasks are at work", err=True)
             time.sleep(POLL)
             found = next((one for one in _nodes(settings) if one["id"] == chosen), {**found, "sessions": 0})
         at_work = f", {found['sessions']} sessions or tasks are at work" if found["sessions"] else " and has no sessions"
-        click.echo(f"the node {chosen} takes no new work{at_work}")
+        say(f"the node {chosen} takes no new work{at_work}")
         if found["worktrees"]:
-            click.echo(
+            say(
                 f"the worktrees of {found['worktrees']} sessions are on this node: these sessions go on when it is back, and "
                 "requests for them get a 503 until then",
                 err=True,

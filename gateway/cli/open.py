@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gateway.cli.options import CONFIG, DATA_DIR, config_errors, load_settings, starting
+from gateway.cli.output import say
 from gateway.security.process_inspection import deny_process_inspection
 
 if TYPE_CHECKING:
@@ -39,11 +40,11 @@ def open(config: Path | None, data_dir: Path | None, host: str | None, port: int
         with starting():
             link = _link(settings)
         if print_only:
-            click.echo(link)
+            say(link)
         elif _opened(settings, link):
-            click.echo(f"The browser opens the console. If it does not, open this link within a minute:\n  {link}")
+            say(f"The browser opens the console. If it does not, open this link within a minute:\n  {link}")
         else:
-            click.echo(f"There is no browser here. Open this link within a minute, in a browser that can reach it:\n  {link}")
+            say(f"There is no browser here. Open this link within a minute, in a browser that can reach it:\n  {link}")
 
 
 def _link(settings: Settings) -> str:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gateway.cli.output import command_error, escape_warnings
 from gateway.errors import ConfigError, InvalidSettings
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ def load_settings(config: Path | None, data_dir: Path | None, host: str | None =
     """Return the settings of the configuration file. Options and PORTICO_DATA_DIR replace its values. Raises ConfigError."""
     # pydantic would search the metadata of all packages for plugins, which takes 10 to 30 ms. Agents do not inherit the variable.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
+    escape_warnings()
     # 0.1 s that `--help` and `--version` do not need.
     from gateway.config import load
 
@@ -44,14 +46,14 @@ def config_errors(invalid_settings: int = 1) -> Iterator[None]:
     try:
         yield
     except InvalidSettings as error:
-        click.ClickException(str(error)).show()
+        command_error(str(error)).show()
         sys.exit(invalid_settings)
     except ConfigError as error:
-        raise click.ClickException(str(error)) from None
+        raise command_error(str(error)) from None
     except OSError as error:
         if error.filename is None:
             raise
-        raise click.ClickException(f"{error.filename} cannot be used: {error.strerror}") from None
+        raise command_error(f"{error.filename} cannot be used: {error.strerror}") from None
 
 
 @contextmanager

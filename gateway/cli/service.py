@@ -16,6 +16,7 @@ import click
 
 from gateway import __version__
 from gateway.cli.options import CONFIG, DATA_DIR, config_errors, load_settings, starting
+from gateway.cli.output import say
 from gateway.cli.own_program import own_program
 from gateway.errors import ConfigError
 
@@ -56,20 +57,20 @@ def install(config: Path | None, data_dir: Path | None, only_print: bool) -> Non
         definition = _definition(settings, config, data_dir)
         content = manager.content(definition)
         if only_print:
-            click.echo(f"would write {manager.file}:", err=True)
-            click.echo(content, nl=False)
+            say(f"would write {manager.file}:", err=True)
+            say(content, nl=False)
             return
         manager.require()
         if manager.file.exists() and not manager.is_own():
             raise ConfigError(f"{manager.file} is not from `portico service install`; move it away to install the service")
         manager.install(content)
-        click.echo(f"wrote {manager.file}")
+        say(f"wrote {manager.file}")
         if not _wait_until_ready(manager, settings):
             raise ConfigError("the service is installed, but does not answer yet; `portico service status` says why")
-        click.echo(f"Portico {__version__} runs on {manager.state().address or _configured_address(settings)}")
+        say(f"Portico {__version__} runs on {manager.state().address or _configured_address(settings)}")
         for hint in (manager.hint(), _missing_variables(settings, manager, os.environ)):
             if hint:
-                click.echo(hint)
+                say(hint)
 
 
 @service.command()
@@ -78,24 +79,24 @@ def status() -> None:
     with config_errors():
         manager = _installed()
         state = manager.state()
-        click.echo(f"installed   {manager.file}" + ("" if state.at_login else " (is not started at login)"))
+        say(f"installed   {manager.file}" + ("" if state.at_login else " (is not started at login)"))
         if not state.running:
-            click.echo(f"running     no: {state.reason}")
+            say(f"running     no: {state.reason}")
             if lines := manager.last_lines():
-                click.echo("its log ends with:\n" + "\n".join(f"  {line}" for line in lines.splitlines()))
+                say("its log ends with:\n" + "\n".join(f"  {line}" for line in lines.splitlines()))
             sys.exit(1)
-        click.echo(f"running     yes, process {state.pid}")
+        say(f"running     yes, process {state.pid}")
         with starting():
             installed = manager.installed()
             settings = load_settings(installed.option("--config"), installed.option("--data-dir"))
         url = state.address or _configured_address(settings)
         version = _version_at(url)
-        click.echo(f"address     {url}" + ("" if version else " (does not answer)"))
+        say(f"address     {url}" + ("" if version else " (does not answer)"))
         if version:
             newer = "" if version == __version__ else f"; this command is {__version__}: `portico service install` starts that"
-            click.echo(f"version     {version}{newer}")
+            say(f"version     {version}{newer}")
         for line in _programs_not_found(settings, installed, os.environ):
-            click.echo(f"problem     {line}")
+            say(f"problem     {line}")
         if version is None:
             sys.exit(1)
 
@@ -122,7 +123,7 @@ def uninstall() -> None:
         if not manager.is_own():
             raise ConfigError(f"{manager.file} is not from `portico service install`: it is left as it is")
         manager.uninstall()
-        click.echo(f"removed {manager.file}; the configuration and the data directory are left as they are")
+        say(f"removed {manager.file}; the configuration and the data directory are left as they are")
 
 
 def _manager() -> Systemd | Launchd:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gateway.cli.options import config_errors, starting
+from gateway.cli.output import say
 from gateway.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -33,8 +34,8 @@ def copy(source: str, target: str) -> None:
     """
     with config_errors(), _unused(source, target):
         for table in _copied(source, target):
-            click.echo(f"{table.name}\t{table.rows} rows\tsha256 {table.digest}")
-        click.echo("The copy is complete: all rows are the same. Set [store] url to the new database; see docs/operations.md.")
+            say(f"{table.name}\t{table.rows} rows\tsha256 {table.digest}")
+        say("The copy is complete: all rows are the same. Set [store] url to the new database; see docs/operations.md.")
 
 
 def _copied(source: str, target: str) -> list[CopiedTable]:
@@ -49,7 +50,7 @@ def _copied(source: str, target: str) -> list[CopiedTable]:
         percent = 100 * rows // total if total else 100
         if shown.get(name) != percent:
             shown[name] = percent
-            click.echo(f"{name}: {rows} of {total} rows", err=True)
+            say(f"{name}: {rows} of {total} rows", err=True)
 
     return asyncio.run(copy_store(source, target, progress))
 

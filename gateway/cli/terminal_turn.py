@@ -21,11 +21,11 @@ from drivers.runtime.process import Spawner
 from drivers.runtime.subreaper import adopted_orphans
 from gateway.agents.configured_agents import Agents
 from gateway.cli.signals import EndSignals
-from gateway.cli.terminal_text import lines, one_line
 from gateway.config import Settings
 from gateway.errors import ConfigError, GatewayError
 from gateway.private_files import TEMPORARY
 from gateway.security.redaction import Redactor
+from gateway.terminal_text import lines, one_line
 
 INTERRUPTED = 130
 """The exit code of a turn that Ctrl-C ended, as in shells."""

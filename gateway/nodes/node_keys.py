@@ -32,6 +32,11 @@ MAX_CLOCK_DIFFERENCE = 300
 """Seconds by which the clocks of two nodes may differ, the time on the way included."""
 CALLERS = 1000
 """Callers whose texts are kept."""
+MICROSECONDS = 6
+"""Hexadecimal digits at the beginning of a nonce that are the microseconds of the time; the others are random.
+
+Older versions have random ones there too, which are mostly larger than a million.
+"""
 EMPTY_BODY = hashlib.sha256(b"").hexdigest()
 
 _SIGNATURE = re.compile(r"v1 ([A-Za-z0-9._-]{1,64}) (\d{1,12}) ([0-9a-f]{32}) ([0-9a-f]{64}) ([0-9a-f]{64})", re.ASCII)
@@ -69,20 +74,23 @@ class NodeKeys:
 
     def __init__(self, node_id: str, keys: Iterable[str], clock: Callable[[], float] = time.time) -> None:
         self._node_id, self._keys, self._clock = node_id, _checked(keys), clock
+        self._started = clock()
         self._nonces = _Nonces(clock)
 
     def sign(self, to: str, method: str, target: bytes, body: bytes, caller: Caller) -> SentSignature:
         """Sign a request to the node `to`. `target` is the path with the query, as it is sent."""
-        key, nonce, encoded = self._keys[0], secrets.token_hex(16), encode_caller(caller)
+        key, now, encoded = self._keys[0], self._clock(), encode_caller(caller)
+        nonce = f"{_microseconds(now):0{MICROSECONDS}x}{secrets.token_hex(16)[MICROSECONDS:]}"
         digest = hashlib.sha256(body).hexdigest() if body else EMPTY_BODY
-        sent = str(int(self._clock()))
+        sent = str(int(now))
         mac = _mac(key, _REQUEST, self._node_id, to, method, target, sent, nonce, digest, encoded)
         return SentSignature(f"v1 {self._node_id} {sent} {nonce} {digest} {mac}", encoded, to, nonce, key)
 
     def check(self, method: str, target: bytes, signature: str, caller: str) -> ReceivedSignature:
         """Return the valid signature of a request, once; the body is compared with its `digest` afterwards.
 
-        Raises Unauthorized, also for a signature that came before.
+        Raises Unauthorized, also for a signature that came before, or that is older than this process: an earlier one may have
+        accepted it.
         """
         match = _SIGNATURE.fullmatch(signature)
         if match is None and _OTHER_VERSION.match(signature):
@@ -105,6 +113,11 @@ class NodeKeys:
             raise Unauthorized(
                 f"Portico-Node: signed more than {MAX_CLOCK_DIFFERENCE} seconds from this node's time; compare the clocks of "
                 f"this node and of the node {node!r}"
+            )
+        if _signed_at(sent, nonce) < (int(self._started), _microseconds(self._started)):
+            raise Unauthorized(
+                "Portico-Node: signed before this node was started; a request that is sent now is accepted, unless the clock of "
+                f"the node {node!r} is behind"
             )
         if not self._nonces.add(nonce):
             raise Unauthorized("Portico-Node: a signature is for one request, and this one came before")
@@ -160,6 +173,16 @@ def _checked(keys: Iterable[str]) -> tuple[bytes, ...]:
     if any(len(key) < MIN_NODE_KEY for key in found):
         raise InvalidSettings(f"a node key has less than {MIN_NODE_KEY} characters: make one with `openssl rand -hex 32`")
     return tuple(key.encode() for key in found)
+
+
+def _microseconds(seconds: float) -> int:
+    return int(seconds % 1 * 1_000_000)
+
+
+def _signed_at(sent: str, nonce: str) -> tuple[int, int]:
+    """Return when a request was signed, in seconds and microseconds: without these, at the beginning of the second."""
+    microseconds = int(nonce[:MICROSECONDS], 16)
+    return int(sent), microseconds if microseconds < 1_000_000 else 0
 
 
 def _mac(key: bytes, *parts: str | bytes) -> str:

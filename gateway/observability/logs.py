@@ -14,6 +14,7 @@ from typing import Any
 
 from gateway.private_files import private_file
 from gateway.security.redaction import Redactor, current_redactor, redact_patterns, redactor_of_session
+from gateway.terminal_text import json_text, one_line
 
 MAX_LOG_FILE = 8 * 1024 * 1024
 """Bytes of a log file at which the next one begins."""
@@ -56,15 +57,15 @@ class TextFormatter(LogFormatter):
 
     def format(self, record: logging.LogRecord) -> str:
         # Line breaks are escaped: input of a client or an agent must not be able to forge a line of the log.
-        message = record.getMessage().replace("\r", "\\r").replace("\n", "\\n")
         ids = f"{request_id.get() or '-'} {session_id.get() or '-'}"
-        line = f"{self.formatTime(record)} {record.levelname} {record.name} [{ids}]: {message}"
-        trace = "".join(f"\n    {row}" for row in self._trace(record).splitlines())
-        return self._clean(line + trace, record)
+        message = self._clean(record.getMessage(), record)
+        line = one_line(f"{self.formatTime(record)} {record.levelname} {record.name} [{ids}]: {message}")
+        trace = self._clean(self._trace(record), record)
+        return line + "".join(f"\n    {one_line(row)}" for row in trace.splitlines())
 
 
 class JsonFormatter(LogFormatter):
-    """One JSON object a line."""
+    """One JSON object a line, with control characters as JSON's own escape sequences."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
@@ -79,7 +80,7 @@ class JsonFormatter(LogFormatter):
             line[name] = self._clean(value, record) if isinstance(value, str) else value
         if trace := self._trace(record):
             line["exception"] = self._clean(trace, record)
-        return json.dumps(line)
+        return json_text(json.dumps(line))
 
 
 class _LogFile(logging.FileHandler):

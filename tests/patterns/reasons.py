@@ -48,7 +48,7 @@ REASONS: Mapping[str, Mapping[str, str]] = {
         "^Environment=(.*)$": ONE_START,
         r"\\(.)": FIXED,
     },
-    "gateway/cli/terminal_text.py": {
+    "gateway/terminal_text.py": {
         "f'[{_CONTROL}]'": FIXED,
         r"f'(?!\\r?\\n|\\t)[{_CONTROL}]'": FIXED,
     },

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from gateway.cli.terminal_text import lines
+from gateway.terminal_text import lines
 from tests.conftest import write_config
 from tests.daemon import gateway_config
 from tests.gateway.portico_command import PorticoCommand

@@ -9,6 +9,7 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -97,8 +98,9 @@ def test_a_signature_of_another_key_or_for_another_node_is_refused() -> None:
 @pytest.mark.parametrize("seconds", [-301, 301])
 def test_an_old_or_early_signature_is_refused_and_a_minute_of_difference_is_not(seconds: int) -> None:
     clock = Clock()
+    clock.now -= 400
     a, b = NodeKeys("a", [OLD], Clock()), NodeKeys("b", [OLD], clock)
-    clock.now += seconds
+    clock.now = Clock().now + seconds
     with pytest.raises(Unauthorized, match="compare the clocks of this node and of the node 'a'"):
         check(b, signed(a))
     clock.now = Clock().now + (60 if seconds > 0 else -60)
@@ -108,8 +110,9 @@ def test_an_old_or_early_signature_is_refused_and_a_minute_of_difference_is_not(
 @pytest.mark.parametrize("ahead", [-299, 0, 299])
 def test_a_signature_is_known_for_as_long_as_it_would_be_accepted(ahead: int) -> None:
     clock, theirs = Clock(), Clock()
-    theirs.now += ahead
     a, b = NodeKeys("a", [OLD], theirs), NodeKeys("b", [OLD], clock)
+    clock.now += 400
+    theirs.now = clock.now + ahead
     sent = signed(a)
     check(b, sent)
     end = theirs.now + 310
@@ -120,6 +123,41 @@ def test_a_signature_is_known_for_as_long_as_it_would_be_accepted(ahead: int) ->
         check(b, signed(a))
         with pytest.raises(Unauthorized):
             check(b, sent)
+
+
+def test_a_signature_is_not_accepted_again_after_a_restart() -> None:
+    """Which signatures an earlier process has accepted, the next one does not know."""
+    clock = Clock()
+    a, b = NodeKeys("a", [OLD], clock), NodeKeys("b", [OLD], clock)
+    clock.now += 0.25
+    sent, unsent = signed(a), signed(a)
+    assert check(b, sent).node == "a"
+    clock.now += 0.0001
+    restarted = NodeKeys("b", [OLD], clock)
+    for signature in (sent, unsent):
+        with pytest.raises(
+            Unauthorized, match=r"signed before this node was started.* unless the clock of the node 'a' is behind"
+        ):
+            check(restarted, signature)
+    clock.now += 0.0001
+    assert check(restarted, signed(a)).node == "a"
+
+
+def test_a_signature_without_microseconds_is_of_the_beginning_of_its_second() -> None:
+    clock = Clock()
+    a = NodeKeys("a", [OLD], clock)
+    clock.now += 0.5
+    b = NodeKeys("b", [OLD], clock)
+    clock.now += 0.25
+    of_an_older_version = patch("gateway.nodes.node_keys._microseconds", return_value=0xFFFFFF)
+    with of_an_older_version:
+        sent = signed(a)
+    with pytest.raises(Unauthorized, match="before this node was started"):
+        check(b, sent)
+    clock.now += 0.25
+    with of_an_older_version:
+        sent = signed(a)
+    assert check(b, sent).node == "a"
 
 
 def test_a_proof_is_of_one_request_one_status_and_one_node() -> None:

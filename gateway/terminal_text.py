@@ -1,4 +1,7 @@
-"""Text of agents and clients for a terminal, without control characters: these could move the cursor or hide other output."""
+"""Text of agents and clients for a log or a terminal, without control characters.
+
+These could move the cursor, hide other output, or set the clipboard, in the terminal that shows the text, now or later.
+"""
 
 from __future__ import annotations
 
