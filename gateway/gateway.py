@@ -366,7 +366,7 @@ class Gateway:
     def wrong_keys_counted(self, scope: Mapping[str, Any]) -> Iterator[None]:
         """Count a WrongKey of the body for the client of a request (its ASGI scope). Raises TooMany in its place above the limit.
 
-        A right key is never refused: whoever shares the address of a client with wrong keys is not concerned.
+        A right key is never refused, also from an address that has sent wrong keys.
         """
         try:
             yield

@@ -82,7 +82,7 @@ class EventsBetweenRuns:
             reported(commands)
 
     def watch_denials(self, denied: Callable[[DeniedCall], None]) -> None:
-        """Call `denied` with the calls that were denied since the start of the process, and with those that come."""
+        """Call `denied` with each call that was denied since the start of the process, and with each later one."""
         for call in self._denied:
             denied(call)
         self._denied.clear()

@@ -69,7 +69,7 @@ class Clock:
     async def wait(
         self, tasks: Iterable[asyncio.Future[Any]], seconds: float | None, return_when: str = asyncio.ALL_COMPLETED
     ) -> tuple[set[asyncio.Future[Any]], set[asyncio.Future[Any]]]:
-        """Wait for tasks as `asyncio.wait` does, for so many seconds at most. Return those that are done, and the others."""
+        """Wait for tasks as `asyncio.wait` does, for so many seconds at most. Return the done tasks, and the other tasks."""
         tasks = set(tasks)
         with suppress(TimeoutError):
             async with self.timeout(seconds):

@@ -182,7 +182,7 @@ class Process:
 
     @property
     def output_ended(self) -> bool:
-        """Whether there will be no more lines than those that are read."""
+        """Whether all lines of the output are read."""
         return self._pipes.output_ends
 
     async def available_lines(self) -> list[bytes]:

@@ -172,7 +172,7 @@ def _since(orphan: _Row, started: Mapping[str, float]) -> float:
 
 
 def _ownerless(rows: Collection[_Row], agents: Mapping[Root, bool]) -> Iterator[_Row]:
-    """Yield the adopted orphans that are older than all agents, but for those that are being ended.
+    """Yield the adopted orphans that are older than all agents, except for agents that are being ended.
 
     Helpers of this process are in its own session.
     """

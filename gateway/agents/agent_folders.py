@@ -109,7 +109,7 @@ class AgentFolders:
             raise InvalidSettings(f"agents.{self._name}.sandbox: {problem}")
 
     def _shared_writable(self, spec: AgentSpec) -> tuple[Path, ...]:
-        """What all sessions of the agent write in a sandbox: the temporary folder, and the CLI's own folders and files."""
+        """Return what every session of the agent may write in a sandbox: the temporary folder, the CLI's folders and files."""
         temporary = Path(spec.env.get("TMPDIR") or "/tmp")
         configured = (path.expanduser().absolute() for path in self._settings.sandbox_writable)
         return (temporary, *self._driver.home_folders(spec), *self._driver.home_files(spec), *configured)
@@ -213,6 +213,6 @@ def _homes(environ: Mapping[str, str]) -> tuple[Path, ...]:
 
 
 def _is_named_below(base: Path, path: Path) -> bool:
-    """Whether a path is in a folder by its text, with links as they are."""
+    """Whether a path is in a folder by its text: symbolic links in it are not resolved."""
     named = Path(os.path.normpath(path))
     return named.is_relative_to(os.path.normpath(base)) or named.is_relative_to(os.path.realpath(base))

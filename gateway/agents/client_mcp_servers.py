@@ -31,7 +31,7 @@ def check_client_servers(agent: str, settings: AgentSettings, servers: Sequence[
 
 
 def allowed_servers(settings: AgentSettings, servers: Iterable[McpServer]) -> tuple[McpServer, ...]:
-    """Return those that the agent's configuration allows."""
+    """Return the servers that the agent's configuration allows."""
     return tuple(server for server in servers if _is_allowed(settings, server))
 
 

@@ -151,7 +151,7 @@ class ConfiguredAgent:
         )
 
     def mode(self, options: Mapping[str, str]) -> str:
-        """Return the mode of a session with these options: the mode `ask` where it has none, or one that is not permitted."""
+        """Return the mode of a session with these options: `ask` if they name no mode, or a mode that is not permitted."""
         given = {**self.settings.options, **self.without_locked(options)}.get(MODE_OPTION, ASK_MODE)
         return given if any(mode.id == given for mode in self.modes) else ASK_MODE
 
@@ -164,7 +164,7 @@ class ConfiguredAgent:
 
     @property
     def settable_options(self) -> tuple[Option, ...]:
-        """The options that a session may set: those that are not locked."""
+        """The options that a session may set: all options that are not locked."""
         return tuple(option for option in self.options if option.name not in self.locked)
 
     @property
@@ -173,7 +173,7 @@ class ConfiguredAgent:
         return self._environment_from(self._environ)
 
     def has_environment(self, environ: Mapping[str, str]) -> bool:
-        """Whether the agent's processes would have the same environment where `environ` is that of the gateway."""
+        """Whether the agent's processes would have the same environment if `environ` was the environment of the gateway."""
         return same_environment(self._environment_from(environ), self.environment)
 
     def _environment_from(self, environ: Mapping[str, str]) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""What commands print: without control characters, whatever text of agents, clients, files and servers is in it."""
+"""Output of commands. Control characters in the text of agents, clients, files and servers are replaced by escape sequences."""
 
 from __future__ import annotations
 

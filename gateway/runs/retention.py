@@ -25,7 +25,7 @@ CHECK_INTERVAL = 600.0
 class Retention:
     """Deletes streams of tasks with their transcripts, idempotency keys, the audit and unused sessions.
 
-    `delete_sessions` deletes those that were used last before a time. Its times are those of the wall `clock`.
+    `delete_sessions` deletes the sessions that were used last before a time. Its times are those of the wall `clock`.
     """
 
     def __init__(

@@ -49,7 +49,7 @@ class SignInSecrets:
 
 @dataclass(frozen=True, slots=True)
 class OfferedSignIn:
-    """What a request of the page has instead of an Authorization header: a header, and cookies of one name.
+    """Header and cookies that a request of the console's page has instead of an Authorization header.
 
     A server on another port of the host can set a cookie of the same name for a longer path, which browsers send first.
     """

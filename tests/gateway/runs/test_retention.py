@@ -14,6 +14,7 @@ from gateway.config import StoreSettings
 from gateway.errors import StoreUnavailable
 from gateway.observability.transcripts import Transcripts
 from gateway.runs.retention import CHECK_INTERVAL, DAY, START_DELAY, Retention
+from gateway.security.authentication import ADMINISTRATOR
 from gateway.security.redaction import Redactor
 from gateway.store import AuditRecord, EventRow, KeyRecord, RunRecord, SessionRecord, Store
 from gateway.store.runs import RunRepository
@@ -246,6 +247,11 @@ async def test_unused_sessions_are_deleted(tmp_path: Path, write_scenario: Calla
     sql(data_dir, "UPDATE runs SET ended_at = 0 WHERE state = 'ended'")
     async with run_gateway(config) as running:
         new = (await create_session(running.client, "echo", "new"))["sessionId"]
+        held = await running.gateway.sessions.get(ADMINISTRATOR, new)
+        await wait_until(lambda: sql(data_dir, "SELECT 1 FROM runs WHERE log_id = :id AND state = 'ended'", {"id": held.id}))
+        # As if its turn was not stored yet.
+        sql(data_dir, "UPDATE sessions SET created_at = 0 WHERE id = :id", {"id": held.id})
+        sql(data_dir, "UPDATE runs SET started_at = 0, ended_at = 0 WHERE log_id = :id", {"id": held.id})
         await send_turn(running.client, used, {"role": "user", "content": "now"})
         await running.gateway.sessions.delete_unused(time.time() - DAY)
         assert set((await running.client.get("/sessions")).json()["sessions"]) == {used, new, waiting["sessionId"]}
