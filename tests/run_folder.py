@@ -140,12 +140,14 @@ def remove(folder: Path, *, keep_temporary: bool = False) -> None:
         if Path(mounted.mountpoint).is_relative_to(folder):
             subprocess.run(["umount", "--lazy", mounted.mountpoint])
     kept = (TEMPORARY, ALIVE) if keep_temporary and (folder / TEMPORARY).is_dir() else ()
-    # The FIFO last: without it the folder counts as one that is being made.
-    for entry in sorted(folder.iterdir(), key=lambda entry: entry.name == ALIVE):
-        if entry.name not in kept:
-            _remove(entry)
-    if not kept:
-        folder.rmdir()
+    # A run that begins now may remove it too.
+    with suppress(FileNotFoundError):
+        # The FIFO last: without it the folder counts as one that is being made.
+        for entry in sorted(folder.iterdir(), key=lambda entry: entry.name == ALIVE):
+            if entry.name not in kept:
+                _remove(entry)
+        if not kept:
+            folder.rmdir()
 
 
 def _remove(entry: Path) -> None:

@@ -34,11 +34,14 @@ class InterruptibleStart:
         """Whether the turn was cancelled or the submission is refused."""
         return self.cancelled or self._refusal is not None
 
-    def cancel(self) -> None:
-        """Cancel the turn: a cancelled turn is stored, as that of a message whose run was cancelled."""
+    def cancel(self) -> bool:
+        """Cancel the turn: a cancelled turn is stored, as that of a message whose run was cancelled. False if it was already."""
+        if self.cancelled:
+            return False
         self.cancelled = True
         if self._work is not None:
             self._work.cancel()
+        return True
 
     def refuse(self, error: GatewayError) -> None:
         """Refuse the submission with this error. It changes nothing."""

@@ -674,9 +674,8 @@ class Session:
         A turn whose agent is being started ends without it: the agent is ended, and never gets the prompt.
         With a `turn`, only if its run is at work, or with `waiting` also waits, and no other turn has begun since.
         """
-        starts = list(self._starts) if turn is None else []
-        for start in starts:
-            start.cancel()
+        # Of several cancels of a start the first one has ended its turn, and the others find none.
+        starts = [start for start in self._starts if start.cancel()] if turn is None else []
         async with self.lock:
             if any(start.ended_turn for start in starts):
                 return True

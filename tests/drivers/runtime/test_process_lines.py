@@ -106,7 +106,9 @@ async def test_output_is_complete_although_the_reader_blocks_the_loop(left_over:
 
 
 async def test_available_lines_do_not_overtake_what_the_event_loop_has_read(start: StartProcess) -> None:
-    process = await start("os.write(1, b'first '); sys.stdin.readline(); os.write(1, b'second\\n'); sys.stdin.readline()")
+    process = await start(
+        "sys.stdin.readline(); os.write(1, b'first '); sys.stdin.readline(); os.write(1, b'second\\n'); sys.stdin.readline()"
+    )
     pipe = process._transport.get_pipe_transport(1)
     assert pipe is not None
 
@@ -115,6 +117,8 @@ async def test_available_lines_do_not_overtake_what_the_event_loop_has_read(star
         while struct.unpack("i", fcntl.ioctl(pipe.get_extra_info("pipe"), termios.FIONREAD, b"\0" * 4))[0] < count:
             time.sleep(0.001)
 
+    # At once: the event loop reads nothing before the last line.
+    process.write(b"\n")
     wait_for_bytes(6)
     # It passes them on in the next iteration.
     pipe._read_ready()  # type: ignore[attr-defined]
