@@ -174,7 +174,7 @@ async def stuck(setup: Setup) -> None:
     async with setup.opened() as (agent, watched):
         await _suspended(agent, watched, setup)
         await agent.interrupt()
-        await to_end(agent, setup.grace + 10.0)
+        await to_end(agent, setup.grace + 10.0, clock=setup.clock)
 
 
 async def killed(setup: Setup) -> None:

@@ -16,6 +16,7 @@ from drivers.contract.agent import Agent
 from drivers.contract.agent_specs import Limits, SessionSpec, TaskSpec
 from drivers.contract.driver_info import DriverInfo
 from drivers.runtime.cli_driver import Driver
+from drivers.runtime.clock import SYSTEM_CLOCK, Clock
 from drivers.testing.recording_spawner import Watched
 
 PROMPT = "Answer with one word: hello."
@@ -49,6 +50,7 @@ class Setup:
     tools: ToolCases = ToolCases()
     seconds: float = 60.0
     grace: float = 3.0
+    clock: Clock = SYSTEM_CLOCK
     recorded: dict[str, list[bytes]] = field(default_factory=dict)
     """What the program printed, by `task` and `session`; filled when it is needed."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 
 from drivers.contract.agent import Agent, PermissionReply, Prompt, Reply, ToolReply
@@ -20,6 +19,7 @@ from drivers.contract.events import (
     ToolResult,
     decode,
 )
+from drivers.runtime.clock import SYSTEM_CLOCK, Clock
 from drivers.testing.check_outcome import Failed
 
 REFUSED = "refused by the conformance check"
@@ -40,11 +40,11 @@ async def ask(agent: Agent, text: str, seconds: float, answer: Answer = refuse) 
     return await to_end(agent, seconds, answer)
 
 
-async def to_end(agent: Agent, seconds: float, answer: Answer = refuse) -> list[OutputEvent]:
+async def to_end(agent: Agent, seconds: float, answer: Answer = refuse, clock: Clock = SYSTEM_CLOCK) -> list[OutputEvent]:
     """The events up to `session_end`; calls that wait get this answer. Raises Failed for a run without a well-formed end."""
     events: list[OutputEvent] = []
     try:
-        async with asyncio.timeout(seconds):
+        async with clock.timeout(seconds):
             while not (events and isinstance(events[-1], SessionEnd)):
                 batch = list(await agent.receive())
                 events += batch

@@ -17,6 +17,7 @@ from tests.drivers.testing.broken import Coded, LeaksTheSpec, Programmed, Resumi
 from tests.drivers.testing.broken_tools import Coded as ToolsCoded
 from tests.drivers.testing.broken_tools import Grants
 from tests.gateway.cli.test_acp import small_agent
+from tests.manual_clock import ManualClock
 
 OBJECT = {"type": "object"}
 TOOL_CHECKS = ("tool not enabled", "trusted tool", "tool permission", "application tool")
@@ -163,12 +164,13 @@ async def test_a_broken_driver_fails(check: str, driver: Driver, text: str, tmp_
     assert text in found.text
 
 
-async def test_an_agent_that_does_not_stop_fails(tmp_path: Path) -> None:
+async def test_an_agent_that_does_not_stop_fails(tmp_path: Path, clock: ManualClock) -> None:
     mute = Programmed(broken.MUTE, broken.IgnoresInterrupts)
     # Either limit can pass first.
     assert (await outcome(mute, tmp_path, "session", seconds=1.0)).status == "failed"
     assert (await outcome(mute, tmp_path, "interrupt", seconds=1.0)).status == "failed"
-    stuck = await outcome(Programmed(broken.ECHO, broken.IgnoresInterrupts), tmp_path, "stuck")
+    checking = outcome(Programmed(broken.ECHO, broken.IgnoresInterrupts), tmp_path, "stuck", clock=clock)
+    stuck = await clock.expire_until(checking, 11.0)
     assert (stuck.status, stuck.text[:28]) == ("failed", "no session_end within 11 s; ")
 
 

@@ -17,6 +17,7 @@ from gateway.gateway import Gateway
 from gateway.observability.health import DRAINED
 from gateway.security.authentication import request_is_forwarded
 from gateway.security.redaction import Redactor
+from gateway.store import postgresql
 from gateway.store.nodes import NodeRecord
 from gateway.store.schema import VERSION
 from tests import stores
@@ -182,10 +183,10 @@ async def test_a_shutdown_releases_the_leases_and_removes_the_node(tmp_path: Pat
 async def test_a_daemon_that_is_no_node_does_not_share_the_store_of_nodes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PGOPTIONS", "-c lock_timeout=300ms")
     async with run_nodes(tmp_path, "a") as (a,):
         table = {"url": a.gateway.settings.store.url}
         config = gateway_config(tmp_path, server={"data_dir": str(tmp_path / "alone")}, store=table)
+        monkeypatch.setattr(postgresql, "SETTINGS", postgresql.SETTINGS.replace("'10s'", "'200ms'"))
         with pytest.raises(ConfigError, match="another daemon uses the database"):
             await Gateway(parse(config), (), Redactor()).open()
 

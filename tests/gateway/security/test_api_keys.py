@@ -77,14 +77,16 @@ async def test_key_is_valid_from_its_creation_to_its_removal(daemon: Daemon, tmp
 async def test_stream_ends_before_the_next_event_after_its_key_is_removed(
     daemon: Daemon, write_scenario: WriteScenario, tmp_path: Path
 ) -> None:
-    name = write_scenario([{"text": "first"}, {"delay": 5.0}, {"text": "secret"}])
-    agent = {"driver": "script", "cwd": str(tmp_path / "scenes"), "options": {"scenario": name}}
-    write_config(tmp_path, gateway_config(tmp_path, agents={"slow": agent}))
+    agents, scenes = {}, tmp_path / "scenes"
+    for kind in ("session", "task"):
+        scenario = write_scenario([{"text": "first"}, {"wait_for_file": f"go-{kind}"}, {"text": "secret"}], name=f"{kind}.json")
+        agents[kind] = {"driver": "script", "cwd": str(scenes), "options": {"scenario": scenario}}
+    write_config(tmp_path, gateway_config(tmp_path, agents=agents))
     await daemon.start()
     async with daemon.client() as default:
-        for method, path, body in (
-            ("PUT", "/session", session_body("slow", stream="delta")),
-            ("POST", "/v1/execute", {"driver": "slow", "task": "x"}),
+        for kind, method, path, body in (
+            ("session", "PUT", "/session", session_body("session", stream="delta")),
+            ("task", "POST", "/v1/execute", {"driver": "task", "task": "x"}),
         ):
             seen = ""
             async with (
@@ -95,6 +97,7 @@ async def test_stream_ends_before_the_next_event_after_its_key_is_removed(
                     seen += text
                     if "first" in seen and run_key_command(daemon, "list").stdout:
                         assert run_key_command(daemon, "remove", "phone").exit_code == 0
+                        (scenes / f"go-{kind}").touch()
             assert "first" in seen
             assert "secret" not in seen
         (session,) = (await default.get("/sessions")).json()["sessions"]
