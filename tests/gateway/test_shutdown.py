@@ -161,7 +161,7 @@ PATIENT = """
 from gateway.store import sqlite
 sqlite.PRAGMAS = (*sqlite.PRAGMAS, "busy_timeout=600000")
 """
-"""A module that Python imports at its start, by which a write waits for a locked database for ten minutes instead of ten seconds."""
+"""A module that Python imports at its start: a write waits for a locked database for ten minutes, not for ten seconds."""
 
 
 async def test_daemon_with_a_locked_store_exits_with_code_0(daemon: Daemon, tmp_path: Path) -> None:
