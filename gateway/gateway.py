@@ -16,6 +16,7 @@ from drivers.contract.agent_specs import Limits
 from drivers.runtime.clock import SYSTEM_CLOCK, Clock
 from drivers.runtime.containers import end_removals
 from drivers.runtime.process import Spawner
+from drivers.runtime.temporary_folder import remove_left_behind
 from gateway import __version__
 from gateway.agents.agent_descriptions import AgentDescription, describe, from_json, to_json
 from gateway.agents.configured_agents import Agents
@@ -34,7 +35,7 @@ from gateway.runs.admission_and_eviction import AdmissionControl
 from gateway.runs.cancellation import all_ended
 from gateway.runs.earlier_acp_stores import import_earlier_acp_stores
 from gateway.runs.idempotency import Idempotency
-from gateway.runs.one_shot_tasks import TaskRunner, remove_probe_folders, remove_task_folders
+from gateway.runs.one_shot_tasks import TaskRunner, remove_task_folders
 from gateway.runs.recovery import close_open_runs, end_left_behind, remove_containers
 from gateway.runs.retention import Retention
 from gateway.runs.run import RunState
@@ -222,7 +223,7 @@ class Gateway:
         self.idempotency = Idempotency(self.store)
         temporary = data_dir / TEMPORARY
         await asyncio.to_thread(private_directory, temporary)
-        await asyncio.to_thread(remove_probe_folders, temporary)
+        await asyncio.to_thread(remove_left_behind, temporary)
         spawner = Spawner(
             instance,
             self.store.processes,

@@ -35,8 +35,9 @@ from drivers.contract.driver_info import (
 )
 from drivers.contract.errors import AgentUnavailable, DriverError, UnknownArguments
 from drivers.contract.line_splitter import text_line
-from drivers.runtime.cli_driver import PROBE_SECONDS, CliDriver, throwaway_folder
+from drivers.runtime.cli_driver import PROBE_SECONDS, CliDriver
 from drivers.runtime.process import Spawner
+from drivers.runtime.temporary_folder import throwaway_folder
 from drivers.runtime.unknown_arguments import unknown_arguments
 
 if TYPE_CHECKING:

@@ -22,8 +22,9 @@ from drivers.contract.codec import Command, Launch
 from drivers.contract.driver_info import ASK_MODE, FAST_OPTION, MODE_OPTION, DriverInfo, Login, Option, Probe
 from drivers.contract.errors import AgentUnavailable, DriverError
 from drivers.runtime.cli_agent import CliAgent
-from drivers.runtime.cli_driver import CliDriver, throwaway_folder
+from drivers.runtime.cli_driver import CliDriver
 from drivers.runtime.process import Spawner
+from drivers.runtime.temporary_folder import throwaway_folder
 
 # Else, without a network, the CLI prints "waiting for network" for ever. A setting, since an unknown `--disable` is an error.
 SETTINGS = ("-c", "features.unbounded_connection_retries=false", "-c", "check_for_update_on_startup=false")

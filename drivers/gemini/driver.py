@@ -36,8 +36,9 @@ from drivers.gemini.modes import MODES, own_mode, user_policies
 from drivers.gemini.one_shot_codec import LOGIN_HINT, GeminiTaskCodec
 from drivers.gemini.policy import policy_file
 from drivers.gemini.tools import NAMES, SERVER, TOOLS, app_tool_name, rename_servers, server_prefixes
-from drivers.runtime.cli_driver import CliDriver, throwaway_folder
+from drivers.runtime.cli_driver import CliDriver
 from drivers.runtime.process import Spawner
+from drivers.runtime.temporary_folder import throwaway_folder
 
 ACP = "--acp"
 NOT_IN_ITS_HOME = "it does not use the folder GEMINI_CLI_HOME, so that the user's settings would add tools to each session"

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import re
-import shutil
-import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar, TypeVar
@@ -25,8 +21,6 @@ from drivers.runtime.cli_agent import CliAgent
 from drivers.runtime.process import Spawner
 
 VERSION = re.compile(r"(?<!\d)\d+(?:\.\d+)+(?:[-+][0-9A-Za-z.-]+)?")
-PROBE_PREFIX = "portico-probe-"
-"""What the names of folders for probes begin with."""
 PROBE_SECONDS = 20.0
 SEED_SECONDS, UNSEEDED_SECONDS = 20.0, 5.0
 """The time limits of a check whether a program takes a history: with it, and, where that passes, without."""
@@ -162,20 +156,6 @@ async def with_tool_server(spec: SessionSpec, call_id_keys: Sequence[str]) -> Se
     if spec.tool_host is None:
         raise AgentUnavailable("it calls application-side tools by MCP, and there is no MCP server here")
     return replace(spec, tool_server=await spec.tool_host(spec.app_tools, call_id_keys))
-
-
-@asynccontextmanager
-async def throwaway_folder(spawner: Spawner) -> AsyncIterator[tuple[Path, Spawner]]:
-    """A fresh folder, as a real path, and a spawner whose processes may write in it. The folder is removed at the end.
-
-    It is where only the gateway writes: programs of an agent without a sandbox load files of it.
-    """
-    made = await asyncio.to_thread(tempfile.mkdtemp, None, PROBE_PREFIX, spawner.temporary)
-    folder = await asyncio.to_thread(os.path.realpath, made)
-    try:
-        yield Path(folder), spawner.with_writable(Path(folder))
-    finally:
-        await asyncio.shield(asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True))
 
 
 async def run_to_end(command: Command, spawner: Spawner, seconds: float = PROBE_SECONDS) -> tuple[int, str]:

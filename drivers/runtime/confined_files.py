@@ -9,17 +9,23 @@ from __future__ import annotations
 import ctypes
 import errno
 import functools
+import logging
 import os
 import stat
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, TypeVar
 
+log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 ATTEMPTS = 20
 """How often a path is resolved again because it contained a symbolic link when it was opened."""
+
+REMOVALS = 3
+"""How often a folder is removed again in which something was left, or was new."""
 
 SEARCH: int = getattr(os, "O_PATH", getattr(os, "O_SEARCH", os.O_RDONLY))
 """The flag that opens a folder for access to its entries. It does not need the permission to list them."""
@@ -148,35 +154,110 @@ def make_folder(base: Path, relative: str) -> None:
         os.close(descriptor)
 
 
-def make_writable(folder: Path) -> None:
-    """Give the owner all rights to a folder with a real path and to the folders in it. Raises OSError for the first one only."""
-    descriptor = open_folder(folder)
+def remove_tree(path: Path) -> None:
+    """Remove a folder with all that is in it, also where folders in it have lost the owner's rights. A missing one is no error.
+
+    An agent's process may still change what is in it: no link in it is followed. Only two folders of it are open at a time,
+    however deep it is: what is in a folder of it is moved up before. Raises OSError if something is left after all attempts.
+    """
     try:
-        _make_writable(descriptor)
+        parent = os.open(path.parent, FOLDER)
+    except FileNotFoundError:
+        return
+    try:
+        for attempt in range(REMOVALS):
+            try:
+                with suppress(FileNotFoundError):
+                    _remove_entry(parent, path.name)
+                return
+            except OSError as error:
+                if attempt == REMOVALS - 1:
+                    raise OSError(error.errno, error.strerror, str(path)) from None
     finally:
-        os.close(descriptor)
+        os.close(parent)
 
 
-def _make_writable(folder: int) -> None:
-    if has_descriptor_paths():
-        # A descriptor of O_PATH cannot be given to fchmod.
-        os.chmod(f"/proc/self/fd/{folder}", stat.S_IRWXU)
-    else:
-        os.fchmod(folder, stat.S_IRWXU)
-    readable = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
+def discard_tree(path: Path) -> None:
+    """Remove a folder as `remove_tree` does. What cannot be removed stays, and is in the log."""
     try:
-        with os.scandir(readable) as entries:
-            names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+        remove_tree(path)
+    except OSError as error:
+        log.warning("%s cannot be removed: %s", path, error.strerror)
+
+
+def _remove_entry(folder: int, name: str) -> None:
+    if not _is_folder(folder, name):
+        os.unlink(name, dir_fd=folder)
+        return
+    top = _open_with_rights(folder, name)
+    try:
+        _empty(top)
+    finally:
+        os.close(top)
+    os.rmdir(name, dir_fd=folder)
+
+
+def _empty(top: int) -> None:
+    """Remove all that is in a folder. Raises the last OSError, after everything else is removed."""
+    names, failure = _names(top), None
+    while names:
+        name = names.pop()
+        try:
+            if _is_folder(top, name):
+                names += _flatten(top, name)
+            else:
+                os.unlink(name, dir_fd=top)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            failure = error
+    if failure is not None:
+        raise failure
+
+
+def _flatten(top: int, name: str) -> list[str]:
+    """Remove a folder in another, after the folders in it are moved to that other one. Returns their new names."""
+    moved, folder = list[str](), _open_with_rights(top, name)
+    try:
+        for inner in _names(folder):
+            if _is_folder(folder, inner):
+                # To move a folder takes the right to write in it.
+                os.close(_open_with_rights(folder, inner))
+                moved.append(f".{uuid.uuid4().hex}")
+                os.rename(inner, moved[-1], src_dir_fd=folder, dst_dir_fd=top)
+            else:
+                os.unlink(inner, dir_fd=folder)
+    finally:
+        os.close(folder)
+    os.rmdir(name, dir_fd=top)
+    return moved
+
+
+def _is_folder(folder: int, name: str) -> bool:
+    return stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
+
+
+def _names(folder: int) -> list[str]:
+    readable = os.open(".", READABLE_FOLDER, dir_fd=folder)
+    try:
+        return os.listdir(readable)
     finally:
         os.close(readable)
-    for name in names:
-        # It may have been replaced since.
-        with suppress(OSError):
-            inner = _open_entry(folder, name, FOLDER)
-            try:
-                _make_writable(inner)
-            finally:
-                os.close(inner)
+
+
+def _open_with_rights(folder: int, name: str) -> int:
+    """Open a folder in another, and give its owner all rights to it."""
+    opened = _open_entry(folder, name, FOLDER)
+    try:
+        if has_descriptor_paths():
+            # A descriptor of O_PATH cannot be given to fchmod.
+            os.chmod(f"/proc/self/fd/{opened}", stat.S_IRWXU)
+        else:
+            os.fchmod(opened, stat.S_IRWXU)
+    except BaseException:
+        os.close(opened)
+        raise
+    return opened
 
 
 @functools.cache

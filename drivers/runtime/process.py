@@ -16,7 +16,7 @@ import signal
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -54,6 +54,7 @@ from drivers.runtime.process_tree import (
 )
 from drivers.runtime.sandbox import Sandbox, command_in_sandbox
 from drivers.runtime.subreaper import reap
+from drivers.runtime.temporary_folder import AgentTemporary
 from drivers.runtime.traffic_recorder import TrafficRecorder
 
 log = logging.getLogger(__name__)
@@ -68,6 +69,8 @@ CPU_SECONDS = 0.1
 """Seconds over which the use of the processor is measured."""
 LEDGER_SECONDS = 0.5
 """Seconds that a close waits for the ledger. Its write goes on in the background."""
+REMOVAL_SECONDS = 1.0
+"""Seconds that a close waits until the temporary folder is removed. The removal goes on in the background."""
 LEDGER_RETRIES = (1.0, 5.0, 30.0, 120.0, 600.0)
 """Seconds before each repetition of a failed write of the ledger."""
 
@@ -95,13 +98,14 @@ class Process:
         recorder: TrafficRecorder | None = None,
         remove_container: Callable[[], Awaitable[str | None]] | None = None,
         *,
+        temporary: AgentTemporary | None = None,
         elsewhere: bool = False,
         confined: bool = False,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._clock = clock
         self._transport, self._pipes, self._recorder = transport, pipes, recorder
-        self._remove_container, self._elsewhere = remove_container, elsewhere
+        self._remove_container, self._temporary, self._elsewhere = remove_container, temporary, elsewhere
         self._marker, self._ledger = marker, ledger
         self._closing: asyncio.Task[None] | None = None
         self._forgetting: asyncio.Task[None] | None = None
@@ -255,6 +259,8 @@ class Process:
     async def _close(self, grace: float) -> None:
         left = await self._end(grace)
         self._close_transport()
+        if self._temporary is not None:
+            await self._clock.wait([asyncio.create_task(in_thread(self._temporary.leave, limited=False))], REMOVAL_SECONDS)
         if self._remove_container and (problem := await self._remove_container()):
             # It stays in the ledger: a later daemon tries again.
             log.warning("the container of process %d cannot be removed: %s", self.pid, problem)
@@ -345,7 +351,6 @@ class Spawner:
         instance: str = "",
         ledger: Ledger | None = None,
         recorder: TrafficRecorder | None = None,
-        sandbox: Sandbox | None = None,
         on_start: Callable[[], None] | None = None,
         containers_removed: asyncio.Task[None] | None = None,
         temporary: Path | None = None,
@@ -356,7 +361,9 @@ class Spawner:
         self._containers_removed = containers_removed
         self.temporary = temporary
         """The folder for the gateway's own temporary files; None for that of the system."""
-        self._ledger, self._recorder, self._sandbox, self._on_start = ledger, recorder, sandbox, on_start
+        self._ledger, self._recorder, self._on_start = ledger, recorder, on_start
+        self._sandbox: Sandbox | None = None
+        self._agent_temporary: AgentTemporary | None = None
         self._container: Container | None = None
 
     def with_recorder(self, recorder: TrafficRecorder) -> Spawner:
@@ -366,9 +373,10 @@ class Spawner:
         return other
 
     def with_sandbox(self, sandbox: Sandbox) -> Spawner:
-        """A spawner whose processes are in a sandbox."""
+        """A spawner whose processes are in a sandbox, and share a temporary folder if the sandbox has variables for it."""
         other = copy.copy(self)
         other._sandbox = sandbox
+        other._agent_temporary = AgentTemporary(self.temporary) if sandbox.temporary else None
         return other
 
     def with_writable(self, folder: Path) -> Spawner:
@@ -410,7 +418,7 @@ class Spawner:
                 await asyncio.wait([self._containers_removed])
             await check_image(container, self.clock)
         try:
-            opened = await _prepared(command, self._sandbox, container, marker)
+            opened = await _prepared(command, self._sandbox, self._agent_temporary, container, marker)
         except OSError as error:
             path = error.filename or command.cwd
             raise AgentUnavailable(f"{path} cannot be used: {error.strerror or error}") from error
@@ -435,11 +443,14 @@ class Spawner:
             )
             process = Process(
                 transport, pipes, marker, self._ledger, self._recorder, self._removal(marker),
+                temporary=self._agent_temporary,
                 elsewhere=self._is_elsewhere, confined=self._sandbox is not None or self._container is not None,
                 clock=self.clock,
             )  # fmt: skip
         except (OSError, ValueError) as error:
             reason = str(error).replace(f"/proc/self/fd/{opened.folder}", str(command.cwd))
+            if self._agent_temporary is not None:
+                await in_thread(self._agent_temporary.leave, limited=False)
             raise AgentUnavailable(f"cannot start {argv[0]!r} in {command.cwd}: {reason}") from error
         finally:
             starting.discard(marker)
@@ -478,13 +489,15 @@ class _Opened:
     folder: int
     ruleset: int | None = None
     located: Located | None = None
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """Variables of the environment that name the temporary folder."""
 
     def command(self, command: Command, marker: str) -> tuple[tuple[str, ...], Mapping[str, str]]:
         """The arguments and the environment of the process."""
         if self.located is not None:
             return self.located.argv, self.located.env
         argv = tuple(command.argv) if self.ruleset is None else command_in_sandbox(self.ruleset, command.argv)
-        return argv, {**command.env, MARKER: marker}
+        return argv, {**command.env, **self.variables, MARKER: marker}
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -498,22 +511,28 @@ class _Opened:
             os.close(self.ruleset)
 
 
-async def _prepared(command: Command, sandbox: Sandbox | None, container: Container | None, marker: str) -> _Opened:
+async def _prepared(
+    command: Command, sandbox: Sandbox | None, temporary: AgentTemporary | None, container: Container | None, marker: str
+) -> _Opened:
     """Run `_prepare` in a thread. What it returns is closed if the caller is cancelled meanwhile."""
-    preparing = asyncio.ensure_future(in_thread(_prepare, command, sandbox, container, marker))
+    preparing = asyncio.ensure_future(in_thread(_prepare, command, sandbox, temporary, container, marker))
     try:
         return await asyncio.shield(preparing)
     except asyncio.CancelledError:
-        preparing.add_done_callback(_close_result)
+        preparing.add_done_callback(functools.partial(_close_result, temporary))
         raise
 
 
-def _close_result(preparing: asyncio.Future[_Opened]) -> None:
+def _close_result(temporary: AgentTemporary | None, preparing: asyncio.Future[_Opened]) -> None:
     if not preparing.cancelled() and preparing.exception() is None:
         preparing.result().close()
+        if temporary is not None:
+            temporary.leave()
 
 
-def _prepare(command: Command, sandbox: Sandbox | None, container: Container | None, marker: str) -> _Opened:
+def _prepare(
+    command: Command, sandbox: Sandbox | None, temporary: AgentTemporary | None, container: Container | None, marker: str
+) -> _Opened:
     """Write the files of a command, and open its working folder and the rules of its sandbox, or find its place in a container.
     Raises AgentUnavailable."""
     try:
@@ -538,10 +557,23 @@ def _prepare(command: Command, sandbox: Sandbox | None, container: Container | N
                 raise AgentUnavailable(f"cannot write {path}: {reason or error}") from error
         if container is not None:
             return _Opened(folder, None, container.located(command, MARKER, marker))
-        return _Opened(folder, sandbox.ruleset() if sandbox else None)
+        if sandbox is None or temporary is None:
+            return _Opened(folder, sandbox.ruleset() if sandbox else None)
+        return _in_temporary(folder, sandbox, temporary)
     except BaseException:
         os.close(folder)
         raise
+
+
+def _in_temporary(folder: int, sandbox: Sandbox, temporary: AgentTemporary) -> _Opened:
+    """Enter the temporary folder, in which the process may write. It is left again if that fails."""
+    own = temporary.enter()
+    try:
+        ruleset = replace(sandbox, folders=(*sandbox.folders, own)).ruleset()
+    except BaseException:
+        temporary.leave()
+        raise
+    return _Opened(folder, ruleset, None, dict.fromkeys(sandbox.temporary, str(own)))
 
 
 def _working_folder(descriptor: int) -> dict[str, Any]:

@@ -43,7 +43,7 @@ _OF_FILES = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE
 _SCOPES = 0b11
 _PROGRAM = Path(__file__).with_name("sandbox_exec.py")
 
-DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "ptmx", "pts", "shm")
+DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "ptmx", "pts")
 """What is read and written below /dev."""
 
 
@@ -54,7 +54,8 @@ class Sandbox:
     Both may be below a hidden path, and are readable then; a symbolic link that leads there makes nothing writable. Writable
     paths that do not exist are left out, but the folders `created` are created, and are writable too. `folders` are real paths
     of folders that agents may replace: one that has become a link, or is in one, is refused. `readable` are such folders below
-    hidden ones that are read only.
+    hidden ones that are read only. `temporary` are the variables of the environment that name a temporary folder which is the
+    processes' own, and which they may write in; without any they have none.
     """
 
     writable: tuple[Path, ...]
@@ -62,6 +63,7 @@ class Sandbox:
     created: tuple[Path, ...] = ()
     folders: tuple[Path, ...] = ()
     readable: tuple[Path, ...] = ()
+    temporary: tuple[str, ...] = ()
 
     def conflict(self) -> str | None:
         """Return why the sandbox is not possible: a writable path has a hidden one in it, or is a link to what is in one."""

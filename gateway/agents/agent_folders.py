@@ -18,6 +18,8 @@ from gateway.config import AgentSettings, parse_mount
 from gateway.errors import AgentProblem, BadRequest, InvalidSettings
 from gateway.private_files import private_directory
 
+TEMPORARY_VARIABLES = ("TMPDIR", "TMP", "TEMP")
+
 
 class AgentFolders:
     """The folders of one agent.
@@ -70,7 +72,9 @@ class AgentFolders:
         writable = (*((spec.state,) if spec.state else ()), *self._shared_writable(spec))
         # The real paths of folders that an agent may have replaced since they were checked.
         folders = (spec.cwd, *others)
-        return spawner.with_sandbox(Sandbox(writable, self._secret_paths, self._driver.home_folders(spec), folders))
+        temporary = tuple(name for name in _temporary_variables(spec.env) if name not in self._settings.env)
+        created = self._driver.home_folders(spec)
+        return spawner.with_sandbox(Sandbox(writable, self._secret_paths, created, folders, temporary=temporary))
 
     def _container(self, runtime: Runtime, spec: AgentSpec, others: Sequence[Path]) -> Container:
         """Where the processes of a session or task run."""
@@ -109,10 +113,11 @@ class AgentFolders:
             raise InvalidSettings(f"agents.{self._name}.sandbox: {problem}")
 
     def _shared_writable(self, spec: AgentSpec) -> tuple[Path, ...]:
-        """Return what every session of the agent may write in a sandbox: the temporary folder, the CLI's folders and files."""
-        temporary = Path(spec.env.get("TMPDIR") or "/tmp")
+        """Return what every session of the agent may write in a sandbox: the CLI's folders and files, and what is configured."""
+        own = self._settings.env
+        temporary = (Path(own[name]) for name in _temporary_variables(own) if own.get(name))
         configured = (path.expanduser().absolute() for path in self._settings.sandbox_writable)
-        return (temporary, *self._driver.home_folders(spec), *self._driver.home_files(spec), *configured)
+        return (*self._driver.home_folders(spec), *self._driver.home_files(spec), *configured, *temporary)
 
     def may_write(self, folder: Path, environment: Mapping[str, str]) -> bool:
         """Whether processes of the agent, which has this environment, may write in a folder or a part of it, in some session.
@@ -188,6 +193,11 @@ class AgentFolders:
             problem = str(error)
         if problem:
             raise BadRequest(f"{chosen!r} cannot be the folder of a session: {problem}; set agents.{self._name}.cwd to use it")
+
+
+def _temporary_variables(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the variables that name the folder for temporary files, with those that programs have for that of their own."""
+    return (*TEMPORARY_VARIABLES, *(name for name in environment if name.endswith("_TMPDIR")))
 
 
 def _overlap(one: Path, other: Path) -> bool:

@@ -51,19 +51,19 @@ def run_turn(settings: Settings, name: str, prompt: str, model: str | None) -> i
 
     signals = EndSignals()
 
-    # Agents in a sandbox, which a daemon may have, write in the system's folder for temporary files.
+    # Not in that of the system, where other programs write.
     own = settings.data_dir / TEMPORARY
     temporary = own if os.access(own, os.W_OK) else None
 
     async def turn() -> int:
         async with adopted_orphans():
             with TemporaryDirectory(prefix="portico-run-", dir=temporary, ignore_cleanup_errors=True) as folder:
-                return await in_state(await asyncio.to_thread(Path(folder).resolve))
+                return await in_folder(await asyncio.to_thread(Path(folder).resolve))
 
-    async def in_state(state: Path) -> int:
-        spec = SessionSpec(base.program, base.cwd, base.env, base.args, base.options, state, base.confined)
+    async def in_folder(folder: Path) -> int:
+        spec = SessionSpec(base.program, base.cwd, base.env, base.args, base.options, folder / "state", base.confined)
         try:
-            agent = await entry.driver.open(spec, entry.sandboxed(Spawner(temporary=temporary), spec), limits)
+            agent = await entry.driver.open(spec, entry.sandboxed(Spawner(temporary=folder), spec), limits)
         except DriverError as error:
             raise ConfigError(redactor.clean(entry.start_error(error))) from None
         try:

@@ -153,7 +153,7 @@ async def _configuration(subject: Subject, stack: AsyncExitStack) -> tuple[Setti
         text = f"{subject.file} cannot be read: {str(error) or 'the file system does not answer'}"
         return None, None, Check(name=name, status="problem", text=text, command=command)
     try:
-        # Agents in a sandbox write in the system's folder for temporary files.
+        # Not in that of the system, where other programs write.
         own = settings.data_dir / TEMPORARY
         folder = own if await bounded(lambda: os.access(own, os.W_OK)) else None
         temporary = stack.enter_context(TemporaryDirectory(prefix="portico-doctor-", dir=folder, ignore_cleanup_errors=True))
@@ -163,7 +163,7 @@ async def _configuration(subject: Subject, stack: AsyncExitStack) -> tuple[Setti
     try:
         # The folders of agents are real paths.
         folder = await bounded(Path(temporary).resolve)
-        agents = Agents(settings, subject.environ, folder)
+        agents = Agents(settings, subject.environ, folder / "work")
     except (ConfigError, TimeoutError) as error:
         return settings, None, Check(name=name, status="problem", text=str(error), command=command)
     text = str(subject.file) if subject.file else "none; all settings have their defaults"

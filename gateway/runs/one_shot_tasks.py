@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import shutil
 import uuid
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from drivers.contract.agent import Agent
 from drivers.contract.agent_specs import AgentSpec, TaskSpec
 from drivers.contract.errors import DriverError
 from drivers.contract.events import Error, SessionEnd
-from drivers.runtime.cli_driver import PROBE_PREFIX
+from drivers.runtime.confined_files import discard_tree
 from gateway.agents.configured_agents import Agents, ConfiguredAgent
 from gateway.errors import AgentProblem, ShuttingDown, StoreUnavailable
 from gateway.events.event_log import REQUEST_TIMEOUT, RETRY, EventLog
@@ -285,16 +284,10 @@ class TaskRunner:
             await lease.release()
 
     async def _remove_folder(self, task_id: str) -> None:
-        await asyncio.to_thread(shutil.rmtree, self._states / task_id, ignore_errors=True)
-
-
-def remove_probe_folders(temporary: Path) -> None:
-    """Remove the folders of probes that a killed daemon left behind."""
-    for folder in temporary.glob(f"{PROBE_PREFIX}*"):
-        shutil.rmtree(folder, ignore_errors=True)
+        await asyncio.to_thread(discard_tree, self._states / task_id)
 
 
 def remove_task_folders(states: Path) -> None:
     """Remove the folders of tasks that a killed daemon left behind."""
     for folder in states.glob(f"{EXECUTION_PREFIX}*"):
-        shutil.rmtree(folder, ignore_errors=True)
+        discard_tree(folder)

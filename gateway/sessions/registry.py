@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import shutil
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
@@ -20,6 +19,7 @@ from drivers.contract.events import Usage
 from drivers.contract.mcp_servers import McpServer
 from drivers.contract.messages import Message, ToolMessage
 from drivers.runtime.clock import Timer
+from drivers.runtime.confined_files import discard_tree
 from gateway.agents.absent_agent import AbsentAgent
 from gateway.agents.client_mcp_servers import allowed_servers, check_client_servers
 from gateway.agents.configured_agents import CWD, Agents, ConfiguredAgent
@@ -742,7 +742,7 @@ class Sessions:
 
     async def _remove_files(self, session_id: str, *, worktree: bool) -> None:
         """Remove what a session that was deleted has left on this machine."""
-        await asyncio.to_thread(shutil.rmtree, self._shared.states / session_id, ignore_errors=True)
+        await asyncio.to_thread(discard_tree, self._shared.states / session_id)
         self._shared.transcripts.forget(session_id)
         if worktree:
             await self._shared.worktrees.release(session_id)
@@ -771,7 +771,7 @@ class Sessions:
         async with self._loading.setdefault(session_id, asyncio.Lock()):
             lease = await self._store.leases.get(session_id)
             if self._current(session_id) is None and lease is not None and lease.node != node.id:
-                await asyncio.to_thread(shutil.rmtree, self._shared.states / session_id, ignore_errors=True)
+                await asyncio.to_thread(discard_tree, self._shared.states / session_id)
 
     def cancel_soon(self, session: Session, turn: Turn, *, waiting: bool = False) -> None:
         """Cancel the run of a turn whose client has disconnected, in the background, as `Session.cancel` does."""

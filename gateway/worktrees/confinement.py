@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import tempfile
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -16,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from drivers.contract.errors import AgentUnavailable
+from drivers.runtime.confined_files import discard_tree
 from drivers.runtime.confined_program import Places
 from drivers.runtime.sandbox import Sandbox, unavailable
 from gateway.errors import Conflict
@@ -109,7 +109,7 @@ class Confinements:
 def _close(confinement: Confinement) -> None:
     if confinement.ruleset is not None:
         os.close(confinement.ruleset)
-    shutil.rmtree(confinement.temporary, ignore_errors=True)
+    discard_tree(confinement.temporary)
 
 
 def _close_result(opening: asyncio.Task[Confinement]) -> None:

@@ -11,7 +11,6 @@ import logging
 import os
 import re
 import shlex
-import shutil
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
@@ -20,7 +19,7 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
 
-from drivers.runtime.confined_files import ConfinedFolders, OutsideFolders, make_folder, make_writable
+from drivers.runtime.confined_files import ConfinedFolders, OutsideFolders, make_folder, remove_tree
 from gateway.errors import AgentProblem, Conflict, GatewayError, NotFound
 from gateway.private_files import private_directory
 from gateway.store import Store, WorktreeRecord
@@ -194,7 +193,7 @@ class Worktrees:
                     git_dir = await asyncio.to_thread(_git_dir_of, path, repository, settings)
                     await _check_out(git, record, git_dir)
             except BaseException:
-                await asyncio.shield(asyncio.to_thread(_remove_tree, path))
+                await asyncio.shield(asyncio.to_thread(remove_tree, path))
                 raise
         await self._store.worktrees.update(record.session_id, git_dir=str(git_dir))
         return replace(record, git_dir=str(git_dir))
@@ -367,7 +366,7 @@ class Worktrees:
                 except Conflict as error:
                     log.warning("the branch %s of the worktree %s stays: %s", record.branch, record.path, error)
             try:
-                await asyncio.to_thread(_remove_tree, Path(record.path))
+                await asyncio.to_thread(remove_tree, Path(record.path))
             except OSError as error:
                 raise Conflict(
                     f"{error.filename or record.path} cannot be removed: {error.strerror}; remove it, then try again"
@@ -418,7 +417,7 @@ class Worktrees:
     async def _recover(self, left: list[WorktreeRecord], temporary: list[Path]) -> None:
         for folder in temporary:
             try:
-                await asyncio.to_thread(_remove_tree, folder)
+                await asyncio.to_thread(remove_tree, folder)
             except OSError as error:
                 log.warning("the temporary folder %s cannot be removed: %s", folder, error.strerror)
         stored = {record.id for record in await self._store.sessions.some([one.session_id for one in left])}
@@ -557,23 +556,3 @@ def _make_folder(worktree: SessionWorktree) -> None:
     except OSError as error:
         reason = "its path has a symbolic link" if error.errno == errno.ELOOP else error.strerror
         raise Conflict(f"the working folder {worktree.folder} cannot be created: {reason}") from error
-
-
-def _remove_tree(path: Path) -> None:
-    """Remove a folder with all that is in it, also where folders have lost their write permission. Raises OSError.
-
-    An agent's process may still change what is in it: no link is followed.
-    """
-    if path.is_symlink():
-        path.unlink()
-        return
-    for attempt in range(2):
-        with suppress(FileNotFoundError):
-            try:
-                shutil.rmtree(path)
-            except PermissionError:
-                if attempt:
-                    raise
-                make_writable(path)
-                continue
-        return

@@ -114,12 +114,15 @@ async def test_a_cli_that_cannot_read_the_history_is_noticed(cli: Cli, monkeypat
     ],
     indirect=["cli"],
 )
-async def test_an_optional_argument_that_the_cli_does_not_know_is_left_out(cli: Cli, argument: str, message: str) -> None:
+async def test_an_optional_argument_that_the_cli_does_not_know_is_left_out(
+    cli: Cli, argument: str, message: str, tmp_path: Path
+) -> None:
     spec = cli.refusing(argument, message)
     probe = await cli.driver.probe(spec, Spawner())
     assert (probe.version, probe.problem, probe.unknown_arguments) == (cli.version, None, (argument,))
     # A session that is opened before the probe has ended notices it too.
-    session = SessionSpec(spec.program, spec.cwd, spec.env, spec.args, {**spec.options, "settings": "none"})
+    options = {**spec.options, "settings": "none"}
+    session = SessionSpec(spec.program, spec.cwd, spec.env, spec.args, options, tmp_path / "state")
     agent = await cli.driver.open(session, Spawner(), Limits())
     await agent.close()
 

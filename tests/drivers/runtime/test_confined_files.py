@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import subprocess
 import sys
 import time
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from drivers.runtime import confined_files
-from drivers.runtime.confined_files import ConfinedFolders, OutsideFolders, has_openat2, open_folder
+from drivers.runtime.confined_files import ConfinedFolders, OutsideFolders, has_openat2, open_folder, remove_tree
 from tests.swapped_folders import swapped
 
 RACE_SECONDS = 0.15
@@ -164,6 +165,49 @@ def test_a_kernel_or_container_without_openat2(folders: ConfinedFolders, tmp_pat
     if "no seccomp filter" in done.stderr:
         pytest.skip("no seccomp filter can be set here")
     assert (done.stdout, done.stderr) == ("False inside\nrejected\n", "")
+
+
+# -- removal ----------------------------------------------------------------------------------------------------------
+
+
+def test_removal_of_a_folder_follows_no_link_in_it(tmp_path: Path) -> None:
+    tree, outside = tmp_path / "tree", tmp_path / "outside"
+    for folder in (tree / "a" / "b", outside):
+        folder.mkdir(parents=True)
+        (folder / "file").write_text("kept")
+    (tree / "link").symlink_to(outside)
+    (tree / "a" / "link").symlink_to(outside)
+    (tree / "a" / "b" / "file-link").symlink_to(outside / "file")
+    os.mkfifo(tree / "a" / "fifo")
+    (tmp_path / "link").symlink_to(outside)
+    for path in (tree, tmp_path / "link", tmp_path / "missing" / "folder", tmp_path / "missing"):
+        remove_tree(path)
+    assert os.listdir(tmp_path) == ["outside"] and (outside / "file").read_text() == "kept"
+
+
+def test_removal_of_a_deep_folder_opens_few_files(tmp_path: Path) -> None:
+    """Deeper than Python recurses, and than a path can name."""
+    tree, before = tmp_path / "tree", os.open(".", os.O_RDONLY)
+    try:
+        tree.mkdir()
+        os.chdir(tree)
+        for n in range(3000):
+            os.mkdir("deep-enough")
+            if n % 100 == 0:
+                os.mkdir(f"beside-{n}")
+            os.chdir("deep-enough")
+        os.fchdir(before)
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        used = max(map(int, os.listdir("/dev/fd"))) + 1
+        resource.setrlimit(resource.RLIMIT_NOFILE, (used + 8, hard))
+        try:
+            remove_tree(tree)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    finally:
+        os.fchdir(before)
+        os.close(before)
+    assert not tree.exists()
 
 
 # -- paths that change while they are opened --------------------------------------------------------------------------

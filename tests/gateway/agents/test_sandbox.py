@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from drivers.runtime import sandbox
+from drivers.runtime.process import Spawner
 from gateway.agents.configured_agents import Agents
 from gateway.config import load, parse
 from gateway.errors import BadRequest, ConfigError
@@ -61,7 +62,7 @@ def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     for name in ("PORTICO_API_KEY", "PORTICO_CONFIG", "PORTICO_DATA_DIR"):
         monkeypatch.delenv(name, raising=False)
     path = Path(tempfile.mkdtemp(prefix="portico-sandbox-"))
-    for name in ("tmp", "home/.sh", "work"):
+    for name in ("home/.sh", "work"):
         (path / name).mkdir(parents=True)
     (path / "agent.py").write_text(SHELL_AGENT)
     yield path
@@ -70,7 +71,7 @@ def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def sandboxed(folder: Path, **more: Any) -> dict[str, Any]:
     """The configuration of an agent in a sandbox that runs shell commands."""
-    env = {"HOME": str(folder / "home"), "TMPDIR": str(folder / "tmp")}
+    env = {"HOME": str(folder / "home")}
     command = {"program": sys.executable, "args": ["-I", "-S", str(folder / "agent.py")]}
     return {"driver": "acp", **command, "env": env, "sandbox": "workspace-write", **more}
 
@@ -102,6 +103,49 @@ async def test_agent_in_a_sandbox_reads_no_secret_and_writes_in_its_folders(fold
         text = "".join(frame.get("text", "") for frame in task)
         assert "ermission denied" in text and text.endswith("end\n")
         assert (await get_session(running.client, session))["agent"]["name"] == "shell"
+
+
+SHARED = ("/tmp", "/var/tmp", "/dev/shm")
+WRITES = "; ".join(f"f=$(mktemp {folder}/portico-XXXXXX 2>/dev/null) && rm $f && echo {folder}" for folder in SHARED)
+"""Tries to make a file in the folders that all programs share."""
+
+
+@needs_landlock
+# Not /tmp, where the data directory of a test may be.
+@pytest.mark.parametrize("opened", [(), SHARED[1:]])
+async def test_each_agent_in_a_sandbox_has_its_own_temporary_folder(folder: Path, opened: tuple[str, ...]) -> None:
+    temporary = folder / "data" / "temporary"
+    async with run_gateway(config_of(folder, sandbox_writable=list(opened))) as running:
+        script = f"{WRITES}; echo $TMPDIR $TMP $TEMP; echo secret > $TMPDIR/file"
+        one, other = [await create_session(running.client, "shell", script) for _ in range(2)]
+        own, others = [session["messages"][-1]["content"].split()[-3:] for session in (one, other)]
+        assert own == [own[0]] * 3 and Path(own[0]).parent == temporary and own != others
+        assert one["messages"][-1]["content"].split()[:-3] == list(opened)
+        script = f"cat $TMPDIR/file {others[0]}/file; echo x > {others[0]}/new"
+        text = (await send_turn(running.client, one["sessionId"], script))["messages"][-1]["content"]
+        assert text.startswith("secret\n") and text.count("ermission denied") == 2
+        assert (await running.client.delete(f"/aap/v3/sessions/{other['sessionId']}")).is_success
+        assert os.listdir(temporary) == [Path(own[0]).name], "the other session is gone"
+    assert os.listdir(temporary) == []
+
+
+@needs_landlock
+async def test_a_temporary_folder_of_the_configuration_is_used_and_writable(folder: Path) -> None:
+    env = {"HOME": str(folder / "home"), "TMPDIR": str(folder / "work")}
+    async with run_gateway(config_of(folder, env=env)) as running:
+        session = await create_session(running.client, "shell", "echo 1 > $TMPDIR/f; cat $TMPDIR/f; echo $TMPDIR $TMP")
+        one, tmpdir, tmp = session["messages"][-1]["content"].split()
+    assert (one, tmpdir, Path(tmp).parent) == ("1", str(folder / "work"), folder / "data" / "temporary")
+
+
+@needs_landlock
+async def test_a_programs_own_variable_for_it_names_the_agents_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as one of the daemon's environment."""
+    monkeypatch.setenv("CLAUDE_CODE_TMPDIR", "/tmp")
+    entry = {"driver": "claude", "program": sys.executable, "sandbox": "workspace-write"}
+    agent = Agents(parse({**config_of(folder), "agents": {"claude": entry}})).get("claude")
+    sandbox = agent.sandboxed(Spawner(), agent.spec({}))._sandbox
+    assert sandbox is not None and sandbox.temporary == ("TMPDIR", "TMP", "TEMP", "CLAUDE_CODE_TMPDIR")
 
 
 @needs_landlock
@@ -201,12 +245,13 @@ def test_secret_paths_are_the_data_directory_the_configuration_and_the_database(
 async def test_temporary_files_of_the_gateway_are_where_no_agent_writes(tmp_path: Path) -> None:
     """node loads a file of a probe's folder, also for agents without a sandbox."""
     left = tmp_path / "data" / "temporary" / "portico-probe-left"
-    left.mkdir(parents=True)
+    for folder in (left, left.with_name("t-left")):
+        folder.mkdir(parents=True)
     async with run_gateway(gateway_config(tmp_path)) as running:
         spawner = running.gateway.discovery.spawner
         assert spawner is not None and spawner.temporary == left.parent
         assert left.parent.stat().st_mode & 0o777 == 0o700
-        assert not left.exists(), "of a daemon that was killed"
+        assert os.listdir(left.parent) == [], "those of a daemon that was killed"
         assert tmp_path / "data" in running.gateway.agents.get("script")._folders._secret_paths
 
 

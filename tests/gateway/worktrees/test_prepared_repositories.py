@@ -16,7 +16,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from drivers.runtime.confined_files import make_folder, make_writable
+from drivers.runtime.confined_files import make_folder, remove_tree
 from tests.gateway.worktrees.repositories import (
     BASE,
     commit_file,
@@ -302,7 +302,7 @@ def test_removal_follows_no_link_that_appears_meanwhile(tmp_path: Path) -> None:
     with swapped(tree / "closed", other):
         for _ in range(200):
             with suppress(OSError):
-                make_writable(tree)
+                remove_tree(tree / "closed")
             with suppress(OSError):
                 make_folder(tree, "closed/made")
         seen = other.stat().st_mode & 0o777, sorted(path.name for path in other.iterdir())
@@ -317,12 +317,12 @@ def test_removal_of_folders_without_permissions(tmp_path: Path) -> None:
     script = f"""
 import os, sys
 from pathlib import Path
-from gateway.worktrees.worktrees import _remove_tree
+from drivers.runtime.confined_files import remove_tree
 if os.getuid() == 0:
     os.setuid({NOBODY})
 for name in ("a/b", "a"):
     os.chmod(Path({str(tree)!r}, name), 0)
-_remove_tree(Path({str(tree)!r}))
+remove_tree(Path({str(tree)!r}))
 """
     if os.getuid() == 0:
         for path in (tmp_path, *tmp_path.rglob("*")):

@@ -46,10 +46,8 @@ class Home:
     daemons: list[Daemon] = field(default_factory=list)
 
     def use_sandbox(self) -> None:
-        """Put the agent into the gateway's sandbox, with a temporary folder that does not contain the test's."""
-        temporary = self.base / "tmp-of-agents"
-        temporary.mkdir()
-        self.agent |= {"sandbox": "workspace-write", "env": {**self.agent["env"], "TMPDIR": str(temporary)}}
+        """Put the agent into the gateway's sandbox."""
+        self.agent["sandbox"] = "workspace-write"
 
     @property
     def codex(self) -> Path:

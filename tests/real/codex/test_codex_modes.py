@@ -187,7 +187,7 @@ async def test_the_workspace_in_the_gateways_sandbox(home: Home) -> None:
     home.use_sandbox()
     async with editor(home) as bot:
         await bot.new()
-        assert await bot.prompt(f"[[run:touch made.txt; touch {OUTSIDE}]]") == []
+        assert await bot.prompt(f"[[run:touch $TMPDIR/f && touch made.txt; touch {OUTSIDE}]]") == []
         assert (home.work / "made.txt").exists() and not left_the_sandbox()
 
 
