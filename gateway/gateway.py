@@ -86,7 +86,7 @@ END_TIMEOUT = 1.4
 class Gateway:
     """`await open()` before the first request, `await close()` after (or during) the last.
 
-    `clock` is the clock of all limits of time. `intervals` and the monotonic `node_clock` are those of a node of a cluster.
+    `clock` is the clock of all limits of time. `intervals` and `node_clock` are those of a node of a cluster.
     """
 
     store: Store
@@ -107,7 +107,7 @@ class Gateway:
         *,
         clock: Clock = SYSTEM_CLOCK,
         intervals: Intervals | None = None,
-        node_clock: Callable[[], float] = time.monotonic,
+        node_clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.clock = clock
         self._intervals, self._node_clock = intervals, node_clock
@@ -116,7 +116,7 @@ class Gateway:
         self.credentials: Credentials = (
             LocalCredentials(settings.data_dir) if self.shared_state is None else self.shared_state.credentials
         )
-        self.wrong_keys = WrongKeys(clock.monotonic)
+        self.wrong_keys = WrongKeys(clock)
         self.auth = Authenticator(keys, self.credentials, share_sessions=settings.auth.share_sessions)
         self.agents = agents or Agents(settings)
         self.discovery = discovery or Discovery(self.agents, settings.data_dir, redactor)

@@ -19,17 +19,18 @@ SETTLE_STEPS = 20
 class ManualClock(Clock):
     """Clock that stands still until a test calls `advance` or `expire`. Its wall clock begins at the present time."""
 
-    def __init__(self) -> None:
-        self._now = 1000.0
-        self._epoch = time.time() - self._now
+    def __init__(self, now: float = 1000.0) -> None:
+        self.now = now
+        """The monotonic time. Tests may set it for what reads the clock; what waits for a time is called by `advance` only."""
+        self._epoch = time.time() - self.now
         self._timers: list[_Timer] = []
         self._set = asyncio.Event()
 
     def monotonic(self) -> float:
-        return self._now
+        return self.now
 
     def time(self) -> float:
-        return self._epoch + self._now
+        return self._epoch + self.now
 
     async def sleep(self, seconds: float) -> None:
         over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -42,23 +43,23 @@ class ManualClock(Clock):
     def call_at(self, when: float, callback: Callable[..., object], *args: Any) -> _Timer:
         timer = _Timer(self, when, callback, args)
         self._timers.append(timer)
-        if when <= self._now:
+        if when <= self.now:
             timer.fire()
         self._set.set()
         return timer
 
     def timeout(self, seconds: float | None) -> _Timeout:
-        return _Timeout(self, None if seconds is None else self._now + seconds)
+        return _Timeout(self, None if seconds is None else self.now + seconds)
 
     async def advance(self, seconds: float) -> None:
         """Let time pass: what is due is called in order, each at its own time. What that starts waits from that time on."""
-        until = self._now + seconds
+        until = self.now + seconds
         while due := [timer for timer in self._timers if timer.when() <= until]:
             timer = min(due, key=_Timer.when)
-            self._now = max(self._now, timer.when())
+            self.now = max(self.now, timer.when())
             timer.fire()
             await _settle()
-        self._now = until
+        self.now = until
         await _settle()
 
     @property
@@ -72,7 +73,7 @@ class ManualClock(Clock):
 
     async def leap(self, seconds: float) -> None:
         """Let time pass as while this process is suspended: all that is due is called at the end of it."""
-        self._now += seconds
+        self.now += seconds
         await self.advance(0)
 
     async def expire(self, seconds: float, by: int = 1) -> None:
@@ -104,11 +105,11 @@ class ManualClock(Clock):
         """Wait until somebody waits for so many seconds from now on; `by` is how many do so."""
         try:
             async with asyncio.timeout(SECONDS):
-                while sum(abs(timer.when() - self._now - seconds) < 1e-3 for timer in self._timers) < by:
+                while sum(abs(timer.when() - self.now - seconds) < 1e-3 for timer in self._timers) < by:
                     self._set.clear()
                     await self._set.wait()
         except TimeoutError:
-            found = ", ".join(f"{timer.when() - self._now:g} s" for timer in self._timers) or "nothing"
+            found = ", ".join(f"{timer.when() - self.now:g} s" for timer in self._timers) or "nothing"
             raise AssertionError(f"less than {by} wait for {seconds:g} s, but for: {found}") from None
 
     def _forget(self, timer: _Timer) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from weakref import WeakValueDictionary
 
+from drivers.runtime.clock import SYSTEM_CLOCK, Clock
 from gateway.errors import LeaseLost, LogDeleted, NodeUnknown, SessionElsewhere
 from gateway.nodes.node_directory import LogTooNew, NodeDirectory
 from gateway.store import Store
@@ -35,7 +35,7 @@ class HeldLease:
     @property
     def is_fresh(self) -> bool:
         """Whether it was renewed in time, so that no other node can have it. After a process was stopped, it was not."""
-        return self.held and self._leases.clock() < self.valid_until
+        return self.held and self._leases.clock.monotonic() < self.valid_until
 
     async def hold(self) -> None:
         """Acquire it again after a release. Raises LeaseLost where the log may have changed meanwhile, LogDeleted if it is."""
@@ -67,14 +67,12 @@ class HeldLease:
 
 
 class Leases:
-    """The leases of this node, for `seconds` from their last renewal. `clock` is monotonic.
+    """The leases of this node, for `seconds` from their last renewal.
 
     They are valid here for as long from before the request for them was sent, whatever the clock of the database shows.
     """
 
-    def __init__(
-        self, store: Store, directory: NodeDirectory, seconds: float, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, store: Store, directory: NodeDirectory, seconds: float, clock: Clock = SYSTEM_CLOCK) -> None:
         self._store, self._directory = store, directory
         self.node, self.seconds, self.clock = directory.node, seconds, clock
         self._held: dict[str, HeldLease] = {}
@@ -101,7 +99,7 @@ class Leases:
             held = self._held.get(log_id)
             if held is None:
                 held = await self._acquire(log_id, previous)
-            held.used_at = self.clock()
+            held.used_at = self.clock.monotonic()
             return held
 
     async def take_over(self, log_id: str, expected: int) -> HeldLease | None:
@@ -109,7 +107,7 @@ class Leases:
         async with self._locks.setdefault(log_id, asyncio.Lock()):
             if log_id in self._held:
                 return None
-            since, found = self.clock(), None
+            since, found = self.clock.monotonic(), None
             with self._acquisition(log_id):
                 lease = await self._store.leases.acquire(log_id, self.node, self.seconds, expected)
                 if lease.node == self.node and lease.token > expected:
@@ -136,7 +134,7 @@ class Leases:
             raise LeaseLost(lease.log_id)
 
     async def _acquire(self, log_id: str, previous: HeldLease | None) -> HeldLease:
-        since = self.clock()
+        since = self.clock.monotonic()
         with self._acquisition(log_id):
             lease = await self._store.leases.acquire(log_id, self.node, self.seconds)
             if lease.node != self.node or not lease.is_readable:
@@ -160,14 +158,14 @@ class Leases:
     @asynccontextmanager
     async def creating(self, log_id: str) -> AsyncIterator[Store]:
         """Give the store for the write that creates a log. After the block this node holds the log's lease."""
-        since = self.clock()
+        since = self.clock.monotonic()
         with self._acquisition(log_id):
             yield self._store.creating(log_id, self.node, self.seconds)
             self._held[log_id] = HeldLease(self, log_id, 1, since)
 
     async def renew(self) -> None:
         """Renew all leases at once, and find out which ones are lost. Raises StoreUnavailable."""
-        since = self.clock()
+        since = self.clock.monotonic()
         await self.renewed(await self._store.leases.renew(self.node, self.seconds), since)
 
     async def renewed(self, tokens: Mapping[str, int], since: float) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
+from drivers.runtime.clock import SYSTEM_CLOCK, Clock
 from gateway.errors import StoreFull, StoreUnavailable
 from gateway.nodes.followed_logs import FollowedLogs
 from gateway.nodes.leases import Leases, NoLease
@@ -79,14 +79,14 @@ class Intervals:
 
 
 class Node:
-    """`await start()` before the first request, `await stop()` when all runs have ended. `clock` is monotonic."""
+    """`await start()` before the first request, `await stop()` when all runs have ended."""
 
     def __init__(
         self,
         store: Store,
         daemon: NodeDaemon,
         intervals: Intervals | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.intervals = of = intervals or Intervals()
         self._store, self.daemon, self._clock = store, daemon, clock
@@ -137,7 +137,7 @@ class Node:
 
     async def beat(self) -> None:
         """Report a heartbeat, and renew the leases. Raises StoreUnavailable, StoreTooNew, NodeIdTaken."""
-        since = self._clock()
+        since = self._clock.monotonic()
         try:
             tokens, records = await self._store.nodes.beat(self.daemon.report(), self.intervals.lease)
         except (StoreTooNew, NodeIdTaken) as error:
@@ -201,7 +201,7 @@ class Node:
     async def _repeated(self, work: Callable[[], Awaitable[object]], seconds: float, retry: float, what: str) -> None:
         failing = False
         while True:
-            await asyncio.sleep(retry if failing else seconds)
+            await self._clock.sleep(retry if failing else seconds)
             try:
                 await work()
                 failing = False

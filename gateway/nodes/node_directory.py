@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+from drivers.runtime.clock import SYSTEM_CLOCK, Clock
 from gateway.errors import ConfigError, GatewayError, NodeUnknown, NoNode, SessionElsewhere, StoreUnavailable
 from gateway.security.authentication import request_is_forwarded
 from gateway.store import schema
@@ -56,7 +56,7 @@ class _Node:
 
 
 class NodeDirectory:
-    """Nodes without a heartbeat for `silent` seconds get no new work. `clock` is monotonic, `report` is about this node.
+    """Nodes without a heartbeat for `silent` seconds get no new work. `report` is about this node.
 
     A node that is not known, or that cannot be reached at its address, is searched for by `look_up`.
     """
@@ -65,7 +65,7 @@ class NodeDirectory:
         self,
         report: Callable[[], NodeReport],
         silent: float,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Clock = SYSTEM_CLOCK,
         look_up: LookUp | None = None,
     ) -> None:
         self._report, self._silent, self._clock, self._look_up = report, silent, clock, look_up
@@ -94,7 +94,7 @@ class NodeDirectory:
 
     def refresh(self, records: Sequence[NodeRecord]) -> None:
         """These are all nodes, as they have just been read."""
-        now, before = self._clock(), self._nodes
+        now, before = self._clock.monotonic(), self._nodes
         self._nodes = {record.report.id: _Node(record, now - record.silent_for) for record in records}
         for node, found in self._nodes.items():
             self._placed[node] = [at for at in self._placed[node] if at > found.beat_at - STARTS_WITHIN]
@@ -130,7 +130,7 @@ class NodeDirectory:
 
     def unreachable(self, node: str) -> None:
         """Choose another node for what is new: there is no connection to this one, whatever its heartbeats say."""
-        self._unreachable[node] = self._clock()
+        self._unreachable[node] = self._clock.monotonic()
         self._places.clear()
 
     def remembered_elsewhere(self, log_id: str) -> SessionElsewhere | None:
@@ -166,7 +166,7 @@ class NodeDirectory:
     def lives(self, node: str) -> bool:
         """Whether a node has had a heartbeat lately. This one has, by definition."""
         found = self._nodes.get(node)
-        return node == self.node or (found is not None and self._clock() - found.beat_at < self._silent)
+        return node == self.node or (found is not None and self._clock.monotonic() - found.beat_at < self._silent)
 
     async def elsewhere(self, node: str, log_id: str | None) -> GatewayError:
         """The error that passes a request on to a node, for the caller to raise."""
@@ -201,7 +201,7 @@ class NodeDirectory:
         if self._look_up is None:
             return
         if self._looking_up is None:
-            if self._clock() - self._looked_up_at < LOOK_UP_PAUSE:
+            if self._clock.monotonic() - self._looked_up_at < LOOK_UP_PAUSE:
                 return
             self._looking_up = asyncio.ensure_future(self._read_nodes(self._look_up))
         await asyncio.shield(self._looking_up)
@@ -211,7 +211,7 @@ class NodeDirectory:
             with suppress(StoreUnavailable, ConfigError):
                 self.refresh(await look_up())
         finally:
-            self._looking_up, self._looked_up_at = None, self._clock()
+            self._looking_up, self._looked_up_at = None, self._clock.monotonic()
 
     async def place(
         self,
@@ -249,7 +249,7 @@ class NodeDirectory:
             raise await self.elsewhere(chosen, log_id)
 
     def _note_placed(self, node: str) -> None:
-        self._placed[node].append(self._clock())
+        self._placed[node].append(self._clock.monotonic())
 
     def choose(
         self, agent: str, folder: str | None, preferred: str | None = None, reads: int = 0, *, without: Collection[str] = ()
@@ -297,7 +297,7 @@ class NodeDirectory:
         """
         if any(agent in report.agents for report in self._candidates(0)):
             return
-        now = self._clock()
+        now = self._clock.monotonic()
         expected = [
             node.record.report
             for node_id, node in self._nodes.items()
@@ -319,7 +319,7 @@ class NodeDirectory:
 
     def _is_reachable(self, node: str) -> bool:
         since = self._unreachable.get(node)
-        return self.lives(node) and (since is None or self._clock() - since >= self._silent)
+        return self.lives(node) and (since is None or self._clock.monotonic() - since >= self._silent)
 
     def _load(self, report: NodeReport) -> tuple[float, bool, str]:
         known = self._nodes.get(report.id)

@@ -13,8 +13,7 @@ import hmac
 import os
 import re
 import secrets
-import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -22,6 +21,7 @@ from typing import Any
 
 from pydantic_core import from_json, to_json
 
+from drivers.runtime.clock import SYSTEM_CLOCK, Clock
 from gateway.config import NodeSettings
 from gateway.errors import InvalidSettings, Unauthorized
 from gateway.security.authentication import Caller
@@ -69,17 +69,17 @@ class ReceivedSignature:
 class NodeKeys:
     """Signs and checks requests for the node `node_id`. The first of the keys signs, and each of them is accepted.
 
-    `clock` returns the seconds since the epoch. Raises InvalidSettings without a key, and for one that is too short.
+    Raises InvalidSettings without a key, and for one that is too short.
     """
 
-    def __init__(self, node_id: str, keys: Iterable[str], clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, node_id: str, keys: Iterable[str], clock: Clock = SYSTEM_CLOCK) -> None:
         self._node_id, self._keys, self._clock = node_id, _checked(keys), clock
-        self._started = clock()
+        self._started = clock.time()
         self._nonces = _Nonces(clock)
 
     def sign(self, to: str, method: str, target: bytes, body: bytes, caller: Caller) -> SentSignature:
         """Sign a request to the node `to`. `target` is the path with the query, as it is sent."""
-        key, now, encoded = self._keys[0], self._clock(), encode_caller(caller)
+        key, now, encoded = self._keys[0], self._clock.time(), encode_caller(caller)
         nonce = f"{_microseconds(now):0{MICROSECONDS}x}{secrets.token_hex(16)[MICROSECONDS:]}"
         digest = hashlib.sha256(body).hexdigest() if body else EMPTY_BODY
         sent = str(int(now))
@@ -109,7 +109,7 @@ class NodeKeys:
                 f"Portico-Node: not signed with a key of this node, or not for this request to it (node {node!r} claims to be "
                 "the sender)"
             )
-        if abs(int(sent) - self._clock()) > MAX_CLOCK_DIFFERENCE:
+        if abs(int(sent) - self._clock.time()) > MAX_CLOCK_DIFFERENCE:
             raise Unauthorized(
                 f"Portico-Node: signed more than {MAX_CLOCK_DIFFERENCE} seconds from this node's time; compare the clocks of "
                 f"this node and of the node {node!r}"
@@ -197,13 +197,13 @@ class _Nonces:
     KEPT = 2.0 * MAX_CLOCK_DIFFERENCE
     """A signature of a clock that is ahead is accepted for so long."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock, self._since = clock, clock()
+    def __init__(self, clock: Clock) -> None:
+        self._clock, self._since = clock, clock.time()
         self._new, self._old = set[str](), set[str]()
 
     def add(self, nonce: str) -> bool:
         """Whether the nonce is new."""
-        now = self._clock()
+        now = self._clock.time()
         if not 0 <= now - self._since <= self.KEPT:
             self._new, self._old, self._since = set(), self._new, now
         if nonce in self._new or nonce in self._old:

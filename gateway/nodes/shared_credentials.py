@@ -11,11 +11,10 @@ import hashlib
 import hmac
 import logging
 import secrets
-import time
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 
+from drivers.runtime.clock import SYSTEM_CLOCK, Clock
 from gateway.errors import KeysUnchecked, StoreUnavailable
 from gateway.nodes.shared_keys import SharedKeys
 from gateway.security.api_keys import USED_AT_INTERVAL as KEY_USED_INTERVAL
@@ -39,13 +38,10 @@ STALE = f"this API key cannot be checked: the store has not answered for {STALE_
 
 
 class SharedCredentials:
-    """The credentials of a cluster, on one of its nodes. `await open(...)` before the first request.
+    """The credentials of a cluster, on one of its nodes. `await open(...)` before the first request."""
 
-    `clock` returns seconds since the epoch, `monotonic` seconds.
-    """
-
-    def __init__(self, clock: Callable[[], float] = time.time, monotonic: Callable[[], float] = time.monotonic) -> None:
-        self._clock, self._monotonic = clock, monotonic
+    def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._clock = clock
         self._keys: dict[str, NamedKeyRow] = {}
         self._sign_ins: dict[str, SignIn] = {}
         self._used_keys: dict[str, float] = {}
@@ -81,7 +77,7 @@ class SharedCredentials:
         found = self._keys.get(digest)
         if found is None:
             return None
-        now = self._clock()
+        now = self._clock.time()
         if found.used_at is None or now - found.used_at > KEY_USED_INTERVAL:
             self._keys[digest] = replace(found, used_at=now)
             self._used_keys[digest] = now
@@ -94,7 +90,7 @@ class SharedCredentials:
     def find(self, given: SignInSecrets) -> SignIn | None:
         """As KnownCredentials. Raises KeysUnchecked if the copy is too old."""
         self._require_fresh()
-        digest, now = digest_of(given.cookie), self._clock()
+        digest, now = digest_of(given.cookie), self._clock.time()
         found = self._sign_ins.get(digest)
         if found is None or not hmac.compare_digest(found.token, digest_of(given.token)) or now > found.expires_at:
             return None
@@ -104,7 +100,7 @@ class SharedCredentials:
         return found
 
     def _require_fresh(self) -> None:
-        if self._monotonic() - self._compared_at > STALE_SECONDS:
+        if self._clock.monotonic() - self._compared_at > STALE_SECONDS:
             raise KeysUnchecked(STALE)
 
     # -- changes ------------------------------------------------------------------------------------------------------------
@@ -122,7 +118,7 @@ class SharedCredentials:
         await self._load()
 
     async def begin_sign_in(self, identity: KeyIdentity) -> SignInSecrets:
-        now = self._clock()
+        now = self._clock.time()
         made, found = new_sign_in(identity, now)
         row = SignInRow(digest_of(made.cookie), found.name, found.key, found.token, now)
         await self._repository.add_sign_in(row, now - UNUSED_SECONDS, MAX_SIGN_INS)
@@ -148,7 +144,7 @@ class SharedCredentials:
 
     async def refresh(self) -> None:
         """Compare the copy with the store, read it again after a change, and store the last uses. Raises StoreUnavailable."""
-        began = self._monotonic()
+        began = self._clock.monotonic()
         if began - self._loaded_at > RELOAD_SECONDS or await self._repository.change() != self._change:
             await self._load()
         else:
@@ -158,17 +154,17 @@ class SharedCredentials:
     async def compare(self) -> None:
         """Compare the copy with the store as it is now or later, for a request with an unknown key. One comparison serves all
         requests that wait for it. A store that does not answer leaves the copy as it is."""
-        wanted = self._monotonic()
+        wanted = self._clock.monotonic()
         async with self._comparing:
             if self._compared_at < wanted:
-                await asyncio.sleep(self._compared_at + COMPARE_SECONDS - self._monotonic())
+                await self._clock.sleep(self._compared_at + COMPARE_SECONDS - self._clock.monotonic())
                 with suppress(StoreUnavailable):
                     await self.refresh()
 
     async def _load(self) -> None:
         # One after the other: what was read before a revocation must not replace what was read after it.
         async with self._loading:
-            began = self._monotonic()
+            began = self._clock.monotonic()
             rows = await self._repository.all()
             self._change, self._compared_at, self._loaded_at = rows.change, began, began
             self._keys = {row.digest: row for row in rows.keys}
@@ -192,7 +188,7 @@ class SharedCredentials:
     async def _poll(self, seconds: float) -> None:
         failed = False
         while True:
-            await asyncio.sleep(seconds)
+            await self._clock.sleep(seconds)
             try:
                 await self.refresh()
             except StoreUnavailable as error:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
-from collections.abc import Callable
 
+from drivers.runtime.clock import SYSTEM_CLOCK, Clock
 from gateway.security.api_keys import NamedKey, NamedKeys, name_in_use, new_key, no_key
 from gateway.security.sign_ins import digest_of
 from gateway.store.credentials import CredentialRepository, NamedKeyRow
@@ -15,9 +14,9 @@ log = logging.getLogger(__name__)
 
 
 class SharedKeys:
-    """The keys by their names; only their hashes are stored. `clock` returns seconds since the epoch."""
+    """The keys by their names; only their hashes are stored."""
 
-    def __init__(self, repository: CredentialRepository, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, repository: CredentialRepository, clock: Clock = SYSTEM_CLOCK) -> None:
         self._repository, self._clock = repository, clock
 
     async def keys(self) -> list[NamedKey]:
@@ -28,7 +27,7 @@ class SharedKeys:
     async def add_key(self, name: str) -> str:
         """As Credentials."""
         key = new_key(name)
-        used = await self._repository.add_key(NamedKeyRow(digest_of(key), name, self._clock(), None))
+        used = await self._repository.add_key(NamedKeyRow(digest_of(key), name, self._clock.time(), None))
         if used is not None:
             raise name_in_use(used)
         return key

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
+from drivers.runtime.clock import SYSTEM_CLOCK, Clock
 from gateway.errors import NodeUnknown, SessionElsewhere, StoreUnavailable
 from gateway.nodes.leases import HeldLease, Leases
 from gateway.nodes.node_directory import LogTooNew
@@ -40,7 +40,7 @@ class Takeover:
         silent: float,
         interval: float,
         observed: float,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._store, self._leases, self._close_runs = store, leases, close_runs
         self._silent, self._interval, self._observed, self._clock = silent, interval, observed, clock
@@ -54,13 +54,13 @@ class Takeover:
 
     async def look(self) -> int:
         """Take over what is due. Returns how many leases that were. Raises StoreUnavailable."""
-        began, before = self._clock(), self._looked_at
+        began, before = self._clock.monotonic(), self._looked_at
         try:
             found = await self._store.leases.abandoned(self._silent)
         except BaseException:
             self.begin_again()
             raise
-        self._looked_at = now = self._clock()
+        self._looked_at = now = self._clock.monotonic()
         if before is None or now - before > 2 * self._interval or now - began > self._interval:
             self.begin_again()
         seen = {(lease.log_id, lease.token): lease for lease in found}

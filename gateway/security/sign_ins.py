@@ -13,12 +13,12 @@ import logging
 import os
 import secrets
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from drivers.runtime.clock import SYSTEM_CLOCK, Clock
 from gateway.private_files import FILE_MODE, private_directory
 
 log = logging.getLogger(__name__)
@@ -89,13 +89,13 @@ class SignIns:
     `clock` returns seconds since the epoch.
     """
 
-    def __init__(self, data_dir: Path, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, data_dir: Path, clock: Clock = SYSTEM_CLOCK) -> None:
         self._folder, self._clock = data_dir / "sign-ins", clock
         self._known: dict[str, SignIn] | None = None
 
     def begin(self, identity: KeyIdentity) -> SignInSecrets:
         """Store a new sign-in of a key, and return its secrets. Raises OSError if it cannot be stored."""
-        known, now = self._all(), self._clock()
+        known, now = self._all(), self._clock.time()
         private_directory(self._folder.parent)
         private_directory(self._folder)
         for digest in _surplus(known, identity.name, now):
@@ -112,7 +112,7 @@ class SignIns:
 
     def find(self, given: SignInSecrets) -> SignIn | None:
         """Return the sign-in with these secrets, and record its use; None if there is none, or it has ended."""
-        known, now = self._all(), self._clock()
+        known, now = self._all(), self._clock.time()
         # A look-up by hash leaks nothing by its timing: only the value itself gives a chosen hash.
         digest = digest_of(given.cookie)
         found = known.get(digest)

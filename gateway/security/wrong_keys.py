@@ -5,10 +5,9 @@ from __future__ import annotations
 import ipaddress
 import logging
 import math
-import time
 from collections import deque
-from collections.abc import Callable
 
+from drivers.runtime.clock import SYSTEM_CLOCK, Clock
 from gateway.errors import TooMany
 
 log = logging.getLogger(__name__)
@@ -21,15 +20,15 @@ MAX_CLIENTS = 1000
 
 
 class WrongKeys:
-    """Counts the wrong keys of each client, by its address. `clock` returns seconds."""
+    """Counts the wrong keys of each client, by its address."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
         self._clock = clock
         self._by_client: dict[str, deque[float]] = {}
 
     def count(self, address: str) -> None:
         """Count a wrong key. Raises TooMany, and does not count it, if the client has used up its tries."""
-        client, now = _client(address), self._clock()
+        client, now = _client(address), self._clock.monotonic()
         times = self._by_client.pop(client, deque(maxlen=MAX_WRONG_KEYS))
         self._by_client[client] = times
         if len(self._by_client) > MAX_CLIENTS:

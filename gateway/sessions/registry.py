@@ -339,7 +339,7 @@ class Sessions:
             if not deleting:
                 await found.deny_overdue()
         elif not reading and found.lease is not None:
-            found.lease.used_at = node.leases.clock()
+            found.lease.used_at = node.leases.clock.monotonic()
         if not caller.sees(found.owner):
             raise _none(session_id)
         bind_session_id(found.id, found.redactor)
@@ -512,7 +512,7 @@ class Sessions:
         if node.directory.draining:
             await all_ended(self._drain(session) for session in list(self._known.values()))
             unused = 0.0
-        now = node.leases.clock()
+        now = node.leases.clock.monotonic()
         due: list[HeldLease] = []
         for lease in node.leases.all:
             session = self._known.get(lease.log_id)

@@ -6,7 +6,6 @@ import asyncio
 import gc
 import json
 import logging
-import time
 import tracemalloc
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -30,6 +29,7 @@ from tests.gateway.nodes.fake_node import FakeRequest, fake_node
 from tests.gateway.nodes.two_nodes import ENCRYPTION_KEY
 from tests.gateway.raw_http import connect
 from tests.gateway.requests import create_session, execute, expect_error, get_session, parse_frames, send_turn, user_message
+from tests.manual_clock import ManualClock
 from tests.named_keys import add_key, remove_key
 from tests.waiting import wait_until
 
@@ -192,8 +192,10 @@ async def test_a_stream_ends_when_the_key_is_revoked(cluster: Cluster, tmp_path:
 
 
 def signed(target: str, body: bytes = b"", caller: Caller = ADMINISTRATOR, **other: Any) -> dict[str, str]:
-    """The headers of a request that the node `a` signs for the node `b`."""
-    keys = NodeKeys(other.get("sender", "a"), [other.get("key", NODE_KEY)], other.get("clock", time.time))
+    """The headers of a request that the node `a` signs for the node `b`. Its clock is `ahead` by so many seconds."""
+    clock = ManualClock()
+    clock.set_wall_clock(other.get("ahead", 0.0))
+    keys = NodeKeys(other.get("sender", "a"), [other.get("key", NODE_KEY)], clock)
     sent = keys.sign(other.get("to", "b"), other.get("method", "POST"), target.encode(), body, caller)
     return {"Portico-Node": sent.signature, "Portico-Caller": sent.caller, "Content-Type": "application/json"}
 
@@ -203,8 +205,8 @@ REFUSED: dict[str, dict[str, Any]] = {
     "another key": {"key": "another-key-0123456789-0123456789-0123"},
     "another node": {"to": "c"},
     "another method": {"method": "PUT"},
-    "expired": {"clock": lambda: time.time() - 400},
-    "of the future": {"clock": lambda: time.time() + 400},
+    "expired": {"ahead": -400},
+    "of the future": {"ahead": 400},
 }
 
 

@@ -12,9 +12,12 @@ import pytest
 from gateway.nodes.takeover import Takeover
 from gateway.sessions.registry import Sessions
 from gateway.store.nodes import NodeRepository
-from tests.gateway.nodes.three_nodes import INTERVALS, run_node
+from tests.gateway.nodes import three_nodes
+from tests.gateway.nodes.three_nodes import run_node
+from tests.manual_clock import ManualClock
 
-QUICK = replace(INTERVALS, heartbeat=0.02)
+SECONDS = 3.0
+INTERVALS = replace(three_nodes.INTERVALS, heartbeat=SECONDS)
 
 
 class Heartbeats:
@@ -30,13 +33,15 @@ class Heartbeats:
 
         monkeypatch.setattr(NodeRepository, "beat", counted)
 
-    async def wait(self, count: int) -> None:
-        """Wait for this many more."""
+    async def assert_regular(self, clock: ManualClock) -> None:
+        """Assert that there is one after each interval."""
         while not self._queue.empty():
             self._queue.get_nowait()
-        async with asyncio.timeout(10):
-            for _ in range(count):
+        for _ in range(3):
+            await clock.expire(SECONDS)
+            async with asyncio.timeout(60):
                 await self._queue.get()
+            assert self._queue.empty()
 
 
 async def test_they_go_on_while_agents_of_a_drained_node_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,18 +52,22 @@ async def test_they_go_on_while_agents_of_a_drained_node_end(tmp_path: Path, mon
         await asyncio.Event().wait()
 
     monkeypatch.setattr(Sessions, "release_unused", release_unused)
-    async with run_node(tmp_path, "a", QUICK):
-        await asyncio.wait_for(waits.wait(), 10)
-        await heartbeats.wait(3)
+    async with run_node(tmp_path, "a", INTERVALS) as node:
+        # The heartbeat, and the release of what is not used.
+        await node.clock.expire(SECONDS, by=2)
+        await asyncio.wait_for(waits.wait(), 60)
+        await node.clock.waited_for(SECONDS)
+        await heartbeats.assert_regular(node.clock)
 
 
 async def test_they_go_on_while_a_node_that_starts_closes_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     heartbeats = Heartbeats(monkeypatch)
 
-    async def recover(_: Takeover) -> int:
-        await heartbeats.wait(3)
+    async def recover(takeover: Takeover) -> int:
+        assert isinstance(takeover._clock, ManualClock)
+        await heartbeats.assert_regular(takeover._clock)
         return 0
 
     monkeypatch.setattr(Takeover, "recover", recover)
-    async with run_node(tmp_path, "a", QUICK):
+    async with run_node(tmp_path, "a", INTERVALS):
         pass

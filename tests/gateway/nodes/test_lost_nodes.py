@@ -5,6 +5,7 @@ from __future__ import annotations
 from gateway.errors import NodeUnknown, SessionElsewhere
 from gateway.nodes.node_directory import NodeDirectory
 from gateway.store.nodes import NodeRecord, NodeReport
+from tests.manual_clock import ManualClock
 
 SILENT = 10.0
 
@@ -27,14 +28,14 @@ class Directory:
     """The directory of the node `a`, at a time that the test sets."""
 
     def __init__(self) -> None:
-        self.now = 0.0
+        self.clock = ManualClock()
         self.lost: list[str] = []
-        self.directory = NodeDirectory(lambda: report("a"), SILENT, lambda: self.now)
+        self.directory = NodeDirectory(lambda: report("a"), SILENT, self.clock)
         self.directory.on_lost = self.lost.append
 
     def update(self, **silent_for: float) -> list[str]:
         """Update with nodes that have been silent for so many seconds; return those that are lost since."""
-        self.now += 3
+        self.clock.now += 3
         self.lost.clear()
         self.directory.update([record(node, seconds) for node, seconds in {"a": 0.0, **silent_for}.items()])
         return self.lost
@@ -85,6 +86,6 @@ def test_what_is_new_does_not_go_to_a_node_that_cannot_be_reached() -> None:
     known.directory.unreachable("b")
     assert known.directory.choose("echo", None) == "a"
     assert known.directory.choose("echo", None, "b") == "a"
-    known.now += SILENT
+    known.clock.now += SILENT
     known.update(b=0)
     assert known.directory.choose("echo", None) == "b"

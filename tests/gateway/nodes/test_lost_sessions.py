@@ -17,11 +17,12 @@ from gateway.nodes.node import Intervals
 from gateway.runs.recovery import WHY
 from gateway.security.redaction import Redactor
 from tests.daemon import KEY, RunningGateway, serve_gateway
-from tests.gateway.nodes.three_nodes import NEVER, Clock
+from tests.gateway.nodes.three_nodes import NEVER, own_clock
 from tests.gateway.nodes.two_nodes import node_config
 from tests.gateway.protocols.acp.transports import on_websocket
 from tests.gateway.requests import session_body
 from tests.gateway.store.expiry import silence
+from tests.manual_clock import ManualClock
 from tests.waiting import wait_until
 
 WriteScenario = Callable[..., str]
@@ -38,7 +39,7 @@ async def nodes(tmp_path: Path, write_scenario: WriteScenario) -> AsyncIterator[
         running = []
         for name in ("one", "two"):
             settings = parse(node_config(tmp_path, name, agents=agents))
-            gateway = Gateway(settings, settings.auth.keys, Redactor(), intervals=INTERVALS, node_clock=Clock())
+            gateway = Gateway(settings, settings.auth.keys, Redactor(), intervals=INTERVALS, node_clock=own_clock())
             running.append(await stack.enter_async_context(serve_gateway(gateway)))
         first, second = (one.gateway for one in running)
         assert first.node is not None and second.node is not None
@@ -54,7 +55,7 @@ async def lose(nodes: list[RunningGateway], logs: int) -> None:
     assert first is not None and second is not None
     await silence(nodes[1].gateway.store, first.id)
     clock = second.leases.clock
-    assert isinstance(clock, Clock) and isinstance(first.leases.clock, Clock)
+    assert isinstance(clock, ManualClock) and isinstance(first.leases.clock, ManualClock)
     taken = 0
     for _ in range(3):
         taken += await second.takeover.look()

@@ -13,7 +13,7 @@ from gateway.nodes.node_directory import LOOK_UP_PAUSE, RETURNS_WITHIN, LogTooNe
 from gateway.security.authentication import request_is_forwarded
 from gateway.store import schema
 from gateway.store.nodes import NodeRecord, NodeReport
-from tests.gateway.nodes.three_nodes import Clock
+from tests.manual_clock import ManualClock
 
 
 def report(node: str, live: int = 0, *, agents: tuple[str, ...] = ("echo",), folders: tuple[str, ...] = ()) -> NodeReport:
@@ -26,8 +26,8 @@ def record(
     return NodeRecord(of, reads, state, 1.0, 1.0, silent_for)
 
 
-def directory(own: NodeReport, *others: NodeRecord, clock: Clock | None = None) -> NodeDirectory:
-    found = NodeDirectory(lambda: own, 10.0, clock or Clock())
+def directory(own: NodeReport, *others: NodeRecord, clock: ManualClock | None = None) -> NodeDirectory:
+    found = NodeDirectory(lambda: own, 10.0, clock or ManualClock())
     found.update([record(own), *others])
     return found
 
@@ -55,7 +55,7 @@ async def placed(nodes: NodeDirectory) -> str:
 
 
 async def test_what_was_placed_counts_until_the_heartbeat_of_its_node() -> None:
-    clock = Clock()
+    clock = ManualClock()
     own, a, z = report("m", 2), record(report("a")), record(report("z"))
     nodes = directory(own, a, z, clock=clock)
     assert [await placed(nodes) for _ in range(9)] == ["a", "z", "a", "z", "m", "a", "z", "m", "a"]
@@ -75,7 +75,7 @@ async def test_what_was_forwarded_to_this_node_counts_before_its_agent_runs() ->
 
 async def test_an_agent_that_runs_is_not_counted_twice_at_this_node() -> None:
     live = 0
-    nodes = NodeDirectory(lambda: report("m", live), 10.0, Clock())
+    nodes = NodeDirectory(lambda: report("m", live), 10.0, ManualClock())
     nodes.update([record(report("m")), record(report("z", 1))])
     assert await placed(nodes) == "m"
     live = 1
@@ -103,7 +103,7 @@ def test_a_node_has_the_folder(folder: str | None, chosen: str | None) -> None:
 
 
 def test_nodes_that_are_drained_or_silent_get_nothing() -> None:
-    clock = Clock()
+    clock = ManualClock()
     drained, silent = record(report("b"), "draining"), record(report("c"), silent_for=9.0)
     nodes = directory(report("a", 9), drained, silent, clock=clock)
     assert nodes.choose("echo", None) == "c"
@@ -184,7 +184,7 @@ async def test_an_agent_of_nodes_that_take_nothing_new_is_not_unknown(why: str) 
 @pytest.mark.parametrize("state", ["ready", "draining"])
 async def test_a_node_that_is_silent_for_long_is_not_waited_for(state: Literal["ready", "draining"]) -> None:
     """What is wrong with the request is reported: that there is no such agent, or why it cannot start here."""
-    clock = Clock()
+    clock = ManualClock()
     nodes = directory(report("a"), record(report("b", agents=("claude",)), state, RETURNS_WITHIN - 1.0), clock=clock)
     with pytest.raises(NoNode):
         await nodes.place("claude", None)
@@ -207,7 +207,7 @@ async def test_a_drained_node_without_others_refuses_new_work() -> None:
 
 
 async def test_a_node_that_is_not_known_is_looked_up_at_once_but_not_with_each_request() -> None:
-    clock, stored, asked = Clock(), [record(report("a"))], 0
+    clock, stored, asked = ManualClock(), [record(report("a"))], 0
 
     async def look_up() -> list[NodeRecord]:
         nonlocal asked
@@ -227,7 +227,7 @@ async def test_a_node_that_is_not_known_is_looked_up_at_once_but_not_with_each_r
 
 
 async def test_a_node_that_cannot_be_reached_is_looked_up_for_another_address() -> None:
-    clock = Clock()
+    clock = ManualClock()
     moved = replace(record(replace(report("b"), address="http://elsewhere")), started_at=2.0)
 
     async def look_up() -> list[NodeRecord]:

@@ -6,7 +6,8 @@ import asyncio
 import os
 import shutil
 import signal
-from dataclasses import replace
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,25 @@ from gateway.store.nodes import NodeReport
 from tests import stores
 from tests.gateway.nodes.test_killed_daemons import WriteScenario, daemons
 from tests.gateway.nodes.test_killed_daemons import begin as begin_turn
-from tests.gateway.nodes.three_nodes import INTERVALS, begin, run_node, until
+from tests.gateway.nodes.three_nodes import ClusterNode, begin, run_node, until
 from tests.waiting import wait_until
 
-QUICK = replace(INTERVALS, heartbeat=0.02)
+
+@asynccontextmanager
+async def heartbeats(node: ClusterNode) -> AsyncIterator[None]:
+    """Let a node send heartbeats inside, often enough to be seen at each look at the database."""
+
+    async def beat() -> None:
+        while True:
+            await node.node.beat()
+            await asyncio.sleep(0.02)
+
+    beating = asyncio.create_task(beat())
+    try:
+        yield
+    finally:
+        beating.cancel()
+        await asyncio.wait([beating])
 
 
 def copy_id(source: Path, target: Path) -> None:
@@ -35,7 +51,7 @@ async def test_the_second_one_ends_no_process_and_takes_nothing_over(
     tmp_path: Path, write_scenario: WriteScenario, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scenario = write_scenario({"when": "hello", "steps": [{"text": "working"}, {"wait_for_file": "go"}, {"text": " over"}]})
-    async with run_node(tmp_path, "a", QUICK) as a:
+    async with run_node(tmp_path, "a") as a, heartbeats(a):
         session = await a.create("script", scenario=scenario)
         turn = await begin(session)
         await until(turn, "working")

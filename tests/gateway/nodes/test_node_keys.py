@@ -17,20 +17,22 @@ from gateway.config import NodeSettings, Settings
 from gateway.errors import InvalidSettings, Unauthorized
 from gateway.nodes.node_keys import NodeKeys, ReceivedSignature, SentSignature, decode_caller, encode_caller, node_keys
 from gateway.security.authentication import ADMINISTRATOR, LOCAL_ADMINISTRATOR, Caller
+from tests.manual_clock import ManualClock
 
 OLD, NEW, FOREIGN = (
     "old-node-key-0123456789-0123456789",
     "new-node-key-0123456789-0123456789",
     "foreign-key-0123456789-0123456789-0",
 )
+
 BODY = b'{"a": 1}'
 
 
-class Clock:
+class Clock(ManualClock):
     def __init__(self) -> None:
-        self.now = 1_000_000.0
+        super().__init__(1_000_000.0)
 
-    def __call__(self) -> float:
+    def time(self) -> float:
         return self.now
 
 

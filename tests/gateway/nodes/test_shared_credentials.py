@@ -13,6 +13,7 @@ import httpx
 import pytest
 from click.testing import CliRunner, Result
 
+from drivers.runtime.clock import SYSTEM_CLOCK, Clock
 from gateway.cli.main import main
 from gateway.errors import ConfigError, KeysUnchecked
 from gateway.nodes.shared_credentials import COMPARE_SECONDS, POLL_SECONDS, RELOAD_SECONDS, STALE_SECONDS, SharedCredentials
@@ -25,6 +26,7 @@ from tests.conftest import write_config
 from tests.daemon import KEY, RunningGateway, run_gateway
 from tests.gateway.nodes.two_nodes import node_config, two_nodes
 from tests.gateway.requests import create_session, user_message
+from tests.manual_clock import ManualClock
 from tests.waiting import wait_until
 
 ADMINISTRATOR, PHONE = (
@@ -41,19 +43,9 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
         await opened.close()
 
 
-class Times:
-    """A clock that tests move."""
-
-    def __init__(self) -> None:
-        self.now = time.time()
-
-    def __call__(self) -> float:
-        return self.now
-
-
-async def a_node(store: Store, times: Times | None = None) -> SharedCredentials:
+async def a_node(store: Store, clock: Clock = SYSTEM_CLOCK) -> SharedCredentials:
     """The credentials as one node has them, which are compared with the store by `refresh` only."""
-    node = SharedCredentials(times or time.time)
+    node = SharedCredentials(clock)
     await node.open(store.shared.credentials, poll=0)
     return node
 
@@ -115,24 +107,23 @@ async def test_one_of_two_nodes_adds_a_name(store: Store) -> None:
     assert sorted(type(one).__name__ for one in found) == ["ConfigError"] * 3 + ["str"]
 
 
-async def test_a_use_is_stored_once_a_minute(store: Store) -> None:
-    times = Times()
-    one, two = await a_node(store, times), await a_node(store, times)
+async def test_a_use_is_stored_once_a_minute(store: Store, clock: ManualClock) -> None:
+    one, two = await a_node(store, clock), await a_node(store, clock)
     key = await one.add_key("phone")
     await two.refresh()
     for _ in range(3):
         assert two.name_of(key) == "phone"
     await two.refresh()
-    first = times.now
+    first = clock.time()
     assert [known.used_at for known in await one.keys()] == [first]
-    times.now += 59
+    clock.set_wall_clock(59)
     two.name_of(key)
     await two.refresh()
     assert [known.used_at for known in await one.keys()] == [first]
-    times.now += 2
+    clock.set_wall_clock(2)
     two.name_of(key)
     await two.refresh()
-    assert [known.used_at for known in await one.keys()] == [times.now]
+    assert [known.used_at for known in await one.keys()] == [clock.time()]
 
 
 async def test_the_comparison_is_one_small_query(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,14 +151,13 @@ def test_the_copy_is_compared_often_enough() -> None:
     assert POLL_SECONDS <= 1.0
 
 
-async def test_a_copy_that_cannot_be_compared_is_not_used_for_long(store: Store) -> None:
-    times = Times()
-    node = SharedCredentials(monotonic=times)
+async def test_a_copy_that_cannot_be_compared_is_not_used_for_long(store: Store, clock: ManualClock) -> None:
+    node = SharedCredentials(clock)
     await node.open(store.shared.credentials, poll=0)
     key, made = await node.add_key("phone"), await node.begin_sign_in(ADMINISTRATOR)
-    times.now += STALE_SECONDS
+    clock.now += STALE_SECONDS
     assert node.name_of(key) == "phone" and node.find(made) is not None
-    times.now += 0.1
+    clock.now += 0.1
     for asked in (lambda: node.name_of(key), lambda: node.find(made)):
         with pytest.raises(KeysUnchecked, match="the store has not answered for 30 seconds"):
             asked()
@@ -175,9 +165,8 @@ async def test_a_copy_that_cannot_be_compared_is_not_used_for_long(store: Store)
     assert node.name_of(key) == "phone"
 
 
-async def test_sign_ins_hold_on_every_node(store: Store) -> None:
-    times = Times()
-    one, two = await a_node(store, times), await a_node(store, times)
+async def test_sign_ins_hold_on_every_node(store: Store, clock: ManualClock) -> None:
+    one, two = await a_node(store, clock), await a_node(store, clock)
     made, other = await one.begin_sign_in(ADMINISTRATOR), await one.begin_sign_in(PHONE)
     await two.refresh()
     found, named = two.find(made), two.find(other)
@@ -186,41 +175,39 @@ async def test_sign_ins_hold_on_every_node(store: Store) -> None:
     await two.end_sign_in(made)
     await one.refresh()
     assert one.find(made) is None and two.find(made) is None and one.find(other) is not None
-    times.now += UNUSED_SECONDS - 60
+    clock.set_wall_clock(UNUSED_SECONDS - 60)
     await two.refresh()
     assert two.find(other) is not None, "its use is recorded"
     await two.refresh()
-    times.now += UNUSED_SECONDS - 60
-    later = await a_node(store, times)
+    clock.set_wall_clock(UNUSED_SECONDS - 60)
+    later = await a_node(store, clock)
     assert later.find(other) is not None, "another node knows this use"
-    times.now += UNUSED_SECONDS + 1
+    clock.set_wall_clock(UNUSED_SECONDS + 1)
     assert later.find(other) is None and two.find(other) is None
 
 
-async def test_a_use_on_another_node_is_known_without_a_change(store: Store) -> None:
-    times, elapsed = Times(), Times()
-    one, two = SharedCredentials(times, elapsed), await a_node(store, times)
+async def test_a_use_on_another_node_is_known_without_a_change(store: Store, clock: ManualClock) -> None:
+    one, two = SharedCredentials(clock), await a_node(store, clock)
     await one.open(store.shared.credentials, poll=0)
     made = await one.begin_sign_in(PHONE)
     await two.refresh()
-    times.now += UNUSED_SECONDS - 60
+    clock.set_wall_clock(UNUSED_SECONDS - 60)
     assert two.find(made) is not None
     await two.refresh()
-    times.now += 120
+    clock.set_wall_clock(120)
     await one.refresh()
     assert one.find(made) is None, "the copy is from before"
-    elapsed.now += RELOAD_SECONDS + 1
+    clock.now += RELOAD_SECONDS + 1
     await one.refresh()
     assert one.find(made) is not None
 
 
-async def test_sign_ins_of_a_name_have_a_limit(store: Store) -> None:
-    times = Times()
-    node = await a_node(store, times)
+async def test_sign_ins_of_a_name_have_a_limit(store: Store, clock: ManualClock) -> None:
+    node = await a_node(store, clock)
     administrator = await node.begin_sign_in(ADMINISTRATOR)
     made = []
     for _ in range(MAX_SIGN_INS + 1):
-        times.now += 1
+        clock.set_wall_clock(1)
         made.append(await node.begin_sign_in(PHONE))
     await node.refresh()
     assert node.find(administrator) is not None
@@ -244,7 +231,7 @@ async def test_the_digest_of_a_default_key_is_not_stored_with_a_code(store: Stor
     assert await node.use_code(await node.make_code(ADMINISTRATOR)) == ADMINISTRATOR
 
 
-async def test_codes_end_and_have_a_limit(store: Store) -> None:
+async def test_codes_end_and_have_a_limit(store: Store, clock: ManualClock) -> None:
     node = await a_node(store)
     administrator, first = await node.make_code(ADMINISTRATOR), await node.make_code(PHONE)
     # A code is over by the database's clock, whatever those of the nodes are.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -23,20 +23,16 @@ from gateway.sessions.settings import SessionSettings
 from tests import stores
 from tests.daemon import gateway_config
 from tests.gateway.nodes.two_nodes import ENCRYPTION_KEY, NODE_KEY
+from tests.manual_clock import ManualClock
 
 NEVER = 86400.0
 INTERVALS = Intervals(heartbeat=NEVER, retry=NEVER, takeover=2.0, poll=NEVER)
 _starts = count(1)
 
 
-@dataclass
-class Clock:
-    """A monotonic clock. Those of two nodes have nothing to do with each other."""
-
-    now: float = field(default_factory=lambda: next(_starts) * 1000.0)
-
-    def __call__(self) -> float:
-        return self.now
+def own_clock() -> ManualClock:
+    """Return a clock for a node. The monotonic clocks of two nodes have nothing to do with each other."""
+    return ManualClock(next(_starts) * 1000.0)
 
 
 @dataclass
@@ -44,7 +40,7 @@ class ClusterNode:
     """An open gateway that is a node."""
 
     gateway: Gateway
-    clock: Clock
+    clock: ManualClock
 
     @property
     def node(self) -> Node:
@@ -147,11 +143,9 @@ async def run_node(folder: Path, name: str, intervals: Intervals = INTERVALS, **
     with stores.use("postgresql"):
         config["store"] = {"url": stores.store_url(folder)}
     settings = parse(config)
-    clock = Clock()
+    clock = own_clock()
     gateway = Gateway(settings, settings.auth.keys, Redactor(), intervals=intervals, node_clock=clock)
     await gateway.open()
-    # The loops begin with a pause, of which only that of the takeover is short.
-    gateway.node._works.pop(1).cancel()  # type: ignore[union-attr]
     try:
         yield ClusterNode(gateway, clock)
     finally:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import stat
-import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from gateway.security.sign_ins import MAX_SIGN_INS, UNUSED_SECONDS, KeyIdentity,
 from tests.cluster import leave_out, placement
 from tests.daemon import KEY, NO_CERTIFICATES, Daemon, RunningGateway, gateway_config, run_gateway, serve_gateway
 from tests.gateway.requests import expect_error, session_body
+from tests.manual_clock import ManualClock
 from tests.named_keys import add_key, compare_keys, remove_key
 
 CURRENT = "/v1/sign-ins/current"
@@ -304,14 +304,13 @@ async def test_the_page_of_the_own_origin_is_a_direct_program_of_this_machine(po
         assert by_page.status_code == by_key.status_code
 
 
-def test_codes_expire_and_have_a_limit() -> None:
-    now = [0.0]
-    codes = SignInCodes(lambda: now[0])
+def test_codes_expire_and_have_a_limit(clock: ManualClock) -> None:
+    codes = SignInCodes(clock)
     identity = KeyIdentity(None, "digest")
     early, late = codes.make(identity), codes.make(identity)
-    now[0] = CODE_SECONDS
+    clock.now += CODE_SECONDS
     assert codes.use(early) == identity and codes.use(early) is None
-    now[0] = CODE_SECONDS + 0.1
+    clock.now += 0.1
     assert codes.use(late) is None and codes.use("") is None
     first = codes.make(identity)
     others = [codes.make(identity) for _ in range(100)]
@@ -330,34 +329,34 @@ def test_a_key_takes_no_code_or_sign_in_of_another(tmp_path: Path) -> None:
     assert sign_ins.find(signed_in) is not None
 
 
-def test_an_unused_sign_in_ends_after_thirty_days(tmp_path: Path) -> None:
-    now = [time.time()]
-    sign_ins = SignIns(tmp_path, lambda: now[0])
+def test_an_unused_sign_in_ends_after_thirty_days(tmp_path: Path, clock: ManualClock) -> None:
+    sign_ins = SignIns(tmp_path, clock)
     made = sign_ins.begin(KeyIdentity(None, "digest"))
-    now[0] += UNUSED_SECONDS - 60
+    clock.now += UNUSED_SECONDS - 60
     found = sign_ins.find(made)
-    assert found is not None and found.expires_at == pytest.approx(now[0] + UNUSED_SECONDS, abs=1)
+    assert found is not None and found.expires_at == pytest.approx(clock.time() + UNUSED_SECONDS, abs=1)
     # Also the next daemon knows this use.
-    later = SignIns(tmp_path, lambda: now[0] + UNUSED_SECONDS - 60)
-    assert later.find(made) is not None
-    now[0] += 2 * UNUSED_SECONDS
-    assert SignIns(tmp_path, lambda: now[0] + UNUSED_SECONDS).find(made) is None
+    clock.now += UNUSED_SECONDS - 60
+    assert SignIns(tmp_path, clock).find(made) is not None
+    clock.now += 2 * UNUSED_SECONDS
+    assert SignIns(tmp_path, clock).find(made) is None
     assert not list((tmp_path / "sign-ins").iterdir())
 
 
-def test_sign_ins_have_a_limit_and_damaged_ones_have_ended(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    now = [time.time()]
-    sign_ins = SignIns(tmp_path, lambda: now[0])
+def test_sign_ins_have_a_limit_and_damaged_ones_have_ended(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, clock: ManualClock
+) -> None:
+    sign_ins = SignIns(tmp_path, clock)
     made = []
     for _ in range(MAX_SIGN_INS + 1):
-        now[0] += 1
+        clock.now += 1
         made.append(sign_ins.begin(KeyIdentity("phone", "digest")))
     assert sign_ins.find(made[0]) is None and all(sign_ins.find(secrets) is not None for secrets in made[1:])
     files = list((tmp_path / "sign-ins").iterdir())
     assert len(files) == MAX_SIGN_INS
     files[0].write_text("{")
     os.truncate(files[1], 0)
-    again = SignIns(tmp_path, lambda: now[0])
+    again = SignIns(tmp_path, clock)
     assert sum(again.find(secrets) is not None for secrets in made) == MAX_SIGN_INS - 2
     assert "damaged" in caplog.text
     assert again.find(SignInSecrets("", "")) is None

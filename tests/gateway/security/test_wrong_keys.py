@@ -16,6 +16,7 @@ from gateway.errors import TooMany
 from gateway.security.wrong_keys import MAX_CLIENTS, MAX_WRONG_KEYS, SECONDS, WrongKeys
 from tests.cluster import leave_out, placement
 from tests.daemon import KEY, NO_CERTIFICATES, RunningGateway, gateway_config, run_gateway
+from tests.manual_clock import ManualClock
 
 Answer = tuple[int, str | None]
 """The status of a response, and its `Retry-After`."""
@@ -135,8 +136,8 @@ async def test_forwarded_addresses_count_from_trusted_proxies(tmp_path: Path, pr
 
 
 def test_keys_are_counted_by_client(caplog: pytest.LogCaptureFixture) -> None:
-    now = [0.0]
-    keys = WrongKeys(lambda: now[0])
+    clock = ManualClock()
+    keys, began = WrongKeys(clock), clock.now
     for n in range(MAX_WRONG_KEYS):
         keys.count(f"2001:db8::{n}")
     assert "2001:db8::/64 has sent 10 wrong API keys within a minute" in caplog.text
@@ -146,10 +147,10 @@ def test_keys_are_counted_by_client(caplog: pytest.LogCaptureFixture) -> None:
         assert refused.value.headers == {"Retry-After": "60"}
     for address in ("2001:db8:0:1::1", "10.0.0.1", "::ffff:10.0.0.1", "testclient\x1b[8m", ""):
         keys.count(address)
-    now[0] = SECONDS - 0.5
+    clock.now = began + SECONDS - 0.5
     with pytest.raises(TooMany, match="wait 1 seconds"):
         keys.count("2001:db8::1")
-    now[0] = SECONDS
+    clock.now = began + SECONDS
     for _ in range(MAX_WRONG_KEYS):
         keys.count("2001:db8::1")
 
