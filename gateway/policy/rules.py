@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 if TYPE_CHECKING:
     from drivers.contract.driver_info import ToolGrant
-    from gateway.policy.shell_commands import ShellCommand, ShellLine
+    from gateway.policy.shell_commands import ShellCommand, ShellLine, Words
 
 Verdict = Literal["allow", "ask", "deny"]
 Pattern = str | bool | int | float
@@ -33,6 +33,7 @@ IGNORES_CASE = sys.platform in ("darwin", "win32")
 """Whether file systems usually ignore the case of names. Names of programs are compared without it on all platforms."""
 _STRICT: Sequence[Verdict | None] = ("deny", "ask", None, "allow")
 UNKNOWN_LINE = "the command line does not name every command that it runs"
+MAY_RUN = "a program of the command line may run an argument that this rule is about"
 
 
 class Rule(BaseModel):
@@ -212,18 +213,44 @@ class Policy:
         for check in checks:
             if self._holds(check, check.rule.when, unit):
                 return Evaluation(check.rule.decide, check.index, check.rule.reason)
+            if check.rule.decide != "allow" and self._holds(check, check.rule.when, unit, may_run=True):
+                return Evaluation("ask", check.index, MAY_RUN)
         return NO_RULE
 
-    def _holds(self, check: _Check, names: Iterable[str], unit: _Values) -> bool:
-        return all(self._matches(check, name, unit.get(name, ())) for name in names)
+    def _holds(self, check: _Check, names: Iterable[str], unit: _Values, *, may_run: bool = False) -> bool:
+        return all(self._matches(check, name, unit.get(name, ()), may_run) for name in names)
 
-    def _matches(self, check: _Check, name: str, found: Sequence[Value]) -> bool:
-        """Whether the values match. To allow, all must match unchanged; to ask or deny, one in any of its forms is enough."""
+    def _matches(self, check: _Check, name: str, found: Sequence[Value], may_run: bool) -> bool:
+        """Whether the values match. To allow, all must match unchanged; to ask or deny, one in any of its forms is enough.
+
+        With `may_run`, a command matches too if its program may run one that does.
+        """
         pattern = str_of(check.rule.when[name])
         if check.rule.decide == "allow":
             return bool(found) and all(_allowed(pattern, value) for value in found)
         patterns = (pattern, *check.links.get(name, ()))
-        return any(self._restricts(each, form, value) for each in patterns for value in found for form in value.forms)
+        return any(self._restricts(each, form, value) for each in patterns for value in found for form in value.forms) or any(
+            may_run and self._may_run(each, value) for each in patterns for value in found
+        )
+
+    def _may_run(self, pattern: str, value: Value) -> bool:
+        if isinstance(value, Argument):
+            return False
+        texts = (words.text[start:] for words in value.arguments for start in self._starts(pattern, words))
+        return any(self._restricts(pattern, form, value) for form in (*value.may_run, *texts))
+
+    def _starts(self, pattern: str, words: Words) -> list[int]:
+        """Return the positions from which on the arguments of a command may match the pattern, a few at most."""
+        beginning, star, _ = pattern.partition("*")
+        if not beginning:
+            # Such a pattern matches the whole command then.
+            return []
+        fold = str.lower if self._ignore_case else _lower_name
+        head, text = _piece(fold(beginning)), words.text
+        found = [start for start in words.starts if head.matches(fold(text[start : start + head.size]))]
+        # From the first position the pieces behind `*` have the most text: what does not match there does not match later.
+        found = found[:1] if star else [start for start in found if len(text) - start == head.size]
+        return found + (self._starts(pattern[:-2], words) if pattern.endswith(" *") else [])
 
     def _restricts(self, pattern: str, form: str, value: Value) -> bool:
         if glob(pattern, form):
@@ -312,6 +339,11 @@ class _Piece:
             return text.find(self._pattern, start, end)
         found = self._expression.search(text, start, end)
         return -1 if found is None else found.start()
+
+
+@lru_cache(maxsize=1024)
+def _piece(pattern: str) -> _Piece:
+    return _Piece(pattern)
 
 
 def _is_shell(name: str) -> bool:

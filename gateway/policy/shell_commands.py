@@ -4,6 +4,8 @@ The result serves two purposes. To *allow* a line, it must be plain: words and o
 substitutions and redirections. To *deny* a command, it is searched everywhere in the line, and in lines that are passed to
 another shell. A line that is not understood, or whose analysis needs more work than the limits permit, is neither plain nor
 known.
+
+Any other program may run its arguments, as words or as a line. What it may run so is kept apart: a rule that matches it asks.
 """
 
 from __future__ import annotations
@@ -23,13 +25,16 @@ MAX_DEPTH = 4
 """Lines inside each other, such as that of `bash -c` in a line. Deeper ones are not analysed."""
 MAX_LINES = 64
 """Lines nested in one line."""
+MAX_ARGUMENTS = 256
+"""Arguments that are read as lines."""
 MAX_WORDS = 5_000
 """Words of the line and of the lines nested in it."""
-MIN_WORK, WORK_PER_CHARACTER = 50_000, 8
+MIN_WORK, WORK_PER_CHARACTER = 50_000, 16
 """Characters that are read or copied during the analysis of one line: at least `MIN_WORK`."""
 
 _UNREADABLE = re.compile(r"[^\S \t\n]|[\x00-\x08\x0e-\x1f\x7f]")
 _LOOSE_PATH = re.compile(r"//|/\.\.?(?:/|\s|$)|(?:^|\s)\./")
+_QUOTES = str.maketrans("", "", "'\"\\")
 _BETWEEN = re.compile(r"[;&|\n(){}`]|\$\(")
 
 SHELLS = frozenset(
@@ -41,36 +46,21 @@ SHELLS = frozenset(
 """Programs that take a command line behind an option, and else read commands from a file or from standard input."""
 EVALUATORS = frozenset({"alias", "bind", "compgen", "complete", "eval", "expect", "mapfile", "readarray", "trap"})
 """Builtins and programs any of whose arguments may be a command line."""
-WRAPPERS = frozenset(
+LAUNCHERS = frozenset(
     {
-        "!", "-", "at", "batch", "builtin", "busybox", "bwrap", "capsh", "choom", "chpst", "chroot", "chrt", "command",
-        "coproc", "dbus-run-session", "doas", "dumb-init", "eatmydata", "env", "exec", "fakeroot", "fd", "find", "firejail",
-        "flock", "gdb", "gosu", "i386", "ionice", "jobs", "ld-linux-aarch64.so.1", "ld-linux-x86-64.so.2", "ld-linux.so.2",
-        "ld-musl-aarch64.so.1", "ld-musl-x86_64.so.1", "ld.so", "linux32", "linux64", "ltrace", "machinectl", "nice",
-        "nocorrect", "noglob", "nohup", "nsenter", "numactl", "parallel", "pkexec", "prlimit", "proot", "repeat", "rlwrap",
-        "runcon", "runuser", "schedtool", "screen", "script", "setarch", "setpriv", "setsid", "sg", "softlimit", "ssh",
-        "start-stop-daemon", "stdbuf", "strace", "su", "su-exec", "sudo", "systemd-cat", "systemd-inhibit", "systemd-run",
-        "taskset", "time", "timeout", "tini", "tmux", "torify", "torsocks", "toybox", "uclampset", "unbuffer", "unshare",
-        "valgrind", "watch", "x-terminal-emulator", "x86_64", "xargs", "xterm",
+        # Of the language of shells.
+        "!", "-", "builtin", "command", "coproc", "exec", "jobs", "nocorrect", "noglob", "repeat", "time",
+        "doas", "env", "find", "nice", "nohup", "sudo", "timeout", "xargs",
     }
 )  # fmt: skip
-"""Programs that run a command given in their arguments."""
-LINE_OPTIONS = {
-    "env": re.compile(r"-[A-Za-z0]*?S(.*)|--s[a-z-]*(?:=(.*))?", re.DOTALL),
-    **dict.fromkeys(
-        ("capsh", "flock", "runuser", "script", "sg", "su"), re.compile(r"-[A-Za-z]*?c(.*)|--(?:c|s)[a-z-]*(?:=(.*))?", re.DOTALL)
-    ),
-    **dict.fromkeys(
-        ("parallel", "screen", "ssh", "tmux", "watch", "xterm", "x-terminal-emulator"), re.compile(r"()(.*)", re.DOTALL)
-    ),
-}
-"""Options of wrappers whose value is a command line, also where it is in the same word."""
-_WITHOUT_COMMAND = frozenset(
-    {"batch", "at", "chroot", "newgrp", "nsenter", "parallel", "runuser", "screen", "script", "sg", "su", "tmux", "unshare"}
-)
-"""Programs that start a shell, or read commands, where they get no command line."""
-_WITH_OPERAND = frozenset({"chroot", "chrt", "flock", "gosu", "runuser", "setarch", "sg", "ssh", "su", "su-exec", "taskset"})
-"""Programs that have an argument before the command."""
+"""What surely runs a command given in its arguments. What another program runs so is asked about."""
+QUIET = frozenset(
+    {
+        ":", "[", "cat", "cd", "cp", "echo", "export", "grep", "head", "ls", "mkdir", "mv", "printf", "pwd", "rm", "tail", "tee",
+        "test", "touch", "wc", "which",
+    }
+)  # fmt: skip
+"""Usual programs that run no other one: their arguments are not asked about. One that is missing costs a question."""
 _STARTS_SHELL = re.compile(r"-[A-Za-z]*[si].*|--(?:shell|login)", re.DOTALL)
 """The options of sudo and doas with which they start a shell."""
 _EVALUATING = frozenset(
@@ -81,8 +71,12 @@ _EVALUATING = frozenset(
 )  # fmt: skip
 """Builtins that evaluate arguments as variable names or as arithmetic, with the substitutions in them."""
 _RUNS_BUILTINS = re.compile(r"-.*|!|time|command|builtin|jobs|coproc", re.DOTALL)
-"""What the shell runs its own builtins behind, and their options. Behind other wrappers, `.` is a folder."""
+"""What the shell runs its own builtins behind, and their options. Behind other launchers, `.` is a folder."""
+_MAY_BE_LINE = re.compile(r"[\s;&|(){}`$<>]")
+"""An argument without any of these is a word only."""
 _EXEC = re.compile(r"-(?:exec|execdir|ok|okdir)|--?(?:exec|exec-batch|x|X)")
+_SPLIT_STRING = re.compile(r"-[A-Za-z0]*?S(.*)|--s[a-z-]*(?:=(.*))?", re.DOTALL)
+"""The option of env whose value is a command line."""
 _REPLACES = re.compile(r"-[iIJ](.*)|--replace(?:=(.*))?", re.DOTALL)
 """The options of xargs that name the text which is replaced by its input."""
 _READS_INPUT = re.compile(r"-(?:[^\Ws]*s\w*)?")
@@ -92,10 +86,24 @@ _INPUT_FILES = re.compile(r"-|/dev/(?:stdin|fd/.*)|/proc/.*", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class ShellCommand:
-    """One command. `text` is its words without quotes, `forms` are the texts that `ask` and `deny` rules are compared to."""
+    """One command. `text` is its words without quotes, `forms` are the texts that `ask` and `deny` rules are compared to.
+
+    What its program may run: each of its `arguments` from one of the positions on, and `may_run`, the forms of the commands in
+    lines among them.
+    """
 
     text: str
     forms: frozenset[str]
+    arguments: tuple[Words, ...] = ()
+    may_run: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """Arguments as one text, with the position of each, and that of the name in each that is a path, in ascending order."""
+
+    text: str
+    starts: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +125,31 @@ def parse(text: str) -> ShellLine:
     analysis.run(text)
     odd = _UNREADABLE.search(text) is not None
     plain = analysis.plain and "\\\n" not in text and not odd
-    return ShellLine(text, tuple(analysis.commands.values()), plain=plain, known=analysis.known and not odd)
+    return ShellLine(text, analysis.found(), plain=plain, known=analysis.known and not odd)
+
+
+@dataclass(slots=True)
+class _Found:
+    """A command that is found, with the forms of those that its program may run."""
+
+    text: str
+    forms: set[str]
+    arguments: list[Words] = field(default_factory=list)
+    may_run: set[str] = field(default_factory=set)
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """A line to read. `owner` is the command whose program may run it; None for a line that a shell runs.
+
+    `certain`: a shell runs it. `likely`: it is a command line if it is in the grammar. Any other argument may be any text.
+    """
+
+    text: str
+    depth: int
+    owner: _Found | None = None
+    certain: bool = True
+    likely: bool = True
 
 
 @dataclass(slots=True)
@@ -125,23 +157,39 @@ class _Analysis:
     """The commands of a line and of the lines nested in it."""
 
     budget: Budget
-    commands: dict[ShellCommand, ShellCommand] = field(default_factory=dict)
     plain: bool = True
     known: bool = True
-    _todo: list[tuple[str, int]] = field(default_factory=list)
+    _commands: dict[str, _Found] = field(default_factory=dict)
+    _todo: list[_Line] = field(default_factory=list)
     _seen: set[str] = field(default_factory=set)
+    _seen_arguments: set[tuple[str, int]] = field(default_factory=set)
+    _owner: _Found | None = None
+    """Of the line that is read."""
+    _certain: bool = True
+    _matters: bool = True
+    """Whether what is not known in the line that is read makes the whole line not known."""
 
     def run(self, line: str) -> None:
         self._add_line(line, 0)
         try:
             # Breadth first: a line that occurs twice is read at its least depth.
-            for text, depth in self._todo:
-                self._read(text, depth)
+            for one in self._todo:
+                self._owner, self._certain, self._matters = one.owner, one.certain, one.likely
+                self._read(one)
         except TooMuch:
             self.plain = self.known = False
 
+    def found(self) -> tuple[ShellCommand, ...]:
+        """Return the commands, each once."""
+        return tuple(
+            ShellCommand(one.text, frozenset(one.forms), tuple(dict.fromkeys(one.arguments)), frozenset(one.may_run))
+            for one in self._commands.values()
+        )
+
     def _add_line(self, text: str, depth: int) -> None:
         """Read the line later. A shell joins continued lines, but not in single quotes: both readings count."""
+        if self._owner is not None:
+            return self._add_argument(_Line(text, depth, self._owner, self._certain, self._matters))
         for reading in (text, text.replace("\\\n", "")):
             if reading in self._seen:
                 continue
@@ -150,99 +198,153 @@ class _Analysis:
                 return
             self.budget.spend(len(reading))
             self._seen.add(reading)
-            self._todo.append((reading, depth))
+            self._todo.append(_Line(reading, depth))
 
-    def _read(self, text: str, depth: int) -> None:
-        reader = Reader(text, self.budget)
+    def _add_argument(self, line: _Line) -> None:
+        """Read a line that a program may run."""
+        key = line.text, id(line.owner)
+        if key in self._seen_arguments:
+            return
+        if line.depth > MAX_DEPTH or len(self._seen_arguments) >= MAX_ARGUMENTS:
+            self.known = False
+            return
+        self.budget.spend(len(line.text))
+        self._seen_arguments.add(key)
+        self._todo.append(line)
+
+    def _read(self, line: _Line) -> None:
+        text, depth = line.text, line.depth
+        reader, understood = Reader(text, self.budget), True
         try:
             reader.read()
         except NotUnderstood:
-            self.plain = self.known = False
+            understood, self._matters = False, self._matters and line.certain
+            self.plain = self.plain and self._owner is not None
+            self._unknown_if(True)
         except TooMuch:
             self.plain = self.known = False
             # The commands until then can be denied.
             self.budget.left, self.budget.words = MIN_WORK, MAX_WORDS
-        self.plain = self.plain and reader.plain
+        self.plain = self.plain and (reader.plain or self._owner is not None)
         evaluates = reader.evaluates
         for command in reader.commands:
             evaluates = self._take(command, depth) or evaluates
-        self.known = self.known and not reader.surprising and not (evaluates and reader.hides)
+        self._unknown_if(reader.surprising or (evaluates and reader.hides))
         for nested in reader.nested:
             self._add_line(nested, depth + 1)
-        if not self.known and depth == 0:
+        if not understood or (not self.known and depth == 0):
             # A shell may accept what is not understood here: the text between two operators may be a command.
             for piece in _BETWEEN.split(text):
-                if words := piece.split():
+                for words in {tuple(reading.split()) for reading in (piece, piece.translate(_QUOTES))} - {()}:
                     self.budget.count_words(len(words))
-                    self._add(words)
+                    found = self._add(words)
+                    if line.owner is not None and line.likely:
+                        found.arguments.append(_joined(words[1:]))
 
-    def _add(self, words: Sequence[str], source: str = "") -> None:
-        """Add a command with its forms."""
+    def _add(self, words: Sequence[str], source: str = "") -> _Found:
+        """Add a command with its forms. One that a program only may run is added to the command of that program."""
         text = " ".join(words)
         self.budget.spend(2 * len(text))
         forms = {text, source} if source else {text}
-        wrapped = False
+        launched = False
         for n, word in enumerate(words):
             name = posixpath.basename(word)
             rest = text if n == 0 else " ".join(words[n:])
             self.budget.spend(len(rest) + 1)
             forms.add(rest[len(word) - len(name) :])
-            if wrapped:
+            if launched:
                 forms.add(name)
-            wrapped = wrapped or _program(word) in WRAPPERS
-            if not wrapped:
+            launched = launched or _program(word) in LAUNCHERS
+            if not launched:
                 break
         if _LOOSE_PATH.search(text):
             paths = [
                 posixpath.normpath(re.sub("^//+", "/", word)) if "/" in word and "://" not in word else word for word in words
             ]
             forms |= {" ".join(paths), " ".join([posixpath.basename(paths[0]), *paths[1:]])}
-        command = ShellCommand(text, frozenset(forms))
-        self.commands[command] = command
+        if self._owner is not None:
+            self._owner.may_run |= forms
+            return self._owner
+        command = self._commands.setdefault(text, _Found(text, forms))
+        command.forms |= forms
+        return command
 
     def _take(self, command: SimpleCommand, depth: int) -> bool:
         """Add a command, and the lines in its arguments. Returns whether it may evaluate its arguments."""
         words = command.words
         literals = [word.literal for word in words]
-        self._add(literals, command.source)
+        found = self._add(literals, command.source)
         # A quoted 'git status' is one word, but its text is that of git with an argument.
-        self.plain = self.plain and not re.search(r"\s", literals[0])
+        self.plain = self.plain and (self._owner is not None or not any(map(str.isspace, literals[0])))
         # `$X -rf` runs a command that the line does not name; in zsh, `=rm` is rm; find replaces `{}`.
         self._unknown_if(any(RUN_VARIABLE.match(literal) for literal in literals))
         named = not words[0].dynamic and not literals[0].startswith("=") and "{}" not in literals[0]
-        self.known = self.known and (named or literals[0] == "[")
-        evaluates = False
+        # `count(*)` among the arguments is SQL.
+        self._unknown_if(not named and literals[0] not in (("[", "*") if self._owner is not None else ("[",)))
+        evaluates, program = False, _program(literals[0])
         for n, literal in enumerate(literals):
             name = _program(literal)
-            rest = words[n + 1 :] if name in SHELLS or name in EVALUATORS or name in WRAPPERS or name in _OTHERS else []
+            rest = words[n + 1 :] if name in SHELLS or name in EVALUATORS or name in LAUNCHERS or name in _OTHERS else []
             self.budget.spend(len(rest))
             evaluates = evaluates or name in _EVALUATING
             # Its escapes can write what is evaluated later.
             self._unknown_if(name == "printf" and "-v" in literals and any("\\" in literal for literal in literals))
             if name in SHELLS:
-                self._shell(name, rest, command.stdin, depth)
+                self._shell(rest, command.stdin, depth)
             elif name in EVALUATORS:
                 self._evaluator(name, rest, depth)
-            elif name in WRAPPERS:
-                self._wrapper(name, rest, command.stdin, depth)
+            elif name in LAUNCHERS:
+                self._launcher(name, rest, command.stdin, depth)
             elif name in _OTHERS and all(_RUNS_BUILTINS.fullmatch(literal) for literal in literals[:n]):
                 self._other(name, rest, command.stdin, depth)
-            if n == 0 and name not in WRAPPERS:
+            if n == 0 and name not in LAUNCHERS:
                 break
+        if (
+            (self._owner is None or self._matters)
+            and program not in SHELLS
+            and program not in EVALUATORS
+            and program not in QUIET
+        ):
+            self._arguments(found, command, depth)
         return evaluates
 
+    def _arguments(self, found: _Found, command: SimpleCommand, depth: int) -> None:
+        """Add what the program of a command may run: its arguments, as words and as lines, and its input."""
+        words = command.words[1:]
+        # A brace expansion is several words.
+        arguments = _joined([part for word in words for part in (word.static.split() if word.dynamic else (word.static,))])
+        self.budget.spend(len(arguments.text) + len(arguments.starts))
+        found.arguments.append(arguments)
+        in_shell = after_line_option = False
+        for n, word in enumerate(words):
+            text, is_option = word.literal, word.literal[:1] == "-"
+            takes_line = is_option and "c" in text.lower()
+            lines = [text, text.partition("=")[2], text[2:]] if is_option else [text]
+            for line in dict.fromkeys((*lines, *([word.static] if word.dynamic else ()))):
+                if line and (after_line_option or _MAY_BE_LINE.search(line)):
+                    certain, likely = in_shell and after_line_option, after_line_option or takes_line
+                    self._add_argument(_Line(line, depth + 1, found, certain, likely))
+            self._unknown_if(in_shell and word.dynamic)
+            after_line_option = takes_line
+            in_shell = in_shell or _program(text) in SHELLS
+            if _program(text) == "xargs":
+                self.budget.spend(len(words))
+                self._from_input(words[n + 1 :])
+        for line in command.stdin:
+            self._add_argument(_Line(line, depth + 1, found, in_shell, in_shell))
+
     def _lines(self, lines: Iterable[str], depth: int) -> None:
-        self.plain = False
+        self.plain = self.plain and self._owner is not None
         for line in lines:
             if line:
                 self._add_line(line, depth + 1)
 
     def _unknown_if(self, unknown: bool) -> None:
-        self.known = self.known and not unknown
+        self.known = self.known and not (unknown and self._matters)
 
-    def _shell(self, name: str, words: Sequence[Word], stdin: Sequence[str], depth: int) -> None:
+    def _shell(self, words: Sequence[Word], stdin: Sequence[str], depth: int) -> None:
         """Read what a shell runs: a line in its arguments. Script files are not read; without either, it reads its input."""
-        self.plain = False
+        self.plain = self.plain and self._owner is not None
         self._unknown_if(any(word.dynamic for word in words))
         options = [n for n, word in enumerate(words) if word.literal[:1] in ("-", "+")]
         with_line = [n for n in options if "c" in words[n].literal.lower()]
@@ -253,8 +355,9 @@ class _Analysis:
             return
         self._lines(stdin, depth)
         files = [word.literal for n, word in enumerate(words) if n not in options]
-        if files:
-            self._add(files)
+        for first in range(min(len(files), 1 + bool(options))):
+            # The first may be the value of an option.
+            self._add(files[first:])
         from_input = any(_READS_INPUT.fullmatch(words[n].literal) for n in options)
         self._unknown_if(not files or from_input or any(_INPUT_FILES.fullmatch(file) for file in files))
 
@@ -268,12 +371,14 @@ class _Analysis:
             return
         self._unknown_if(any(word.dynamic for word in words) or name in ("bind", "expect"))
         lines = [word.literal for word in words]
+        # Expansions of words are evaluated behind `#` too.
+        lines += [f'"{line}"' for line in lines] if name == "compgen" else []
         lines += [line.partition("=")[2] for line in lines] if name == "alias" else []
         lines += [re.sub(r"^-\w", "", line) for line in lines if line.startswith("-")]
         self._lines([line for line in lines if not line.startswith("-")], depth)
 
     def _other(self, name: str, words: Sequence[Word], stdin: Sequence[str], depth: int) -> None:
-        """The builtins that read commands from files, or give a program another name."""
+        """The builtins and programs that read commands from files or input, or give a program another name."""
         if name in ("source", "."):
             self._unknown_if(any(word.dynamic or _INPUT_FILES.fullmatch(word.literal) for word in words))
             self._add([word.literal for word in words])
@@ -285,28 +390,24 @@ class _Analysis:
         else:
             self._unknown_if(True)
 
-    def _wrapper(self, name: str, words: Sequence[Word], stdin: Sequence[str], depth: int) -> None:
+    def _launcher(self, name: str, words: Sequence[Word], stdin: Sequence[str], depth: int) -> None:
         if name == "find":
             return self._find(words)
-        self._unknown_if(name == "coproc" or _names_no_program(words, 1 if name in _WITH_OPERAND else 0))
-        found = False
-        if (option := LINE_OPTIONS.get(name)) is not None:
-            for n, word in enumerate(words):
-                if (match := option.fullmatch(word.literal)) is None:
-                    continue
-                found = True
-                following = [words[n + 1].literal] if n + 1 < len(words) else []
-                self._unknown_if(any(part.dynamic for part in words[n : n + 2]))
-                self._lines([group for group in match.groups() if group] or following, depth)
-        if name in _WITHOUT_COMMAND and not found:
-            named = any(not word.literal.startswith("-") for word in words)
-            self._unknown_if(not named or name in ("at", "batch", "newgrp", "runuser", "script", "su"))
+        self._unknown_if(name == "coproc" or _names_no_program(words))
+        if name in ("sudo", "doas") and any(map(_STARTS_SHELL.fullmatch, _options(words))):
+            self._unknown_if(True)
             self._lines(stdin, depth)
-        if name in ("sudo", "doas", "su", "runuser", "machinectl") and any(map(_STARTS_SHELL.fullmatch, _options(words))):
-            self._unknown_if(name != "su" or not found)
-            self._lines(stdin, depth)
-        if name in ("xargs", "parallel"):
+        if name == "env":
+            self._split_string(words, depth)
+        if name == "xargs":
             self._from_input(words)
+
+    def _split_string(self, words: Sequence[Word], depth: int) -> None:
+        """Read the line that env takes behind an option, which may be in the same word."""
+        for n, word in enumerate(words):
+            if (option := _SPLIT_STRING.fullmatch(word.literal)) is not None:
+                attached = [group for group in option.groups() if group]
+                self._lines(attached or [following.literal for following in words[n + 1 : n + 2]], depth)
 
     def _find(self, words: Sequence[Word]) -> None:
         self._unknown_if(any(word.splits for word in words))
@@ -317,21 +418,21 @@ class _Analysis:
     def _from_input(self, words: Sequence[Word]) -> None:
         """Words from standard input can become a program, or a part of a line."""
         names = [_program(word.literal) for word in words]
-        if names and (names[-1] in WRAPPERS or names[-1] in SHELLS):
-            self.known = False
+        self._unknown_if(bool(names) and (names[-1] in LAUNCHERS or names[-1] in SHELLS))
+        runs_line = any(name in SHELLS or name in EVALUATORS or name in LAUNCHERS for name in names)
         for n, word in enumerate(words):
             if (option := _REPLACES.fullmatch(word.literal)) is None:
                 continue
-            if any(name in SHELLS or name in EVALUATORS or name in WRAPPERS for name in names):
-                self.known = False
+            self._unknown_if(runs_line)
+            self.budget.spend(len(words) - n)
             rest = [word.literal for word in words[n + 1 :]]
             attached = option.group(1) or option.group(2)
             replaced = attached or ("{}" if option.group() in ("-i", "--replace") or not rest else rest.pop(0))
             program = next((word for word in rest if not re.match(r"-|[0-9]+$", word)), "")
-            self.known = self.known and replaced not in program
+            self._unknown_if(replaced in program)
 
 
-_OTHERS = frozenset({".", "source", "hash", "enable", "fc", "newgrp", "crontab", "rshell"})
+_OTHERS = frozenset({".", "at", "batch", "crontab", "enable", "fc", "hash", "newgrp", "parallel", "rshell", "source", "su"})
 
 
 def _options(words: Sequence[Word]) -> list[str]:
@@ -350,11 +451,20 @@ def _program(word: str) -> str:
     return re.sub(r"(?<=sh)-?[0-9][0-9.]*$", "", name)
 
 
-def _names_no_program(words: Sequence[Word], operands: int) -> bool:
-    """Whether the word that may be the program is replaced by the shell.
+def _joined(words: Sequence[str]) -> Words:
+    starts, at = list[int](), 0
+    for part in words:
+        # Behind the slashes of a path, the name of an option, and its letter.
+        inner = {part.rfind("/") + 1}
+        if part.startswith("-"):
+            inner |= {part.find("=") + 1, 0 if part.startswith("--") else 2}
+        starts += sorted({at, *(at + start for start in inner if start < len(part))})
+        at += len(part) + 1
+    return Words(" ".join(words), tuple(starts))
 
-    Options may have values, and there are `operands` words before the program: these are not the program.
-    """
+
+def _names_no_program(words: Sequence[Word]) -> bool:
+    """Whether the word that may be the program is replaced by the shell. Options may have values, which are not the program."""
     after_option = False
     for word in words:
         if word.dynamic:
@@ -365,8 +475,6 @@ def _names_no_program(words: Sequence[Word], operands: int) -> bool:
             after_option = True
         elif after_option:
             after_option = False
-        elif operands:
-            operands -= 1
         else:
             return False
     return False

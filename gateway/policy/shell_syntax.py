@@ -8,6 +8,8 @@ of the text, apart from arithmetic that is read twice, which `Budget` bounds.
 from __future__ import annotations
 
 import re
+import sys
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 MAX_NESTING = 40
@@ -46,12 +48,13 @@ class Budget:
 class Word:
     """A word. `literal` is its text without quotes and escapes, where expansions stay as they are written.
 
-    `dynamic`: the shell replaces a part of it. `splits`: that may result in several words. `plain`: it has no syntax but
-    ordinary quotes and escapes.
+    `static` is the same without expansions, as if variables were empty. `dynamic`: the shell replaces a part of it.
+    `splits`: that may result in several words. `plain`: it has no syntax but ordinary quotes and escapes.
     """
 
     literal: str
     source: str
+    static: str
     dynamic: bool = False
     splits: bool = False
     quoted: bool = False
@@ -73,6 +76,18 @@ class _HereDocument:
     tabs: bool
     quoted: bool
     stdin: list[str]
+
+
+class _Expansion(str):
+    """A part of a word that the shell replaces."""
+
+    __slots__ = ()
+
+
+class _Escaped(str):
+    """The inside of `$'…'` with its escapes."""
+
+    __slots__ = ()
 
 
 @dataclass(slots=True)
@@ -112,6 +127,8 @@ _CASE_END = re.compile(r";;&|;;|;&")
 _DOUBLE = re.compile(r'[^"\\$`]+')
 _SINGLE = re.compile(r"'[^']*'")
 _ANSI = re.compile(r"'(?:[^'\\]|\\.)*'", re.DOTALL)
+_ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{1,2})|[uU]([0-9a-fA-F]{1,8})|([0-7]{1,3})|(.))", re.DOTALL)
+_BRACES = str.maketrans("{,}", "   ")
 _BACKQUOTES = re.compile(r"`((?:[^`\\]|\\.)*)`", re.DOTALL)
 _BRACED = re.compile(r"[^}\\'\"$`<>]+")
 _ARITHMETIC = re.compile(r"[^()\\'\"$`]+")
@@ -243,7 +260,7 @@ class Reader:
     def _time(self) -> None:
         self._at += len("time")
         self.plain = False
-        self.commands.append(SimpleCommand([Word("time", "time")], "time"))
+        self.commands.append(SimpleCommand([Word("time", "time", "time")], "time"))
         self._blanks()
         while (option := _TIME_OPTION.match(self._text, self._at)) and self._ends_word(option.end()):
             self._at = option.end()
@@ -466,7 +483,9 @@ class Reader:
         source = text[start : self._at]
         if not source:
             raise NotUnderstood
-        return Word("".join(found.text), source, found.dynamic, found.splits, found.quoted, found.plain)
+        literal = "".join(found.text)
+        static = _without_expansions(found.text) if found.dynamic else literal
+        return Word(literal, source, static, found.dynamic, found.splits, found.quoted, found.plain)
 
     def _read_process(self, found: _Parts) -> bool:
         """Read `<(…)` or `>(…)`; False for a redirection, which ends the word."""
@@ -476,7 +495,7 @@ class Reader:
         self._at += 2
         self._nest(")")
         found.dynamic, found.plain = True, False
-        found.text.append(self._text[at : self._at])
+        found.text.append(_Expansion(self._text[at : self._at]))
         return True
 
     def _read_parenthesis(self, found: _Parts) -> bool:
@@ -525,7 +544,7 @@ class Reader:
                 raise NotUnderstood
             self._at, found.quoted = ansi.end(), True
             content = ansi.group()[1:-1]
-            found.text.append(content)
+            found.text.append(_Escaped(content) if "\\" in content else content)
             found.dynamic = found.dynamic or "\\" in content
             self.hides = self.hides or "\\" in content or _HIDDEN.search(content) is not None
         elif text.startswith('"', at + 1):
@@ -533,7 +552,7 @@ class Reader:
             self._read_double_quotes(found)
         elif self._dollar(quoted=False):
             found.dynamic = found.splits = True
-            found.text.append(text[at : self._at])
+            found.text.append(_Expansion(text[at : self._at]))
         else:
             found.text.append("$")
         return True
@@ -543,14 +562,14 @@ class Reader:
         self._backquotes(quoted=False)
         found.dynamic = found.splits = True
         found.plain = False
-        found.text.append(self._text[at : self._at])
+        found.text.append(_Expansion(self._text[at : self._at]))
         return True
 
     def _read_pattern(self, found: _Parts) -> bool:
         """Read a character of a glob or of a brace expansion; `{}` is neither."""
         literal = "{}" if self._text.startswith("{}", self._at) else self._text[self._at]
         self._at += len(literal)
-        found.text.append(literal)
+        found.text.append(_Expansion(literal) if literal in "*?[" else literal)
         found.dynamic = found.dynamic or literal != "{}"
         return True
 
@@ -609,10 +628,10 @@ class Reader:
             elif char == "`":
                 self._backquotes(quoted=not document)
                 dynamic = True
-                found.append(text[at : self._at])
+                found.append(_Expansion(text[at : self._at]))
             elif self._dollar(quoted=True):
                 dynamic = True
-                found.append(text[at : self._at])
+                found.append(_Expansion(text[at : self._at]))
             else:
                 found.append("$")
         return dynamic
@@ -772,6 +791,20 @@ class Reader:
         while self._peek() == "\n":
             self._newline()
             self._blanks()
+
+
+def _without_expansions(parts: Iterable[str]) -> str:
+    """Return the text of a word without what the shell replaces. A brace expansion is its elements."""
+    text = "".join(
+        _ESCAPE.sub(_unescaped, part) if isinstance(part, _Escaped) else "" if isinstance(part, _Expansion) else part
+        for part in parts
+    )
+    return text.translate(_BRACES) if "{" in text else text
+
+
+def _unescaped(found: re.Match[str]) -> str:
+    code = int(found[1] or found[2], 16) if found[1] or found[2] else int(found[3], 8) if found[3] else 0
+    return chr(code) if 0 < code <= sys.maxunicode else {"n": "\n", "t": "\t"}.get(found[4] or "", found[4] or "")
 
 
 _READ_IN_WORD = {

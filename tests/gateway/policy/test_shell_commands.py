@@ -184,13 +184,9 @@ def test_line_with_an_undetermined_command_gets_the_verdict_ask(line: str) -> No
     [
         '$"rm" x', "echo ${x:-`rm x`}", 'echo "${x:-`rm x`}"', ". <(rm x)", "bash <(rm x)", "rbash -c 'rm x'",
         "env -S'rm x'", "env -iS 'rm x'", "env --split-string='rm x'", "trap 'rm x' EXIT", "trap -- 'rm x' 0",
-        "su -c 'rm x'", "su me -lc 'rm x'", "su --command='rm x'", "tcsh -c 'rm x'", "csh -c 'rm x'", "fish -c 'rm x'",
-        "prlimit --nofile=9 rm x", "bwrap --ro-bind / / rm x", "capsh -- -c 'rm x'", "tini -- rm x", "gdb --args rm x",
-        "numactl -N 0 rm x", "systemd-inhibit rm x", "setarch x86_64 rm x", "x86_64 rm x", "/lib/ld-linux.so.2 /bin/rm x",
-        "busybox rm x", "busybox sh -c 'rm x'", "setpriv --reuid 1 rm x", "script -c 'rm x'", "script -qc 'rm x' /dev/null",
-        "flock f -c 'rm x'", "flock f rm x", "sudo -s <<< 'rm x'", "sudo -s rm x", "mapfile -C 'rm x' -c 1 a",
+        "tcsh -c 'rm x'", "csh -c 'rm x'", "fish -c 'rm x'", "sudo -s <<< 'rm x'", "sudo -s rm x", "mapfile -C 'rm x' -c 1 a",
         "readarray -C'rm x' a", "bash <<< 'rm x'", "bash <<'E'\nrm x\nE", "compgen -W '$(rm x)'", "alias ll='rm x'",
-        "watch 'rm x'", "ssh host 'cd a && rm x'", "parallel 'rm x' ::: a", "coproc a { rm x; }", "time -p rm x",
+        "compgen -W '#$(rm x)'", "coproc a { rm x; }", "time -p rm x", "bash -o posix rm x",
         "case $(rm x) in a) ;; esac", "/BIN/Bash -c 'rm x'", "function f { rm x; }", "a=($(rm x))", "a[$(rm x)]=1",
         ": $(( `rm x` ))", "cat <(rm x)", "for ((i=0; i<1; i++)); do rm x; done", "case a in (b|a) rm x ;& esac",
         "time -p jobs -x . /dev/stdin <<< 'rm x'", "time . /dev/stdin <<< 'rm x'",
@@ -205,8 +201,59 @@ def test_command_that_a_builtin_or_another_program_runs_is_denied(line: str) -> 
 @pytest.mark.parametrize(
     "line",
     [
+        # Programs that run others, as words and as lines. No list names them.
+        "git submodule foreach 'rm x'", "git rebase -x 'rm x' main", "git rebase --exec='cd a && rm x'", "git bisect run rm x",
+        "npx rm x", "uv run rm x", "docker exec c rm x", "gxargs rm", "gtimeout 5 rm x", "ls | entr rm x", "caffeinate -i rm x",
+        "su -c 'rm x'", "su me -lc 'rm x'", "su --command='rm x'", "prlimit --nofile=9 rm x", "bwrap --ro-bind / / rm x",
+        "capsh -- -c 'rm x'", "tini -- rm x", "gdb --args rm x", "numactl -N 0 rm x", "systemd-inhibit rm x",
+        "setarch x86_64 rm x", "x86_64 rm x", "/lib/ld-linux.so.2 /bin/rm x", "busybox rm x", "busybox sh -c 'rm x'",
+        "setpriv --reuid 1 rm x", "script -c 'rm x'", "script -qc 'rm x' /dev/null", "flock f -c 'rm x'", "flock f rm x",
+        "watch 'rm x'", "ssh host 'cd a && rm x'", "ssh host <<E\nrm x\nE", "parallel 'rm x' ::: a",
+        "docker exec c sh -c 'cd a; rm x'",
+        "made-up -v --at=1 rm x", "made-up /bin/rm x", "made-up 'a; rm x'", "made-up --do='rm x'", "made-up -crm", "made-up RM x",
+        "made-up -c 'other rm x'", "env made-up 'a; rm x'", "made-up r''m x", "made-up $'\\x72m' x",
+        "made-up r${none}m x", "made-up {rm,x}", "made-up sh -c \"r''m x\"", "made-up sh <<< 'rm x'",
+        # The arguments may be meant otherwise: that is a question, too.
+        "git commit -m 'rm old files'", "git rm x", "docker rm x",
+    ],
+)  # fmt: skip
+def test_program_that_may_run_a_denied_command_is_asked_about(line: str) -> None:
+    policy = Policy([Rule(tool="shell", when={"command": "rm *"}, decide="deny")])
+    found = policy.evaluate("shell", {"command": line})
+    assert (found.verdict, found.rule) == ("ask", 0)
+
+
+@pytest.mark.parametrize("line", ["git rm x", "git commit -m 'a; rm x'", "git rebase -x 'rm x'"])
+def test_program_that_an_earlier_rule_allows_is_not_asked_about(line: str) -> None:
+    rules = [("git *", "allow"), ("rm *", "deny")]
+    policy = Policy([Rule(tool="shell", when={"command": pattern}, decide=decide) for pattern, decide in rules])
+    assert policy.evaluate("shell", {"command": line}).verdict == "allow"
+    explained = policy.explain("shell", {"command": f"made-up {line}"})
+    assert [one.evaluation.verdict for one in explained.commands] == ["ask"]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "line", "asked"),
+    [
+        ("rm", "made-up rm", True), ("rm", "made-up rm x", False), ("rm -rf *", "made-up -- rm -rf /", True),
+        ("rm -rf *", "made-up rm -r x rm -rf y", True), ("rm * /", "made-up rm a rm b /", True), ("r? *", "made-up rm x", True),
+        ("*rm -rf /*", "made-up rm -rf /a", False), ("rm *", "made-up arm x", False), ("rm *", "made-up x.rm y", False),
+        ("git push *", "made-up git push", True), ("git push *", "made-up git pushed", False),
+    ],
+)  # fmt: skip
+def test_pattern_is_compared_from_each_argument_on(pattern: str, line: str, asked: bool) -> None:
+    """A pattern with `*` in front matches the whole command already."""
+    policy = Policy([Rule(tool="shell", when={"command": pattern}, decide="deny")])
+    assert policy.evaluate("shell", {"command": line}).verdict == ("ask" if asked else "deny" if pattern[0] == "*" else None)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
         "bash <(printf bad)", ". <(printf bad)", "source <(printf bad)", "source /dev/stdin", "sudo -s", "sudo -i", "su",
-        "env $X", "sudo $X", "timeout 5 $X", "flock f $X", "find . -exec $X \\;", "find . $X", "find . -exec {} \\;",
+        "env $X", "sudo $X", "timeout 5 $X",
+        "made-up sh -c \"$X\"", "made-up bash <(x)", "made-up -c 'x=a; $x'",
+        "find . -exec $X \\;", "find . $X", "find . -exec {} \\;",
         "xargs env", "xargs -I% sh -c %", "xargs -I% %", "xargs -I {} {}", "xargs bash -c", "x='a[$(bad)]'; : $((x))",
         "x='$(bad)'; : ${x@P}", "let 'a[$(bad)]=1'", "unset 'a[$(bad)]'", "PS4='$(bad)'; set -x", "hash -p /bin/x y",
         "BASH_ENV=f bash -c x", "export BASH_ENV=f; bash -c x", "for BASH_ENV in f; do bash -c x; done", "read PS4 <<< x",
@@ -234,8 +281,15 @@ def test_line_that_is_not_understood_gets_the_verdict_ask(line: str) -> None:
         "while read -r line; do echo \"$line\"; done < f", "diff <(sort a) <(sort b)", "source ~/.bashrc",
         "bash script.sh a b", "bash -lc 'cd x && make'", "arr=(a b 'c d'); echo \"${arr[@]}\"",
         "case \"$1\" in start|stop) echo x;; *) echo y;; esac", "cat <<EOF\nHello $USER it's $(date)\nEOF",
-        "git commit -m 'rm old files'", "grep -rn 'rm -rf' src", "echo rm x", "cp a{,.bak}", "echo 'a; rm x'",
-        "python3 -c 'import rm'", "sudo -u me git status", "timeout 60 npm test", "env FOO=1 make",
+        "git commit -m \"don't rm old files\"", "git add $FILE *.py", "made-up $X",
+        "docker run --rm -v $PWD:/a img sh -c 'cd /a && make test'",
+        "curl -sS -H 'Authorization: Bearer $TOKEN' -d '{\"a\": [1, 2]}' http://x | jq '.a[] | select(. > 1)'",
+        "awk '$3 > 5 { print $1; x = \"rm y\" }' f", "perl -pe 's/\\$x/y/; chomp' f", "sed -n '$p' f",
+        "psql -c 'select count(*) from t'",
+        "made-up -c 'print(\"it is\")'", "gcc -c a.c -o a.o", "tar -czf a.tgz dir", "pytest -k 'not rm and a'",
+        "git log --format='%h %s (%an)'",
+        "grep -rn 'rm -rf' src", "echo rm x", "cp a{,.bak}", "echo 'a; rm x'",
+        "python3 -c 'import re; print(re)'", "sudo -u me git status", "timeout 60 npm test", "env FOO=1 make",
         "trap 'echo \"$x\"' EXIT", "my-func() { echo a; }", "sudo sed -i s/a/b/ f", "sudo -u me grep -i x f", "ENV=prod make -i",
     ],
 )  # fmt: skip
@@ -254,6 +308,8 @@ LARGE = (
     "[[ " * 7_500, "$((" * 39 + "$(" * 39, "x() " * 5_000, "a;" * 12_250, "x" * (MAX_LENGTH + 1), "sudo " * 4_750 + "x",
     "a " * 12_500, "trap 'eval `eval x`' a;" * 4000,
     "ENV=x;" * 4 + "'" + "sh " * 24_000 + "'", "ENV=x sh -i;" * 8000, "$((" * 12 + "\n#" + "a" * 90_000 + "\n" + ") )" * 12,
+    "x 'a; b' " * 4000, "x " + "'a; b' " * 4000, "x " + "rm " * 4900, "x -c '" + "x -c a; " * 8000 + "'",
+    "x {" + "rm," * 20_000 + "}",
 )  # fmt: skip
 """Lines whose analysis takes seconds, gigabytes or too many frames if its work is not limited."""
 
@@ -264,6 +320,16 @@ def test_work_on_a_line_is_limited(line: str) -> None:
     found = parse.__wrapped__(line)
     assert time.thread_time() - before < 1
     assert sum(len(form) for command in found.commands for form in command.forms) < 1_000_000
+
+
+@pytest.mark.parametrize(
+    "line", ["x " + "rm y " * 2400, "x " + "rm' y' " * 4000, "x " + "/rm" * 30_000, "x 'rm a; rm b' " * 2000]
+)
+def test_many_arguments_are_compared_in_linear_time(line: str) -> None:
+    rules = [Rule(tool="shell", when={"command": f"rm {n}*z*"}, decide="deny") for n in ("", "y*y*", "?")]
+    before = time.thread_time()
+    assert Policy(rules).evaluate("shell", {"command": line}).verdict in (None, "ask")
+    assert time.thread_time() - before < 1
 
 
 def test_short_lines_are_analysed_quickly() -> None:
