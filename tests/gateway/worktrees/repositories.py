@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
+import tempfile
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -35,10 +38,17 @@ def git(folder: Path, *arguments: str) -> str:
 
 def make_repository(folder: Path, **files: str) -> Path:
     """Create a repository with one commit on `main`; the names of files have `_` for `.`."""
-    folder.mkdir(parents=True)
+    shutil.copytree(_template(tuple(files.items())), folder)
+    return folder
+
+
+@cache
+def _template(files: tuple[tuple[str, str], ...]) -> Path:
+    """Make a repository to copy: six commands of git take longer than most tests of what happens in it."""
+    folder = Path(tempfile.mkdtemp())
     git(folder, "init", "-q", "-b", "main")
     with_author(folder)
-    for name, text in {"a_txt": "one\n", **files}.items():
+    for name, text in {"a_txt": "one\n", **dict(files)}.items():
         (folder / name.replace("_", ".")).write_text(text)
     (folder / "turns.json").write_text(json.dumps(SCENARIO))
     git(folder, "add", "-A")

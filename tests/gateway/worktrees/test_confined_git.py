@@ -36,6 +36,12 @@ pytestmark = [
     pytest.mark.skipif(unavailable() is not None, reason=f"no sandbox here: {unavailable()}"),
 ]
 SECRET = "token-of-the-gateway-0123456789"
+LONG = pytest.mark.long
+
+
+def some(*names: str, others: tuple[str, ...]) -> list[Any]:
+    """Return parameters: of these names in `make test`, of the others, which git handles alike, in `make test-long`."""
+    return [*names, *(pytest.param(name, marks=LONG) for name in others)]
 
 
 @pytest.fixture
@@ -93,10 +99,13 @@ def link(path: Path, target: Path) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    [
-        "logs/HEAD", "logs/refs/heads/main", "own:logs/HEAD", "index", "own:index", "ORIG_HEAD", "HEAD", "own:HEAD",
-        "packed-refs", "refs/heads/main", "config", "info/exclude", "MERGE_HEAD", "own:ORIG_HEAD", "shallow",
-    ],
+    some(
+        "logs/HEAD", "own:index", "HEAD", "packed-refs",
+        others=(
+            "logs/refs/heads/main", "own:logs/HEAD", "index", "ORIG_HEAD", "own:HEAD", "refs/heads/main", "config",
+            "info/exclude", "MERGE_HEAD", "own:ORIG_HEAD", "shallow",
+        ),
+    ),
 )  # fmt: skip
 async def test_no_file_is_written_through_a_link(client: httpx.AsyncClient, repository: Path, elsewhere: Path, name: str) -> None:
     session = await new_session(client)
@@ -109,7 +118,12 @@ async def test_no_file_is_written_through_a_link(client: httpx.AsyncClient, repo
 
 @pytest.mark.parametrize(
     "name",
-    ["logs", "logs/refs", "objects", "objects/pack", "refs", "refs/heads", "refs/heads/portico", "info", "own:logs", "lfs"],
+    some(
+        "logs",
+        "objects",
+        "lfs",
+        others=("logs/refs", "objects/pack", "refs", "refs/heads", "refs/heads/portico", "info", "own:logs"),
+    ),
 )
 async def test_no_file_is_written_in_a_folder_behind_a_link(
     client: httpx.AsyncClient, repository: Path, elsewhere: Path, name: str
@@ -181,11 +195,14 @@ async def test_files_behind_a_folder_that_becomes_a_link_meanwhile_are_not_shown
 
 @pytest.mark.parametrize(
     "name",
-    [
-        "shallow", "info/grafts", "objects/info/alternates", "HEAD", "own:HEAD", "packed-refs", "refs/heads/main", "config",
-        "own:gitdir", "own:commondir", "info/exclude", "info/attributes", "own:index", "own:MERGE_HEAD", "own:locked",
-        "objects/info/commit-graphs/commit-graph-chain", "own:config.worktree",
-    ],
+    some(
+        "shallow", "own:commondir",
+        others=(
+            "info/grafts", "objects/info/alternates", "HEAD", "own:HEAD", "packed-refs", "refs/heads/main", "config",
+            "own:gitdir", "info/exclude", "info/attributes", "own:index", "own:MERGE_HEAD", "own:locked",
+            "objects/info/commit-graphs/commit-graph-chain", "own:config.worktree",
+        ),
+    ),
 )  # fmt: skip
 @pytest.mark.parametrize("secret", [True, False])
 async def test_no_error_has_contents_of_a_file(
@@ -383,16 +400,8 @@ async def test_request_that_waits_too_long_is_refused(
     assert answer.status_code == status and "commands of git" in answer.json()["error"], answer.text
 
 
-LONG = pytest.mark.long
-
-
 @pytest.mark.parametrize(
-    "name",
-    [
-        "HEAD",
-        "config",
-        *(pytest.param(n, marks=LONG) for n in ("own:HEAD", "refs/heads/main", "packed-refs", "own:gitdir", "own:index")),
-    ],
+    "name", some("HEAD", "config", others=("own:HEAD", "refs/heads/main", "packed-refs", "own:gitdir", "own:index"))
 )
 async def test_fifo_in_the_place_of_a_file(
     client: httpx.AsyncClient, repository: Path, name: str, monkeypatch: pytest.MonkeyPatch
