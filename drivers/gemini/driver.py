@@ -31,6 +31,7 @@ from drivers.gemini.home import (
     session_settings,
     task_settings,
     user_folder,
+    users_file,
 )
 from drivers.gemini.modes import MODES, own_mode, user_policies
 from drivers.gemini.one_shot_codec import LOGIN_HINT, GeminiTaskCodec
@@ -235,17 +236,20 @@ def _session_files(spec: SessionSpec, state: Path, folder: str) -> dict[Path, by
     policy = policy_file(spec.tools, spec.app_tools, spec.mcp_servers, own_modes=mode is not None)
     files[own / "policies" / "portico.toml"] = policy.encode()
     if mode is not None and spec.options.get("settings") != "none":
-        files |= {own / "policies" / name: content for name, content in user_policies(user, tools).items()}
-    context = [] if spec.options.get("settings") == "none" else _read(user / "GEMINI.md")
+        policies = user_policies(user, tools, confined=spec.confined)
+        files |= {own / "policies" / name: content for name, content in policies.items()}
+    context = [] if spec.options.get("settings") == "none" else _context(spec)
     if spec.system is not None and spec.options.get("system_prompt") != "replace":
         context.append(spec.system)
     files[own / "GEMINI.md"] = "\n\n".join(context).encode()
     return files
 
 
-def _read(path: Path) -> list[str]:
+def _context(spec: SessionSpec) -> list[str]:
+    """Return the user's context file, if it can be read. Raises AgentUnavailable."""
     try:
-        return [path.read_text("utf-8")]
+        content = users_file(spec, "GEMINI.md")
+        return [] if content is None else [content.decode()]
     except (OSError, ValueError):
         return []
 

@@ -19,12 +19,15 @@ from drivers.contract.errors import AgentUnavailable
 from drivers.gemini.history import CHANGED_LAST, OLD_TIME
 from drivers.gemini.modes import USER_POLICY, own_mode, project_permits, user_rules
 from drivers.gemini.tools import SERVER
-from drivers.runtime.confined_files import ConfinedFolders, NotRegularFile, OutsideFolders, regular_file
+from drivers.runtime.confined_files import ConfinedFolders, Entries, NotRegularFile, OutsideFolders, read_file, regular_file
 
 LOGIN_FILES = ("oauth_creds.json", "google_accounts.json", "gemini-credentials.json", "installation_id", ".env")
 """Files of the user's ~/.gemini with the login. They are linked, so that the CLI writes a refreshed token to the user's file."""
 PRIVATE_FILES = frozenset({"settings.json", "tmp", "history", "projects.json"})
 """What a task's home does not share with ~/.gemini; everything else is linked."""
+CHAT_FILE = re.compile(r"session-\d{4}-\d\d-\d\dT\d\d-\d\d-(.+)\.jsonl")
+MAX_USER_FILE = 1024 * 1024
+"""Bytes of a file of the user's."""
 MAX_PROJECT_SETTINGS = 1024 * 1024
 """Bytes of the settings of a project."""
 TOOL_SETTINGS = frozenset({"mcpServers", "mcp", "tools", "policyPaths", "adminPolicyPaths", "extensions"})
@@ -53,63 +56,62 @@ def prepare_home(user: Path, state: Path, *, link_all: bool) -> None:
     Raises AgentUnavailable where a link that an earlier process of the CLI has created leads out of the folder `state`.
     """
     own = state / ".gemini"
-    chats = own / "tmp" / SLUG / "chats"
     state.mkdir(parents=True, exist_ok=True, mode=0o700)
-    inside = ConfinedFolders((Path(os.path.realpath(state)),))
-    try:
-        for folder in (state / "tmp", chats):
-            inside.exists(str(folder.absolute()))
-    except OutsideFolders:
-        raise AgentUnavailable(f"a symbolic link in {state} leads out of it; remove it") from None
-    own.mkdir(parents=True, exist_ok=True, mode=0o700)
-    (state / "tmp").mkdir(exist_ok=True, mode=0o700)
     everything = link_all and user.is_dir()
     names = [entry.name for entry in user.iterdir() if entry.name not in PRIVATE_FILES] if everything else LOGIN_FILES
-    for name in names:
-        with suppress(FileExistsError):
-            if (user / name).exists():
-                (own / name).symlink_to(user / name)
-    if (own / ".env").exists() and not (state / ".env").exists():
-        # The CLI reads only this one if the working folder is not trusted.
-        (state / ".env").symlink_to(own / ".env")
-    if not link_all:
-        # A task's home is new, and has a link to the policies of the user.
-        _remove_policies(inside, own / "policies")
-    rename_chats(chats)
+    inside = ConfinedFolders((Path(os.path.realpath(state)),))
+    try:
+        with inside.entries(os.path.abspath(state / "tmp"), create_mode=0o700):
+            pass
+        with inside.entries(os.path.abspath(own), create_mode=0o700) as entries:
+            for name in names:
+                if (user / name).exists():
+                    entries.link(name, user / name)
+            has_variables = ".env" in entries.names()
+        if has_variables:
+            # The CLI reads only this one if the working folder is not trusted.
+            with inside.entries(os.path.abspath(state)) as entries:
+                entries.link(".env", own / ".env")
+        if not link_all:
+            # A task's home is new, and has a link to the policies of the user.
+            _remove_policies(inside, own / "policies")
+        rename_chats(inside, own / "tmp" / SLUG / "chats")
+    except OutsideFolders:
+        raise AgentUnavailable(f"a symbolic link in {state} leads out of it; remove it") from None
 
 
 def _remove_policies(inside: ConfinedFolders, policies: Path) -> None:
-    """Remove the user's policies of a former process, which may have had another mode. Raises AgentUnavailable.
-
-    The tools of the CLI can have made the folder a link.
-    """
-    try:
-        inside.remove_files(str(policies.absolute()), lambda name: name.startswith(USER_POLICY) and name.endswith(".toml"))
-    except OutsideFolders:
-        raise AgentUnavailable(f"{policies} is a symbolic link that leads out of the agent's home; remove it") from None
+    """Remove the user's policies of a former process, which may have had another mode. Raises OutsideFolders."""
+    with suppress(FileNotFoundError), inside.entries(os.path.abspath(policies)) as entries:
+        for name in entries.names():
+            if name.startswith(USER_POLICY) and name.endswith(".toml"):
+                entries.remove(name)
 
 
-def rename_chats(chats: Path) -> None:
+def rename_chats(inside: ConfinedFolders, chats: Path) -> None:
     """Give each session's chat file a name that no new session uses (see OLD_TIME), and the newest time (see NEWEST_TIME).
 
-    Of several files of a session the longest has the conversation; the others were created by a load and are empty.
+    Of several files of a session the longest has the conversation; the others were created by a load and are empty. Raises
+    OutsideFolders.
     """
-    by_session: dict[str, list[Path]] = {}
-    for path in chats.glob("session-*.jsonl") if chats.is_dir() else ():
-        if found := re.fullmatch(r"session-\d{4}-\d\d-\d\dT\d\d-\d\d-(.+)\.jsonl", path.name):
-            by_session.setdefault(found[1], []).append(path)
-    for session, paths in by_session.items():
-        longest = max(paths, key=lambda path: path.stat().st_size)
-        for path in paths:
-            if path != longest:
-                path.unlink()
-        _set_newest(longest.rename(chats / f"session-{OLD_TIME}-{session}.jsonl"))
+    with suppress(FileNotFoundError), inside.entries(os.path.abspath(chats)) as entries:
+        by_session: dict[str, list[str]] = {}
+        for name in entries.names():
+            if found := CHAT_FILE.fullmatch(name):
+                by_session.setdefault(found[1], []).append(name)
+        for session, names in by_session.items():
+            longest, new = max(names, key=entries.size), f"session-{OLD_TIME}-{session}.jsonl"
+            for name in names:
+                if name != longest:
+                    entries.remove(name)
+            entries.rename(longest, new)
+            _set_newest(entries, new)
 
 
-def _set_newest(chat: Path) -> None:
+def _set_newest(entries: Entries, chat: str) -> None:
     # The CLI's tools can write in its home: a link there leads to a file that is not the session's.
     try:
-        chat_file = regular_file(os.open(chat, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "r+b")
+        chat_file = regular_file(entries.open(chat, os.O_RDWR | os.O_NONBLOCK), "r+b")
     except (OSError, NotRegularFile):
         return
     with chat_file:
@@ -121,10 +123,27 @@ def _set_newest(chat: Path) -> None:
             chat_file.write(CHANGED_LAST if end.endswith(b"\n") else b"\n" + CHANGED_LAST)
 
 
-def user_settings(user: Path) -> dict[str, Any]:
-    """The user's settings; empty if the file is missing or malformed."""
+def users_file(spec: AgentSpec, name: str) -> bytes | None:
+    """Return the content of a file of the user's ~/.gemini; None if it is missing or is no regular file of MAX_USER_FILE bytes.
+
+    Agents in a sandbox write in this folder, and get what is read: for these no link is followed that leads out of it. Raises
+    AgentUnavailable for such a link, OSError.
+    """
+    user = user_folder(spec)
     try:
-        text = (user / "settings.json").read_text("utf-8")
+        return read_file(user / name, MAX_USER_FILE, inside=user if spec.confined else None)
+    except OutsideFolders:
+        raise AgentUnavailable(
+            f"{user / name} is a symbolic link that leads out of {user}, which the sandbox forbids: replace it by a copy"
+        ) from None
+    except (FileNotFoundError, NotADirectoryError, NotRegularFile):
+        return None
+
+
+def user_settings(spec: AgentSpec) -> dict[str, Any]:
+    """The user's settings; empty if the file is missing or malformed. Raises AgentUnavailable."""
+    try:
+        text = (users_file(spec, "settings.json") or b"").decode()
         found = json.loads("\n".join(line for line in text.split("\n") if not line.lstrip().startswith("//")))
     except (OSError, ValueError):
         return {}
@@ -139,11 +158,7 @@ def project_names(folder: Path) -> frozenset[str]:
     """
     path = folder / ".gemini" / "settings.json"
     try:
-        with regular_file(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
-            text = file.read(MAX_PROJECT_SETTINGS + 1)
-        if len(text) > MAX_PROJECT_SETTINGS:
-            raise NotRegularFile("too large")
-        return frozenset(re.findall(r'"([^"\n]*)"', text.decode("utf-8")))
+        return frozenset(re.findall(r'"([^"\n]*)"', read_file(path, MAX_PROJECT_SETTINGS).decode("utf-8")))
     except NotRegularFile:
         limit = f"{MAX_PROJECT_SETTINGS // 1024} KiB"
         raise AgentUnavailable(f"{path} is not a regular file of at most {limit}; remove it") from None
@@ -156,7 +171,7 @@ def session_settings(spec: SessionSpec, user: Path, tools: list[str]) -> dict[st
     server = spec.tool_server
     headers = {"Authorization": f"Bearer {server.token}"} if server else {}
     servers = {SERVER: {"httpUrl": server.url, "headers": headers, "timeout": TOOL_TIMEOUT}} if server else {}
-    given = user_settings(user)
+    given = user_settings(spec)
     if spec.options.get("settings") == "none":
         given = {"security": {"auth": given.get("security", {}).get("auth", {})}}
     kept = {name: value for name, value in given.items() if name not in TOOL_SETTINGS}
@@ -191,7 +206,7 @@ def _directories(spec: SessionSpec, given: Mapping[str, Any]) -> dict[str, Any]:
 
 def task_settings(spec: AgentSpec, user: Path) -> dict[str, Any]:
     """The settings of a task: all of the user's."""
-    given = user_settings(user)
+    given = user_settings(spec)
     return _merged(given, _required(spec, user, given), {})
 
 
@@ -214,7 +229,7 @@ def auth_type(spec: AgentSpec, user: Path) -> str | None:
     """
     if spec.options.get("api_key"):
         return "gemini-api-key"
-    auth = user_settings(user).get("security", {}).get("auth", {})
+    auth = user_settings(spec).get("security", {}).get("auth", {})
     if isinstance(auth, dict) and auth.get("selectedType"):
         return None
     if spec.env.get("GEMINI_API_KEY"):

@@ -6,7 +6,6 @@ Measured with gemini 0.61.0.
 from __future__ import annotations
 
 import json
-import os
 import tomllib
 from collections.abc import Collection, Container, Mapping
 from pathlib import Path
@@ -16,7 +15,7 @@ from drivers.contract.agent_specs import SessionSpec
 from drivers.contract.driver_info import ASK_MODE, MODE_OPTION, PermissionMode
 from drivers.contract.errors import AgentUnavailable
 from drivers.gemini.tools import NAMES
-from drivers.runtime.confined_files import NotRegularFile, regular_file
+from drivers.runtime.confined_files import NotRegularFile, OutsideFolders, read_file
 
 MODES = (
     PermissionMode("default", "Default", "Asks by the CLI's own rules: reading and searching do not ask."),
@@ -51,13 +50,12 @@ def project_permits(folder: Path) -> bool:
     Their `tools.allowed` and `tools.core` are merged with the user's. An escaped character could hide a name.
     """
     try:
-        with regular_file(os.open(folder / ".gemini" / "settings.json", os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
-            text = file.read(MAX_POLICY + 1)
+        text = read_file(folder / ".gemini" / "settings.json", MAX_POLICY)
     except (FileNotFoundError, NotADirectoryError):
         return False
     except (OSError, NotRegularFile):
         return True
-    return len(text) > MAX_POLICY or any(name in text for name in _PERMITTING)
+    return any(name in text for name in _PERMITTING)
 
 
 def user_rules(settings: Mapping[str, Any], listed: Container[str]) -> dict[str, Any]:
@@ -71,11 +69,12 @@ def user_rules(settings: Mapping[str, Any], listed: Container[str]) -> dict[str,
     return {"tools": given} if given else {}
 
 
-def user_policies(user: Path, listed: Collection[str]) -> dict[str, bytes]:
+def user_policies(user: Path, listed: Collection[str], *, confined: bool = False) -> dict[str, bytes]:
     """Return the user's policy files with their rules about listed tools, by their names. It blocks.
 
     Another rule could allow a tool that the session does not list, since it goes before the one that denies all others.
-    Rules that deny tools of MCP servers stay. Raises AgentUnavailable for a file that cannot be read.
+    Rules that deny tools of MCP servers stay. For a `confined` agent, which gets what is read, no link is followed that
+    leads out of the folder `user`. Raises AgentUnavailable for a file that cannot be read.
     """
     found: dict[str, bytes] = {}
     for path in sorted((user / "policies").glob("*.toml")):
@@ -83,12 +82,8 @@ def user_policies(user: Path, listed: Collection[str]) -> dict[str, bytes]:
             # The CLI reads regular files only.
             continue
         try:
-            with regular_file(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
-                text = file.read(MAX_POLICY + 1)
-            if len(text) > MAX_POLICY:
-                raise ValueError(f"it has more than {MAX_POLICY} bytes")
-            rules = tomllib.loads(text.decode()).get("rule")
-        except (OSError, ValueError, NotRegularFile) as error:
+            rules = tomllib.loads(read_file(path, MAX_POLICY, inside=user if confined else None).decode()).get("rule")
+        except (OSError, ValueError, NotRegularFile, OutsideFolders) as error:
             raise AgentUnavailable(
                 f"the policy file {path} cannot be read, and may have rules that deny ({error}): correct or remove it, or set "
                 "the option settings to none"

@@ -82,17 +82,19 @@ class ConfinedFolders:
         """Open a folder and return its descriptor, for `fchdir` and `dir_fd` only. Raises as `open` does."""
         return self._in_folder(path, lambda folder, relative: _open_beneath(folder, relative, FOLDER, 0))
 
-    def remove_files(self, path: str, matches: Callable[[str], object]) -> None:
-        """Remove the files of a folder whose name matches; a missing folder has none. Raises as `open` does."""
-        try:
-            folder = self._in_folder(path, lambda folder, relative: _open_beneath(folder, relative, READABLE_FOLDER, 0))
-        except FileNotFoundError:
-            return
-        try:
-            for name in filter(matches, os.listdir(folder)):
-                os.unlink(name, dir_fd=folder)
-        finally:
-            os.close(folder)
+    def entries(self, path: str, *, create_mode: int | None = None) -> Entries:
+        """Open a folder for access to what is in it. Raises as `open` does.
+
+        Parameters:
+            create_mode: The mode with which the folder, and those above it, are created if they are missing.
+        """
+
+        def opened(folder: int, relative: str) -> int:
+            if create_mode is not None:
+                _make_parents(folder, f"{relative}/.", create_mode)
+            return _open_beneath(folder, relative, READABLE_FOLDER, 0)
+
+        return Entries(self._in_folder(path, opened))
 
     def exists(self, path: str) -> bool:
         """Whether the path exists. Raises OutsideFolders, unless it is inside at this moment, OSError, ValueError."""
@@ -100,7 +102,13 @@ class ConfinedFolders:
 
     def _in_folder(self, path: str, use: Callable[[int, str], T]) -> T:
         for _ in range(ATTEMPTS):
-            folder, relative = self._locate(path)
+            try:
+                folder, relative = self._locate(path)
+            except OSError as error:
+                if error.errno == errno.EINVAL:
+                    # A link of the path was replaced by a folder while it was read.
+                    continue
+                raise
             try:
                 with _opened(folder) as descriptor:
                     return use(descriptor, relative)
@@ -121,6 +129,64 @@ class ConfinedFolders:
                 return folder, os.path.relpath(real, folder)
         others = f" or in {', '.join(self._folders[1:])}" if self._folders[1:] else ""
         raise OutsideFolders(f"{path!r} is not in the working folder {self._folders[0]}{others}")
+
+
+class Entries:
+    """What is in an open folder, by name. A symbolic link among the entries is one of them: it is not followed."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._folder = descriptor
+
+    def __enter__(self) -> Entries:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._folder)
+
+    def names(self) -> list[str]:
+        """Return the names of all entries. Raises OSError."""
+        return os.listdir(self._folder)
+
+    def size(self, name: str) -> int:
+        """Return the size of an entry in bytes. Raises OSError."""
+        return os.stat(name, dir_fd=self._folder, follow_symlinks=False).st_size
+
+    def open(self, name: str, flags: int) -> int:
+        """Open a file and return its descriptor. Raises OSError, also for a symbolic link."""
+        return _open_entry(self._folder, name, flags)
+
+    def link(self, name: str, target: Path) -> None:
+        """Create a symbolic link, unless there is an entry of that name. Raises OSError."""
+        with suppress(FileExistsError):
+            os.symlink(target, name, dir_fd=self._folder)
+
+    def rename(self, name: str, new: str) -> None:
+        """Rename an entry, in the place of one that has the name already. Raises OSError."""
+        os.rename(name, new, src_dir_fd=self._folder, dst_dir_fd=self._folder)
+
+    def remove(self, name: str) -> None:
+        """Remove an entry that is no folder. Raises OSError."""
+        os.unlink(name, dir_fd=self._folder)
+
+
+def read_file(path: Path, limit: int, *, inside: Path | None = None) -> bytes:
+    """Return the content of a regular file of at most `limit` bytes.
+
+    Raises OSError, NotRegularFile for any other kind of file and a longer one, and OutsideFolders.
+
+    Parameters:
+        inside: The folder that the path, with links resolved, must not leave; None follows links anywhere.
+    """
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+    if inside is None:
+        descriptor = os.open(path, flags)
+    else:
+        descriptor = ConfinedFolders((Path(os.path.realpath(inside)),)).open(os.path.abspath(path), flags)
+    with regular_file(descriptor, "rb") as file:
+        content = file.read(limit + 1)
+    if len(content) > limit:
+        raise NotRegularFile(f"it has more than {limit} bytes")
+    return content
 
 
 def open_folder(path: Path) -> int:

@@ -6,7 +6,11 @@ import json
 import re
 from pathlib import Path
 
+from drivers.runtime.confined_files import NotRegularFile, read_file
+
 VERSION = re.compile(r"\d+\.\d+\.\d+(?:-[\w.]+)?")
+MAX_PACKAGE = 1024 * 1024
+"""Bytes of a `package.json`."""
 MAX_PARENTS = 4
 """How many folders above the program may have the `package.json` of its npm package."""
 
@@ -25,8 +29,8 @@ def installed_version(program: str) -> str | None:
             return part
     for folder in list(path.parents)[:MAX_PARENTS] if "node_modules" in path.parts else ():
         try:
-            package = json.loads((folder / "package.json").read_bytes())
-        except (OSError, ValueError):
+            package = json.loads(read_file(folder / "package.json", MAX_PACKAGE))
+        except (OSError, ValueError, NotRegularFile):
             continue
         version = package.get("version") if isinstance(package, dict) else None
         # Some packages have files of this name, without a version, in folders of their own.

@@ -481,16 +481,19 @@ def _git_dir_of(path: Path, repository: Path, settings: Sequence[Setting]) -> Pa
     named = small_file(path / ".git")
     git_dir = Path(os.path.realpath(path / (named or "").removeprefix("gitdir: ").rstrip("\r\n")))
     # Git has named it by the folder that it takes for the repository (own_config.py).
-    (path / ".git").write_bytes(os.fsencode(f"gitdir: {git_dir}\n"))
-    if settings:
-        file = str(git_dir / "config.worktree")
-        try:
-            descriptor = ConfinedFolders((repository,)).open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-        except OutsideFolders as error:
-            raise Conflict(f"{path} has a git directory that is not in its repository: {error}") from error
-        with open(descriptor, "wb") as config:
-            config.write(config_text(settings))
+    try:
+        _write(path, path / ".git", os.O_TRUNC, os.fsencode(f"gitdir: {git_dir}\n"))
+        if settings:
+            _write(repository, git_dir / "config.worktree", os.O_CREAT | os.O_EXCL, config_text(settings))
+    except OutsideFolders as error:
+        raise Conflict(f"{path} has a git directory that is not in its repository: {error}") from error
     return git_dir
+
+
+def _write(inside: Path, file: Path, flags: int, content: bytes) -> None:
+    """Write a file in a folder with a real path. Raises OSError, OutsideFolders."""
+    with open(ConfinedFolders((inside,)).open(str(file), os.O_WRONLY | flags), "wb") as opened:
+        opened.write(content)
 
 
 async def _check_out(git: Git, record: WorktreeRecord, git_dir: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import tomllib
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,9 @@ from drivers.gemini.modes import USER_POLICY
 from drivers.gemini.one_shot_codec import GeminiTaskCodec
 from drivers.gemini.policy import policy_file
 from drivers.gemini.tools import NAMES, TOOLS, app_tool_name, tool_of_call
+from drivers.runtime.confined_files import ConfinedFolders
 from drivers.runtime.process import Spawner
+from tests.swapped_folders import swapped
 
 PIXEL = "data:image/png;base64,iVBORw0KGgo="
 
@@ -173,7 +176,7 @@ def test_chat_files_are_renamed_so_that_a_load_of_this_minute_keeps_them(tmp_pat
     (tmp_path / "session-2026-11-20T20-22-bbbbbbbb.jsonl").write_text("another")
     newest = CHANGED_LAST.decode()
     for _ in range(2):
-        rename_chats(tmp_path)
+        rename_chats(ConfinedFolders((tmp_path,)), tmp_path)
         found = {path.name: path.read_text() for path in tmp_path.iterdir()}
         assert found == {
             f"session-{OLD_TIME}-aaaaaaaa.jsonl": f"the conversation so far\n{newest}",
@@ -185,8 +188,61 @@ def test_chat_file_that_is_a_link_is_not_written(tmp_path: Path) -> None:
     (tmp_path / "chats").mkdir()
     (tmp_path / "outside").write_text("of the user")
     (tmp_path / "chats" / "session-2026-11-20T20-22-aaaaaaaa.jsonl").symlink_to(tmp_path / "outside")
-    rename_chats(tmp_path / "chats")
+    rename_chats(ConfinedFolders((tmp_path,)), tmp_path / "chats")
     assert (tmp_path / "outside").read_text() == "of the user"
+
+
+def test_chats_are_renamed_in_no_folder_that_becomes_a_link_meanwhile(tmp_path: Path) -> None:
+    state, other = tmp_path / "state", tmp_path / "other"
+    chats = state / ".gemini" / "tmp" / "work" / "chats"
+    name = "session-2026-11-20T20-22-aaaaaaaa.jsonl"
+    for folder in (chats, other):
+        folder.mkdir(parents=True)
+        (folder / name).write_text("begun\n")
+    renamed = 0
+    with swapped(chats, other):
+        while renamed < 20:
+            with suppress(AgentUnavailable):
+                prepare_home(tmp_path / "user", state, link_all=False)
+                renamed += 1
+        assert [path.name for path in other.iterdir()] == [name] and (other / name).read_text() == "begun\n"
+
+
+@pytest.mark.parametrize("file", ["settings.json", "GEMINI.md", "policies/x.toml"])
+@pytest.mark.parametrize("confined", [True, False])
+def test_an_agent_in_the_sandbox_gets_no_file_to_which_it_has_made_a_link(
+    tmp_path: Path, user: Path, file: str, confined: bool
+) -> None:
+    """The driver reads the user's files, and writes them where the agent reads."""
+    secret = tmp_path / "secret"
+    secret.write_text('[[rule]]\ntoolName = "glob"\ndecision = "allow"\ncommandPrefix = "sesame"\n')
+    if file == "settings.json":
+        secret.write_text('{"token": "sesame"}')
+    (user / file).unlink(missing_ok=True)
+    (user / file).parent.mkdir(exist_ok=True)
+    (user / file).symlink_to(secret)
+    grants = (ToolGrant("glob", trust=True),)
+    spec = replace(spec_of(tmp_path, mode="default"), confined=confined, tools=grants)
+    if confined:
+        with pytest.raises(AgentUnavailable, match=r"leads? out of|is not in"):
+            GeminiDriver().session(spec)
+    else:
+        assert any(b"sesame" in content for content in GeminiDriver().session(spec).command.files.values())
+    # A link to another file of the user's is followed.
+    secret.rename(user / "elsewhere")
+    (user / file).unlink()
+    (user / file).symlink_to(user / "elsewhere")
+    assert any(b"sesame" in content for content in GeminiDriver().session(spec).command.files.values())
+
+
+@pytest.mark.parametrize("file", ["settings.json", "GEMINI.md"])
+def test_a_fifo_or_device_in_place_of_the_users_files_blocks_nothing(tmp_path: Path, user: Path, file: str) -> None:
+    (user / file).unlink(missing_ok=True)
+    os.mkfifo(user / file)
+    GeminiDriver().session(spec_of(tmp_path))
+    (user / file).unlink()
+    (user / file).symlink_to("/dev/zero")
+    GeminiDriver().session(spec_of(tmp_path))
 
 
 @pytest.fixture
