@@ -658,6 +658,15 @@ class Session:
         folder = self.agent.folder_without_worktree(self.config.options, self.config.workspace_key)
         return folder if self.config.worktree is None else Path(self.config.worktree.folder)
 
+    def folders(self) -> tuple[Path, tuple[Path, ...]]:
+        """The real paths of its working folder, and of all others in which it may change files. Reads the file system.
+
+        Raises BadRequest if the session may not work there any more.
+        """
+        worktree = () if self.config.worktree is None else (Path(self.config.worktree.path),)
+        others = self.agent.additional_directories(self.config.additional_directories, self.config.workspace_key, any_folder=True)
+        return self.working_directory(), (*worktree, *others)
+
     def _runs_at_once(self, call: ToolUseBlock) -> bool:
         """Whether a call of the agent's own tools needs no permission. False where its evaluation could take long."""
         if self.agent.policy.is_slow(call.name, call.input):

@@ -8,7 +8,7 @@ from playwright.sync_api import Page, expect
 
 from tests.console.checked_pages import Windows
 from tests.console.console_daemon import ConsoleDaemon
-from tests.console.waiting_sessions import cards, expect_result, open_session, ready, until, waiting
+from tests.console.waiting_sessions import cards, expect_result, open_session, ready, reject, until, waiting
 
 WEATHER = {"name": "get_weather", "description": "The weather.", "parameters": {"type": "object", "properties": {}}}
 CALL = {"app_tool": {"name": "get_weather", "input": {"place": "Tokyo"}}}
@@ -35,7 +35,7 @@ def test_the_user_gives_the_result(daemon: ConsoleDaemon, page: Page) -> None:
 def test_a_call_is_refused(daemon: ConsoleDaemon, page: Page) -> None:
     session = waiting(daemon, CALL, tools=[WEATHER])
     open_session(page, session)
-    ready(page).get_by_role("button", name="Refuse", exact=True).click()
+    reject(ready(page))
     expect_result(daemon, page, session, "Result: Tool call denied")
 
 

@@ -10,7 +10,7 @@ from playwright.sync_api import Page, expect
 
 from tests.console.checked_pages import Windows
 from tests.console.console_daemon import SESSIONS, ConsoleDaemon
-from tests.console.waiting_sessions import call, cards, expect_result, open_session, ready, waiting
+from tests.console.waiting_sessions import allowable, call, cards, choose, expect_result, open_session, ready, reject, waiting
 
 RULE = {"id": "rule", "name": "Always allow `git push *`", "kind": "allow_always"}
 
@@ -65,7 +65,12 @@ def test_a_card_leaves_nothing_of_the_input_out(daemon: ConsoleDaemon, page: Pag
 def test_an_answer_by_mouse(daemon: ConsoleDaemon, page: Page, name: str, result: str) -> None:
     session = waiting(daemon, call("Bash", {"command": "ls"}, result="ran"))
     open_session(page, session)
-    ready(page).get_by_role("button", name=name, exact=False).first.click()
+    card = ready(page)
+    card.get_by_role("button", name=name).click()
+    if name == "Reject":
+        # With a reason, or without.
+        expect(card.get_by_label("Reason, which the agent reads")).to_be_focused()
+        card.get_by_role("button", name="Reject").click()
     expect_result(daemon, page, session, result)
     expect(page.get_by_role("main")).to_contain_text(result)
 
@@ -78,18 +83,48 @@ def test_the_key_y_allows_once(daemon: ConsoleDaemon, page: Page) -> None:
     expect_result(daemon, page, session, "Result: ran")
 
 
-def test_the_key_a_makes_the_first_lasting_choice(daemon: ConsoleDaemon, page: Page) -> None:
-    steps = [call("Bash", {"command": "git push"}, id="push", choices=[RULE], result="ran"), {"text": "chosen: {choices.push}"}]
+def test_the_answers_are_allow_always_and_reject(daemon: ConsoleDaemon, page: Page) -> None:
+    """No single key makes a choice that holds for later calls: `a` opens the menu that says what they are."""
+    own = [RULE, {"id": "mode", "name": "Yes, and use auto mode\u202e", "kind": "allow_always"}]
+    steps = [call("Bash", {"command": "git push"}, id="push", choices=own, result="ran"), {"text": "chosen: {choices.push}"}]
     session = daemon.new_session(steps)
     daemon.send(session, "push")
     open_session(page, session)
     card = ready(page)
-    names = [text.strip() for text in card.locator(".approval-actions [data-choice]").all_inner_texts()]
-    assert [name.splitlines()[0] for name in names] == [
-        "Allow", "Always allow `git push *`", "Always allow Bash in this session", "Reject",
-    ]  # fmt: skip
+    expect(card.locator(".approval-actions button")).to_have_text(
+        [re.compile(f"^{name}") for name in ("Allow", "Always", "Reject")]
+    )
     page.keyboard.press("a")
+    expect(page.get_by_role("menuitem")).to_have_text(
+        ["Always allow `git push *`", "Yes, and use auto modeU+202E", "Always allow Bash in this session"]
+    )
+    for key in ("a", "y", "1"):
+        page.keyboard.press(key)
+    assert daemon.session(session)["x-portico"]["state"] == "waiting"
+    page.keyboard.press("Home")
+    page.keyboard.press("Enter")
     expect_result(daemon, page, session, "chosen: rule")
+
+
+def test_a_plan_is_not_approved_into_another_mode_by_a_key(daemon: ConsoleDaemon, page: Page) -> None:
+    own = [
+        {"id": "mode:autoMode", "name": "Yes, and use auto mode", "kind": "allow_always"},
+        {"id": "mode:default", "name": "Yes, manually approve edits", "kind": "allow_once"},
+        {"id": "mode:read-only", "name": "Yes, and approve each change", "kind": "allow_once"},
+        {"id": "keep", "name": "No, keep planning", "kind": "reject_once"},
+    ]
+    steps = [call("ExitPlanMode", {"plan": "# Do it"}, id="plan", choices=own), {"text": "chosen: {choices.plan}"}]
+    session = daemon.new_session(steps)
+    daemon.send(session, "plan")
+    open_session(page, session)
+    card = ready(page)
+    names = ("Yes, manually approve edits", "Others", "Reject")
+    expect(card.locator(".approval-actions button")).to_have_text([re.compile(f"^{name}") for name in names])
+    card.locator(".approval-others").click()
+    expect(page.get_by_role("menuitem")).to_have_text(["Yes, and use auto mode", "Yes, and approve each change"])
+    page.keyboard.press("Escape")
+    page.keyboard.press("y")
+    expect_result(daemon, page, session, "chosen: mode:default")
 
 
 def test_always_this_tool_trusts_it_in_the_session(daemon: ConsoleDaemon, page: Page) -> None:
@@ -98,7 +133,7 @@ def test_always_this_tool_trusts_it_in_the_session(daemon: ConsoleDaemon, page: 
     session = daemon.new_session(turn, turn, agent_fields={"tools": [{"name": "write_note"}]})
     daemon.send(session, "write")
     open_session(page, session)
-    ready(page).get_by_role("button", name="Always allow write_note in this session").click()
+    choose(ready(page), "Always allow write_note in this session")
     expect_result(daemon, page, session, "written")
     assert daemon.session(session)["agent"]["tools"] == [{"name": "write_note", "trust": True}]
     assert daemon.send(session, "again")["stopReason"] == "end_turn"
@@ -108,7 +143,7 @@ def test_never_this_tool_disables_it(daemon: ConsoleDaemon, page: Page) -> None:
     note = {"tool_call": {"name": "write_note", "input": {"path": "a", "text": "b"}}}
     session = waiting(daemon, note, agent_fields={"tools": [{"name": "write_note"}, {"name": "lookup"}]})
     open_session(page, session)
-    ready(page).get_by_role("button", name="Never allow write_note in this session").click()
+    choose(ready(page), "Never allow write_note in this session")
     expect_result(daemon, page, session, "Result: Tool call denied")
     assert daemon.session(session)["agent"]["tools"] == [{"name": "lookup", "trust": False}]
 
@@ -196,7 +231,7 @@ def test_calls_of_one_stop_are_answered_together(daemon: ConsoleDaemon, page: Pa
     # An answer can be changed until all are sent.
     ready(page, 3)
     page.locator(".approval[data-call=call0]").get_by_role("button", name="Change").click()
-    page.locator(".approval[data-call=call0]").get_by_role("button", name="Reject", exact=True).click()
+    reject(page.locator(".approval[data-call=call0]"))
     # For 0.35 s after an answer nothing is allowed.
     page.wait_for_timeout(500)
     ready(page, 3)
@@ -211,13 +246,14 @@ def test_keys_answer_only_what_is_in_view(daemon: ConsoleDaemon, page: Page) -> 
     daemon.send(session, "go")
     open_session(page, session)
     ready(page, 4)
-    # The conversation is at its end: the first card, which the keys answer, is above.
+    # The conversation is at its end, and the first card, which the keys answer, is above.
     first = page.locator(".approval[data-call=call0]")
     expect(first).to_have_class(re.compile("is-current"))
     expect(first.locator("[data-kind=allow_once]")).not_to_be_in_viewport()
     page.keyboard.press("y")
     expect(first.locator("[data-kind=allow_once]")).to_be_in_viewport()
     expect(page.locator(".approval.is-answered")).to_have_count(0)
+    allowable(first)
     page.keyboard.press("y")
     expect(page.locator(".approval.is-answered")).to_have_attribute("data-call", "call0")
 
@@ -271,9 +307,10 @@ def answer_as_another(daemon: ConsoleDaemon, session: str) -> None:
 def test_answers_that_did_not_reach_the_server_are_sent_again(daemon: ConsoleDaemon, windows: Windows) -> None:
     windows.expect("ERR_FAILED|ERR_CONNECTION|Failed to load")
     session = waiting(daemon, call("Bash", {"command": "ls"}, result="ran"))
-    page = windows.open(f"/console/sessions/{session}")
-    ready(page)
+    page = windows.open()
     page.route(f"**{SESSIONS}/{session}/turns", lambda route: route.abort())
+    open_session(page, session)
+    ready(page)
     page.keyboard.press("y")
     notice = page.locator(".approvals [role=alert]")
     expect(notice).to_contain_text("cannot be reached")
@@ -315,6 +352,7 @@ def test_a_second_press_of_a_key_does_not_answer_the_next_card(daemon: ConsoleDa
     one, two = (page.locator(f".inbox-session:has(a[href$='{session}']) .approval") for session in (first, second))
     expect(two.and_(page.locator("[data-ready=true]"))).to_be_visible()
     one.focus()
+    allowable(one)
     # In one call: the second press is to come right after the first.
     page.keyboard.type("yy")
     expect(one).to_have_count(0)
@@ -322,6 +360,7 @@ def test_a_second_press_of_a_key_does_not_answer_the_next_card(daemon: ConsoleDa
     expect(two.and_(page.locator(".is-answered"))).to_have_count(0)
     assert daemon.session(second)["x-portico"]["state"] == "waiting"
     two.focus()
+    allowable(two)
     page.keyboard.press("y")
     expect_idle(daemon, page, second)
 

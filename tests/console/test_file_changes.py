@@ -57,7 +57,8 @@ def test_several_edits_of_claude(page: Page) -> None:
 
 def test_a_file_that_is_written(page: Page) -> None:
     [found] = changes(page, "Write", {"file_path": "/w/new.txt", "content": "one\ntwo\n"})
-    assert found["kind"] == "add" and lines(found) == ["./1 +one", "./2 +two"]
+    # Whether the file exists is not in the input.
+    assert found["kind"] == "write" and lines(found) == ["./1 +one", "./2 +two"]
 
 
 def test_patches_of_codex(page: Page) -> None:

@@ -8,7 +8,7 @@ from playwright.sync_api import Locator, Page, expect
 
 from tests.console.checked_pages import Windows
 from tests.console.console_daemon import ConsoleDaemon
-from tests.console.waiting_sessions import PHONE, call, expect_result, messages, ready, until, waiting
+from tests.console.waiting_sessions import PHONE, call, expect_result, messages, ready, reject, until, waiting
 
 NOTIFICATIONS = """
 window.notified = []
@@ -47,7 +47,7 @@ def test_the_inbox_has_what_waits_in_all_sessions(windows: Windows, daemon: Cons
     page.keyboard.press("y")
     expect(of_session(page, one)).to_have_count(0)
     expect(page).to_have_title(re.compile(r"^\(1\) "))
-    of_session(page, other).get_by_role("button", name="Reject", exact=True).click()
+    reject(of_session(page, other))
     expect(page.get_by_text("Nothing waits for you")).to_be_visible()
     expect(page).not_to_have_title(re.compile(r"^\("))
     expect_result(daemon, page, one, "Result: ran")
@@ -114,17 +114,15 @@ def test_an_approval_on_a_phone(windows: Windows, daemon: ConsoleDaemon) -> None
         assert box["height"] >= 40, button.inner_text()
         # Nothing is cut off at the side.
         assert box["x"] >= 0 and box["x"] + box["width"] <= 390
-    allow = card.locator("[data-kind=allow_once]")
-    expect(allow).to_be_in_viewport()
-    allow.tap()
-    expect_result(daemon, page, long, "Result: ran")
+    expect(card.locator("[data-kind=allow_once]")).to_be_in_viewport()
+    daemon.api.delete(f"/aap/v3/sessions/{long}")
 
 
 def test_a_rejection_with_a_reason_on_a_phone(windows: Windows, daemon: ConsoleDaemon) -> None:
     session = waiting(daemon, call("Bash", {"command": "ls"}))
     page = windows.open("/console/inbox", windows.context(**PHONE))
     card = ready(page)
-    card.get_by_role("button", name="Reject with a reason…").tap()
+    card.get_by_role("button", name="Reject").tap()
     page.get_by_label("Reason, which the agent reads").fill("not from my phone")
     card.get_by_role("button", name="Reject", exact=True).last.tap()
     expect_result(daemon, page, session, "Result: Tool call denied: not from my phone")

@@ -8,7 +8,7 @@ from typing import Any
 from playwright.sync_api import Page, expect
 
 from tests.console.console_daemon import ConsoleDaemon
-from tests.console.waiting_sessions import expect_result, open_session, ready, waiting
+from tests.console.waiting_sessions import expect_result, open_session, ready, reject, waiting
 
 COLOUR = {
     "question": "Which colour?",
@@ -76,7 +76,7 @@ def test_by_keys_alone(daemon: ConsoleDaemon, page: Page) -> None:
 def test_a_question_is_skipped(daemon: ConsoleDaemon, page: Page) -> None:
     session = waiting(daemon, question(COLOUR))
     open_session(page, session)
-    ready(page).get_by_role("button", name="Skip the question").click()
+    reject(ready(page))
     expect_result(daemon, page, session, "Result: Tool call denied")
     other = waiting(daemon, question(COLOUR))
     open_session(page, other)

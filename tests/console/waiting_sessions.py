@@ -42,6 +42,25 @@ def ready(page: Page, count: int = 1) -> Locator:
     return cards(page)
 
 
+def allowable(card: Locator) -> Locator:
+    """The card, once all of its input was in view and it can be allowed."""
+    expect(card).to_have_attribute("data-seen", "true")
+    expect(card).to_have_attribute("data-ready", "true")
+    return card
+
+
+def reject(card: Locator) -> None:
+    """Reject, skip or refuse the call of a card, without a reason."""
+    card.locator(".approval-actions .danger").click()
+    card.page.keyboard.press("Enter")
+
+
+def choose(card: Locator, name: str) -> None:
+    """Make one of the choices in the menu of a card."""
+    card.locator(".approval-others").click()
+    card.page.get_by_role("menuitem", name=name, exact=True).click()
+
+
 def messages(daemon: ConsoleDaemon, session: str) -> list[dict[str, Any]]:
     """The history of a session."""
     answer = daemon.api.get(f"/aap/v3/sessions/{session}/history", params={"type": "full"})

@@ -61,7 +61,8 @@ async def test_an_edit_is_a_diff_before_and_after_it_is_approved(unstarted_bench
 
     def steps(windows: Windows) -> None:
         page = begin(windows, "Claude Code", prompt)
-        waiting_call(page).get_by_role("button", name="Always allow Read").click()
+        waiting_call(page).locator(".approval-others").click()
+        page.get_by_role("menuitem", name="Always allow Read").click()
         page.locator(".approval", has_text="Edit").wait_for(timeout=ANSWER_MS)
         card = waiting_call(page)
         expect(card.locator(".diff")).to_contain_text("twenty")

@@ -1,25 +1,23 @@
-"""Completion of paths: the files of a session's working folder, and the folders that a session may work in."""
+"""Files and folders: completion of paths, and the files that a pending call would change."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import Annotated, Literal, TypeVar
 
 from fastapi import APIRouter, Query
 
-from drivers.runtime.file_threads import in_thread
+from gateway.agents.folder_access import in_time
 from gateway.agents.folder_completion import complete_folders
 from gateway.agents.folder_files import FolderFiles
-from gateway.errors import AgentProblem, BadRequest
+from gateway.errors import BadRequest, NotFound
 from gateway.gateway import Gateway
 from gateway.protocols.aap import sessions_examples as examples
 from gateway.protocols.aap.common_routes import version_routers
-from gateway.protocols.aap.schema import WireModel
+from gateway.protocols.aap.schema import OmitIfNone, WireModel, iso_time
 from gateway.protocols.authenticated_routes import CurrentCaller
+from gateway.sessions.call_files import FileOnDisk, paths_of, read_files
 
-TIMEOUT = 5.0
-"""Seconds for the file system."""
 LimitQuery = Annotated[int, Query(ge=1, le=500, description="The most paths of the response.")]
 PathQuery = Annotated[str, Query(max_length=200, description="Characters that a path has in this order; without any all paths.")]
 PrefixQuery = Annotated[str, Query(max_length=4096, description="How the absolute path of a folder begins.")]
@@ -39,6 +37,39 @@ class FilesResponse(WireModel):
 
     files: list[FileInfo]
     truncated: bool
+
+
+class CallFileInfo(WireModel):
+    """A file of a pending call. `path` is the path in its input.
+
+    `exists` is absent where it is not known. `text` is absent for a file that is not text or is too large. `problem` is the
+    reason for either.
+    """
+
+    path: str
+    exists: OmitIfNone[bool] = None
+    text: OmitIfNone[str] = None
+    size: OmitIfNone[int] = None
+    modified: OmitIfNone[str] = None
+    problem: OmitIfNone[str] = None
+
+    @classmethod
+    def of(cls, file: FileOnDisk, clean: Callable[[str], str]) -> CallFileInfo:
+        """Return a file as a client gets it. `clean` hides the secrets of its text."""
+        return cls(
+            path=file.path,
+            exists=file.exists,
+            text=None if file.text is None else clean(file.text),
+            size=file.size,
+            modified=None if file.modified is None else iso_time(file.modified),
+            problem=file.problem,
+        )
+
+
+class CallFilesResponse(WireModel):
+    """The files in the order in which the call names them."""
+
+    files: list[CallFileInfo]
 
 
 class FoldersResponse(WireModel):
@@ -63,6 +94,19 @@ def router(gateway: Gateway, base: str, tag: str, session_path: str) -> APIRoute
 
         return await _in_time(find)
 
+    @routes.get(session_path + "/calls/{call_id:path}/files", openapi_extra=examples.CALL_FILES)
+    async def call_files(caller: CurrentCaller, session_id: str, call_id: str) -> CallFilesResponse:
+        """The files that a call which waits for permission would change, as they are on the disk now.
+
+        Only files in the session's folders are read. Secrets that the gateway knows are hidden, as in the call's input.
+        """
+        session = await gateway.sessions.get(caller, session_id)
+        call = next((one for one in session.pending_calls if one.id == call_id and one.wants == "permission"), None)
+        if call is None:
+            raise NotFound(f"session {session_id!r} has no call {call_id!r} that waits for permission")
+        found = await _in_time(lambda: read_files(paths_of(call.input), *session.folders()))
+        return CallFilesResponse(files=[CallFileInfo.of(file, session.redactor.clean) for file in found])
+
     @routes.get("/folders", openapi_extra=examples.FOLDERS)
     async def folders(
         caller: CurrentCaller, agent: AgentQuery, prefix: PrefixQuery = "", limit: LimitQuery = 50
@@ -81,9 +125,6 @@ def router(gateway: Gateway, base: str, tag: str, session_path: str) -> APIRoute
 
 async def _in_time(access: Callable[[], Result]) -> Result:
     try:
-        async with asyncio.timeout(TIMEOUT):
-            return await in_thread(access, daemon=True)
-    except TimeoutError as error:
-        raise AgentProblem(f"the file system has not answered within {TIMEOUT:g} s; try again later") from error
+        return await in_time(access)
     except OSError as error:
         raise BadRequest(f"the folder cannot be read: {error.strerror or error}") from error

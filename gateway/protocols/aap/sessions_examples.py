@@ -90,6 +90,22 @@ FILES = openapi_extra(
         }
     }
 )
+CALL_FILES = openapi_extra(
+    responses={
+        200: {
+            "files": [
+                {
+                    "path": "/home/ada/project/notes.md",
+                    "exists": True,
+                    "text": "# Notes\n",
+                    "size": 8,
+                    "modified": "2026-11-20T09:30:04.125Z",
+                },
+                {"path": "/etc/hosts", "problem": "it is outside of the session's folders"},
+            ]
+        }
+    }
+)
 FOLDERS = openapi_extra(responses={200: {"folders": ["/home/ada/project", "/home/ada/project-2"]}})
 SEARCH = openapi_extra(
     responses={

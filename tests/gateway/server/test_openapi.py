@@ -111,7 +111,14 @@ async def test_security_requirement_is_documented_where_a_key_is_required(portic
             answer = await anybody.request(
                 method,
                 path.format(
-                    id="x", name="x", session_id="x", agent="echo", model_id="echo", response_id="x", conversation_id="x"
+                    id="x",
+                    name="x",
+                    session_id="x",
+                    agent="echo",
+                    model_id="echo",
+                    response_id="x",
+                    conversation_id="x",
+                    call_id="x",
                 ),
                 json=content,
             )

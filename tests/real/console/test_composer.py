@@ -10,6 +10,7 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from tests.console.test_composer_settings import DROPPED, PASTED, PNG
+from tests.console.waiting_sessions import reject
 from tests.real.console.conftest import Real
 from tests.real.console_windows import ANSWER_MS, allow, begin_in, choose, expect_answer, send, waiting_call
 from tests.real.models import message_texts
@@ -92,7 +93,7 @@ def test_the_mode_accept_edits_writes_without_a_question(real: Real, page: Page)
     path = real.claude_home.work / "accepted.txt"
     choose(page, "Agent", "Claude Code")
     begin_in(page, f"[[filewrite:{path}]]")
-    waiting_call(page).get_by_role("button", name="Reject", exact=True).click()
+    reject(waiting_call(page))
     expect_answer(page, "Wrote it.")
     assert not path.exists()
     choose(page, "Mode", "acceptEdits")
@@ -104,7 +105,7 @@ def test_the_mode_accept_edits_writes_without_a_question(real: Real, page: Page)
     choose(page, "Mode", "ask")
     send(page, f"[[filewrite:{path}]] again")
     expect(waiting_call(page)).to_contain_text("accepted.txt")
-    waiting_call(page).get_by_role("button", name="Reject", exact=True).click()
+    reject(waiting_call(page))
     expect(page.locator(".run-end")).to_have_count(3, timeout=ANSWER_MS)
 
 

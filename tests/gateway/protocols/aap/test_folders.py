@@ -1,4 +1,4 @@
-"""Completion of paths over AAP v3: files of a working folder, and folders that a session may work in."""
+"""Files and folders over AAP v3: completion of paths, and the files that a pending call would change."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from gateway.agents import folder_files
 from gateway.agents.folder_files import FolderFiles
 from tests.cluster import placement
 from tests.daemon import RunningGateway, gateway_config, http_client, run_gateway
-from tests.gateway.protocols.aap.test_session_updates import SESSIONS, create
-from tests.gateway.requests import expect_error
+from tests.gateway.protocols.aap.test_session_updates import SESSIONS, WriteScenario, create, turn
+from tests.gateway.requests import expect_error, user_message
 from tests.named_keys import add_key
 
 
@@ -199,3 +199,28 @@ async def test_bad_requests_for_folders(portico: RunningGateway) -> None:
         await expect_error(client.get("/aap/v3/folders", params=query), 400)
     answer = await client.get("/aap/v3/folders", params={"agent": "none"})
     assert answer.status_code in (400, 404) and "none" in answer.json()["error"]
+
+
+async def test_files_of_a_pending_call(tmp_path: Path, portico: RunningGateway, write_scenario: WriteScenario) -> None:
+    client, file = portico.client, tmp_path / "scenes" / "a.txt"
+    path = str(file)
+    asks = {"name": "Write", "ask": True, "id": "a/1", "input": {"file_path": path, "content": "new"}}
+    question = {"name": "AskUserQuestion", "question": True, "id": "q", "input": {"path": path}}
+    scenario = write_scenario([{"parallel": [{"tool_call": asks}, {"tool_call": question}]}])
+    session = await create(client, "script", scenario)
+    file.write_text("old")
+    await expect_error(client.get(f"{SESSIONS}/{session}/calls/a/1/files"), 404)
+    await turn(client, session, user_message("go"))
+    answer = await client.get(f"{SESSIONS}/{session}/calls/a%2F1/files")
+    assert answer.status_code == 200, answer.text
+    [found] = answer.json()["files"]
+    assert (found["path"], found["exists"], found["text"], found["size"]) == (path, True, "old", 3)
+    assert found["modified"].endswith("Z") and "problem" not in found
+    file.unlink()
+    answer = await client.get(f"{SESSIONS}/{session}/calls/a/1/files")
+    assert answer.json() == {"files": [{"path": path, "exists": False}]}
+    # A question changes no file, and a call that nobody knows has none.
+    for call in ("q", "none"):
+        assert "waits for permission" in await expect_error(client.get(f"{SESSIONS}/{session}/calls/{call}/files"), 404)
+    other = {"Authorization": f"Bearer {await add_key(portico.gateway, 'other')}"}
+    await expect_error(client.get(f"{SESSIONS}/{session}/calls/a/1/files", headers=other), 404)

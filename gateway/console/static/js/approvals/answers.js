@@ -19,7 +19,14 @@ export const allows = (choice) => choice.kind.startsWith("allow");
 export const choicesOf = (call) => (call.choices?.length ? call.choices : DEFAULT_CHOICES);
 
 /** The first choice of a kind, such as `allow_once`; undefined if the call has none. */
-const choiceOf = (call, kind) => choicesOf(call).find((choice) => choice.kind === kind);
+export const choiceOf = (call, kind) => choicesOf(call).find((choice) => choice.kind === kind);
+
+/** All choices but the first that allows once and the first that rejects once: those have buttons. */
+export const otherChoices = (call) =>
+  choicesOf(call).filter((choice) => choice !== choiceOf(call, "allow_once") && choice !== rejectionOf(call));
+
+/** The choice by which a call is rejected. */
+const rejectionOf = (call) => choiceOf(call, "reject_once") ?? choiceOf(call, "reject_always");
 
 /** The message that answers a call. `since` is when the calls began to wait: the server refuses it for later ones of the same ids. */
 function messageOf(call, answer, since) {
@@ -73,7 +80,7 @@ export function refuseAll(calls, answers, reason = "") {
 
 /** The answer that refuses a call: by its choice to reject once, where it has one. */
 export function refusalOf(call, reason = "") {
-  const choice = call.wants === "permission" ? (choiceOf(call, "reject_once") ?? choiceOf(call, "reject_always")) : undefined;
+  const choice = call.wants === "permission" ? rejectionOf(call) : undefined;
   return { ...(choice ? { kind: "choice", choice } : { kind: "refusal" }), ...(reason.trim() ? { reason: reason.trim() } : {}) };
 }
 

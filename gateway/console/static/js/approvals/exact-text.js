@@ -3,10 +3,11 @@ import { html } from "../preact.js";
 
 /**
  * Characters that a text does not show, or that look like a space or change the order of what is around them: controls but for
- * tab and line feed, spaces but for the usual one, soft hyphens, zero-width characters, bidirectional marks, and tags.
+ * tab and line feed, spaces but for the usual one, formats such as bidirectional marks, and what fonts leave out.
  */
-const UNSEEN =
-  /[\u0000-\u0008\u000b-\u001f\u007f-\u00a0\u00ad\u034f\u061c\u115f\u1160\u1680\u17b4\u17b5\u180e\u2000-\u200f\u2028-\u202f\u205f-\u206f\u3000\u3164\ufeff\uffa0\ufff9-\ufffb]|[\u{e0000}-\u{e0fff}]/gu;
+const UNSEEN = /(?![\t\n ])[\p{Cc}\p{Cf}\p{Cs}\p{Z}\p{Default_Ignorable_Code_Point}\u2800]/gu;
+
+const markOf = (character) => `U+${character.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}`;
 
 /** @returns {({text: string} | {mark: string})[]} the parts of a text; a mark is the number of a character, such as `U+202E` */
 function exactParts(text) {
@@ -14,12 +15,15 @@ function exactParts(text) {
   let from = 0;
   for (const found of text.matchAll(UNSEEN)) {
     if (found.index > from) parts.push({ text: text.slice(from, found.index) });
-    parts.push({ mark: `U+${found[0].codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}` });
+    parts.push({ mark: markOf(found[0]) });
     from = found.index + found[0].length;
   }
   if (from < text.length) parts.push({ text: text.slice(from) });
   return parts;
 }
+
+/** The text with the numbers of its unseen characters in their places, where no elements can be. */
+export const exactString = (text) => text.replace(UNSEEN, markOf);
 
 /** A text with its unseen characters marked, isolated from the direction of the text around it. */
 export function ExactText({ text, dir = "ltr" }) {

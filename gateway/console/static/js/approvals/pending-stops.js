@@ -5,7 +5,8 @@
 import { observable } from "../observable.js";
 import { pendingOf } from "../sessions.js";
 import { idempotencyKey, postTurn } from "../composer/post-turn.js";
-import { messagesOf, unanswered } from "./answers.js";
+import { allows, answerTo, messagesOf, unanswered } from "./answers.js";
+import { changedSince, changesFiles } from "./files-on-disk.js";
 
 /**
  * By session id: the answers so far (by call id), whether they are being sent, and why they were refused.
@@ -13,6 +14,7 @@ import { messagesOf, unanswered } from "./answers.js";
  */
 export const stops = observable(new Map());
 
+const CHANGED = "a file has changed on the disk since it was shown. Look at what the call would do now.";
 const EMPTY = { stop: "", answers: {}, sending: false, error: null };
 
 /** What tells one stop of a session from the next, whose calls may have the same ids. */
@@ -47,6 +49,8 @@ export async function answerCalls(session, answers, key = idempotencyKey()) {
   update(session.sessionId, { ...state, sending: complete });
   if (!complete) return;
   try {
+    const changed = await changedSince(session, calls.filter((call) => dependsOnDisk(call, answerTo(answers, call))));
+    if (changed.length) return update(session.sessionId, { ...state, answers: without(answers, changed), error: CHANGED });
     const messages = messagesOf(calls, answers, session["x-portico"].waitingSince);
     await postTurn(session.sessionId, { messages }, { key });
     // The calls disappear with the server's update of the session; until then the card shows that they are being sent.
@@ -56,6 +60,14 @@ export async function answerCalls(session, answers, key = idempotencyKey()) {
     update(session.sessionId, { ...state, answers: error.status ? {} : answers, sending: false, error: error.message });
   }
 }
+
+/** Whether an answer allows a change of what the card has shown of the disk. */
+const dependsOnDisk = (call, answer) => answer?.kind === "choice" && allows(answer.choice) && changesFiles(call);
+
+const without = (answers, calls) => {
+  const left = new Set(calls.map((call) => call.toolCallId));
+  return Object.fromEntries(Object.entries(answers).filter(([id]) => !left.has(id)));
+};
 
 /** Send answers again that did not reach the server. */
 export const sendAgain = (session) => answerCalls(session, stopOf(session).answers);

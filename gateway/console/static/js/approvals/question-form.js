@@ -50,7 +50,7 @@ function Question({ question, name, given, onChange }) {
   return html`<fieldset class="question">
     <legend>
       ${question.header && html`<span class="question-header"><${ExactText} text=${question.header} /></span>`}
-      <span dir="auto">${question.text}</span>
+      <${ExactText} text=${question.text} dir="auto" />
       ${question.multiple && html`<span class="question-hint">Choose any number</span>`}
     </legend>
     ${question.options.map(
@@ -63,8 +63,8 @@ function Question({ question, name, given, onChange }) {
             onChange=${(event) => toggle(option.label, event.target.checked)}
           />
           <span
-            ><span class="question-label" dir="auto">${option.label}</span>${
-              option.description && html`<span class="question-description" dir="auto">${option.description}</span>`
+            ><span class="question-label"><${ExactText} text=${option.label} dir="auto" /></span>${
+              option.description && html`<span class="question-description"><${ExactText} text=${option.description} dir="auto" /></span>`
             }</span
           >
         </label>`,

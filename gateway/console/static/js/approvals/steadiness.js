@@ -5,10 +5,12 @@ import { useEffect, useState } from "../preact.js";
 /** Milliseconds. */
 const SETTLING = 350;
 
-/** Counts the cards that were answered or have disappeared: others then take their places, or get their keys. */
+/** Counts the cards that have come, have changed their size, were answered or have disappeared: others then have other places, or their keys. */
 const moves = observable(0);
 
-export const cardsMoved = () => (moves.value += 1);
+export function cardsMoved() {
+  moves.value += 1;
+}
 
 /** Whether `shown` (an id) has been the same for a while. */
 export function useSettled(shown) {

@@ -6,13 +6,16 @@ const MAX_TEXT = 400_000;
 /**
  * @typedef {{type: " "|"+"|"-", text: string, old: number|null, new: number|null}} DiffLine
  * @typedef {{lines: DiffLine[], header?: string}} Hunk  Line numbers are null where they are not known.
- * @typedef {{path: string, movedTo?: string, kind: "add"|"update"|"delete", hunks: Hunk[], added: number, removed: number, note?: string, incomplete?: boolean}} Change  `incomplete`: the hunks are not all of it.
+ * @typedef {{path: string, movedTo?: string, kind: "add"|"write"|"replace"|"update"|"delete", hunks: Hunk[], added: number, removed: number, note?: string, incomplete?: boolean}} Change
+ *   `write`: the whole text of a file, which may exist; `replace`: of one that exists. `incomplete`: the hunks are not all of it.
+ * @typedef {{path: string, exists?: boolean, text?: string, size?: number, modified?: string, problem?: string}} DiskFile  as `GET /sessions/ID/calls/CALL/files` has it.
  */
 
+/** The lines of a text. A carriage return before a line feed belongs to its line: a change of it is a change. */
 function linesOf(text) {
   const lines = String(text).split("\n");
   if (lines.length > 1 && lines[lines.length - 1] === "") lines.pop();
-  return lines.map((line) => (line.endsWith("\r") ? line.slice(0, -1) : line));
+  return lines;
 }
 
 /**
@@ -70,12 +73,11 @@ function common(left, right) {
 function numbered(marked, oldStart, newStart) {
   let old = oldStart;
   let now = newStart;
-  return marked.map(([type, text]) => ({
-    type,
-    text,
-    old: type === "+" || old == null ? null : old++,
-    new: type === "-" || now == null ? null : now++,
-  }));
+  return marked.map(([type, text]) => {
+    // What a diff says about the line before, such as that it has no line feed, has no number.
+    if (type === "\\") return { type: " ", text, old: null, new: null };
+    return { type, text, old: type === "+" || old == null ? null : old++, new: type === "-" || now == null ? null : now++ };
+  });
 }
 
 /** Long stretches of unchanged lines are left out: three lines stay around each change. */
@@ -117,11 +119,13 @@ function change(path, kind, hunks, extra = {}) {
 
 function between(path, before, after, line, kind) {
   const hunks = hunksBetween(before, after, line);
-  const note = hunks ? undefined : `Too large to compare: ${before.length} characters became ${after.length}.`;
+  const note = hunks ? undefined : `Too large to compare: ${before.length} characters become ${after.length}.`;
   return change(path, kind ?? "update", hunks, note ? { note, incomplete: true } : {});
 }
 
-const FILE_HEADER = /^(?:---|\+\+\+) |^(?:diff|index|new file|deleted file|rename|similarity|old mode|new mode) /;
+const FILE_HEADER = /^(?:---|\+\+\+|diff|index) /;
+/** Headers that change more than lines. */
+const OTHER_HEADER = /^(?:new file|deleted file|rename|similarity|copy|old mode|new mode) /;
 
 /** A file of a worktree with the text of `git diff` of it. */
 export function changeOfGit(file, { diff, truncated }) {
@@ -144,21 +148,29 @@ export function hunksOfUnified(text) {
     if (lines?.length) hunks.push({ lines: numbered(lines, old, now), ...(header ? { header } : {}) });
   };
   for (const line of linesOf(text)) {
-    const found = /^@@(?: -(\d+)(?:,\d+)? \+(\d+)(?:,\d+)? @@)?(.*)$/.exec(line);
+    const found = /^@@(?: -(\d+)(?:,\d+)? \+(\d+)(?:,\d+)? @@)?([^]*)$/.exec(line);
     if (found) {
       close();
       lines = [];
       [old, now] = found[1] === undefined ? [null, null] : [Number(found[1]), Number(found[2])];
       header = found[3].trim();
-    } else if (lines === null && FILE_HEADER.test(line)) {
+    } else if (lines === null && (FILE_HEADER.test(line) || OTHER_HEADER.test(line))) {
       continue;
-    } else if (!line.startsWith("\\")) {
+    } else {
       lines ??= [];
-      lines.push(/^[-+ ]/.test(line) ? [line[0], line.slice(1)] : [" ", line]);
+      if (line.startsWith("\\")) lines.push(["\\", line]);
+      else lines.push(/^[-+ ]/.test(line) ? [line[0], line.slice(1)] : [" ", line]);
     }
   }
   close();
   return hunks;
+}
+
+/** The change of a file by the text of a unified diff. */
+function ofUnified(path, kind, text, extra = {}) {
+  const head = text.slice(0, Math.max(0, text.search(/^@@/m)));
+  const incomplete = head.split("\n").some((line) => OTHER_HEADER.test(line));
+  return change(path, kind, hunksOfUnified(text), { ...extra, ...(incomplete ? { incomplete } : {}) });
 }
 
 function looksUnified(text) {
@@ -170,15 +182,18 @@ function filesOfPatch(text) {
   const files = [];
   let current = null;
   for (const line of linesOf(text)) {
-    const found = /^\*\*\* (Add|Update|Delete) File: (.*)$/.exec(line);
-    const moved = /^\*\*\* Move to: (.*)$/.exec(line);
+    // Not `.`, which leaves out some separators of lines that a path may have.
+    const found = /^\*\*\* (Add|Update|Delete) File: ([^]*)$/.exec(line);
+    const moved = /^\*\*\* Move to: ([^]*)$/.exec(line);
     if (found) files.push((current = { kind: found[1].toLowerCase(), path: found[2].trim(), lines: [] }));
     else if (moved && current) current.movedTo = moved[1].trim();
     else if (!line.startsWith("*** ") && current) current.lines.push(line);
   }
-  return files.map((file) =>
-    change(file.path, file.kind, file.lines.length ? hunksOfUnified(file.lines.join("\n")) : [], file.movedTo ? { movedTo: file.movedTo } : {}),
-  );
+  return files.map((file) => {
+    const hunks = file.lines.length ? hunksOfUnified(file.lines.join("\n")) : [];
+    const after = file.kind === "add" ? file.lines.map((line) => `${line.replace(/^\+/, "")}\n`).join("") : undefined;
+    return { ...change(file.path, file.kind, hunks, file.movedTo ? { movedTo: file.movedTo } : {}), after };
+  });
 }
 
 function ofListed(given) {
@@ -189,14 +204,15 @@ function ofListed(given) {
   if (typeof given.diff !== "string") {
     const before = given.old_text ?? given.oldText;
     const after = given.new_text ?? given.newText ?? given.content;
-    return typeof after === "string" ? between(path, before ?? "", after, before ? null : 1, before == null ? "add" : kind) : change(path, kind, [], extra);
+    if (typeof after !== "string") return change(path, kind, [], extra);
+    return before == null ? { ...between(path, "", after, 1, "add"), after } : between(path, before, after, before ? null : 1, kind);
   }
   // codex has the whole text of an added or a deleted file as its diff, without marks.
   if (kind !== "update" && !looksUnified(given.diff)) {
     const texts = kind === "add" ? ["", given.diff] : [given.diff, ""];
-    return { ...between(path, texts[0], texts[1], 1, kind), ...extra };
+    return { ...between(path, texts[0], texts[1], 1, kind), ...extra, ...(kind === "add" ? { after: given.diff } : {}) };
   }
-  return change(path, kind, hunksOfUnified(given.diff), extra);
+  return ofUnified(path, kind, given.diff, extra);
 }
 
 /** Hunks that a CLI has reported of an edit that is done (`FileChange`), joined by file. */
@@ -228,6 +244,14 @@ const text = (value) => (typeof value === "string" ? value : "");
  */
 export function changesOfCall(name, input, reported = []) {
   if (Array.isArray(reported) && reported.length) return ofReported(reported);
+  return comparableChanges(name, input).map(({ after, edits, cell, ...shown }) => shown);
+}
+
+/**
+ * As `changesOfCall`, with what `changesOnDisk` needs to compare: `after` is the whole new text of a file, `edits` are
+ * replacements of parts, `cell` is what happens to the cell of a notebook.
+ */
+function comparableChanges(name, input) {
   if (typeof input === "string") return input.includes("*** Begin Patch") ? filesOfPatch(input) : [];
   if (!input || typeof input !== "object") return [];
   if (Array.isArray(input.changes)) return input.changes.filter((one) => one && typeof one === "object").map(ofListed).filter(Boolean);
@@ -247,10 +271,101 @@ export function changesOfCall(name, input, reported = []) {
     }
     const notes = [input.replace_all && "Replaces every occurrence.", large && `${large} of ${edits.length} edits are too large to compare.`];
     const note = notes.filter(Boolean).join(" ");
-    return [change(path, "update", hunks, { ...(note ? { note } : {}), ...(large ? { incomplete: true } : {}) })];
+    const replaced = edits.map((edit) => ({
+      before: text(edit?.[fieldOf(edit, OLD)]),
+      after: text(edit?.[fieldOf(edit, NEW)]),
+      all: Boolean(edit?.replace_all ?? input.replace_all),
+    }));
+    return [{ ...change(path, "update", hunks, { ...(note ? { note } : {}), ...(large ? { incomplete: true } : {}) }), edits: replaced }];
+  }
+  if (typeof input.notebook_path === "string" && typeof input.new_source === "string") {
+    const cell = { id: text(input.cell_id), mode: text(input.edit_mode) || "replace", after: input.new_source };
+    return [{ ...between(path, "", cell.after, null, "update"), note: cellNote(cell), cell }];
   }
   const written = writtenField(name, input);
-  return written ? [between(path, "", input[written], 1, "add")] : [];
+  return written ? [{ ...between(path, "", input[written], 1, "write"), after: input[written] }] : [];
+}
+
+const cellNote = ({ id, mode }) => `${{ insert: "A new cell after", delete: "Deletes" }[mode] ?? "The new text of"} the cell ${id || "without an id"}.`;
+const noted = (one, ...notes) => ({ ...one, note: [one.note, ...notes].filter(Boolean).join(" ") });
+
+/**
+ * The changes of files that a call makes to what is on the disk.
+ * @param {DiskFile[]} files what is on the disk; a file that is not among them is not known
+ * @returns {Change[]}
+ */
+export function changesOnDisk(name, input, files) {
+  const disk = new Map(files.map((file) => [file.path, file]));
+  return comparableChanges(name, input).map((one) => {
+    const { after, edits, cell, ...shown } = onDisk(one, disk.get(one.path) ?? {});
+    const target = shown.movedTo && disk.get(shown.movedTo);
+    if (target && target.exists !== false) return noted(shown, target.exists ? "Replaces the file at the new path." : "What is at the new path now is not known.");
+    return shown;
+  });
+}
+
+function onDisk(one, file) {
+  if (file.exists === undefined) {
+    const words = one.after === undefined ? "What is there now is not known" : "What is there now is not known, and is replaced";
+    return noted({ ...one, ...(one.kind === "add" ? { kind: "write" } : {}) }, `${words}${file.problem ? `: ${file.problem}` : ""}.`);
+  }
+  if (one.after !== undefined) return writtenOver(one, file);
+  if (!file.exists) {
+    if (one.edits?.every((edit) => edit.before === "")) return { ...one, kind: "add" };
+    return noted(one, "There is no such file.");
+  }
+  if (file.text === undefined) return one.edits || one.cell ? noted(one, `What is there now is not shown: ${file.problem}.`) : one;
+  if (one.kind === "delete") return between(one.path, file.text, "", 1, "delete");
+  if (one.cell) return cellOnDisk(one, file.text);
+  return one.edits ? editedOnDisk(one, file.text) : one;
+}
+
+/** A file with a whole new text. */
+function writtenOver(one, file) {
+  if (!file.exists) return { ...one, kind: "add" };
+  if (file.text === undefined) return noted({ ...one, kind: "replace" }, `The file of ${file.size} bytes that is there now is not shown: ${file.problem}.`);
+  return { ...compared(one.path, file.text, one.after, "replace"), ...(one.movedTo ? { movedTo: one.movedTo } : {}) };
+}
+
+function compared(path, before, after, kind) {
+  const shown = between(path, before, after, 1, kind);
+  if (before === after) return noted(shown, "The file has this text already.");
+  const [had, has] = [before, after].map((one) => one === "" || one.endsWith("\n"));
+  return had === has ? shown : noted(shown, has ? "The line feed at the end is new." : "The line feed at the end is removed.");
+}
+
+function editedOnDisk(one, before) {
+  let after = before;
+  const counts = [];
+  for (const [at, edit] of one.edits.entries()) {
+    const parts = edit.before === "" ? [] : after.split(edit.before);
+    const times = parts.length - 1;
+    const which = one.edits.length > 1 ? ` of edit ${at + 1}` : "";
+    if (times < 1) return noted(one, `The old text${which} is not in the file.`);
+    if (times > 1 && !edit.all) return noted(one, `The old text${which} is in the file ${times} times.`);
+    if (edit.all) counts.push(`Replaces ${times === 1 ? "one occurrence" : `all ${times} occurrences`}${which}.`);
+    after = parts.join(edit.after);
+  }
+  const shown = compared(one.path, before, after, "update");
+  // The old and the new texts can be compared although the file is too large for that.
+  return shown.incomplete ? noted(one, ...counts) : noted(shown, ...counts);
+}
+
+function cellOnDisk(one, notebook) {
+  let cells;
+  try {
+    cells = JSON.parse(notebook).cells;
+  } catch {
+    cells = null;
+  }
+  if (!Array.isArray(cells)) return noted(one, "The file is not a notebook.");
+  const { id, mode, after } = one.cell;
+  if (mode === "insert") return one;
+  const numbered = /^cell-(\d+)$/.exec(id);
+  const cell = cells.find((other) => id && other?.id === id) ?? (numbered ? cells[Number(numbered[1])] : undefined);
+  if (!cell) return noted(one, "The notebook has no such cell.");
+  const source = Array.isArray(cell.source) ? cell.source.join("") : text(cell.source);
+  return { ...between(one.path, source, mode === "delete" ? "" : after, null, "update"), note: one.note };
 }
 
 const OLD = ["old_string", "old_str", "old_text", "oldText"];
