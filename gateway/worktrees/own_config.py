@@ -10,15 +10,20 @@ import asyncio
 import os
 import tempfile
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+from drivers.runtime.confined_files import NotRegularFile, OutsideFolders, read_file
 from gateway.worktrees.git import Git
 
-_PARTS = ("HEAD", "info", "logs", "objects", "packed-refs", "refs", "reftable", "shallow", "worktrees")
+_PARTS = ("HEAD", "logs", "objects", "packed-refs", "refs", "reftable", "shallow", "worktrees")
 """What git finds in that folder, besides the configuration, and hooks, which do not run."""
 _NEW_PARTS = ("packed-refs", "shallow")
 """The files of these that git may create."""
+_INFO, MAX_INFO = ("attributes", "exclude"), 16 * 1024 * 1024
+"""The files of `info` that git gets copies of, and their size in bytes at most. From a device in the place of one it would read
+without an end, as it would by `core.attributesFile`, which does not count."""
 _ALLOWED = frozenset(
     {
         # The format of the repository.
@@ -26,7 +31,7 @@ _ALLOWED = frozenset(
         # How files are compared, read and written.
         "core.filemode", "core.symlinks", "core.ignorecase", "core.precomposeunicode", "core.autocrlf", "core.eol",
         "core.safecrlf", "core.checkroundtripencoding", "core.trustctime", "core.checkstat", "core.bigfilethreshold",
-        "core.excludesfile", "core.attributesfile", "core.sparsecheckout", "core.sparsecheckoutcone", "index.sparse",
+        "core.excludesfile", "core.sparsecheckout", "core.sparsecheckoutcone", "index.sparse",
         # Commits and merges.
         "user.name", "user.email", "author.name", "author.email", "committer.name", "committer.email",
         "merge.renames", "merge.directoryrenames", "merge.renormalize",
@@ -96,6 +101,10 @@ def _common_dir(temporary: Path, repository: Path, settings: Sequence[Setting]) 
     for name in _PARTS:
         if name in _NEW_PARTS or os.path.lexists(repository / name):
             (folder / name).symlink_to(repository / name)
+    (folder / "info").mkdir()
+    for name in _INFO:
+        with suppress(OSError, OutsideFolders, NotRegularFile):
+            (folder / "info" / name).write_bytes(read_file(repository / "info" / name, MAX_INFO, inside=repository))
     # Not a link: Git LFS creates it where it is missing.
     stored = ("lfs.storage", str(repository / "lfs"))
     (folder / "config").write_bytes(config_text([*settings, stored]))

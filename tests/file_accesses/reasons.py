@@ -34,7 +34,7 @@ REASONS = {
         "gateway/sessions/registry.py": "os.scandir",
         "gateway/store/sqlite.py": "read_text*2",
         "gateway/worktrees/confinement.py": "rmdir tempfile.mkdtemp",
-        "gateway/worktrees/own_config.py": "symlink_to tempfile.mkdtemp write_bytes",
+        "gateway/worktrees/own_config.py": "mkdir symlink_to tempfile.mkdtemp write_bytes*2",
     },
     "The configuration and other files of the user, which a command of the user or the start reads and writes.": {
         "gateway/cli/agents.py": "read_bytes",

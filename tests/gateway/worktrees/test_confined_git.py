@@ -501,7 +501,7 @@ async def test_checkout_that_has_the_data_directory_in_it(tmp_path: Path) -> Non
     [
         ("extensions.partialClone", "origin"), ("extensions.refStorage", "reftable"), ("extensions.unknown", "true"),
         ("core.repositoryFormatVersion", "99"), ("core.worktree", "/"), ("core.bare", "true"), ("include.path", "/dev/zero"),
-        pytest.param("core.attributesFile", "/dev/zero", marks=LONG), ("core.excludesFile", "/dev/zero"), ("core.abbrev", "no"),
+        ("core.attributesFile", "/dev/zero"), ("core.excludesFile", "/dev/zero"), ("core.abbrev", "no"),
         ("remote.origin.url", "ext::sh -c touch% ran"),
     ],
 )  # fmt: skip
@@ -519,6 +519,36 @@ async def test_settings_that_lead_git_astray(
         answers = await use(client, session)
     assert all(answer.status_code < 500 or answer.status_code == 503 for answer in answers), [one.text for one in answers]
     assert contents(elsewhere) == {"mine": b"mine\n"} and not (repository / "ran").exists()
+
+
+@pytest.mark.parametrize("target", ["/dev/zero", "{fifo}", "{elsewhere}/note.txt"])
+async def test_attributes_of_the_repository_that_are_no_file_of_it(
+    client: httpx.AsyncClient, repository: Path, elsewhere: Path, tmp_path: Path, target: str
+) -> None:
+    session = await new_session(client)
+    await turn(client, session, "change")
+    os.mkfifo(tmp_path / "fifo")
+    (elsewhere / "note.txt").write_text("*.txt binary\n")
+    (repository / ".git" / "info").mkdir(exist_ok=True)
+    attributes = repository / ".git" / "info" / "attributes"
+    attributes.symlink_to(target.format(fifo=tmp_path / "fifo", elsewhere=elsewhere))
+    async with asyncio.timeout(100):
+        # Less than the limit of a command.
+        answers = await use(client, session)
+    assert all(answer.status_code < 400 for answer in answers[:4]), [one.text for one in answers]
+
+
+async def test_attributes_and_excluded_files_of_the_repository_count(client: httpx.AsyncClient, repository: Path) -> None:
+    (repository / ".git" / "info").mkdir(exist_ok=True)
+    (repository / ".git" / "info" / "attributes").write_text("a.txt binary\n")
+    (repository / ".git" / "info" / "exclude").write_text("left.txt\n")
+    session = await new_session(client)
+    folder = await folder_of(client, session)
+    (folder / "left.txt").write_text("")
+    (folder / "a.txt").write_text("changed\n")
+    answer = (await client.get(f"{BASE}/worktrees/{session}")).json()
+    # A binary file has no number of lines.
+    assert [(file["path"], "additions" in file) for file in answer["files"]] == [("a.txt", False)]
 
 
 async def test_attributes_that_git_cannot_follow(client: httpx.AsyncClient, repository: Path) -> None:
