@@ -151,12 +151,8 @@ class ClaudeDriver(CliDriver):
         """The version, the login, and the models and commands that the CLI lists when a session is opened (no request is made).
 
         Without anybody's settings: with them the hooks of SessionStart would run (2.1.329). So commands of a project or of the
-        user are not among these. And in a folder of its own: another agent may have written the settings of the working folder.
+        user are not among these.
         """
-        async with throwaway_folder(spawner) as (folder, confined):
-            return await self._probe(replace(spec, cwd=folder), confined)
-
-    async def _probe(self, spec: AgentSpec, spawner: Spawner) -> Probe:
         found = await super().probe(spec, spawner)
         if found.problem:
             return found
@@ -206,6 +202,8 @@ class ClaudeDriver(CliDriver):
                         raise codec.start_error or AgentUnavailable(codec.protocol_error)
                     if codec.phase == "ready":
                         return greeting(printed)
+                if process.failure is not None:
+                    raise AgentUnavailable(process.failure)
                 code = await process.exit_code()
         finally:
             # Without a network 2.1.329 takes 20 s to end by itself. It writes files of the user's home.

@@ -44,7 +44,11 @@ class Driver(ABC):
         return self.info().modes
 
     async def probe(self, spec: AgentSpec, spawner: Spawner) -> Probe:
-        """Find the program and its version: by default the first version number that `--version` prints."""
+        """Find the program and its version: by default the first version number that `--version` prints.
+
+        The gateway calls it with a fresh folder as `cwd`: another agent may have written settings in the working folder, which
+        name programs. The output of each process is limited.
+        """
         if self.info().program is None:
             return Probe(version=self.info().version)
         try:
@@ -166,6 +170,8 @@ async def run_to_end(command: Command, spawner: Spawner, seconds: float = PROBE_
         async with spawner.clock.timeout(seconds):
             while lines := await process.read_lines():
                 printed += [text_line(line) for line in lines]
+            if process.failure is not None:
+                raise AgentUnavailable(process.failure)
             code = await process.exit_code()
     finally:
         await asyncio.shield(process.close(0.0))

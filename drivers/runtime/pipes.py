@@ -52,6 +52,7 @@ class Pipes(asyncio.SubprocessProtocol):
 
     Parameters:
         splitter: Cuts standard output into what `take` returns; lines by default.
+        max_output: Bytes of standard output at which nothing more is read; None without a limit.
 
     Attributes:
         lines: The unread lines.
@@ -62,8 +63,9 @@ class Pipes(asyncio.SubprocessProtocol):
         ended: Done when the process has exited and there will be no more lines.
     """
 
-    def __init__(self, splitter: Splitter | None = None, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(self, splitter: Splitter | None = None, clock: Clock = SYSTEM_CLOCK, *, max_output: int | None = None) -> None:
         self._clock = clock
+        self._max_output, self._read = max_output, 0
         self.lines: list[bytes] = []
         self.eof = False
         self.failure: str | None = None
@@ -218,6 +220,9 @@ class Pipes(asyncio.SubprocessProtocol):
     def _keep_stdout(self, data: bytes) -> None:
         if self.eof:
             return
+        self._read += len(data)
+        if self._max_output is not None and self._read > self._max_output:
+            return self._fail(f"it wrote more than {self._max_output // 1024} KiB, and was stopped")
         before = self._out.held
         try:
             lines = self._out.feed(data)

@@ -365,6 +365,7 @@ class Spawner:
         self._sandbox: Sandbox | None = None
         self._agent_temporary: AgentTemporary | None = None
         self._container: Container | None = None
+        self._max_output: int | None = None
 
     def with_recorder(self, recorder: TrafficRecorder) -> Spawner:
         """A spawner whose processes are recorded."""
@@ -384,6 +385,12 @@ class Spawner:
         if self._sandbox is None:
             return self
         return self.with_sandbox(replace(self._sandbox, writable=(*self._sandbox.writable, folder)))
+
+    def with_output_limit(self, size: int) -> Spawner:
+        """A spawner each of whose processes may write `size` bytes to standard output: then nothing more is read (`failure`)."""
+        other = copy.copy(self)
+        other._max_output = size
+        return other
 
     def with_container(self, container: Container) -> Spawner:
         """A spawner whose processes are in a container, each in one of its own."""
@@ -439,7 +446,11 @@ class Spawner:
         starting.add(marker)
         try:
             transport, pipes = await loop.subprocess_exec(
-                lambda: Pipes(splitter, self.clock), *argv, env=env, start_new_session=True, **opened.arguments
+                lambda: Pipes(splitter, self.clock, max_output=self._max_output),
+                *argv,
+                env=env,
+                start_new_session=True,
+                **opened.arguments,
             )
             process = Process(
                 transport, pipes, marker, self._ledger, self._recorder, self._removal(marker),

@@ -20,6 +20,7 @@ from drivers.contract.driver_info import Probe
 from drivers.contract.errors import DriverError
 from drivers.runtime.containers import install_command, pull_command
 from drivers.runtime.process import Spawner
+from drivers.runtime.temporary_folder import throwaway_folder
 from gateway.agents.configured_agents import Agents, ConfiguredAgent
 from gateway.agents.installed_version import installed_version
 from gateway.agents.probe_cache import CACHE, read_cache, write_cache
@@ -30,6 +31,10 @@ log = logging.getLogger(__name__)
 
 PROBE_TIMEOUT = 10.0
 """Seconds that a request waits for the first result of a probe. The probe itself continues."""
+MAX_PROBES = 4
+"""Probes at the same time. Each starts a CLI, some several times; others wait."""
+MAX_PROBE_OUTPUT = 4 * 1024 * 1024
+"""Bytes that a probed program may write."""
 MAX_AGE, MAX_AGE_PROBLEM = 600.0, 15.0
 """Seconds until a result is refreshed; and one with a problem, which the user may have solved."""
 REFRESH_DELAY = 5.0
@@ -115,7 +120,7 @@ class Discovery:
         self._ending: set[asyncio.Task[None]] = set()
         """Cancelled seed checks whose programs have not ended."""
         self._seeds_checked_at: dict[str, float] = {}
-        self._seed_check = asyncio.Semaphore(1)
+        self._seed_check, self._places = asyncio.Semaphore(1), asyncio.Semaphore(MAX_PROBES)
         self._logged: set[str] = set()
         for agent in agents if self._results else ():
             agent.apply_probe(self._result(agent) or Probe())
@@ -240,9 +245,11 @@ class Discovery:
         self._forget_replaced(agent, key)
         known = self._results.get(key)
         try:
-            # The agent may have the result of another version of the program still.
-            spec = replace(agent.spec({}), unknown_arguments=frozenset(known.unknown_arguments if known else ()))
-            probe = await agent.driver.probe(spec, agent.sandboxed(spawner, spec))
+            async with self._places, throwaway_folder(spawner.with_output_limit(MAX_PROBE_OUTPUT)) as (folder, limited):
+                # The agent may have the result of another version of the program still.
+                unknown = frozenset(known.unknown_arguments if known else ())
+                spec = replace(agent.spec({}), cwd=folder, unknown_arguments=unknown)
+                probe = await agent.driver.probe(spec, agent.sandboxed(limited, spec))
         except GatewayError as error:
             probe = Probe(problem=str(error))
         except Exception as error:
@@ -283,7 +290,7 @@ class Discovery:
     async def _takes_history(self, agent: ConfiguredAgent, spawner: Spawner) -> bool | None:
         try:
             spec = agent.spec({})
-            return await agent.driver.check_seeding(spec, agent.sandboxed(spawner, spec))
+            return await agent.driver.check_seeding(spec, agent.sandboxed(spawner.with_output_limit(MAX_PROBE_OUTPUT), spec))
         except DriverError as error:
             log.info("agent %s: a session with a history does not open: %s", agent.name, self._redactor.clean(str(error)))
             return False

@@ -111,15 +111,6 @@ async def test_version(fake: FakeCli, tmp_path: Path) -> None:
     assert (probe.version, probe.problem, probe.logged_in) == ("2.1.329", None, False)
 
 
-async def test_a_probe_has_a_folder_of_its_own(fake: FakeCli, tmp_path: Path) -> None:
-    """Another agent may have written settings in the working folder, which name programs."""
-    before = f'pwd >> {tmp_path}/folders; case "$1" in --version) echo 2.1.329; exit 0;; auth) exit 1;; esac'
-    assert (await ClaudeDriver().probe(session(fake("plain", before=before), tmp_path), Spawner())).problem is None
-    folders = (tmp_path / "folders").read_text().splitlines()
-    assert len(folders) == 3 and len(set(folders)) == 1 and folders[0] != str(tmp_path)
-    assert not await asyncio.to_thread(Path(folders[0]).exists)
-
-
 async def test_a_program_that_opens_no_session(fake: FakeCli, tmp_path: Path) -> None:
     before = f'case "$1" in --version) echo 2.1.329; exit 0;; auth) touch {tmp_path}/asked;; esac; echo no >&2; exit 2'
     program = fake("plain", before=before)

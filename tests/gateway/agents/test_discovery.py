@@ -14,6 +14,7 @@ import pytest
 from drivers.claude.driver import ClaudeDriver
 from drivers.contract.agent_specs import AgentSpec
 from drivers.contract.driver_info import Option, Probe
+from drivers.echo.driver import EchoDriver
 from drivers.runtime.process import Spawner
 from gateway import __version__
 from gateway.agents import discovery
@@ -477,3 +478,55 @@ async def test_the_check_of_a_history_of_a_replaced_program_does_not_keep_that_o
         may_end.set()
         await wait_until(lambda: agent._probe.seeds is True)
     assert len(checked) == 2
+
+
+# -- what limits a probe ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("driver", ["claude", "codex", "gemini", "acp"])
+async def test_a_probe_works_in_a_folder_of_its_own(tmp_path: Path, driver: str) -> None:
+    """Another agent may have written settings in the working folder, which name programs."""
+    program, work = tmp_path / "program", tmp_path / "work"
+    work.mkdir()
+    program.write_text(f'#!/bin/sh\npwd >> {tmp_path}/folders\n[ "$1" != --version ] || echo 2.1.329\n')
+    program.chmod(0o755)
+    entry = {"driver": driver, "program": str(program), "cwd": str(work)}
+    async with run_gateway(gateway_config(tmp_path, agents={"probed": entry})) as running:
+        await agent_state(running.client, "probed")
+        folders = {Path(line).relative_to(tmp_path / "data" / "temporary") for line in (tmp_path / "folders").read_text().split()}
+        assert folders and all(folder.parts[0].startswith("portico-probe-") for folder in folders)
+    assert os.listdir(tmp_path / "data" / "temporary") == []
+
+
+@pytest.mark.parametrize("driver", ["claude", "codex", "acp"])
+async def test_a_program_that_prints_without_an_end_is_stopped(tmp_path: Path, driver: str) -> None:
+    program = tmp_path / "program"
+    line = json.dumps({"jsonrpc": "2.0", "method": "unknown", "params": {"text": "x" * 1000}})
+    program.write_text(f"#!/bin/sh\nexec yes '{line}'\n")
+    program.chmod(0o755)
+    async with run_gateway(gateway_config(tmp_path, agents={"probed": {"driver": driver, "program": str(program)}})) as running:
+        state = await agent_state(running.client, "probed")
+    assert "it wrote more than 4096 KiB, and was stopped" in state["problem"], state
+
+
+async def test_few_programs_are_probed_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    release, running, most = asyncio.Event(), 0, 0
+
+    async def probe(self: EchoDriver, spec: AgentSpec, spawner: Spawner) -> Probe:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await release.wait()
+        running -= 1
+        return Probe(version="1.0")
+
+    monkeypatch.setattr(EchoDriver, "probe", probe)
+    agents = {f"agent-{n}": {"driver": "echo"} for n in range(discovery.MAX_PROBES + 3)}
+    found = Discovery(Agents(parse(gateway_config(tmp_path, agents=agents))), tmp_path, Redactor())
+    found.spawner = Spawner(temporary=tmp_path)
+    found.start()
+    await wait_until(lambda: running == discovery.MAX_PROBES)
+    release.set()
+    await asyncio.wait(found._probes.values())
+    await found.close()
+    assert (most, len(found._probes) >= len(agents)) == (discovery.MAX_PROBES, True)
