@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from drivers.runtime.clock import SYSTEM_CLOCK, Clock
 
 BODY_SECONDS = 30.0
 """Seconds for a body to arrive, and one more for each MIN_RATE bytes that have arrived: a slow body costs a connection."""
@@ -19,8 +19,8 @@ class BodyLimit:
     response. `name` is the limit's in the error.
     """
 
-    def __init__(self, app: ASGIApp, limit: int, name: str = "server.max_body") -> None:
-        self._app, self._limit, self._name = app, limit, name
+    def __init__(self, app: ASGIApp, limit: int, name: str = "server.max_body", clock: Clock = SYSTEM_CLOCK) -> None:
+        self._app, self._limit, self._name, self._clock = app, limit, name, clock
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -28,7 +28,7 @@ class BodyLimit:
         content_length = dict(scope["headers"]).get(b"content-length", b"0")
         if content_length.isdigit() and int(content_length) > self._limit:
             return await self._reject(send)
-        began = asyncio.get_running_loop().time()
+        began = self._clock.monotonic()
         received, complete, responding = 0, False, False
 
         async def limited() -> Message:
@@ -36,7 +36,8 @@ class BodyLimit:
             if complete:
                 return await receive()
             try:
-                async with asyncio.timeout_at(began + BODY_SECONDS + received / MIN_RATE):
+                until = began + BODY_SECONDS + received / MIN_RATE
+                async with self._clock.timeout(until - self._clock.monotonic()):
                     message = await receive()
             except TimeoutError:
                 if responding:

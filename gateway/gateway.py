@@ -119,7 +119,7 @@ class Gateway:
         self.wrong_keys = WrongKeys(clock)
         self.auth = Authenticator(keys, self.credentials, share_sessions=settings.auth.share_sessions)
         self.agents = agents or Agents(settings)
-        self.discovery = discovery or Discovery(self.agents, settings.data_dir, redactor)
+        self.discovery = discovery or Discovery(self.agents, settings.data_dir, redactor, clock=clock)
         self.keep_alive = settings.server.keep_alive
         self.redactor = redactor
         redactor.register(keys)
@@ -197,7 +197,7 @@ class Gateway:
         return self
 
     async def _open(self, settings: Settings, data_dir: Path) -> None:
-        self._readiness = ReadinessCheck(self.store, {data_dir, self.store.folder or data_dir})
+        self._readiness = ReadinessCheck(self.store, {data_dir, self.store.folder or data_dir}, self.clock)
         instance = _instance(data_dir)
         encryption = SecretEncryption(data_dir, encryption_key(settings))
         if self.shared_state is not None:
@@ -240,7 +240,7 @@ class Gateway:
         node = instance if in_cluster else None
         self.worktrees = Worktrees(self.store, data_dir, settings.secret_paths, self.agents.confined_writer, node)
         await self.worktrees.start_recovery()
-        self._mcp = McpHost(self.redactor, agent_connection_limit(chosen.live_agents))
+        self._mcp = McpHost(self.redactor, agent_connection_limit(chosen.live_agents), self.clock)
         shared = SharedServices(
             self.store,
             encryption,
@@ -263,7 +263,7 @@ class Gateway:
         self.sessions = Sessions(self.agents, shared, admission, chosen.sleep_after, self.node)
         self._retention = Retention(self.store, transcripts, settings.store, self.sessions.delete_unused, self.clock)
         used_elsewhere = partial(self.store.leases.held_by_others, self.node.id) if self.node is not None else None
-        self.search = SessionSearch(self.store, self.sessions.changes, used_elsewhere)
+        self.search = SessionSearch(self.store, self.sessions.changes, used_elsewhere, self.clock)
         self.conversations = Conversations(self.agents, self.sessions, settings.openai.tools)
         self.tasks = TaskRunner(self.agents, shared, admission, self.idempotency, self.node)
         self.discovery.spawner = spawner

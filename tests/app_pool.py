@@ -31,11 +31,12 @@ class _Forward:
 
 
 class _Current:
-    """Forwards to the gateway that is served now. `auth` and `metrics` are forwarded too, since routes keep them."""
+    """Forwards to the gateway that is served now. `auth`, `metrics` and `clock` are forwarded too, because routes and middleware keep them."""
 
     def __init__(self, gateway: Gateway) -> None:
         self.gateway = gateway
         self.auth, self.metrics = _Forward(self, "auth"), _Forward(self, "metrics")
+        self.clock = _Forward(self, "clock")
         self.close_last: list[Any] = []
 
     def __getattr__(self, name: str) -> Any:

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from drivers.compatibility import Support, compatibility, support_of, too_old
 from drivers.contract.driver_info import Probe
 from drivers.contract.errors import DriverError
+from drivers.runtime.clock import SYSTEM_CLOCK, Clock, Timer
 from drivers.runtime.containers import install_command, pull_command
 from drivers.runtime.process import Spawner
 from drivers.runtime.temporary_folder import throwaway_folder
@@ -106,8 +106,10 @@ class Discovery:
     it is None. Without `probes_at_start` a program is probed when its agent is used.
     """
 
-    def __init__(self, agents: Agents, data_dir: Path, redactor: Redactor, *, probes_at_start: bool = True) -> None:
-        self._probes_at_start = probes_at_start
+    def __init__(
+        self, agents: Agents, data_dir: Path, redactor: Redactor, *, probes_at_start: bool = True, clock: Clock = SYSTEM_CLOCK
+    ) -> None:
+        self._probes_at_start, self._clock = probes_at_start, clock
         self.spawner: Spawner | None = None
         self._agents, self._file, self._redactor = agents, data_dir / CACHE, redactor
         self._results: dict[str, Probe] = read_cache(self._file)
@@ -115,7 +117,7 @@ class Discovery:
         self._probes: dict[str, asyncio.Task[None]] = {}
         self._replaced: dict[str, str] = {}
         """The versions of programs that were replaced, by the agents' names, until the new version is known."""
-        self._delayed: dict[str, asyncio.TimerHandle] = {}
+        self._delayed: dict[str, Timer] = {}
         self._seed_checks: dict[str, asyncio.Task[None]] = {}
         self._ending: set[asyncio.Task[None]] = set()
         """Cancelled seed checks whose programs have not ended."""
@@ -147,7 +149,7 @@ class Discovery:
             else:
                 self._refresh(agent)
         new = [self._probes[a.name] for a in usable if a.name in self._probes and (refresh or self._result(a) is None)]
-        late = (await asyncio.wait(new, timeout=PROBE_TIMEOUT))[1] if new else ()
+        late = (await self._clock.wait(new, PROBE_TIMEOUT))[1] if new else ()
         found = [self._discovered(agent) for agent in self._agents]
         return [replace(one, probed=one.probed and self._probes.get(one.agent.name) not in late) for one in found]
 
@@ -164,7 +166,7 @@ class Discovery:
                 self._refresh(agent)
             probing = self._probes.get(agent.name)
             if probing is not None and (refresh or self._result(agent) is None):
-                await asyncio.wait([probing], timeout=PROBE_TIMEOUT)
+                await self._clock.wait([probing], PROBE_TIMEOUT)
         return self._discovered(agent)
 
     async def check_supported(self, agent: ConfiguredAgent) -> None:
@@ -177,7 +179,7 @@ class Discovery:
         found = await self.probe(agent)
         probing = self._probes.get(agent.name)
         if found.probe.problem and probing is not None and not probing.done():
-            await asyncio.wait([probing], timeout=PROBE_TIMEOUT)
+            await self._clock.wait([probing], PROBE_TIMEOUT)
             found = self._discovered(agent)
         if found.probe.problem and found.support == "unsupported":
             raise AgentProblem(f"agent {agent.name!r} cannot be used: {found.probe.problem}")
@@ -221,12 +223,11 @@ class Discovery:
     def _refresh(self, agent: ConfiguredAgent) -> None:
         known = self._result(agent)
         well = known is not None and known.problem is None and known.logged_in is not False
-        age = time.monotonic() - self._probed_at.get(agent.name, float("-inf"))
+        age = self._clock.monotonic() - self._probed_at.get(agent.name, float("-inf"))
         if not well and (known is None or age > MAX_AGE_PROBLEM):
             self._start_probe(agent)
         elif well and age > MAX_AGE and agent.name not in self._delayed:
-            loop = asyncio.get_running_loop()
-            self._delayed[agent.name] = loop.call_later(REFRESH_DELAY, self._start_probe, agent)
+            self._delayed[agent.name] = self._clock.call_later(REFRESH_DELAY, self._start_probe, agent)
 
     def _start_probe(self, agent: ConfiguredAgent) -> None:
         delayed = self._delayed.pop(agent.name, None)
@@ -234,7 +235,7 @@ class Discovery:
             delayed.cancel()
         if self.spawner is None or (agent.name in self._probes and not self._probes[agent.name].done()):
             return
-        self._probed_at[agent.name] = time.monotonic()
+        self._probed_at[agent.name] = self._clock.monotonic()
         self._probes[agent.name] = asyncio.create_task(self._probe(agent, self.spawner), name=f"probe {agent.name}")
 
     async def _probe(self, agent: ConfiguredAgent, spawner: Spawner) -> None:
@@ -268,14 +269,14 @@ class Discovery:
         probe, checking = self._results[key], self._seed_checks.get(agent.name)
         if probe.problem or probe.seeds or not agent.driver.info().seeds or (checking is not None and not checking.done()):
             return
-        if time.monotonic() - self._seeds_checked_at.get(key, float("-inf")) > MAX_AGE_UNSEEDED:
-            self._seeds_checked_at[key] = time.monotonic()
+        if self._clock.monotonic() - self._seeds_checked_at.get(key, float("-inf")) > MAX_AGE_UNSEEDED:
+            self._seeds_checked_at[key] = self._clock.monotonic()
             self._seed_checks[agent.name] = asyncio.create_task(
                 self._check_seeding(agent, spawner, key), name=f"seed check {agent.name}"
             )
 
     async def _check_seeding(self, agent: ConfiguredAgent, spawner: Spawner, key: str) -> None:
-        await asyncio.sleep(SEED_CHECK_DELAY)
+        await self._clock.sleep(SEED_CHECK_DELAY)
         # One after the other: each starts a CLI, when the machine has other work to do.
         async with self._seed_check:
             seeds = await self._takes_history(agent, spawner)

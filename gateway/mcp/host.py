@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from drivers.contract.driver_info import ToolSpec
 from drivers.contract.tool_server import ToolServer
+from drivers.runtime.clock import SYSTEM_CLOCK, Clock
 from gateway.mcp.agent_endpoints import Endpoint, Endpoints
 from gateway.security.redaction import Redactor
 
@@ -22,8 +23,8 @@ class McpHost:
     `max_connections` is how many connections of agents it has at most: every process on the machine can connect to its port.
     """
 
-    def __init__(self, redactor: Redactor, max_connections: int) -> None:
-        self._redactor, self._max_connections = redactor, max_connections
+    def __init__(self, redactor: Redactor, max_connections: int, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._redactor, self._max_connections, self._clock = redactor, max_connections, clock
         self._endpoints = Endpoints()
         self._starting = asyncio.Lock()
         self._listener: Listener | None = None
@@ -38,7 +39,7 @@ class McpHost:
                 # In a thread: the packages mcp and uvicorn take 0.4 s.
                 listener = await asyncio.to_thread(importlib.import_module, "gateway.mcp.listener")
                 server = await asyncio.to_thread(importlib.import_module, "gateway.mcp.server")
-                self._listener = await listener.Listener.start(server.McpApp(self._endpoints), self._max_connections)
+                self._listener = await listener.Listener.start(server.McpApp(self._endpoints, self._clock), self._max_connections)
         endpoint = Endpoint(f"{self._listener.url}/mcp", tools, self._redactor.forget, call_id_keys)
         self._redactor.register([endpoint.token])
         self._endpoints.add(endpoint)

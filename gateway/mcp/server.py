@@ -32,6 +32,7 @@ from starlette.types import Receive, Scope, Send
 from drivers.contract.driver_info import ToolSpec
 from drivers.contract.messages import Content, ImageBlock, TextBlock, blocks, parse_data_uri
 from drivers.contract.tool_server import ToolResponse
+from drivers.runtime.clock import Clock
 from gateway import __version__
 from gateway.body_limit import BodyLimit
 from gateway.mcp.agent_endpoints import Endpoint, Endpoints
@@ -54,8 +55,8 @@ ALLOWED_HOSTS = ["127.0.0.1:*", "localhost:*", "[::1]:*"]
 class McpApp:
     """The ASGI application. The bearer token of a request selects its endpoint; without a valid token the answer is 401."""
 
-    def __init__(self, endpoints: Endpoints) -> None:
-        self._endpoints = endpoints
+    def __init__(self, endpoints: Endpoints, clock: Clock) -> None:
+        self._endpoints, self._clock = endpoints, clock
         self._servers: WeakKeyDictionary[Endpoint, McpServer] = WeakKeyDictionary()
         # The package logs each session at the level INFO.
         logging.getLogger("mcp").setLevel(logging.WARNING)
@@ -72,9 +73,9 @@ class McpApp:
             return await _refuse(404, f"unknown path; the server's only path is {PATH}")(scope, receive, send)
         server = self._servers.get(endpoint)
         if server is None:
-            server = self._servers[endpoint] = McpServer(endpoint)
+            server = self._servers[endpoint] = McpServer(endpoint, self._clock)
         try:
-            await BodyLimit(server.handle, MAX_CALL_BYTES, "a tool call")(scope, receive, send)
+            await BodyLimit(server.handle, MAX_CALL_BYTES, "a tool call", self._clock)(scope, receive, send)
         except HTTPException as error:
             await _refuse(error.status_code, error.detail, error.headers)(scope, receive, send)
 
@@ -87,8 +88,8 @@ class McpApp:
 class McpServer:
     """The MCP server of one endpoint. It ends, with all its connections, when the endpoint is closed."""
 
-    def __init__(self, endpoint: Endpoint) -> None:
-        self._endpoint = endpoint
+    def __init__(self, endpoint: Endpoint, clock: Clock) -> None:
+        self._endpoint, self._clock = endpoint, clock
         server: Server[Any] = Server(NAME, version=__version__, on_list_tools=self._list, on_call_tool=self._call)
         self._manager = StreamableHTTPSessionManager(
             server,
@@ -125,7 +126,7 @@ class McpServer:
         call = asyncio.create_task(self._endpoint.call(params.name, params.arguments or {}, call_id))
         progress = 0
         try:
-            while not (await asyncio.wait([call], timeout=PROGRESS_INTERVAL))[0]:
+            while not (await self._clock.wait([call], PROGRESS_INTERVAL))[0]:
                 progress += 1
                 await context.session.report_progress(progress, message="waiting for the application")
             return _result(call.result())

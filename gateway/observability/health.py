@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-import time
 from collections.abc import Collection
 from pathlib import Path
 from tempfile import TemporaryFile
 
+from drivers.runtime.clock import SYSTEM_CLOCK, Clock
 from gateway.store import Store
 
 log = logging.getLogger(__name__)
@@ -28,23 +28,23 @@ DRAINED = "this node is drained: other nodes take what is new; after a restart i
 class ReadinessCheck:
     """Checks the store by a write, and `folders` by a temporary file, at most once in CACHE_SECONDS."""
 
-    def __init__(self, store: Store, folders: Collection[Path]) -> None:
-        self._store, self._folders = store, folders
+    def __init__(self, store: Store, folders: Collection[Path], clock: Clock = SYSTEM_CLOCK) -> None:
+        self._store, self._folders, self._clock = store, folders, clock
         self._lock = asyncio.Lock()
         self._result: str | None = None
-        self._checked_at = -CACHE_SECONDS
+        self._checked_at = float("-inf")
 
     async def problem(self) -> str | None:
         """Return why nothing more can be stored; None if it can."""
         async with self._lock:
-            if time.monotonic() - self._checked_at >= CACHE_SECONDS:
+            if self._clock.monotonic() - self._checked_at >= CACHE_SECONDS:
                 self._result = await self._check_store() or await asyncio.to_thread(self._check_space)
-                self._checked_at = time.monotonic()
+                self._checked_at = self._clock.monotonic()
             return self._result
 
     async def _check_store(self) -> str | None:
         try:
-            async with asyncio.timeout(WRITE_TIMEOUT):
+            async with self._clock.timeout(WRITE_TIMEOUT):
                 await self._store.touch()
         except TimeoutError:
             return (

@@ -5,7 +5,6 @@ The quotas of the key hold until the response is sent.
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -154,7 +153,7 @@ async def unauthenticated_body(gateway: Gateway, request: Request, limit: int = 
         raise too_large
     body, reading = bytearray(), False
     try:
-        async with asyncio.timeout(UNAUTHENTICATED_BODY_SECONDS), gateway.unauthenticated_bodies.read():
+        async with gateway.clock.timeout(UNAUTHENTICATED_BODY_SECONDS), gateway.unauthenticated_bodies.read():
             reading = True
             while True:
                 message = await request.receive()

@@ -120,7 +120,7 @@ def _with_checks(app: ASGIApp, gateway: Gateway, server: ServerSettings) -> ASGI
         from gateway.protocols.forwarding.node_requests import NodeRequests
 
         app = NodeRequests(app, gateway)
-    app = BodyLimit(app, limit=server.max_body)
+    app = BodyLimit(app, limit=server.max_body, clock=gateway.clock)
     if origins is not None:
         app = CORSMiddleware(
             app,

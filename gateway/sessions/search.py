@@ -13,6 +13,7 @@ from typing import Literal, TypeVar
 from pydantic import ValidationError
 
 from drivers.contract.messages import MESSAGE, AssistantMessage, UserMessage, text_of
+from drivers.runtime.clock import SYSTEM_CLOCK, Clock
 from gateway.errors import BadRequest, NotSupported, StoreUnavailable
 from gateway.runs.session_metadata import displayed_title
 from gateway.security.authentication import ADMINISTRATOR, Caller
@@ -76,8 +77,13 @@ class SessionSearch:
     """
 
     def __init__(
-        self, store: Store, changes: SessionChanges, used_elsewhere: Callable[[], Awaitable[set[str]]] | None = None
+        self,
+        store: Store,
+        changes: SessionChanges,
+        used_elsewhere: Callable[[], Awaitable[set[str]]] | None = None,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
+        self._clock = clock
         self._used_elsewhere = used_elsewhere
         self._store, self._listener = store, changes.listen(ADMINISTRATOR)
         self._work: asyncio.Task[None] | None = None
@@ -146,14 +152,15 @@ class SessionSearch:
     async def _run(self) -> None:
         try:
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._wanted.wait(), START_DELAY)
+                async with self._clock.timeout(START_DELAY):
+                    await self._wanted.wait()
             if await self._repeated(self._store.search.prepare) != "index":
                 return
             self._prepared.set()
             filling = asyncio.create_task(self._fill_all())
             try:
                 while await self._listener.wait():
-                    await asyncio.sleep(DELAY)
+                    await self._clock.sleep(DELAY)
                     await self._repeated(self._update)
             finally:
                 filling.cancel()
@@ -174,7 +181,7 @@ class SessionSearch:
                 if not failing:
                     log.warning("the index of the search waits for the store; trying again every %g s: %s", RETRY, error)
                 failing = True
-                await asyncio.sleep(RETRY)
+                await self._clock.sleep(RETRY)
 
     async def _fill_all(self) -> None:
         try:
@@ -189,7 +196,7 @@ class SessionSearch:
             async with self._store.search.filling() as alone:
                 if alone:
                     return await self._add_all()
-            await asyncio.sleep(OTHER_NODE)
+            await self._clock.sleep(OTHER_NODE)
 
     async def _add_all(self) -> None:
         """A part at a time, with pauses for the turns."""

@@ -13,6 +13,7 @@ import pytest
 
 from drivers.contract.driver_info import ToolSpec
 from drivers.contract.tool_server import ToolRequest, ToolResponse, ToolServer
+from drivers.runtime.clock import SYSTEM_CLOCK
 from gateway import body_limit, connection_limits
 from gateway.mcp import server as mcp_server
 from gateway.mcp.host import McpHost
@@ -21,6 +22,7 @@ from gateway.observability.logs import bind_session_id, session_id
 from gateway.security.redaction import Redactor, redactor_of_session
 from tests.daemon import KEY
 from tests.gateway.raw_http import send_raw
+from tests.manual_clock import ManualClock
 
 TOOL = ToolSpec("look_up", "Looks up.", {"type": "object", "properties": {"n": {"type": "number"}}})
 INITIALIZE = {
@@ -33,8 +35,10 @@ ACCEPT = {"Accept": "application/json, text/event-stream"}
 
 
 @pytest.fixture
-async def host() -> AsyncIterator[McpHost]:
-    found = McpHost(Redactor(), 10)
+async def host(request: pytest.FixtureRequest) -> AsyncIterator[McpHost]:
+    """For a test that has `clock`, it has that clock."""
+    clock = request.getfixturevalue("clock") if "clock" in request.fixturenames else SYSTEM_CLOCK
+    found = McpHost(Redactor(), 10, clock)
     yield found
     await found.close()
 
@@ -122,8 +126,7 @@ async def test_token_gives_access_only_to_the_tools_of_its_session(host: McpHost
     assert called == []
 
 
-async def test_call_is_answered_with_the_first_result_of_the_application(host: McpHost, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mcp_server, "PROGRESS_INTERVAL", 0.05)
+async def test_call_is_answered_with_the_first_result_of_the_application(host: McpHost, clock: ManualClock) -> None:
     server = await host.open([TOOL], ["theirs", "callId"])
     calls: asyncio.Queue[ToolRequest] = asyncio.Queue()
     server.listen(calls.put_nowait, lambda _: None)
@@ -134,8 +137,11 @@ async def test_call_is_answered_with_the_first_result_of_the_application(host: M
             assert (request.name, request.input, request.call_id) == ("look_up", {"n": 7}, "mine")
             lines = answer.aiter_lines()
             # Progress notifications are sent while the call is pending.
-            while "notifications/progress" not in await anext(lines):
-                pass
+            for progress in (1, 2):
+                await clock.expire(mcp_server.PROGRESS_INTERVAL)
+                while "notifications/progress" not in (line := await anext(lines)):
+                    pass
+                assert f'"progress":{progress}' in line
             server.answer(ToolResponse(request.id, "seven"))
             server.answer(ToolResponse(request.id, "twice"))
             rest = [json.loads(line[6:]) async for line in lines if line.startswith("data: ")]
@@ -168,8 +174,9 @@ async def test_token_is_redacted_until_its_server_is_closed() -> None:
     await host.close()
 
 
-async def test_listener_has_the_limits_of_the_main_port(host: McpHost, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(body_limit, "BODY_SECONDS", 0.05)
+async def test_listener_has_the_limits_of_the_main_port(
+    host: McpHost, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     server = await host.open([TOOL])
     key = f"Authorization: Bearer {server.token}\r\n".encode()
     head = b"POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nAccept: */*\r\n"
@@ -180,7 +187,10 @@ async def test_listener_has_the_limits_of_the_main_port(host: McpHost, monkeypat
     # A client without a token gets its response before its body has arrived, and is closed.
     status, got = await send_raw(server.url, head + b"Content-Length: 40000000\r\n\r\n{")
     assert (status, b"connection: close" in got.lower()) == (401, True)
-    status, got = await send_raw(server.url, head + key + b"Content-Length: 40000000\r\n\r\n{")
+    sending = asyncio.create_task(send_raw(server.url, head + key + b"Content-Length: 40000000\r\n\r\n{"))
+    await clock.expire(body_limit.BODY_SECONDS)
+    await clock.advance(0.01)
+    status, got = await sending
     assert (status, b"connection: close" in got.lower()) == (408, True), got
     assert (await send_raw(server.url, head + key + b"Content-Length: 400000000\r\nConnection: close\r\n\r\n"))[0] == 413
     monkeypatch.setattr(connection_limits, "HEAD_SECONDS", 0.05)

@@ -29,6 +29,7 @@ from tests.gateway.requests import (
     user_message,
     wait_until_idle,
 )
+from tests.manual_clock import ManualClock
 from tests.stores import locked, sql
 from tests.waiting import wait_until
 
@@ -225,53 +226,52 @@ async def test_every_metric_is_documented(portico: RunningGateway) -> None:
 
 
 @pytest.mark.sqlite_only
-async def test_readyz_reports_ready_while_the_store_can_be_written(
-    portico: RunningGateway, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(health, "CACHE_SECONDS", 0.0)
+async def test_readyz_reports_ready_while_the_store_can_be_written(portico: RunningGateway, clock: ManualClock) -> None:
     answer = await portico.client.get("/readyz", headers={"Authorization": ""})
     assert (answer.status_code, answer.json()) == (200, {"status": "ready"})
     data_dir = portico.gateway.settings.data_dir
     sql(data_dir, "ALTER TABLE schema_version RENAME TO elsewhere")
+    assert (await portico.client.get("/readyz")).status_code == 200, "the last result is used for a second"
+    await clock.advance(health.CACHE_SECONDS)
     answer = await portico.client.get("/readyz")
     assert answer.status_code == 503
     assert answer.json()["status"] == "not ready"
     assert "the store cannot be written" in answer.json()["reasons"][0]
     assert "elsewhere" not in answer.text
     sql(data_dir, "ALTER TABLE elsewhere RENAME TO schema_version")
+    await clock.advance(health.CACHE_SECONDS)
     answer = await portico.client.get("/readyz")
     assert answer.status_code == 200, answer.text
 
 
 @pytest.mark.sqlite_only
-async def test_readyz_reports_not_ready_while_the_store_is_locked(
-    portico: RunningGateway, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(health, "CACHE_SECONDS", 0.0)
-    monkeypatch.setattr(health, "WRITE_TIMEOUT", 0.2)
+async def test_readyz_reports_not_ready_while_the_store_is_locked(portico: RunningGateway, clock: ManualClock) -> None:
     with locked(portico.gateway.settings.data_dir):
-        answer = await portico.client.get("/readyz")
+        asking = asyncio.create_task(portico.client.get("/readyz"))
+        await clock.expire(health.WRITE_TIMEOUT)
+        answer = await asking
     assert answer.status_code == 503
     assert "did not take a write within" in answer.json()["reasons"][0]
     assert (await portico.client.get("/healthz")).status_code == 200
 
 
-async def test_readyz_reports_not_ready_while_the_disk_is_full(portico: RunningGateway, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_readyz_reports_not_ready_while_the_disk_is_full(
+    portico: RunningGateway, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The store's own write succeeds: it uses space that the store has already."""
-    monkeypatch.setattr(health, "CACHE_SECONDS", 0.0)
     with monkeypatch.context() as full_disk:
         full_disk.setattr(health, "TemporaryFile", lambda dir: open("/dev/full", "wb"))  # noqa: SIM115 - the check closes it
         answer = await portico.client.get("/readyz")
     assert (answer.status_code, answer.json()["reasons"]) == (503, ["the disk is full: 1024 KiB cannot be written"])
+    await clock.advance(health.CACHE_SECONDS)
     assert (await portico.client.get("/readyz")).status_code == 200
 
 
 async def test_readyz_reports_not_ready_while_the_data_directory_is_not_writable(
-    portico: RunningGateway, monkeypatch: pytest.MonkeyPatch
+    portico: RunningGateway, clock: ManualClock
 ) -> None:
     if placement():
         leave_out("moves the data directory of one gateway")
-    monkeypatch.setattr(health, "CACHE_SECONDS", 0.0)
     data_dir = portico.gateway.settings.data_dir
 
     def files() -> list[Path]:
@@ -282,10 +282,12 @@ async def test_readyz_reports_not_ready_while_the_data_directory_is_not_writable
     assert (await portico.client.get("/readyz")).status_code == 200
     assert files() == before
     data_dir.rename(data_dir.with_name("moved"))
+    await clock.advance(health.CACHE_SECONDS)
     answer = await portico.client.get("/readyz")
     data_dir.with_name("moved").rename(data_dir)
     assert answer.status_code == 503
     assert answer.json()["reasons"][0].startswith("the folder of the data cannot be written (No such file or directory)")
+    await clock.advance(health.CACHE_SECONDS)
     assert (await portico.client.get("/readyz")).status_code == 200
 
 

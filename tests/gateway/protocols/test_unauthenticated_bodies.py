@@ -16,6 +16,7 @@ from tests.cluster import leave_out, placement
 from tests.daemon import KEY, RunningGateway
 from tests.gateway.raw_http import connect, send_raw
 from tests.gateway.requests import expect_error, parse_output_events
+from tests.manual_clock import ManualClock
 from tests.waiting import wait_until
 
 HEAD = b"POST /v1/execute HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
@@ -99,9 +100,10 @@ async def test_body_without_a_valid_key_is_not_parsed(portico: RunningGateway, m
         assert (await portico.client.post("/v1/execute", content=body, headers=headers)).status_code == status, body
 
 
-async def test_slow_body_ends(portico: RunningGateway, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "UNAUTHENTICATED_BODY_SECONDS", 0.1)
-    status, got = await send_raw(portico.url, HEAD + b'Content-Length: 100\r\n\r\n{"auth_token"')
+async def test_slow_body_ends(portico: RunningGateway, clock: ManualClock) -> None:
+    sending = asyncio.create_task(send_raw(portico.url, HEAD + b'Content-Length: 100\r\n\r\n{"auth_token"'))
+    await clock.expire(limits.UNAUTHENTICATED_BODY_SECONDS)
+    status, got = await sending
     assert (status, b"connection: close" in got.lower()) == (408, True)
 
 
@@ -117,6 +119,7 @@ async def test_few_bodies_are_read_at_the_same_time(portico: RunningGateway, mon
         refused = await portico.client.post("/v1/execute", json=body, headers={"Authorization": ""})
         assert (refused.status_code, refused.headers["retry-after"]) == (429, "5")
         monkeypatch.undo()
+        # Nothing else happens within this time: the four bodies stay.
         monkeypatch.setattr(limits, "UNAUTHENTICATED_BODY_SECONDS", 0.05)
         refused = await portico.client.post("/v1/execute", json=body, headers={"Authorization": ""})
         assert (refused.status_code, refused.headers["retry-after"]) == (429, "5")

@@ -10,7 +10,6 @@ closes the connection.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Container, Iterable
 from functools import partial
 from typing import Any
@@ -112,7 +111,7 @@ class HttpClients:
             self._checks = asyncio.create_task(self._check_clients(), name="check ACP clients over HTTP")
         try:
             answer = client.capture_answer(message["id"])
-            async with asyncio.timeout(INITIALIZE_TIMEOUT):
+            async with self._gateway.clock.timeout(INITIALIZE_TIMEOUT):
                 await client.connection.receive(message)
                 body = await answer
         except BaseException as error:
@@ -140,7 +139,7 @@ class HttpClients:
         return client
 
     def _record_use(self, client: HttpClient, request: Request) -> None:
-        client.last_used = time.monotonic()
+        client.last_used = self._gateway.clock.monotonic()
         if is_forwarded(request.scope):
             # The other node has checked the key, which is not known here. What this node has checked itself is checked on.
             return
@@ -155,11 +154,11 @@ class HttpClients:
     async def _check_clients(self) -> None:
         """Disconnect expired clients until there are no clients."""
         while self._clients:
-            await asyncio.sleep(CHECK_INTERVAL)
+            await self._gateway.clock.sleep(CHECK_INTERVAL)
             # Before the names are read: a client that comes meanwhile may have a key that is newer.
             clients = list(self._clients.values())
-            names = await self._key_names(clients)
-            expired = [client for client in clients if client.id in self._clients and _has_expired(client, names)]
+            names, now = await self._key_names(clients), self._gateway.clock.monotonic()
+            expired = [client for client in clients if client.id in self._clients and _has_expired(client, names, now)]
             await asyncio.gather(*(self._disconnect(client) for client in expired))
 
     async def _key_names(self, clients: Iterable[HttpClient]) -> set[str | None] | None:
@@ -172,8 +171,7 @@ class HttpClients:
             return None
 
 
-def _has_expired(client: HttpClient, key_names: Container[str | None] | None) -> bool:
-    now = time.monotonic()
+def _has_expired(client: HttpClient, key_names: Container[str | None] | None, now: float) -> bool:
     if client.has_reader:
         client.last_used = now
     if client.check_key is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 import uuid
 from collections import deque
 from collections.abc import AsyncIterator, Callable
@@ -100,7 +99,7 @@ class HttpClient:
         self.connection = Connection(gateway, agent, caller, self.send, slash_commands=slash_commands)
         self.check_key: Callable[[], object] | None = None
         self.released: Callable[[], None] = lambda: None
-        self.last_used = time.monotonic()
+        self.last_used = gateway.clock.monotonic()
         self.closed = False
         self._own = Stream()
         self._sessions: dict[str, Stream] = {}

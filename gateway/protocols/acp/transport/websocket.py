@@ -79,7 +79,7 @@ class WebSockets:
         try:
             await socket.accept(subprotocol, headers=[(b"acp-connection-id", uuid.uuid4().hex.encode())])
             self._open.add(socket)
-            await passed_on_websocket.pass_on(self._gateway, Frames(socket, check_key), node_id, node)
+            await passed_on_websocket.pass_on(self._gateway, Frames(socket, check_key, self._gateway.clock), node_id, node)
         finally:
             self._open.discard(socket)
             await close_node_socket(node)
@@ -93,7 +93,7 @@ class WebSockets:
             socket.scope["extensions"][NO_PINGS] = {}
         await socket.accept(subprotocol, headers=[(b"acp-connection-id", uuid.uuid4().hex.encode())])
         self._open.add(socket)
-        frames = Frames(socket, check_key)
+        frames = Frames(socket, check_key, self._gateway.clock)
         slash_commands = socket.query_params.get("slash_commands")
         if forwarded and WHOLE_CONNECTION in socket.query_params:
             # Sessions are where they are, and new ones are placed, as for a client of this node.

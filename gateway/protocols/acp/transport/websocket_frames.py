@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from pydantic_core import to_json
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from drivers.runtime.clock import Clock
 from gateway.asgi_extensions import WEBSOCKET_TEXTS
 from gateway.errors import Unauthorized
 
@@ -21,8 +21,8 @@ KEY_CHECK_INTERVAL = 30.0
 class Frames:
     """A socket that closes itself with the code 1008 as soon as `check_key` raises Unauthorized."""
 
-    def __init__(self, socket: WebSocket, check_key: Callable[[], object] | None) -> None:
-        self._socket, self._check_key = socket, check_key
+    def __init__(self, socket: WebSocket, check_key: Callable[[], object] | None, clock: Clock) -> None:
+        self._socket, self._check_key, self._clock = socket, check_key, clock
 
     async def send(self, message: dict[str, Any]) -> None:
         """Send one message. Waits while the client does not read. Raises WebSocketDisconnect, Unauthorized."""
@@ -55,7 +55,7 @@ class Frames:
         """Return the next frame. Raises WebSocketDisconnect, Unauthorized."""
         while True:
             try:
-                async with asyncio.timeout(None if self._check_key is None else KEY_CHECK_INTERVAL):
+                async with self._clock.timeout(None if self._check_key is None else KEY_CHECK_INTERVAL):
                     frame = await self._socket.receive()
             except TimeoutError:
                 await self._close_if_revoked()

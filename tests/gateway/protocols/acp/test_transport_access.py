@@ -15,6 +15,7 @@ from websockets.exceptions import InvalidStatus
 from gateway.protocols.acp.transport import http, websocket_frames
 from tests.daemon import KEY, RunningGateway, gateway_config, run_gateway
 from tests.gateway.protocols.acp.raw_connections import BEARER, INITIALIZE, STREAM, asked, initialized, rpc, socket_to
+from tests.manual_clock import ManualClock
 from tests.named_keys import add_key, remove_key
 
 UI = "http://ui.example:3000"
@@ -76,27 +77,23 @@ async def named(portico: RunningGateway) -> str:
     return await add_key(portico.gateway, "laptop")
 
 
-async def test_idle_websocket_is_closed_after_its_key_is_removed(
-    portico: RunningGateway, named: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(websocket_frames, "KEY_CHECK_INTERVAL", 0.05)
+async def test_idle_websocket_is_closed_after_its_key_is_removed(portico: RunningGateway, named: str, clock: ManualClock) -> None:
     async with socket_to(portico, key=named) as socket:
         assert "result" in await asked(socket, rpc("session/list", {}))
         await remove_key(portico.gateway, "laptop")
+        await clock.expire(websocket_frames.KEY_CHECK_INTERVAL)
         await asyncio.wait_for(socket.wait_closed(), 60)
         assert socket.close_code == 1008
 
 
-async def test_http_stream_ends_after_its_key_is_removed(
-    portico: RunningGateway, named: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(http, "CHECK_INTERVAL", 0.05)
+async def test_http_stream_ends_after_its_key_is_removed(portico: RunningGateway, named: str, clock: ManualClock) -> None:
     url = f"{portico.url}/acp/echo"
     async with httpx.AsyncClient(headers={"Authorization": f"Bearer {named}"}, timeout=20) as client:
         connection_header = await initialized(client, url)
         async with client.stream("GET", url, headers={**connection_header, **STREAM}) as stream:
             assert stream.status_code == 200
             await remove_key(portico.gateway, "laptop")
+            await clock.expire(http.CHECK_INTERVAL)
             # The gateway ends the idle stream.
             assert [line async for line in stream.aiter_lines() if line.startswith("data")] == []
         assert (await client.post(url, json=rpc("session/list", {}), headers=connection_header)).status_code == 401

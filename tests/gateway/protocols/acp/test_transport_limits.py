@@ -18,6 +18,7 @@ from gateway.security.authentication import ADMINISTRATOR
 from tests.cluster import leave_out, placement
 from tests.daemon import RunningGateway, gateway_config, run_gateway
 from tests.gateway.protocols.acp.raw_connections import BEARER, INITIALIZE, STREAM, answer_to, asked, initialized, rpc, socket_to
+from tests.manual_clock import ManualClock
 from tests.waiting import wait_until
 
 DEEP = "[" * 100_000 + "]" * 100_000
@@ -73,9 +74,10 @@ async def test_message_larger_than_max_body_is_refused(tmp_path: Path) -> None:
             assert "result" in await asked(socket, rpc("session/list", {}))
 
 
-async def test_http_client_that_does_not_read_is_disconnected(portico: RunningGateway, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_http_client_that_does_not_read_is_disconnected(
+    portico: RunningGateway, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(http_streams, "MAX_BUFFERED_BYTES", 200_000)
-    monkeypatch.setattr(http, "CHECK_INTERVAL", 0.05)
     url = f"{portico.url}/acp/echo"
     async with httpx.AsyncClient(headers=BEARER, timeout=20) as client:
         connection_header = await initialized(client, url)
@@ -89,6 +91,9 @@ async def test_http_client_that_does_not_read_is_disconnected(portico: RunningGa
                 url, json=rpc("session/prompt", params, 2), headers={**connection_header, "Acp-Session-Id": session}
             )
             # The other stream ends as well, so that the client sees the end of the connection.
+            [connected] = _clients(portico).values()
+            await wait_until(lambda: connected.closed)
+            await clock.expire(http.CHECK_INTERVAL)
             assert [line async for line in lines if line.startswith("data")] == []
         assert (await client.post(url, json=rpc("session/list", {}), headers=connection_header)).status_code == 404
     async with socket_to(portico, max_size=None) as socket:
@@ -147,35 +152,39 @@ def _find_owner(portico: RunningGateway, owner_type: type) -> Any:
     return next(owner for end in portico.gateway.close_last if isinstance(owner := getattr(end, "__self__", None), owner_type))
 
 
-async def test_connection_without_requests_or_readers_times_out(portico: RunningGateway, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "CHECK_INTERVAL", 0.05)
-    monkeypatch.setattr(http, "CLIENT_TIMEOUT", 0.5)
+async def test_connection_without_requests_or_readers_times_out(portico: RunningGateway, clock: ManualClock) -> None:
     url = f"{portico.url}/acp/echo"
     async with httpx.AsyncClient(headers=BEARER, timeout=20) as client:
         read, unread = await initialized(client, url), await initialized(client, url)
         async with client.stream("GET", url, headers={**read, **STREAM}) as own:
             assert own.status_code == 200
             # A DELETE would end the connection and any other request would keep it, so the test reads internal state.
+            assert len(_clients(portico)) == 2
+            for _ in range(round(http.CLIENT_TIMEOUT / http.CHECK_INTERVAL) + 1):
+                await clock.expire(http.CHECK_INTERVAL)
             await wait_until(lambda: len(_clients(portico)) == 1)
             assert (await client.post(url, json=rpc("session/list", {}), headers=read)).status_code == 202
             assert (await client.post(url, json=rpc("session/list", {}), headers=unread)).status_code == 404
 
 
-async def test_initialize_without_an_answer_leaves_no_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_initialize_without_an_answer_leaves_no_connection(
+    tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def never(connection: connection.Connection, message: Any) -> None:
         """Answer nothing, as while an agent hangs."""
 
     monkeypatch.setattr(connection.Connection, "receive", never)
-    monkeypatch.setattr(http, "INITIALIZE_TIMEOUT", 0.05)
     async with (
-        run_gateway(gateway_config(tmp_path, limits={"connections_per_key": 2})) as portico,
+        run_gateway(gateway_config(tmp_path, limits={"connections_per_key": 2}), clock) as portico,
         httpx.AsyncClient(headers=BEARER, timeout=20) as client,
     ):
         for _ in range(3):
             # A third connection would be refused.
-            answer = await client.post(f"{portico.url}/acp/echo", json=INITIALIZE)
+            asking = asyncio.create_task(client.post(f"{portico.url}/acp/echo", json=INITIALIZE))
+            await clock.expire(http.INITIALIZE_TIMEOUT)
+            answer = await asking
             assert answer.status_code == 503
-            assert "agent 'echo' was not ready for a connection within 0.05 s; try again" in answer.json()["error"]
+            assert "agent 'echo' was not ready for a connection within 60 s; try again" in answer.json()["error"]
         assert not _clients(portico)
 
 
