@@ -31,7 +31,7 @@ class _Forward:
 
 
 class _Current:
-    """Forwards to the gateway that is served now. `auth`, `metrics` and `clock` are forwarded too, because routes and middleware keep them."""
+    """Forwards to the gateway that is served now, and so do `auth`, `metrics` and `clock`, which routes and middleware keep."""
 
     def __init__(self, gateway: Gateway) -> None:
         self.gateway = gateway

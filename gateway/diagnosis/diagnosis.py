@@ -12,6 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
+from drivers.runtime.clock import SYSTEM_CLOCK, Clock
 from gateway import __version__
 from gateway.agents.configured_agents import Agents
 from gateway.config import Settings, load
@@ -56,6 +57,7 @@ class Subject:
     environ: Mapping[str, str]
     portico: str
     tried: bool = False
+    clock: Clock = SYSTEM_CLOCK
 
 
 async def diagnose(subject: Subject) -> Report:
@@ -193,14 +195,14 @@ async def _check_store_password(settings: Settings) -> list[Check]:
 
 
 async def _check_key(settings: Settings, subject: Subject) -> Check:
-    return await _answered("Key", lambda: check_key(settings, subject.environ, subject.portico), settings.data_dir)
+    return await _answered("Key", lambda: check_key(settings, subject.environ, subject.portico), settings.data_dir, subject.clock)
 
 
-async def _answered(name: str, check: Callable[[], Check], folder: Path) -> Check:
+async def _answered(name: str, check: Callable[[], Check], folder: Path, clock: Clock = SYSTEM_CLOCK) -> Check:
     """The check, or the problem that the file system fails or does not answer."""
     look = f"ls -ld {shlex.quote(str(folder))}"
     try:
-        return await bounded(check)
+        return await bounded(check, clock=clock)
     except TimeoutError:
         text = f"{folder} does not answer within {ANSWER_SECONDS:g} s"
         return Check(name=name, status="problem", text=text, command=look)

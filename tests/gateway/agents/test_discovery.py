@@ -19,12 +19,13 @@ from drivers.runtime.process import Spawner
 from gateway import __version__
 from gateway.agents import discovery
 from gateway.agents.configured_agents import Agents
-from gateway.agents.discovery import Discovery
+from gateway.agents.discovery import REFRESH_DELAY, Discovery
 from gateway.agents.probe_cache import read_cache, write_cache
 from gateway.config import parse
 from gateway.security.redaction import Redactor
 from tests.daemon import gateway_config, run_gateway
 from tests.gateway.requests import user_message, wait_for_probes
+from tests.manual_clock import ManualClock
 from tests.waiting import wait_until
 
 Program = Callable[..., Path]
@@ -117,28 +118,26 @@ async def test_probe_result_is_kept_over_a_restart_while_the_program_is_unchange
 
 
 async def test_refresh_of_a_known_result_waits_until_sessions_have_started(
-    tmp_path: Path, claude: Program, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, claude: Program, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    program = claude()
+    agents = Agents(parse(claude_config(tmp_path, claude())))
     # Its start would count too.
     monkeypatch.setattr(discovery, "SEED_CHECK_DELAY", 300.0)
 
-    async def calls_after(delay: float) -> list[str]:
-        monkeypatch.setattr("gateway.agents.discovery.REFRESH_DELAY", delay)
-        discovery = Discovery(Agents(parse(claude_config(tmp_path, program))), tmp_path, Redactor(), probes_at_start=False)
+    async def calls_after(seconds: float) -> list[str]:
+        discovery = Discovery(agents, tmp_path, Redactor(), probes_at_start=False, clock=clock)
         discovery.spawner = Spawner()
-        agent = next(agent for agent in discovery._agents if agent.name == "claude")
         (tmp_path / "calls").write_text("")
-        assert (await discovery.probe(agent)).version == "2.1.329"
-        if not delay:
-            await wait_until(lambda: discovery._probes)
+        assert (await discovery.probe(agents.get("claude"))).version == "2.1.329"
+        await clock.advance(seconds)
+        if discovery._probes:
             await asyncio.wait(discovery._probes.values())
         await discovery.close()
         return program_calls(tmp_path)
 
-    assert len(await calls_after(300.0)) == 3, "without a result it is probed at once"
-    assert await calls_after(300.0) == []
-    assert len(await calls_after(0.0)) == 3
+    assert len(await calls_after(0.0)) == 3, "without a result it is probed at once"
+    assert await calls_after(REFRESH_DELAY - 0.1) == []
+    assert len(await calls_after(REFRESH_DELAY)) == 3
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{", '{"a": []}', '{"a": {}}'])

@@ -26,6 +26,7 @@ from gateway import __version__
 from gateway.agents.discovery import Discovery
 from gateway.config import parse
 from gateway.diagnosis import data_folder
+from gateway.diagnosis.bounded import ANSWER_SECONDS
 from gateway.diagnosis.daemon import Holder
 from gateway.diagnosis.diagnosis import Subject, diagnose
 from tests.conftest import write_config
@@ -33,6 +34,7 @@ from tests.daemon import KEY, Daemon, gateway_config
 from tests.gateway.doctor_report import doctor
 from tests.gateway.portico_command import PorticoCommand
 from tests.gateway.requests import is_alive, read_pid
+from tests.manual_clock import ManualClock
 from tests.waiting import wait_until
 
 HOLD = """
@@ -246,12 +248,20 @@ async def test_a_password_of_the_store_in_a_configuration_that_others_can_read(t
 
 
 @pytest.mark.slow
-async def test_a_file_system_that_does_not_answer(tmp_path: Path, data: Path) -> None:
-    write_config(tmp_path, {**gateway_config(tmp_path), "auth": {}})
+async def test_a_folder_that_does_not_answer(tmp_path: Path, data: Path, clock: ManualClock) -> None:
+    settings = parse({**gateway_config(tmp_path), "auth": {}})
     # Reading blocks while nobody writes.
     os.mkfifo(data / "api-key", 0o600)
-    assert (await doctor(tmp_path)).problem("Key", "does not answer within 5 s") == f"ls -ld {data}"
-    (tmp_path / "config.toml").unlink()
+    environ = {"PATH": "/usr/bin:/bin"}
+    asking = asyncio.create_task(diagnose(Subject(None, lambda: settings, None, environ, "portico {}", clock=clock)))
+    await clock.expire(ANSWER_SECONDS)
+    found = {check.name: check for check in (await asking).checks}
+    os.close(os.open(data / "api-key", os.O_WRONLY))
+    assert (found["Key"].status, found["Key"].command) == ("problem", f"ls -ld {data}")
+    assert found["Key"].text == f"{data} does not answer within 5 s"
+
+
+async def test_a_file_system_that_does_not_answer(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "config.toml")
     assert "vi" in (await doctor(tmp_path)).problem("Configuration", "does not answer")
 
