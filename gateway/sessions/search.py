@@ -13,7 +13,6 @@ from typing import Literal, TypeVar
 from pydantic import ValidationError
 
 from drivers.contract.messages import MESSAGE, AssistantMessage, UserMessage, text_of
-from drivers.runtime.clock import SYSTEM_CLOCK, Clock
 from gateway.errors import BadRequest, NotSupported, StoreUnavailable
 from gateway.runs.session_metadata import displayed_title
 from gateway.security.authentication import ADMINISTRATOR, Caller
@@ -77,13 +76,8 @@ class SessionSearch:
     """
 
     def __init__(
-        self,
-        store: Store,
-        changes: SessionChanges,
-        used_elsewhere: Callable[[], Awaitable[set[str]]] | None = None,
-        clock: Clock = SYSTEM_CLOCK,
+        self, store: Store, changes: SessionChanges, used_elsewhere: Callable[[], Awaitable[set[str]]] | None = None
     ) -> None:
-        self._clock = clock
         self._used_elsewhere = used_elsewhere
         self._store, self._listener = store, changes.listen(ADMINISTRATOR)
         self._work: asyncio.Task[None] | None = None
@@ -152,15 +146,14 @@ class SessionSearch:
     async def _run(self) -> None:
         try:
             with suppress(TimeoutError):
-                async with self._clock.timeout(START_DELAY):
-                    await self._wanted.wait()
+                await asyncio.wait_for(self._wanted.wait(), START_DELAY)
             if await self._repeated(self._store.search.prepare) != "index":
                 return
             self._prepared.set()
             filling = asyncio.create_task(self._fill_all())
             try:
                 while await self._listener.wait():
-                    await self._clock.sleep(DELAY)
+                    await asyncio.sleep(DELAY)
                     await self._repeated(self._update)
             finally:
                 filling.cancel()
@@ -181,7 +174,7 @@ class SessionSearch:
                 if not failing:
                     log.warning("the index of the search waits for the store; trying again every %g s: %s", RETRY, error)
                 failing = True
-                await self._clock.sleep(RETRY)
+                await asyncio.sleep(RETRY)
 
     async def _fill_all(self) -> None:
         try:
@@ -196,7 +189,7 @@ class SessionSearch:
             async with self._store.search.filling() as alone:
                 if alone:
                     return await self._add_all()
-            await self._clock.sleep(OTHER_NODE)
+            await asyncio.sleep(OTHER_NODE)
 
     async def _add_all(self) -> None:
         """A part at a time, with pauses for the turns."""
