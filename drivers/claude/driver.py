@@ -35,7 +35,7 @@ from drivers.contract.driver_info import (
 )
 from drivers.contract.errors import AgentUnavailable, DriverError, UnknownArguments
 from drivers.contract.line_splitter import text_line
-from drivers.runtime.cli_driver import PROBE_SECONDS, CliDriver
+from drivers.runtime.cli_driver import PROBE_SECONDS, CliDriver, made
 from drivers.runtime.process import Spawner
 from drivers.runtime.temporary_folder import throwaway_folder
 from drivers.runtime.unknown_arguments import unknown_arguments
@@ -189,7 +189,7 @@ class ClaudeDriver(CliDriver):
 
     async def _greeting(self, spec: SessionSpec, spawner: Spawner) -> Mapping[str, Any]:
         """Start a session, and return its answer to `initialize`."""
-        launch = self.session(spec)
+        launch = await made(self.session, spec)
         codec, printed = launch.codec, list[str]()
         process = await spawner.spawn(launch.command)
         try:

@@ -18,6 +18,7 @@ from drivers.contract.errors import AgentUnavailable, DriverError, UnknownArgume
 from drivers.contract.line_splitter import text_line
 from drivers.contract.messages import AssistantMessage, Message, UserMessage
 from drivers.runtime.cli_agent import CliAgent
+from drivers.runtime.file_threads import in_thread
 from drivers.runtime.process import Spawner
 
 VERSION = re.compile(r"(?<!\d)\d+(?:\.\d+)+(?:[-+][0-9A-Za-z.-]+)?")
@@ -27,7 +28,11 @@ SEED_SECONDS, UNSEEDED_SECONDS = 20.0, 5.0
 SEED: tuple[Message, ...] = (UserMessage(content="What is one and one?"), AssistantMessage(content="Two."))
 """The history with which that is checked."""
 
+FILES_SECONDS = 10.0
+"""The time limit for the files that a driver reads before it starts a process."""
+
 Started = TypeVar("Started")
+Spec = TypeVar("Spec", bound=AgentSpec)
 
 
 class Driver(ABC):
@@ -142,17 +147,28 @@ class CliDriver(Driver):
 
     async def _open(self, spec: SessionSpec, spawner: Spawner, limits: Limits) -> Agent:
         if not (self.tools_by_mcp and spec.app_tools):
-            return await CliAgent.start(self.session(spec), spawner, limits, spec.services)
+            return await CliAgent.start(await made(self.session, spec), spawner, limits, spec.services)
         spec = await with_tool_server(spec, self.info().mcp_call_id_keys)
         try:
-            return await CliAgent.start(self.session(spec), spawner, limits, spec.services)
+            return await CliAgent.start(await made(self.session, spec), spawner, limits, spec.services)
         except BaseException:
             if spec.tool_server is not None:
                 await asyncio.shield(spec.tool_server.close())
             raise
 
     async def execute(self, spec: TaskSpec, spawner: Spawner, limits: Limits) -> Agent:
-        return await CliAgent.start(self.task(spec), spawner, limits)
+        return await CliAgent.start(await made(self.task, spec), spawner, limits)
+
+
+async def made(launch: Callable[[Spec], Launch], spec: Spec) -> Launch:
+    """Return the process of a spec: drivers read files of its folders for it. Raises AgentUnavailable if these do not answer."""
+    try:
+        async with asyncio.timeout(FILES_SECONDS):
+            return await in_thread(launch, spec, daemon=True)
+    except TimeoutError as error:
+        raise AgentUnavailable(
+            f"the file system of {spec.cwd} or of its own files has not answered within {FILES_SECONDS:g} s; try again later"
+        ) from error
 
 
 async def with_tool_server(spec: SessionSpec, call_id_keys: Sequence[str]) -> SessionSpec:

@@ -51,10 +51,13 @@ class AgentFolders:
         self._folders_of_user = folders_of_user and not self._configured
         self._secret_paths, self._environ = tuple(secret_paths), environ
 
+    def path(self, workspace_key: str | None) -> Path:
+        """Return the path of the agent's own directory, or that of a key, which need not exist. Reads nothing."""
+        return self._own if workspace_key is None or self.by_key is None else self.by_key / workspace_key / self._name
+
     def base(self, workspace_key: str | None) -> Path:
         """Return the agent's own directory, or that of a key. One in the data directory is created."""
-        of_key = None if workspace_key is None or self.by_key is None else self.by_key / workspace_key / self._name
-        base = of_key or self._own
+        base = self.path(workspace_key)
         if not self._configured and not base.is_dir():
             private_directory(base)
         return base

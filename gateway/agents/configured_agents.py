@@ -392,6 +392,11 @@ class ConfiguredAgent:
         except BadRequest:
             return os.path.abspath(options.get(CWD.name) or "")
 
+    def unresolved_folder(self, options: Mapping[str, str], workspace_key: str | None) -> str:
+        """Return the absolute working folder of a stored session as it is named, with its symbolic links. Reads nothing."""
+        chosen = self.without_locked(options).get(CWD.name) or self.settings.options.get(CWD.name) or ""
+        return os.path.abspath(os.path.join(self._folders.path(workspace_key), os.path.expanduser(chosen)))
+
     def additional_directories(
         self, given: Sequence[str], workspace_key: str | None = None, *, any_folder: bool = False
     ) -> tuple[Path, ...]:

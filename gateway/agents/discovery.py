@@ -13,8 +13,10 @@ import asyncio
 import logging
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from drivers.compatibility import Support, compatibility, support_of, too_old
+from drivers.contract.agent_specs import AgentSpec
 from drivers.contract.driver_info import Probe
 from drivers.contract.errors import DriverError
 from drivers.runtime.clock import SYSTEM_CLOCK, Clock, Timer
@@ -22,6 +24,7 @@ from drivers.runtime.containers import install_command, pull_command
 from drivers.runtime.process import Spawner
 from drivers.runtime.temporary_folder import throwaway_folder
 from gateway.agents.configured_agents import Agents, ConfiguredAgent
+from gateway.agents.folder_access import FOLDER_OF_AGENT, in_time
 from gateway.agents.installed_version import installed_version
 from gateway.agents.probe_cache import CACHE, read_cache, write_cache
 from gateway.errors import AgentProblem, GatewayError
@@ -249,8 +252,8 @@ class Discovery:
             async with self._places, throwaway_folder(spawner.with_output_limit(MAX_PROBE_OUTPUT)) as (folder, limited):
                 # The agent may have the result of another version of the program still.
                 unknown = frozenset(known.unknown_arguments if known else ())
-                spec = replace(agent.spec({}), cwd=folder, unknown_arguments=unknown)
-                probe = await agent.driver.probe(spec, agent.sandboxed(limited, spec))
+                spec, sandboxed = await self._sandboxed(agent, limited, cwd=folder, unknown_arguments=unknown)
+                probe = await agent.driver.probe(spec, sandboxed)
         except GatewayError as error:
             probe = Probe(problem=str(error))
         except Exception as error:
@@ -290,8 +293,8 @@ class Discovery:
 
     async def _takes_history(self, agent: ConfiguredAgent, spawner: Spawner) -> bool | None:
         try:
-            spec = agent.spec({})
-            return await agent.driver.check_seeding(spec, agent.sandboxed(spawner.with_output_limit(MAX_PROBE_OUTPUT), spec))
+            spec, sandboxed = await self._sandboxed(agent, spawner.with_output_limit(MAX_PROBE_OUTPUT))
+            return await agent.driver.check_seeding(spec, sandboxed)
         except DriverError as error:
             log.info("agent %s: a session with a history does not open: %s", agent.name, self._redactor.clean(str(error)))
             return False
@@ -299,6 +302,15 @@ class Discovery:
             reason = self._redactor.clean(f"{type(error).__name__}: {error}")
             log.info("agent %s: whether it takes a history cannot be found out: %s", agent.name, reason)
             return None
+
+    async def _sandboxed(self, agent: ConfiguredAgent, spawner: Spawner, **fields: Any) -> tuple[AgentSpec, Spawner]:
+        """The spec of an agent, with these fields, and the spawner of its processes. Raises BadRequest, AgentProblem."""
+
+        def made() -> tuple[AgentSpec, Spawner]:
+            spec = replace(agent.spec({}), **fields)
+            return spec, agent.sandboxed(spawner, spec)
+
+        return await in_time(made, FOLDER_OF_AGENT)
 
     async def _keep(self, agent: ConfiguredAgent, key: str, probe: Probe) -> None:
         self._log_update(agent, probe.version)

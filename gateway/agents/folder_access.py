@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 from drivers.runtime.file_threads import in_thread
+from gateway.agents.configured_agents import Agents, ConfiguredAgent
 from gateway.errors import AgentProblem
 
 TIMEOUT = 5.0
 """Seconds for the file system."""
+LIST_TIMEOUT = 1.0
+"""Seconds for the folder of a session in a list. Others of the list must not wait for it."""
+FOLDER_OF_SESSION = "the file system of the session's folder"
+FOLDER_OF_AGENT = "the file system of the agent's folder"
+AT_ONCE = 16
+"""Folders that are resolved at the same time."""
 Result = TypeVar("Result")
 
 
@@ -23,4 +32,61 @@ async def in_time(access: Callable[[], Result], what: str = "the file system") -
         async with asyncio.timeout(TIMEOUT):
             return await in_thread(access, daemon=True)
     except TimeoutError as error:
-        raise AgentProblem(f"{what} has not answered within {TIMEOUT:g} s; try again later") from error
+        raise AgentProblem(f"{what} has not answered within {TIMEOUT:g} s; check its folder, or try again later") from error
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenFolder:
+    """The folder of a stored session: its agent, its option `cwd` and the key whose workspace it uses."""
+
+    agent: str
+    cwd: str | None
+    workspace_key: str | None
+
+
+class ListedFolders:
+    """Resolves the working folders of stored sessions for lists. Those that do not answer get their paths as they are stored.
+
+    A folder that does not answer keeps one thread, and no list waits for it again before it has answered.
+    """
+
+    def __init__(self, agents: Agents) -> None:
+        self._agents = agents
+        self._resolving: dict[ChosenFolder, asyncio.Task[str]] = {}
+        self._late: set[ChosenFolder] = set()
+
+    async def resolve(self, folders: Iterable[ChosenFolder]) -> dict[ChosenFolder, str | None]:
+        """Return the absolute folders; None for an agent that is not configured any more."""
+        wanted, slots = list(dict.fromkeys(folders)), asyncio.Semaphore(AT_ONCE)
+
+        async def resolved(folder: ChosenFolder) -> str | None:
+            agent = self._agents.find(folder.agent)
+            if agent is None:
+                return None
+            async with slots:
+                return await self._resolve(agent, folder)
+
+        return dict(zip(wanted, await asyncio.gather(*map(resolved, wanted)), strict=True))
+
+    async def _resolve(self, agent: ConfiguredAgent, folder: ChosenFolder) -> str:
+        options = {} if folder.cwd is None else {"cwd": folder.cwd}
+        task = self._resolving.get(folder)
+        if task is None:
+            access = partial(agent.folder_of, options, folder.workspace_key)
+            task = self._resolving[folder] = asyncio.create_task(in_thread(access, daemon=True))
+            task.add_done_callback(partial(self._answered, folder))
+        if folder not in self._late:
+            await asyncio.wait([task], timeout=LIST_TIMEOUT)
+        if not task.done():
+            self._late.add(folder)
+        # All threads may be blocked: then it has raised OSError.
+        if not task.done() or task.cancelled() or isinstance(task.exception(), OSError):
+            return agent.unresolved_folder(options, folder.workspace_key)
+        return task.result()
+
+    def _answered(self, folder: ChosenFolder, task: asyncio.Task[str]) -> None:
+        del self._resolving[folder]
+        self._late.discard(folder)
+        if not task.cancelled():
+            # It is retrieved here where no list waits any more.
+            task.exception()

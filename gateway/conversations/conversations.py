@@ -12,6 +12,7 @@ import logging
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from drivers.contract.agent import PermissionReply, Reply, ToolReply
 from drivers.contract.driver_info import EFFORT_OPTION, ToolGrant, ToolSpec
@@ -28,6 +29,7 @@ from drivers.contract.messages import (
     blocks,
 )
 from gateway.agents.configured_agents import Agents, ConfiguredAgent
+from gateway.agents.folder_access import FOLDER_OF_SESSION, in_time
 from gateway.config import OwnTools
 from gateway.conversations.message_digests import Digest, message_digests
 from gateway.conversations.open_conversations import OpenConversation, OpenConversations
@@ -247,7 +249,7 @@ class Conversations:
         """
         if request.after is not None:
             return await self._submit_after(caller, request, request.after, disconnected)
-        asked = self._checked(caller, request, disconnected)
+        asked = await self._checked(caller, request, disconnected)
         found = await self._find(asked, request.session_id)
         if found is not None:
             session, conversation = found
@@ -279,7 +281,10 @@ class Conversations:
 
     # -- the request ------------------------------------------------------------------------------------------------------
 
-    def _checked(self, caller: Caller, request: ConversationRequest, disconnected: Callable[[], Awaitable[None]]) -> _Asked:
+    async def _checked(self, caller: Caller, request: ConversationRequest, disconnected: Callable[[], Awaitable[None]]) -> _Asked:
+        return await in_time(partial(self._check, caller, request, disconnected), FOLDER_OF_SESSION)
+
+    def _check(self, caller: Caller, request: ConversationRequest, disconnected: Callable[[], Awaitable[None]]) -> _Asked:
         agent = self._agents.get(request.agent)
         messages = request.messages if agent.info.system else _without_system(request.messages)
         if request.after is None:
@@ -406,7 +411,7 @@ class Conversations:
         spoken = any(isinstance(message, AssistantMessage) for message in request.messages)
         if same_agent and after.system_before == after.system_now and not spoken:
             try:
-                return await self._continue_after(self._checked(caller, request, disconnected), session, after)
+                return await self._continue_after(await self._checked(caller, request, disconnected), session, after)
             except Conflict as error:
                 log.info("session %s is not continued after event %d: %s", session.id, after.last, error)
         history = [message async for message in session.history.until(after.last)]
@@ -414,7 +419,7 @@ class Conversations:
         if not same_agent:
             history = _without_own_calls(history, app_tools)
         whole = replace(request, messages=_with_new(history, request.messages, after, app_tools), after=None)
-        asked = self._checked(caller, whole, disconnected)
+        asked = await self._checked(caller, whole, disconnected)
         asked = replace(asked, digests=message_digests(_without_own_calls(asked.before, app_tools)))
         return await self._begin(asked, here=same_agent)
 

@@ -17,6 +17,7 @@ from drivers.contract.errors import DriverError
 from drivers.contract.events import Error, SessionEnd
 from drivers.runtime.confined_files import discard_tree
 from gateway.agents.configured_agents import Agents, ConfiguredAgent
+from gateway.agents.folder_access import FOLDER_OF_AGENT, in_time
 from gateway.errors import AgentProblem, ShuttingDown, StoreUnavailable
 from gateway.events.event_log import REQUEST_TIMEOUT, RETRY, EventLog
 from gateway.events.log_entries import decode
@@ -162,7 +163,7 @@ class TaskRunner:
             entry.check_locked({"model": task.model})
         # A session is refused by its handshake, which a one-shot command line does not have.
         await self._shared.check_supported(entry)
-        base = entry.spec({}, entry.workspace_key(task.owner))
+        base = await in_time(partial(entry.spec, {}, entry.workspace_key(task.owner)), FOLDER_OF_AGENT)
         task_id = f"{EXECUTION_PREFIX}{uuid.uuid4().hex}"
         bind_session_id(task_id)
         start = InterruptibleStart()

@@ -18,6 +18,7 @@ from drivers.contract.mcp_servers import McpServer
 from drivers.contract.messages import Message, SystemMessage
 from gateway.agents.client_mcp_servers import allowed_servers
 from gateway.agents.configured_agents import ConfiguredAgent
+from gateway.agents.folder_access import FOLDER_OF_SESSION, in_time
 from gateway.errors import AgentProblem
 from gateway.events.event_log import RETRY
 from gateway.observability.audit import log_decisions
@@ -177,7 +178,8 @@ class LiveAgent:
             )
             await completed(work)
         try:
-            self.current = await self._open(self._spec(settings, history), resume)
+            spec = await in_time(partial(self._spec, settings, history), FOLDER_OF_SESSION)
+            self.current = await self._open(spec, resume)
         except DriverError as error:
             self._metrics.failed_to_start()
             raise AgentProblem(self._redactor.clean(self._agent.start_error(error))) from error
@@ -295,7 +297,7 @@ class LiveAgent:
 
     async def _launch(self, spec: SessionSpec) -> Agent:
         self._shared.program_starts(self._agent)
-        spawner = self._agent.sandboxed(self._spawner, spec)
+        spawner = await in_time(partial(self._agent.sandboxed, self._spawner, spec), FOLDER_OF_SESSION)
         agent = await self._agent.driver.open(spec, spawner, self._shared.limits)
         agent.watch_denials(self._call_denied)
         self._metrics.started(spec, again=self._started_before)

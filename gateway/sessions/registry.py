@@ -23,6 +23,7 @@ from drivers.runtime.confined_files import discard_tree
 from gateway.agents.absent_agent import AbsentAgent
 from gateway.agents.client_mcp_servers import allowed_servers, check_client_servers
 from gateway.agents.configured_agents import CWD, Agents, ConfiguredAgent
+from gateway.agents.folder_access import FOLDER_OF_SESSION, ChosenFolder, ListedFolders, in_time
 from gateway.errors import (
     AgentProblem,
     BadRequest,
@@ -87,6 +88,7 @@ class Sessions:
     ) -> None:
         self._node = node
         self._agents, self._shared, self._admission = agents, shared, admission
+        self.listed_folders = ListedFolders(agents)
         self._store, self._encryption = shared.store, shared.encryption
         self._known: WeakValueDictionary[str, Session] = WeakValueDictionary()
         self._loading: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -138,7 +140,8 @@ class Sessions:
                 return await self._create(session_id, caller, agent, config, history, key, wait_for_calls, copied)
 
             async def with_worktree() -> Session:
-                folder = agent.folder_without_worktree(config.options, config.workspace_key)
+                own_folder = partial(agent.folder_without_worktree, config.options, config.workspace_key)
+                folder = await in_time(own_folder, FOLDER_OF_SESSION)
                 worktree = await self._shared.worktrees.create(session_id, caller.name, agent.name, folder, origin)
                 own = replace(config, worktree=worktree)
                 try:
@@ -225,7 +228,9 @@ class Sessions:
         results: list[Message] = [ToolMessage(tool_call_id=call_id, content=CANCELLED) for call_id in calls]
         changed = await change(settings)
         # In another folder the fork begins with the commit of that.
-        folders = [agent.folder_of(one.options, one.workspace_key) for one in (settings, changed)]
+        folders = await in_time(
+            lambda: [agent.folder_of(one.options, one.workspace_key) for one in (settings, changed)], FOLDER_OF_SESSION
+        )
         worktree = settings.worktree if folders[0] == folders[1] else None
         return await self.create(caller, agent, changed, results, key=key, copied=(origin.id, messages), origin=worktree)
 
@@ -567,8 +572,8 @@ class Sessions:
                 state=wanted.state,
                 by_activity=wanted.by_activity,
             )
-            folders = _Folders(self._agents)
-            found += [row for row in rows if wanted.cwd is None or wanted.cwd in folders.of_record(row[0])]
+            chosen = {} if wanted.cwd is None else await self.listed_folders.resolve(_chosen_of(row[0]) for row in rows)
+            found += [row for row in rows if wanted.cwd is None or wanted.cwd in _folders_of(row[0], chosen)]
             if wanted.cwd is None or len(rows) < FILTERED_ROWS:
                 break
             after = rows[-1][1]
@@ -596,13 +601,17 @@ class Sessions:
         else:
             loaded = {record.id: session for record in waiting if (session := self._current(record.id)) is not None}
             stored = {one.id: await self._stored_waiting(one, found[one.id]) for one in waiting if one.id not in loaded}
-        folders = _Folders(self._agents)
+        settings = {record.id: self._settings(record, self._agents.find(record.agent), listed=True) for record in records}
+        chosen = {record.id: _chosen(record.agent, settings[record.id]) for record in records}
+        folders = await self.listed_folders.resolve(chosen.values())
 
         def summary(record: SessionRecord) -> SessionSummary:
-            config, details = self._settings(record, self._agents.find(record.agent), listed=True), found.get(record.id)
+            config, details = settings[record.id], found.get(record.id)
             state = STATES[details.run.state] if details and details.run else "idle"
             usage = self._usage(record.id, details, at_work[record.id])
-            cwd, origin = folders.of(record.agent, config), record.forked_from
+            cwd, origin = folders[chosen[record.id]], record.forked_from
+            if cwd is not None and config.worktree is not None:
+                cwd = config.worktree.folder
             plain = _summary(record.id, record.agent, config, state, details, record.created_at, usage, cwd, origin)
             if record.id in stored:
                 return replace(plain, pending=stored[record.id].pending, waiting_since=stored[record.id].since)
@@ -665,7 +674,8 @@ class Sessions:
         usage = self._usage(session.id, details, at_work)
         cwd = None if config.worktree is None else config.worktree.folder
         if cwd is None and not isinstance(session.agent, AbsentAgent):
-            cwd = session.agent.folder_of(config.options, config.workspace_key)
+            chosen = _chosen(session.agent.name, config)
+            cwd = (await self.listed_folders.resolve([chosen]))[chosen]
         origin = session.forked_from
         plain = _summary(session.id, session.agent.name, config, state, details, session.created_at, usage, cwd, origin)
         return _with_state(plain, session)
@@ -881,30 +891,21 @@ def _summary(
     return replace(plain, cwd=cwd, forked_from=forked_from, last_seq=details.last_seq if details is not None else 0)
 
 
-class _Folders:
-    """The working folders of stored sessions. Most of a list have the same, and to resolve one reads the file system."""
+def _chosen(agent: str, config: SessionSettings) -> ChosenFolder:
+    """The folder that the settings of a session name."""
+    return ChosenFolder(agent, config.options.get(CWD.name), config.workspace_key)
 
-    def __init__(self, agents: Agents) -> None:
-        self._agents = agents
-        self._found: dict[tuple[str, str | None, str | None], str | None] = {}
 
-    def of(self, agent: str, config: SessionSettings) -> str | None:
-        """The absolute folder that a session works in; None if the agent is not configured any more."""
-        found = self._chosen(agent, config.options, config.workspace_key)
-        return found if config.worktree is None or found is None else config.worktree.folder
+def _chosen_of(record: SessionRecord) -> ChosenFolder:
+    """The folder that a stored session names."""
+    return ChosenFolder(record.agent, record.config.get("options", {}).get(CWD.name), record.config.get("workspace_key"))
 
-    def _chosen(self, agent: str, options: Mapping[str, str], workspace_key: str | None) -> str | None:
-        key = agent, options.get(CWD.name), workspace_key
-        if key not in self._found:
-            configured = self._agents.find(agent)
-            self._found[key] = configured.folder_of(options, workspace_key) if configured is not None else None
-        return self._found[key]
 
-    def of_record(self, record: SessionRecord) -> tuple[str | None, ...]:
-        """The folder of a stored session, and that of its worktree."""
-        chosen = self._chosen(record.agent, record.config.get("options", {}), record.config.get("workspace_key"))
-        worktree = SessionWorktree.from_json(record.config.get("worktree"))
-        return (chosen,) if worktree is None else (chosen, worktree.folder)
+def _folders_of(record: SessionRecord, resolved: Mapping[ChosenFolder, str | None]) -> tuple[str | None, ...]:
+    """The folder of a stored session, and that of its worktree."""
+    worktree = SessionWorktree.from_json(record.config.get("worktree"))
+    own = resolved[_chosen_of(record)]
+    return (own,) if worktree is None else (own, worktree.folder)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from drivers.contract.errors import AgentGone, InputFull
 from drivers.contract.events import Commands, SessionEnd, ToolCall
 from drivers.contract.messages import Message, ToolMessage, ToolUseBlock, UserMessage
 from gateway.agents.configured_agents import ConfiguredAgent
+from gateway.agents.folder_access import FOLDER_OF_SESSION, in_time
 from gateway.errors import BadRequest, Conflict, GatewayError, LeaseLost, NotFound, ShuttingDown, StoreUnavailable, TooMany
 from gateway.events.event_log import EventLog
 from gateway.events.log_entries import LogEvent, TurnStart
@@ -262,7 +263,9 @@ class Session:
         await self._check(request, queued)
         # A fresh agent gets the history from the store.
         await self.log.require_written()
-        settings = self.config if request.settings is None else request.settings(self.config)
+        settings = self.config
+        if request.settings is not None:
+            settings = await in_time(partial(request.settings, settings), FOLDER_OF_SESSION)
         settings.require_secrets()
         async with self._admitted():
             if request.message is None:

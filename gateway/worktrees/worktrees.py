@@ -20,6 +20,7 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from drivers.runtime.confined_files import ConfinedFolders, OutsideFolders, make_folder, remove_tree
+from gateway.agents.folder_access import FOLDER_OF_SESSION, in_time
 from gateway.errors import AgentProblem, Conflict, GatewayError, NotFound
 from gateway.private_files import private_directory
 from gateway.store import Store, WorktreeRecord
@@ -145,7 +146,7 @@ class Worktrees:
         # Not the branch of that time: the user may have merged and removed the worktree, and the session goes on from there.
         commit = record.base_commit if record is not None else ""
         if record is None or not await self._has_branch(record):
-            source = await self._source_of(folder(), owner, agent)
+            source = await self._source_of(await in_time(folder, FOLDER_OF_SESSION), owner, agent)
             if str(source.top) != found.base:
                 # Rules about files name those of the repository that it began with.
                 raise Conflict(

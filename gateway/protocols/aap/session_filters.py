@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import os.path
+from functools import partial
 from typing import Annotated, Literal
 
 from fastapi import Depends, Query
 
+from gateway.agents.folder_access import in_time
 from gateway.errors import BadRequest
 from gateway.gateway import Gateway
 from gateway.protocols.aap.schema import SessionState
@@ -32,7 +33,7 @@ async def _wanted(
     if cwd is not None and (not os.path.isabs(cwd) or "\0" in cwd):
         raise BadRequest(f"cwd: {cwd[:200]!r} is not an absolute path")
     # Folders are compared without symbolic links, as those of sessions are stored.
-    folder = None if cwd is None else await asyncio.to_thread(os.path.realpath, cwd)
+    folder = None if cwd is None else await in_time(partial(os.path.realpath, cwd), "the folder `cwd`")
     return SessionFilter(agent, state, folder, by_activity=order == "activity")
 
 

@@ -10,6 +10,7 @@ from fastapi.responses import Response, StreamingResponse
 from pydantic_core import to_json
 
 from drivers.contract.messages import MESSAGE, Message
+from gateway.agents.folder_access import FOLDER_OF_SESSION, in_time
 from gateway.errors import NotFound
 from gateway.events.turn_reader import Turn
 from gateway.gateway import Gateway
@@ -53,7 +54,7 @@ async def create(
 ) -> Session:
     """A session with a history; nothing runs. Raises BadRequest, AgentProblem, SessionElsewhere; then there is none."""
     await _place(gateway, requested)
-    agent, config = gateway.agents.get(requested.name), _config(gateway, caller, requested, tools)
+    agent, config = gateway.agents.get(requested.name), await _config(gateway, caller, requested, tools)
     check_seed(agent, messages)
     return await gateway.sessions.create(caller, agent, config, messages, key=key)
 
@@ -75,7 +76,7 @@ async def create_and_submit(
     BadRequest, AgentProblem, SessionElsewhere; then there is none.
     """
     await _place(gateway, requested)
-    agent, config = gateway.agents.get(requested.name), _config(gateway, caller, requested, tools)
+    agent, config = gateway.agents.get(requested.name), await _config(gateway, caller, requested, tools)
     message = check_new(agent, messages)
     session = await gateway.sessions.create(caller, agent, config, messages[:-1], wait_for_calls=False)
     try:
@@ -92,18 +93,22 @@ async def _place(gateway: Gateway, requested: AgentConfig) -> None:
         await gateway.node.directory.place(requested.name, (requested.options or {}).get("cwd"), again=True)
 
 
-def _config(gateway: Gateway, caller: Caller, requested: AgentConfig, tools: Iterable[Tool] | None) -> SessionSettings:
+async def _config(gateway: Gateway, caller: Caller, requested: AgentConfig, tools: Iterable[Tool] | None) -> SessionSettings:
     agent = gateway.agents.get(requested.name)
-    config = merge_settings(
-        SessionSettings(workspace_key=agent.workspace_key(caller.name)),
-        agent,
-        requested,
-        tools,
-        gateway.agents,
-        any_folder=caller.any_folder,
-    )
-    agent.spec({**config.options, **config.secrets}, config.workspace_key)
-    return config
+
+    def checked() -> SessionSettings:
+        config = merge_settings(
+            SessionSettings(workspace_key=agent.workspace_key(caller.name)),
+            agent,
+            requested,
+            tools,
+            gateway.agents,
+            any_folder=caller.any_folder,
+        )
+        agent.spec({**config.options, **config.secrets}, config.workspace_key)
+        return config
+
+    return await in_time(checked, FOLDER_OF_SESSION)
 
 
 async def page(gateway: Gateway, caller: Caller, after: str | None, limit: int) -> tuple[list[SessionRecord], str | None]:

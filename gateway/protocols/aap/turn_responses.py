@@ -77,7 +77,7 @@ class Exchange:
 
         async def start() -> Started:
             cancels = _cancels_on_disconnect(gateway, request)
-            message = submission(
+            message = await submission(
                 gateway.agents,
                 session,
                 request,

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
 
 from drivers.contract.agent import PermissionReply, Reply, ToolReply
 from drivers.contract.messages import ToolMessage, UserMessage
 from gateway.agents.configured_agents import ConfiguredAgent
+from gateway.agents.folder_access import FOLDER_OF_SESSION, in_time
 from gateway.errors import BadRequest, Conflict
 from gateway.events.messages import EXTENSIONS
 from gateway.protocols.aap.schema import Tool, ToolPermissionMessage, TurnMessage, TurnRequest, iso_time
@@ -19,7 +21,7 @@ from gateway.sessions.session import Session, Submission
 from gateway.sessions.settings import SessionSettings
 
 
-def submission(
+async def submission(
     agents: Iterable[ConfiguredAgent],
     session: Session,
     request: TurnRequest,
@@ -55,7 +57,7 @@ def submission(
 
     checked = made or any(_seen(message) for message in request.messages)
     # A wrong option is refused at once, not when the request is the first in the queue.
-    settings(session.config)
+    await in_time(partial(settings, session.config), FOLDER_OF_SESSION)
     check_messages(agent, [m for m in request.messages if isinstance(m, UserMessage | ToolMessage)])
     if message is not None:
         check_prompt(message)

@@ -46,7 +46,7 @@ def with_client_options(agent: ConfiguredAgent, settings: SessionSettings, meta:
     known = {option.name for option in agent.options}
     values = {name: value for name, value in values.items() if name in known}
     agent.check_locked(values)
-    agent.check_options(values, settings.workspace_key)
+    agent.check_values(values)
     return replace(settings, options={**settings.options, **values})
 
 

@@ -196,5 +196,5 @@ def with_option(agent: ConfiguredAgent, config: SessionSettings, name: str, valu
         raise BadRequest(f"value: option {name!r} cannot be {value!r}; choose one of {', '.join(values)}")
     option = next(option for option in agent.options if option.name == name)
     plain = "" if value == DEFAULT and DEFAULT not in option.choices and DEFAULT not in models else value
-    agent.check_options({name: plain}, config.workspace_key)
+    agent.check_values({name: plain})
     return replace(config, options={**config.options, name: plain})

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
+from gateway.agents.folder_access import FOLDER_OF_SESSION, in_time
 from gateway.events.event_log import Entry
 from gateway.gateway import Gateway
 from gateway.protocols.acp.initialization import ClientFeatures
@@ -34,7 +35,8 @@ async def messages_of_turn(
 
     client = Client(send, session.redactor, last_request_id=PROMPT_ID)
     probe = (await gateway.discovery.probe(session.agent)).probe
-    view = SessionView(session, client, SessionInfoUpdates(session, probe, gateway.store), ClientFeatures())
+    cwd = await in_time(session.working_directory, FOLDER_OF_SESSION)
+    view = SessionView(session, client, SessionInfoUpdates(session, probe, gateway.store), ClientFeatures(), cwd)
     try:
         await view.info.load_metadata()
         # What the client got when it opened the session.

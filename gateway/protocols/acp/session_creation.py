@@ -6,11 +6,13 @@ Protocol page: https://agentclientprotocol.com/protocol/session-setup
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from drivers.contract.driver_info import MODE_OPTION, ToolGrant
 from drivers.contract.mcp_servers import McpServer
 from gateway.agents.configured_agents import CWD, ConfiguredAgent
+from gateway.agents.folder_access import FOLDER_OF_SESSION, in_time
 from gateway.errors import AgentProblem
 from gateway.gateway import Gateway
 from gateway.protocols.acp.client_options import system_messages, with_client_options
@@ -44,7 +46,8 @@ async def create_session(
     )
     settings = with_client_options(agent, settings, request.field_meta)
     prompt = system_messages(agent, request.field_meta)
-    config = with_directories(settings, agent, request, any_folder=caller.any_folder)
+    with_folders = partial(with_directories, settings, agent, request, any_folder=caller.any_folder)
+    config = await in_time(with_folders, FOLDER_OF_SESSION)
     return await gateway.sessions.create(caller, agent, config, prompt)
 
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import os.path
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from acp.schema import (
@@ -38,7 +39,8 @@ from acp.schema import (
 )
 from pydantic import ConfigDict, Field
 
-from gateway.agents.configured_agents import ConfiguredAgent
+from gateway.agents.configured_agents import CWD, ConfiguredAgent
+from gateway.agents.folder_access import FOLDER_OF_SESSION, ChosenFolder, in_time
 from gateway.errors import BadRequest, Conflict, NotFound
 from gateway.gateway import Gateway
 from gateway.protocols.acp.content import user_message
@@ -132,9 +134,9 @@ class OpenSessions:
 
         async def changed(config: SessionSettings) -> SessionSettings:
             servers = await checked_servers(self._gateway, self._agent, request)
-            return with_directories(
-                replace(config, mcp_servers=servers), self._agent, request, any_folder=self._caller.any_folder
-            )
+            own = replace(config, mcp_servers=servers)
+            with_folders = partial(with_directories, own, self._agent, request, any_folder=self._caller.any_folder)
+            return await in_time(with_folders, FOLDER_OF_SESSION)
 
         session = await self._gateway.sessions.fork(self._caller, origin, changed)
         self._gateway.sessions.prepare(session)
@@ -146,7 +148,7 @@ class OpenSessions:
         session = await self._found(request.session_id)
         servers = await checked_servers(self._gateway, self._agent, request, session.id)
         # Check the request before the current view is closed.
-        with_additional_directories(session.config, self._agent, request, any_folder=self._caller.any_folder)
+        await self._with_directories(session, request)
         current = self._views.pop(session.id, None)
         if current is not None:
             if current.prompting:
@@ -154,15 +156,21 @@ class OpenSessions:
                 raise Conflict("this session is open on this connection already, with a prompt in progress")
             await current.close()
         async with session.lock:
-            config = with_additional_directories(session.config, self._agent, request, any_folder=self._caller.any_folder)
+            config = await self._with_directories(session, request)
             await session.configure(replace(config, mcp_servers=servers))
         self._gateway.sessions.prepare(session)
         return await self._open(session)
 
+    async def _with_directories(self, session: Session, request: LoadSessionRequest | ResumeSessionRequest) -> SessionSettings:
+        any_folder = self._caller.any_folder
+        changed = partial(with_additional_directories, session.config, self._agent, request, any_folder=any_folder)
+        return await in_time(changed, FOLDER_OF_SESSION)
+
     async def _open(self, session: Session) -> SessionView:
         finding = await self._gateway.discovery.probe(self._agent)
         about = SessionInfoUpdates(session, finding.probe, self._gateway.store)
-        view = SessionView(session, self._client, about, self.features)
+        cwd = await in_time(session.working_directory, FOLDER_OF_SESSION)
+        view = SessionView(session, self._client, about, self.features, cwd)
         self._views[session.id] = view
         return view
 
@@ -184,34 +192,32 @@ class OpenSessions:
 
     async def list(self, request: ListSessionsRequest) -> Reply:
         """List the agent's sessions, newest first, those created over other protocols included."""
-        cwd = _resolved(request.cwd)
+        cwd = None if request.cwd is None else await in_time(partial(os.path.realpath, request.cwd), "the folder `cwd`")
         owner = None if self._caller.all_sessions else self._caller.name
         sessions: list[SessionInfo] = []
         after = decode_cursor(request.cursor, parameter="cursor", source="nextCursor")
         while True:
             rows = await self._gateway.store.sessions.page_of_agent(self._agent.name, owner, PAGE_SIZE, after)
+            folders = await self._gateway.sessions.listed_folders.resolve(map(self._chosen, rows))
             for n, row in enumerate(rows, 1):
-                if cwd is None or cwd in self._folders_of(row):
-                    sessions.append(self._info(row))
+                folder = folders[self._chosen(row)] or ""
+                if cwd is None or cwd in (folder, worktree_folder_of(row)):
+                    sessions.append(self._info(row, folder))
                 if len(sessions) == PAGE_SIZE and (n < len(rows) or len(rows) == PAGE_SIZE):
                     return Reply(ListSessionsResponse(sessions=sessions, next_cursor=encode_cursor(row.created_at, row.id)))
             if len(rows) < PAGE_SIZE:
                 return Reply(ListSessionsResponse(sessions=sessions))
             after = (rows[-1].created_at, rows[-1].id)
 
-    def _folder_of(self, row: SessionListRow) -> str:
-        return self._agent.folder_of(row.config.get("options", {}), row.config.get("workspace_key"))
+    def _chosen(self, row: SessionListRow) -> ChosenFolder:
+        options = self._agent.without_locked(row.config.get("options", {}))
+        return ChosenFolder(self._agent.name, options.get(CWD.name), row.config.get("workspace_key"))
 
-    def _folders_of(self, row: SessionListRow) -> Sequence[str]:
-        """The folder of a session, and that of its worktree."""
-        worktree = SessionWorktree.from_json(row.config.get("worktree"))
-        return [self._folder_of(row), *([worktree.folder] if worktree is not None else [])]
-
-    def _info(self, row: SessionListRow) -> SessionInfo:
+    def _info(self, row: SessionListRow, folder: str) -> SessionInfo:
         used = datetime.fromtimestamp(row.used_at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         return SessionInfo(
             session_id=row.id,
-            cwd=self._folder_of(row),
+            cwd=folder,
             additional_directories=row.config.get("additional_directories") or None,
             title=displayed_title(row),
             updated_at=used,
@@ -326,5 +332,7 @@ async def _log_failure(outcome: PromptResponse | RpcError) -> None:
         log.info("the run of a steering message failed: %s", outcome)
 
 
-def _resolved(path: str | None) -> str | None:
-    return None if path is None else os.path.realpath(path)
+def worktree_folder_of(row: SessionListRow) -> str | None:
+    """Return the folder in its worktree that a stored session works in; None if it has none."""
+    worktree = SessionWorktree.from_json(row.config.get("worktree"))
+    return None if worktree is None else worktree.folder

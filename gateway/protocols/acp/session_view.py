@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
+from pathlib import Path
 from typing import Any, cast
 
 from acp.schema import PromptResponse, SessionNotification
@@ -90,11 +91,12 @@ class SessionView:
         client: Client,
         info: SessionInfoUpdates,
         features: ClientFeatures,
+        cwd: Path,
     ) -> None:
         self.session, self.info = session, info
         self._compactions = features.compactions
         self._client = client
-        self._cwd = str(session.working_directory())
+        self._cwd = str(cwd)
         self._services = AcpClientServices(session.id, client, _methods(session, features))
         self._updates = Updates(
             uuid.uuid4().hex[:8],

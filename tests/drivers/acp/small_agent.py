@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,14 @@ async def run_events(agent: CliAgent, prompt: str | Prompt | None = None) -> lis
 
 
 def sleepers() -> list[psutil.Process]:
-    return [process for process in marked(MARK) if process.name() == "sleep"]
+    return [process for process in marked(MARK) if _name(process) == "sleep"]
+
+
+def _name(process: psutil.Process) -> str | None:
+    """The name of a process, which may have ended since it was found."""
+    with suppress(psutil.NoSuchProcess):
+        return process.name()
+    return None
 
 
 def agent_text(events: list[OutputEvent]) -> str:
