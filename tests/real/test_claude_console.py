@@ -78,6 +78,31 @@ async def test_an_edit_is_a_diff_before_and_after_it_is_approved(unstarted_bench
         await use_console(daemon.url, steps)
 
 
+async def test_a_file_that_is_written_over_is_a_diff_against_the_disk(unstarted_bench: Bench) -> None:
+    bench = unstarted_bench
+    path = bench.work / "a.txt"
+    path.write_text("one\ntwo\nthree\n")
+    write = ToolUse("Write", {"file_path": str(path), "content": "one\n2\nthree\n"})
+    prompt = bench.model_replies(
+        Step((ToolUse("Read", {"file_path": str(path)}),), chunk=5000), Step((write,), chunk=5000), text_step("Written.")
+    )
+
+    def steps(windows: Windows) -> None:
+        page = begin(windows, "Claude Code", prompt)
+        waiting_call(page).locator("[data-kind=allow_once]").click()
+        page.locator(".approval", has_text="Write").wait_for(timeout=ANSWER_MS)
+        card = waiting_call(page)
+        expect(card.locator(".diff-name")).to_contain_text("replaces the file")
+        expect(card.locator("tr.removed .diff-text")).to_have_text("two")
+        expect(card.locator("tr.added .diff-text")).to_have_text("2")
+        card.locator("[data-kind=allow_once]").click()
+        expect_end(page, "Written.")
+        assert path.read_text() == "one\n2\nthree\n"
+
+    async with daemon_of(bench) as daemon:
+        await use_console(daemon.url, steps)
+
+
 async def test_a_rejection_with_a_reason_reaches_the_model(unstarted_bench: Bench) -> None:
     bench = unstarted_bench
     prompt = bench.model_calls(bash("rm -r everything"), after="I did not.")
