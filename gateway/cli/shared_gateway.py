@@ -28,6 +28,7 @@ from gateway.cli.editor_lines import EditorLines, ServingProcessFailed
 from gateway.cli.options import config_errors
 from gateway.errors import ConfigError
 from gateway.security.socket_peer import connect, is_same_user
+from gateway.security.socket_proof import prove
 
 if TYPE_CHECKING:
     from gateway.config import Settings
@@ -121,7 +122,7 @@ class SharedGateway:
     def _attach(self, record: dict[str, Any], hello: dict[str, Any]) -> socket.socket | None:
         """Connect to the process that serves the data directory. None if there is none, or if it ends."""
         path, token = record.get("path"), record.get("token")
-        if path is None:
+        if path is None or not isinstance(token, str):
             return None
         connection = socket.socket(socket.AF_UNIX)
         try:
@@ -133,11 +134,20 @@ class SharedGateway:
         if not same_user:
             connection.close()
             return None
-        return self._introduced(connection, {**hello, "token": token})
+        return self._introduced(connection, hello, token)
 
-    def _introduced(self, connection: socket.socket, hello: dict[str, Any]) -> socket.socket | None:
-        """Send the first line, and return the connection. None if the process ends. Raises ServingProcessFailed."""
+    def _introduced(self, connection: socket.socket, hello: dict[str, Any], token: str | None = None) -> socket.socket | None:
+        """Send the first line, and return the connection. None if the process ends. Raises ServingProcessFailed.
+
+        With a `token` nothing is sent to a process that does not prove that it knows it: None for that too.
+        """
         try:
+            if token is not None:
+                proven = prove(connection, token)
+                if proven is None:
+                    connection.close()
+                    return None
+                hello = {**hello, "proof": proven}
             connection.sendall(json.dumps(hello).encode() + b"\n")
             answer = _first_line(connection)
             error = json.loads(answer).get("error") if answer else None

@@ -257,10 +257,11 @@ async def test_temporary_files_of_the_gateway_are_where_no_agent_writes(tmp_path
 
 CONNECTS = """
 import json, socket, sys
+from gateway.security.socket_proof import prove
 connection = socket.socket(socket.AF_UNIX)
 connection.connect(sys.argv[1])
 try:
-    connection.sendall(json.dumps({"token": sys.argv[2], "agent": "missing"}).encode() + b"\\n")
+    connection.sendall(json.dumps({"proof": prove(connection, sys.argv[2]), "agent": "missing"}).encode() + b"\\n")
     print(connection.recv(1000).decode() or "closed")
 except OSError:
     print("closed")

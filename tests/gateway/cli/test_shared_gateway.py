@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ import pytest
 from gateway.cli.options import load_settings
 from gateway.cli.shared_gateway import EditorRequest, SharedGateway
 from gateway.protocols.acp.transport.local_socket import request_release
+from gateway.security.socket_proof import proof
 from gateway.server.data_dir_lock import data_dir_lock
 from tests.conftest import write_config
 from tests.daemon import Daemon
@@ -226,15 +227,71 @@ async def test_the_socket_needs_its_token(tmp_path: Path) -> None:
         found = record(tmp_path)
         for file in (tmp_path / "data" / "acp-socket.json", Path(found["path"])):
             assert stat.S_IMODE(file.stat().st_mode) == 0o600
-        for hello in (b'{"agent":"echo"}', b'{"agent":"echo","token":"guess"}', b'{"release":true}', b"[]", b"no JSON"):
+        for hello in (
+            b'{"agent":"echo"}',
+            b'{"agent":"echo","proof":"guess"}',
+            b'{"release":true}',
+            b"[]",
+            b"no JSON",
+            b'{"nonce":1}',
+        ):
             reader, writer = await asyncio.open_unix_connection(found["path"])
             writer.write(hello + b"\n")
             assert await reader.read() == b""
             writer.close()
-        reader, writer = await asyncio.open_unix_connection(found["path"])
-        writer.write(json.dumps({"agent": "missing", "token": found["token"]}).encode() + b"\n")
-        assert b"there is no agent 'missing' here" in await reader.read()
-        writer.close()
+        nonce = "a-nonce"
+        for token, answer in ((found["token"], b"there is no agent 'missing' here"), ("guess", b"")):
+            for side in ("client", "server"):
+                reader, writer = await asyncio.open_unix_connection(found["path"])
+                writer.write(json.dumps({"nonce": nonce}).encode() + b"\n")
+                served = json.loads(await reader.readline())
+                assert served["proof"] == proof(found["token"], "server", nonce, served["nonce"])
+                # The proof of the server is none of a client.
+                given = proof(token, "client", nonce, served["nonce"]) if side == "client" else served["proof"]
+                writer.write(json.dumps({"agent": "missing", "proof": given}).encode() + b"\n")
+                read = await reader.read()
+                assert (answer in read) if answer and side == "client" else read == b""
+                writer.close()
+
+
+def serve_falsely(listening: socket.socket, answer: bytes, received: list[bytes]) -> None:
+    """Answer two clients, and keep what they send: the first line, and the rest."""
+    for _ in range(2):
+        connection, _ = listening.accept()
+        with connection, connection.makefile("rb") as file:
+            received.append(file.readline())
+            rest = b""
+            with suppress(OSError):
+                connection.sendall(answer)
+                connection.shutdown(socket.SHUT_WR)
+                rest = file.read()
+            received.append(rest)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [b"", b"{}\n", b"no JSON\n", b'{"nonce": "n", "proof": "guess"}\n', b'{"nonce": "n"}\n', b"[]\n", b"x" * 10_000],
+)
+def test_a_server_that_does_not_know_the_token_gets_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: bytes
+) -> None:
+    """Neither the token nor the environment of the editor."""
+    ours, theirs = socket.socketpair()
+    monkeypatch.setattr(SharedGateway, "_start", lambda self, hello: ours)
+    path, received = tmp_path / "false.sock", list[bytes]()
+    (tmp_path / "acp-socket.json").write_text(json.dumps({"path": str(path), "token": "secret-token"}))
+    settings = load_settings(None, tmp_path)
+    with socket.socket(socket.AF_UNIX) as listening, ours, theirs:
+        listening.bind(str(path))
+        listening.listen()
+        serving = threading.Thread(target=serve_falsely, args=(listening, answer, received))
+        serving.start()
+        assert SharedGateway(tmp_path, lambda: settings, EditorRequest("echo")).connect(0) is ours
+        assert not request_release(tmp_path)
+        serving.join()
+    first, then, again, after = received
+    assert (list(json.loads(first)), then, list(json.loads(again)), after) == (["nonce"], b"", ["nonce"], b"")
+    assert json.loads(first) != json.loads(again)
 
 
 async def test_an_editor_is_served_where_there_can_be_no_socket(tmp_path: Path) -> None:

@@ -1,15 +1,15 @@
 """ACP over a Unix socket in the data directory, for processes of the same user: `portico acp` connects its editor by it.
 
-A client sends a line with the token of the record file, which only the user can read, and the name of an agent. It gets a line
-with `error` or without it. Then both sides send ACP messages as on standard input and output. A process in an agent's sandbox
-cannot read the token, and is refused.
+The server proves to a client that it knows the token of the record file, which only the user can read, and the client to the
+server (gateway/security/socket_proof.py). The client's proof is in a line with the name of an agent. It gets a line with `error`
+or without it. Then both sides send ACP messages as on standard input and output. A process in an agent's sandbox cannot read the
+token, and is refused.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import hmac
 import json
 import logging
 import os
@@ -30,6 +30,7 @@ from gateway.protocols.acp.transport.messages import MAX_MESSAGE_BYTES, PARSE_ER
 from gateway.protocols.acp.transport.stdio import read_lines
 from gateway.security.authentication import LOCAL_ADMINISTRATOR
 from gateway.security.socket_peer import connect, is_confined_agent, is_same_user, short_address
+from gateway.security.socket_proof import is_nonce, is_proof, new_nonce, proof, prove
 
 log = logging.getLogger(__name__)
 
@@ -167,7 +168,7 @@ class LocalSocket:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, trusted: bool) -> None:
         accepted = False
         try:
-            hello = await self._hello(reader, trusted=trusted)
+            hello = await (self._line(reader) if trusted else self._proven(reader, writer))
             if hello is None:
                 return
             if RELEASE in hello:
@@ -192,19 +193,26 @@ class LocalSocket:
             else:
                 writer.close()
 
-    async def _hello(self, reader: asyncio.StreamReader, *, trusted: bool) -> dict[str, Any] | None:
-        """Return the first line of a client, None if it has no token."""
+    async def _line(self, reader: asyncio.StreamReader) -> dict[str, Any] | None:
+        """Return the next line of a client; None if it sends no object in time."""
         try:
             async with asyncio.timeout(HELLO_TIMEOUT):
-                hello = from_json(await reader.readline())
+                line = from_json(await reader.readline())
         except (TimeoutError, ValueError):
             return None
-        if not isinstance(hello, dict):
-            return None
-        token = hello.get("token")
-        if trusted or (isinstance(token, str) and hmac.compare_digest(token.encode(), self._token.encode())):
-            return hello
-        log.warning("a local client was refused: it has no token of %s", self._data_dir / RECORD)
+        return line if isinstance(line, dict) else None
+
+    async def _proven(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> dict[str, Any] | None:
+        """Return the line of a client that has proven that it knows the token, None for another client."""
+        begun = await self._line(reader)
+        client = None if begun is None else begun.get("nonce")
+        if is_nonce(client):
+            server = new_nonce()
+            await _write(writer, [{"nonce": server, "proof": proof(self._token, "server", client, server)}])
+            hello = await self._line(reader)
+            if hello is not None and is_proof(hello.get("proof"), proof(self._token, "client", client, server)):
+                return hello
+        log.warning("a local client was refused: it does not know the token of %s", self._data_dir / RECORD)
         return None
 
     def _connection(self, hello: dict[str, Any], writer: asyncio.StreamWriter) -> Connection:
@@ -267,7 +275,9 @@ def request_release(data_dir: Path) -> bool:
             connect(connection, record["path"])
             if not is_same_user(connection):
                 return False
-            connection.sendall(to_json({"token": record["token"], RELEASE: True}) + b"\n")
+            if (proven := prove(connection, record["token"])) is None:
+                return False
+            connection.sendall(to_json({"proof": proven, RELEASE: True}) + b"\n")
             answer = from_json(connection.makefile("rb").readline())
     except (OSError, ValueError, KeyError):
         return False
