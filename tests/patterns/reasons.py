@@ -171,6 +171,9 @@ REASONS: Mapping[str, Mapping[str, str]] = {
     "gateway/server/openapi.py": {
         "[^a-z0-9]+": ONE_CLASS,
     },
+    "gateway/sessions/call_files.py": {
+        r"^\*\*\* (?:(?:Add|Update|Delete) File|Move to): (.*)$": ONE_CLASS,
+    },
     "gateway/sessions/search.py": {
         r"[\x00-\x08\x0e-\x1f]": FIXED,
         "([\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003134f])": FIXED,
@@ -257,7 +260,7 @@ REASONS: Mapping[str, Mapping[str, str]] = {
         r"/^[\w@%+=:,./-]+$/": ONE_WAY,
     },
     "gateway/console/static/js/approvals/exact-text.js": {
-        r"/[\u0000-\u0008\u000b-\u001f\u007f-\u00a0\u00ad\u034f\u061c\u115f\u1160\u1680\u17b4\u17b5\u180e\u2000-\u200f\u2028-\u202f\u205f-\u206f\u3000\u3164\ufeff\uffa0\ufff9-\ufffb]|[\u{e0000}-\u{e0fff}]/gu": FIXED,  # noqa: E501
+        r"/(?![\t\n ])[\p{Cc}\p{Cf}\p{Cs}\p{Z}\p{Default_Ignorable_Code_Point}\u2800]/gu": FIXED,
     },
     "gateway/console/static/js/approvals/notifications.js": {
         r"/^\(\d+\) /": ONE_WAY,
@@ -295,15 +298,21 @@ REASONS: Mapping[str, Mapping[str, str]] = {
         r"/(network|connect|ECONN|ENOTFOUND|timed? ?out|timeout|dns|unreachable|\b50[0-4]\b)/i": FIXED,
         "/(signal|killed|SIG[A-Z]+|exit code|crash|ended unexpectedly|out of memory)/i": ONE_START,
     },
+    "gateway/console/static/js/conversation/diff.js": {
+        r"/\r$/": FIXED,
+    },
     "gateway/console/static/js/conversation/file-changes.js": {
-        r"/^(?:---|\+\+\+) |^(?:diff|index|new file|deleted file|rename|similarity|old mode|new mode) /": FIXED,
+        r"/^(?:---|\+\+\+|diff|index) /": FIXED,
+        "/^(?:new file|deleted file|rename|similarity|copy|old mode|new mode) /": FIXED,
         "/^@@ /m": FIXED,
-        r"/^@@(?: -(\d+)(?:,\d+)? \+(\d+)(?:,\d+)? @@)?(.*)$/": ONE_WAY,
+        r"/^@@(?: -(\d+)(?:,\d+)? \+(\d+)(?:,\d+)? @@)?([^]*)$/": ONE_WAY,
         "/^[-+ ]/": FIXED,
         "/^@@/m": FIXED,
         "/^--- /m": FIXED,
-        r"/^\*\*\* (Add|Update|Delete) File: (.*)$/": ONE_WAY,
-        r"/^\*\*\* Move to: (.*)$/": ONE_WAY,
+        r"/^\*\*\* (Add|Update|Delete) File: ([^]*)$/": ONE_WAY,
+        r"/^\*\*\* Move to: ([^]*)$/": ONE_WAY,
+        r"/^\+/": FIXED,
+        r"/^cell-(\d+)$/": ONE_WAY,
         "/write|create|note|edit/i": FIXED,
         r"/\w/": FIXED,
     },

@@ -18,7 +18,13 @@ _LITERAL = re.compile(r"/(?:\\.|\[(?:\\.|[^\]\\\n])*\]|[^/\\\n\[])+/[a-z]*")
 _BEFORE_VALUE = frozenset({"return", "typeof", "case", "in", "of", "await", "yield", "else"})
 """Words behind which a slash begins a regular expression. Behind other words, texts and closing brackets it divides."""
 _CALL = re.compile(r"\.(?:replace|replaceAll|split|search|match|matchAll)\((?=/)|(?<=/)[a-z]*\.(?:test|exec)\(")
-_IN_PYTHON = ((r"\p{L}\p{N}", r"^\W_"), (r"\/", "/"), ("(?<", "(?P<"), ("(?P<=", "(?<="), ("(?P<!", "(?<!"))
+_IN_PYTHON = (
+    (r"\p{L}\p{N}", r"^\W_"), (r"\/", "/"), ("(?<", "(?P<"), ("(?P<=", "(?<="), ("(?P<!", "(?<!"),
+    ("[^]", r"[\s\S]"),
+    # Some characters of each property: how many there are has no effect on the time.
+    (r"\p{Cc}", r"\x00-\x1f\x7f-\x9f"), (r"\p{Cf}", r"\xad\u200b-\u200f"), (r"\p{Cs}", r"\ud800-\udfff"),
+    (r"\p{Z}", r" \xa0\u2000-\u200a\u2028\u2029"), (r"\p{Default_Ignorable_Code_Point}", r"\u034f\u2060-\u206f"),
+)  # fmt: skip
 _CODE_POINT = re.compile(r"\\u\{([0-9a-f]{5,6})\}")
 
 
