@@ -38,8 +38,8 @@ from tests.waiting import wait_until
 
 WriteScenario = Callable[..., str]
 Open = Callable[..., Awaitable[Any]]
-STARTS = [{"spawn": {"seconds": 300, "pid_file": "starting", "new_session": True}}, {"delay": 8}]
-"""What an agent does before it takes a prompt: it writes the id of a process that it has started, and goes on starting."""
+STARTS = [{"spawn": {"seconds": 300, "pid_file": "starting", "new_session": True}}, {"wait_for_file": "started"}]
+"""What an agent does before a prompt: it writes the id of a process that it has started, and waits for a file."""
 GIVEN = [{"write_file": {"path": "given", "text": "x"}}]
 
 
@@ -51,7 +51,7 @@ def scenes(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def slow(write_scenario: WriteScenario, scenes: Path) -> str:
-    """A scenario whose agent starts for 8 s, and writes the file `given` when it has the prompt."""
+    """A scenario whose agent goes on starting, and writes the file `given` when it has the prompt."""
     name = write_scenario(GIVEN, name="slow.json")
     (scenes / name).write_text(json.dumps({"start": STARTS, "turns": [{"steps": GIVEN}]}))
     return name
@@ -69,17 +69,15 @@ def slow_turn(slow: str, **fields: Any) -> dict[str, Any]:
 
 
 async def post_cancel(client: httpx.AsyncClient, session: str) -> None:
-    """Cancel the turn; the response must come long before the agent would have started."""
-    began = time.monotonic()
+    """Cancel the turn, whose agent goes on starting."""
     answer = await client.post(f"/session/{session}/cancel")
     assert answer.json() == {"sessionId": session, "cancelled": True, "state": "idle"}
-    assert time.monotonic() - began < 4.0, "0.1 s on an idle machine; the start takes 8 s"
 
 
 async def assert_never_given(scenes: Path) -> None:
     """Assert that the agent has been ended, with what it has started, before it had the prompt."""
     pid = await read_pid(scenes / "starting")
-    await wait_until(lambda: not is_alive(pid), 5.0)
+    await wait_until(lambda: not is_alive(pid))
     assert not (scenes / "given").exists()
 
 
@@ -164,9 +162,7 @@ async def test_deleted_session_ends_the_start_of_its_agent(
     session = await idle_session(portico, write_scenario)
     turn = asyncio.create_task(portico.client.post(f"/session/{session}", json=slow_turn(slow)))
     await read_pid(scenes / "starting")
-    began = time.monotonic()
     assert (await portico.client.delete(f"/session/{session}")).status_code == 204
-    assert time.monotonic() - began < 5.0, "0.2 s on an idle machine"
     assert "was deleted" in await expect_error(turn_response(turn), 404)
     await assert_never_given(scenes)
     await expect_error(portico.client.get(f"/session/{session}"), 404)
@@ -277,10 +273,8 @@ async def test_cancelled_acp_prompt_is_answered_while_its_agent_starts(
     session = await scripted_session(client, portico.gateway, slow)
     answer = await client.begin("session/prompt", prompt(session, "second"))
     await read_pid(scenes / "starting")
-    began = time.monotonic()
     await client.notify("session/cancel", {"sessionId": session})
     assert (await answer)["stopReason"] == "cancelled"
-    assert time.monotonic() - began < 4.0, "0.1 s on an idle machine; the start takes 8 s"
     await assert_never_given(scenes)
 
 
