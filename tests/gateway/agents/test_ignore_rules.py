@@ -50,7 +50,7 @@ def test_a_file_in_a_lower_folder_precedes() -> None:
 
 @pytest.mark.parametrize("pattern", ["*a" * 100 + "b", "**/" * 80 + "b", "[" * 200, "(" * 200, "*" * 256])
 def test_no_pattern_takes_long(pattern: str) -> None:
-    rules, began = IgnoreRules([], pattern), time.perf_counter()
+    rules, began = IgnoreRules([], pattern), time.thread_time()
     for path in (["a" * 255], ["a"] * 200):
         rules.decision(path, folder=False)
-    assert time.perf_counter() - began < 1
+    assert time.thread_time() - began < 1

@@ -7,13 +7,13 @@ import os
 import shlex
 import signal
 import sys
-import time
 from pathlib import Path
 
 import psutil
 import pytest
 
-from drivers.runtime.confined_program import TERMINATION_SECONDS, Places
+from drivers.runtime import confined_program
+from drivers.runtime.confined_program import Places
 from gateway.errors import AgentProblem
 from gateway.worktrees.confinement import Confinement
 from gateway.worktrees.git import Git, GitFailed
@@ -85,15 +85,14 @@ async def test_command_that_is_cancelled_at_its_start_ends_with_its_processes(tm
         await wait_until(lambda: all(process.info["cwd"] != str(tmp_path) for process in psutil.process_iter(["cwd"])))
 
 
-async def test_process_that_has_left_the_group_and_keeps_the_output_open(tmp_path: Path) -> None:
-    """Such as a filter that leaves a daemon behind."""
+async def test_process_that_has_left_the_group_and_keeps_the_output_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as a filter that leaves a daemon behind. Git itself has ended: nobody waits for that."""
+    monkeypatch.setattr(confined_program, "TERMINATION_SECONDS", 600.0)
     daemon = "import os, time; os.setsid(); print(os.getpid(), file=open('pid', 'w'), flush=True); time.sleep(600)"
     git = running(tmp_path, f'{shlex.quote(sys.executable)} -I -S -c "{daemon}" & until test -s pid; do sleep 0.05; done; :')
-    begin = time.monotonic()
     try:
         async with asyncio.timeout(60):
             with pytest.raises(AgentProblem, match="not ended within 3 s"):
                 await git("script", seconds=3.0)
-        assert time.monotonic() - begin < 3 + TERMINATION_SECONDS
     finally:
         os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)

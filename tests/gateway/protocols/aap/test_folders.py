@@ -133,9 +133,9 @@ def test_a_large_folder_is_listed_in_part(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_no_query_takes_long() -> None:
     paths = [folder_files.FoundPath("a" * 255 + f"/{n}", "file") for n in range(1000)]
-    began = time.perf_counter()
+    began = time.thread_time()
     assert folder_files._ranked(paths, "a" * 199 + "b") == []
-    assert time.perf_counter() - began < 2
+    assert time.thread_time() - began < 2
 
 
 async def test_a_list_is_used_again_for_some_seconds(tmp_path: Path) -> None:
