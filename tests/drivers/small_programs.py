@@ -27,14 +27,19 @@ def read():
     return json.loads(line) if line else sys.exit(0)
 def child(code, **how): return subprocess.Popen([sys.executable, "-I", "-S", "-c", code], **how)
 def stray():
-    '''A grandchild that lost its parent and left for a session of its own; it writes its pid.'''
+    '''A grandchild that lost its parent and left for a session of its own; it has written its pid then.'''
+    written, writing = os.pipe()
     if os.fork() == 0:
         os.setsid()
         if os.fork() == 0:
             print(os.getpid(), flush=True)
             os.closerange(0, 3)
+            os.close(writing)
             time.sleep(600)
         os._exit(0)
+    os.close(writing)
+    os.read(written, 1)
+    os.close(written)
     os.wait()
 """
 LIMITS = Limits(start=30, idle=30, total=60, grace=10)
