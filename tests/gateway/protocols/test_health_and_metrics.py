@@ -278,6 +278,8 @@ async def test_readyz_reports_not_ready_while_the_data_directory_is_not_writable
         # Which agents there are is stored in the background.
         return sorted(file for file in data_dir.iterdir() if file.stem != "discovery")
 
+    # The probes of agents make it in the background.
+    await wait_until((data_dir / "workspaces").exists)
     before = files()
     assert (await portico.client.get("/readyz")).status_code == 200
     assert files() == before
