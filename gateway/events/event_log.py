@@ -210,6 +210,11 @@ class EventLog:
         self._kept += len(entry.data) + OVERHEAD
 
     @property
+    def is_reserved(self) -> bool:
+        """Whether an event is being stored before readers get it."""
+        return self._reservation.locked()
+
+    @property
     def stored(self) -> int:
         """The number of the last event that is on disk."""
         return self._stored
@@ -466,9 +471,9 @@ class EventLog:
                 return
 
     async def _is_stored(self, row: EventRow) -> bool:
-        """Whether a write that failed was committed all the same, as when the connection to the database broke."""
+        """Whether a write that failed has stored this row all the same, as a disk may that fails in a commit."""
         try:
-            return await self._store.events.last_seq(self.log_id) >= row.last
+            return await self._store.events.read(self.log_id, row.first - 1, 1) == [(row.first, row.body)]
         except Exception:
             return False
 

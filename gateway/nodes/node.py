@@ -139,7 +139,9 @@ class Node:
         """Report a heartbeat, and renew the leases. Raises StoreUnavailable, StoreTooNew, NodeIdTaken."""
         since = self._clock.monotonic()
         try:
-            tokens, records = await self._store.nodes.beat(self.daemon.report(), self.intervals.lease)
+            # A heartbeat that the store takes later shows nodes that were silent as long as this one.
+            async with self._clock.timeout(self.intervals.lease):
+                tokens, records = await self._store.nodes.beat(self.daemon.report(), self.intervals.lease)
         except (StoreTooNew, NodeIdTaken) as error:
             log.error("this node ends: %s", error)
             self.directory.draining = True

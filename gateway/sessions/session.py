@@ -241,10 +241,14 @@ class Session:
     async def submit(self, request: Submission) -> Turn:
         """Begin a turn: start a run on a user message, or continue the waiting run with the answers to its pending calls.
 
-        Raises BadRequest, NotFound, Conflict, TooMany, ShuttingDown or AgentProblem. A refused request changes nothing: the
-        settings are as before, also in the store, and calls that were pending are pending still. One exception: an agent that
-        is ready and then ends when its pending calls are cancelled, or before it takes the prompt, and cannot be started again.
+        Raises BadRequest, NotFound, Conflict, TooMany, ShuttingDown, StoreUnavailable or AgentProblem. A refused request changes
+        nothing: the settings are as before, also in the store, and calls that were pending are pending still. One exception: an
+        agent that is ready and then ends when its pending calls are cancelled, or before it takes the prompt, and cannot be
+        started again.
         """
+        if self.log.is_reserved and self._shared.store.in_doubt:
+            # The lock is free when the store answers, however long that takes.
+            raise StoreUnavailable("the store does not answer, and may have the request before this one; try again later")
         if request.message is not None and request.when_busy == "queue":
             async with self.queue.turn(request.disconnected):
                 with self._interruptible(request) as start:

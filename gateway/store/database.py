@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -83,12 +84,31 @@ class _Write:
         return self.transaction(connection), None
 
 
+@dataclass(frozen=True, slots=True)
+class _Doubt:
+    """Writes whose transaction may be stored: their outcomes if it is, and the error if it is not."""
+
+    writes: Sequence[_Write]
+    outcomes: Sequence[Outcome]
+    error: BaseException
+
+
+class _OutcomeUnknown(Exception):
+    """The database does not say whether an executed transaction is stored. `result` is that of the transaction."""
+
+    def __init__(self, result: Any, error: BaseException) -> None:
+        self.result, self.error = result, error
+
+
 class Database:
     """Runs functions that take a connection on threads, in transactions. Open with `await open(url)`.
 
     Writes that are queued when the writer thread is free are executed in one transaction (group commit). If one of them raises,
     it is rolled back, and each is executed in a transaction of its own: a write that fails does not affect the others. Only where
     the commit fails for another reason than a full disk, or the database is locked, all of them fail.
+
+    A write returns or raises only when it is known whether it is stored. If a server does not answer a commit and cannot be
+    asked for its outcome, the writes of that transaction wait until it can. All other writes fail meanwhile.
 
     The asyncio engine of SQLAlchemy is not used: it needs a switch of threads for each statement, where this needs one for
     each transaction, and it imports the ORM (docs/decisions/store-engine.md).
@@ -109,6 +129,7 @@ class Database:
         self._queue: deque[_Write] = deque()
         self._queue_lock = threading.Lock()
         self._draining = False
+        self._doubt: _Doubt | None = None
         self._waiting: set[asyncio.Future[Any]] = set()
         self._migrating = False
         """Whether a migration has begun to change tables: it may have to wait for others who use them."""
@@ -327,6 +348,9 @@ class Database:
         if not self.abandoned:
             with suppress(StoreAbandoned):
                 await self._queued(None)
+        if self._doubt is not None:
+            # Nobody is to wait for it. The next start finds what is stored.
+            self.abandon()
         if self.abandoned:
             for threads in (self._writer, self._readers):
                 threads.shutdown(wait=False, cancel_futures=True)
@@ -371,6 +395,11 @@ class Database:
                 raise kind(f"the store cannot be written: {error.orig}") from error
             raise
 
+    @property
+    def in_doubt(self) -> bool:
+        """Whether a server that does not answer knows alone which writes are stored."""
+        return self._doubt is not None
+
     def abandon(self) -> None:
         """Fails the writes that are waited for, and all later ones, with StoreAbandoned: the process is to exit soon.
 
@@ -404,15 +433,9 @@ class Database:
         """Execute what is queued, in the writer thread."""
         with self._queue_lock:
             group = [self._queue.popleft() for _ in range(min(len(self._queue), GROUP_WRITES))]
-        outcomes = self._outcomes(group)
-        changed = _changed(group, outcomes)
-        if changed:
-            self._backend.note_changed(changed)
-        # The loop may be closed.
-        with suppress(RuntimeError):
-            group[0].done.get_loop().call_soon_threadsafe(_finish, group, outcomes)
+        changed = self._finish(group, self._outcomes(group))
         with self._queue_lock:
-            self._draining = bool(self._queue)
+            self._draining = bool(self._queue) or (self._doubt is not None and not self.abandoned)
         if self._draining:
             try:
                 # Not in a loop: with a database in memory, this thread executes the reads, too.
@@ -424,10 +447,43 @@ class Database:
             # Last: the prompt of a turn waits for its commit, and a thread is woken for this.
             self._backend.notify()
 
-    def _outcomes(self, group: Sequence[_Write]) -> list[Outcome]:
-        """The result or the error of each write."""
+    def _finish(self, group: Sequence[_Write], outcomes: Sequence[Outcome | None]) -> bool:
+        """End the waits for the writes that have an outcome. Returns whether other nodes are to be notified of a change."""
+        changed = _changed(group, outcomes)
+        if changed:
+            self._backend.note_changed(changed)
+        # The loop may be closed.
+        with suppress(RuntimeError):
+            if group:
+                group[0].done.get_loop().call_soon_threadsafe(_finish, group, outcomes)
+        return bool(changed)
+
+    def _settle(self) -> None:
+        """End the writes in doubt if the database says whether they are stored. Raises its error if it does not answer."""
+        if (doubt := self._doubt) is None:
+            return
+        stored = self._backend.was_committed()
+        self._doubt = None
+        log.warning("the store answers again: the writes that were in doubt are %s", "stored" if stored else "not stored")
+        if self._finish(doubt.writes, doubt.outcomes if stored else [(None, doubt.error)] * len(doubt.writes)):
+            self._backend.notify()
+
+    def _set_doubt(self, writes: Sequence[_Write], outcomes: Sequence[Outcome], error: BaseException) -> list[None]:
+        log.error("the store does not say whether writes are stored, and is asked until it does: %s", error)
+        self._doubt = _Doubt(writes, outcomes, error)
+        return [None] * len(writes)
+
+    def _outcomes(self, group: Sequence[_Write]) -> Sequence[Outcome | None]:
+        """The result or the error of each write; None for one in doubt."""
         if self.abandoned:
             return [(None, StoreAbandoned(ABANDONED) if write.transaction else None) for write in group]
+        try:
+            self._settle()
+        except SQLAlchemyError as error:
+            return [(None, error if write.transaction else None) for write in group]
+        return self._executed(group)
+
+    def _executed(self, group: Sequence[_Write]) -> Sequence[Outcome | None]:
         committing = False
 
         def all_of_them(connection: Connection) -> list[Outcome]:
@@ -440,6 +496,8 @@ class Database:
         if sum(write.transaction is not None for write in group) > 1:
             try:
                 return self._write(all_of_them)
+            except _OutcomeUnknown as unknown:
+                return self._set_doubt(group, unknown.result, unknown.error)
             except BaseException as error:
                 # Each of them would wait for the lock again. A commit that failed may be stored all the same. If it is not, one
                 # write may be the cause: where the disk is full, a smaller one may have space.
@@ -448,11 +506,16 @@ class Database:
                     return [(None, error)] * len(group)
         return [self._outcome(write) for write in group]
 
-    def _outcome(self, write: _Write) -> Outcome:
+    def _outcome(self, write: _Write) -> Outcome | None:
         if write.transaction is None:
             return None, None
+        if self._doubt is not None:
+            return None, self._doubt.error
         try:
             return self._write(lambda connection: write.execute(connection, _required_leases(connection, [write])))
+        except _OutcomeUnknown as unknown:
+            (outcome,) = self._set_doubt([write], [unknown.result], unknown.error)
+            return outcome
         except BaseException as error:
             return None, error
 
@@ -517,7 +580,7 @@ class Database:
         """Execute a transaction that writes.
 
         It is executed again if the connection was lost and it is not stored, and if others were in the way: LOSSES and CONFLICTS
-        times at most.
+        times at most. Raises _OutcomeUnknown if the database does not say whether it is stored.
         """
         executed: list[Result] = []
 
@@ -536,7 +599,7 @@ class Database:
                     if self.abandoned or not (conflict or self._backend.is_lost(error)):
                         raise
                     # Each time: a commit whose outcome is not asked for would be taken for a later one.
-                    if executed and not conflict and self._backend.was_committed():
+                    if executed and not conflict and self._was_committed(executed[0], error):
                         break
                     conflicts, losses = conflicts + conflict, losses + (not conflict)
                     if conflicts == CONFLICTS or losses == LOSSES:
@@ -545,6 +608,12 @@ class Database:
                         time.sleep(CONFLICT_PAUSE * 2**conflicts * random.random())
                     executed.clear()
         return executed[0]
+
+    def _was_committed(self, result: object, error: SQLAlchemyError) -> bool:
+        try:
+            return self._backend.was_committed()
+        except SQLAlchemyError as unanswered:
+            raise _OutcomeUnknown(result, error) from unanswered
 
     def _transaction(self, transaction: Callable[[Connection], None]) -> None:
         connection = self._write_connection
@@ -616,17 +685,18 @@ def _required_leases(connection: Connection, group: Sequence[_Write]) -> Leases:
     return leases_in_force(connection, log_ids) if log_ids else {}
 
 
-def _changed(group: Sequence[_Write], outcomes: Sequence[Outcome]) -> Sequence[str]:
+def _changed(group: Sequence[_Write], outcomes: Sequence[Outcome | None]) -> Sequence[str]:
     """The logs of those of a group of writes that are stored, which other nodes of a cluster may follow."""
-    stored = (write.log_id for write, (_, error) in zip(group, outcomes, strict=True) if error is None)
+    stored = (write.log_id for write, end in zip(group, outcomes, strict=True) if end is not None and end[1] is None)
     return list({log_id: None for log_id in stored if log_id is not None})
 
 
-def _finish(group: Sequence[_Write], outcomes: Sequence[Outcome]) -> None:
-    for write, (result, error) in zip(group, outcomes, strict=True):
+def _finish(group: Sequence[_Write], outcomes: Sequence[Outcome | None]) -> None:
+    for write, outcome in zip(group, outcomes, strict=True):
         # Their callers may have been cancelled.
-        if write.done.done():
+        if outcome is None or write.done.done():
             continue
+        result, error = outcome
         if error is None:
             write.done.set_result(result)
         elif isinstance(error, StopIteration):

@@ -51,6 +51,11 @@ class FencedDatabase:
         self._database, self._fence = database, fence
         self.read = database.read
 
+    @property
+    def in_doubt(self) -> bool:
+        """Whether a server that does not answer knows alone which writes are stored."""
+        return self._database.in_doubt
+
     async def write(self, transaction: Callable[[Connection], Result]) -> Result:
         """As Database.write. After a release the lease is acquired again first. Raises LeaseLost, LogDeleted."""
         fence = self._fence

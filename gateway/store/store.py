@@ -131,6 +131,11 @@ class Store:
         """Whether `abandon` was called."""
         return self._database.abandoned
 
+    @property
+    def in_doubt(self) -> bool:
+        """Whether a server that does not answer knows alone which writes are stored."""
+        return self._database.in_doubt
+
     def abandon(self) -> None:
         """Fails the writes that are waited for, and all later ones, with StoreAbandoned: the process is to exit soon."""
         self._database.abandon()

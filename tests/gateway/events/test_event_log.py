@@ -274,6 +274,17 @@ async def test_events_are_stored_again_after_temporary_failures(
     assert await read_all(EventLog("log", store, 100), 100) == list(range(1, 101))
 
 
+async def test_an_event_whose_number_another_one_has_is_not_taken_for_stored(store: Store, clock: ManualClock) -> None:
+    await store.events.append(EventRow("log", 1, 1, b"{}"))
+    log = EventLog("log", store, clock=clock)
+    log.append(tokens([1]))
+    for _ in range(3):
+        await clock.expire(RETRY)
+    assert (log.is_stored(1), log.unwritten > 0) == (False, True)
+    log.close()
+    await clock.outlast(log.written())
+
+
 # -- stored-first ---------------------------------------------------------------------------------------------------
 
 

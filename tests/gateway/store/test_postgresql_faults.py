@@ -8,11 +8,9 @@ import asyncio
 import json
 import logging
 import signal
-import socket
 import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import psycopg
@@ -30,74 +28,10 @@ from tests.daemon import gateway_config, run_gateway
 from tests.gateway.requests import create_session, session_body
 from tests.gateway.stored_messages import message_bodies
 from tests.postgresql import PASSWORD, PostgresqlServer, server, start_own_server
+from tests.postgresql_proxy import Proxy
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.one_store
-
-
-class Proxy:
-    """Forwards connections to the server. The next commits are handled as `lose` says, and their connections are cut:
-    `request` is not forwarded, of `answer` the answer is not, and `late` is forwarded by `forward_late`."""
-
-    def __init__(self, port: int) -> None:
-        self._target = port
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._listener.getsockname()[1]
-        self.lose: list[str] = []
-        self.lost = 0
-        self._late: list[tuple[socket.socket, bytes]] = []
-        self._sockets: list[socket.socket] = [self._listener]
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def _accept(self) -> None:
-        with suppress(OSError):
-            while True:
-                client, _ = self._listener.accept()
-                upstream = socket.create_connection(("127.0.0.1", self._target))
-                self._sockets += [client, upstream]
-                for arguments in ((client, upstream), (upstream, client)):
-                    threading.Thread(target=self._forward, args=arguments, daemon=True).start()
-
-    def _forward(self, source: socket.socket, target: socket.socket) -> None:
-        with suppress(OSError):
-            held = b""
-            while data := source.recv(65536):
-                if self.lose[:1] == ["late"] and source.getpeername()[1] != self._target:
-                    # The parts of a transaction may come one after the other.
-                    held = data = held + data
-                    if b"COMMIT" not in data:
-                        continue
-                if self.lose and b"COMMIT" in data and source.getpeername()[1] != self._target:
-                    lose = self.lose.pop(0)
-                    self.lost += 1
-                    if lose == "late":
-                        self._late.append((target, data))
-                        source.shutdown(socket.SHUT_RDWR)
-                        return
-                    if lose == "answer":
-                        source.shutdown(socket.SHUT_WR)
-                        target.sendall(data)
-                        # The server answers before this connection is cut.
-                        source.close()
-                        return
-                    break
-                target.sendall(data)
-        for end in (source, target):
-            with suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
-
-    def forward_late(self) -> None:
-        """Forward what was held back, as a network does, or a server that reads it late."""
-        while self._late:
-            target, data = self._late.pop()
-            target.sendall(data)
-            # The server may have closed the connection by now.
-            with suppress(OSError):
-                target.shutdown(socket.SHUT_WR)
-
-    def close(self) -> None:
-        for one in self._sockets:
-            one.close()
 
 
 @pytest.fixture
@@ -199,6 +133,26 @@ async def test_a_group_of_writes_whose_answer_was_lost_is_stored_once(proxied: D
     assert await asyncio.gather(*writes) == [f"m{n}" for n in range(30)]
     assert proxy.lost == 1
     assert len(await proxied.read(markers)) == 31
+
+
+@pytest.mark.parametrize("lost", ["request", "answer"])
+async def test_writes_wait_until_it_is_known_whether_they_are_stored(
+    proxied: Database, proxy: Proxy, lost: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgresql, "RESOLVE_TIMEOUT", 0.05)
+    await proxied.write(lambda connection: insert_process(connection, "0"))
+    proxy.lose, proxy.leaves, proxy.marker = [lost], True, b"m1"
+    writes = [asyncio.create_task(proxied.write(lambda connection, n=n: insert_process(connection, f"m{n}"))) for n in range(3)]  # type: ignore[misc]
+    await wait_until(lambda: proxied.in_doubt)
+    with pytest.raises(StoreUnavailable):
+        await proxied.write(lambda connection: insert_process(connection, "meanwhile"))
+    assert not writes[1].done()
+    proxy.come_back()
+    ends = await asyncio.gather(*writes, return_exceptions=True)
+    stored = [f"m{n}" for n, end in enumerate(ends) if end == f"m{n}"]
+    assert ("m1" in stored) is (lost == "answer") and all(isinstance(end, str | StoreUnavailable) for end in ends)
+    assert await proxied.read(markers) == ["0", *stored]
+    assert not proxied.in_doubt and await proxied.write(lambda connection: insert_process(connection, "z")) == "z"
 
 
 async def test_reads_and_writes_go_on_after_the_connections_were_cut() -> None:
