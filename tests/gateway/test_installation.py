@@ -9,6 +9,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import pytest
@@ -145,7 +146,7 @@ def test_a_source_that_nothing_has_installed_is_installed_as_it_is(environment: 
     # A build leaves this in the folder of the project.
     environment.add("site/portico_gateway.egg-info/PKG-INFO", "Metadata-Version: 2.1\nName: portico-gateway\nVersion: 1.0\n")
     assert command_for_extra("postgresql") == f"{environment.python} -m pip install {PSYCOPG}"
-    assert install_command() == f"{environment.python} -m pip install --editable {SOURCE}"
+    assert install_command() == f"{environment.python} -m pip install --editable {quote(str(SOURCE))}"
 
 
 def test_another_project_of_the_former_name_is_left_alone(environment: Environment) -> None:
@@ -170,7 +171,7 @@ def test_tool_of_the_former_name_is_replaced(environment: Environment) -> None:
     environment.install("portico", entry_points=DRIVERS)
     environment.add("pipx_metadata.json", "{}")
     tool = environment.prefix.name
-    assert command_without_former_name() == f"pipx uninstall {tool} && pipx install --editable {SOURCE}"
+    assert command_without_former_name() == f"pipx uninstall {tool} && pipx install --editable {quote(str(SOURCE))}"
     environment.uv_tool(f'{{ name = "portico", extras = ["nodes"], editable = "{SOURCE}" }}')
     command = f"uv tool uninstall {tool} && uv tool install --editable '{SOURCE}[nodes]'"
     assert command_without_former_name() == command

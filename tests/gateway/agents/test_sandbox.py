@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import sys
 import tempfile
@@ -276,7 +277,7 @@ async def test_a_process_in_the_sandbox_is_no_local_client_even_with_the_token(f
         local = LocalSocket(running.gateway, folder / "data")
         await local.open()
         token = json.loads((folder / "data" / "acp-socket.json").read_text())["token"]
-        line = f"{before}{sys.executable} {folder}/work/connects.py {folder}/data/acp.sock {token}"
+        line = before + shlex.join([sys.executable, f"{folder}/work/connects.py", f"{folder}/data/acp.sock", token])
         text = (await create_session(running.client, "shell", line))["messages"][-1]["content"]
         assert ("no agent 'missing'" in text) if sandbox == "off" else text == "closed\n"
         await local.close()
