@@ -38,6 +38,7 @@ V3_ENDPOINTS: list[tuple[str, str, dict[str, Any]]] = [
     ("GET", "/sessions/sess_x/events?after=junk", {}),
     ("PATCH", "/sessions/sess_x", {"json": {"title": 1}}),
     ("GET", "/sessions/sess_x/log?after=junk", {}),
+    ("GET", "/sessions/sess_x/calls/call_x/files", {}),
     ("GET", "/sessions/sess_x/messages?first=junk", {}),
     ("GET", "/sessions/sess_x/files?limit=junk", {}),
     ("GET", "/sessions/sess_x/frames", {}),
@@ -122,6 +123,7 @@ async def test_every_documented_endpoint_is_covered(portico: RunningGateway) -> 
     documented = (await portico.client.get("/openapi.json")).json()["paths"]
     variables = {
         "sess_x": "{session_id}",
+        "call_x": "{call_id}",
         "/echo": "/{agent}",
         "/sonnet": "/{model_id}",
         "resp_x": "{response_id}",

@@ -204,6 +204,8 @@ async def test_fork_is_refused_where_the_version_of_the_program_takes_no_history
 ) -> None:
     client = await acp("echo")
     session = await client.new()
+    # It waits for the probes of the start, whose results would replace this one.
+    await portico.client.get("/v1/drivers")
     portico.gateway.agents.get("echo").apply_probe(Probe(version="0.9", seeds=False))
     with pytest.raises(RpcFailed, match=r"agent 'echo' cannot be given a history: no session can be forked .*; update it"):
         await client.request("session/fork", load(session))

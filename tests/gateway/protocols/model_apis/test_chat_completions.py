@@ -278,6 +278,8 @@ async def test_what_is_ignored_is_said(portico: RunningGateway) -> None:
 
 
 async def test_the_effort_is_the_agents_option_where_it_lists_that_value(portico: RunningGateway) -> None:
+    # It waits for the probes of the start, whose results would replace this one.
+    await portico.client.get("/v1/drivers")
     agent = portico.gateway.agents.get("script")
     agent.apply_probe(Probe(efforts=("low", "high"), options=(Option(EFFORT_OPTION, "Effort", "How much it thinks."),)))
     answer = await complete(portico, reasoning_effort="high")

@@ -16,8 +16,10 @@ async def get(portico: RunningGateway, path: str = "/v1/models", **headers: str)
 
 
 @pytest.fixture
-def listing(portico: RunningGateway) -> RunningGateway:
+async def listing(portico: RunningGateway) -> RunningGateway:
     """A gateway whose agent `script` lists two models, one of them with a name."""
+    # It waits for the probes of the start, whose results would replace this one.
+    await get(portico, "/v1/drivers")
     names = (ModelName("big/one", "The big one"),)
     portico.gateway.agents.get("script").apply_probe(Probe(models=("big/one", "small"), model_names=names))
     return portico
