@@ -56,6 +56,9 @@ OF_RUNTIME = (
 )  # fmt: skip
 """Variables that the runtime's own process needs with the gateway's values, as patterns of fnmatch. None is of a secret, as
 DOCKER_AUTH_CONFIG is: an agent's own value of one of them is in the arguments."""
+OF_LOADER = ("LD_*", "DYLD_*", "GCONV_PATH", "GLIBC_TUNABLES", "LOCPATH", "MALLOC_*", "NLSPATH", "TZDIR")
+"""Variables with which libraries load or write files in whatever program is started. An agent may choose those of its terminals,
+and may have made the files: the runtime's own process, which is in no container, does not get them."""
 OF_HOST = ("TMPDIR", "XDG_*")
 """Variables whose values of the gateway's environment name what no container has."""
 OF_HOST_FILES = ("PATH", "SHELL", "SSL_CERT_*", "NODE_EXTRA_CA_CERTS")
@@ -130,11 +133,14 @@ class Container:
         replaced = tuple(_targets_of_image(self.args) if self.has_image else _targets_of_bwrap(self.args))
         check = _check_of([mount for mount in mounts if not any(mount.target.is_relative_to(target) for target in replaced)])
         if not self.has_image:
-            return Located((self.program, *self._of_bwrap(mounts, command.cwd), "--", *check, *command.argv), env)
+            inside = [part for key in env if _is_any(key, OF_LOADER) for part in ("--setenv", key, env[key])]
+            given = {key: value for key, value in env.items() if not _is_any(key, OF_LOADER)}
+            argv = (self.program, *self._of_bwrap(mounts, command.cwd), *inside, "--", *check, *command.argv)
+            return Located(argv, {**given, **self._of_loader()})
         passed, given = list[str](), dict[str, str]()
-        own = {key: value for key, value in self.environ.items() if _is_any(key, OF_RUNTIME)}
+        own = {key: value for key, value in self.environ.items() if _is_any(key, OF_RUNTIME)} | self._of_loader()
         for key, value in env.items():
-            if _is_any(key, OF_RUNTIME) and own.get(key) != value:
+            if _is_any(key, (*OF_RUNTIME, *OF_LOADER)) and own.get(key) != value:
                 # The runtime's program has another value.
                 passed.append(f"--env={key}={value}")
             else:
@@ -146,6 +152,10 @@ class Container:
             f"--entrypoint={check[0]}", self.image, *check[1:], *command.argv,
         )  # fmt: skip
         return Located(argv, {**given, **own})
+
+    def _of_loader(self) -> dict[str, str]:
+        """The gateway's own variables of the loader, with which its programs are started."""
+        return {key: value for key, value in self.environ.items() if _is_any(key, OF_LOADER)}
 
     def _environment(self, env: Mapping[str, str]) -> dict[str, str]:
         """The environment inside: without variables of the gateway's own that name what is not there."""

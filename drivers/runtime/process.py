@@ -52,7 +52,7 @@ from drivers.runtime.process_tree import (
     searched,
     starting,
 )
-from drivers.runtime.sandbox import Sandbox, command_in_sandbox
+from drivers.runtime.sandbox import Sandbox, command_in_sandbox, environment_in_sandbox
 from drivers.runtime.subreaper import reap
 from drivers.runtime.temporary_folder import AgentTemporary
 from drivers.runtime.traffic_recorder import TrafficRecorder
@@ -507,8 +507,10 @@ class _Opened:
         """The arguments and the environment of the process."""
         if self.located is not None:
             return self.located.argv, self.located.env
-        argv = tuple(command.argv) if self.ruleset is None else command_in_sandbox(self.ruleset, command.argv)
-        return argv, {**command.env, **self.variables, MARKER: marker}
+        env = {**command.env, **self.variables, MARKER: marker}
+        if self.ruleset is None:
+            return tuple(command.argv), env
+        return command_in_sandbox(self.ruleset, command.argv), {**environment_in_sandbox(env), MARKER: marker}
 
     @property
     def arguments(self) -> dict[str, Any]:

@@ -16,13 +16,14 @@ import os
 import stat
 import struct
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from drivers.contract.errors import AgentUnavailable
 from drivers.runtime.confined_files import SEARCH, open_folder
+from drivers.runtime.sandbox_exec import PREFIX
 
 MIN_ABI = 3
 """Of Linux 6.2. Versions before do not restrict truncating files."""
@@ -42,6 +43,8 @@ _OF_FILES = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE
 """The rights that a rule for something else than a folder may have."""
 _SCOPES = 0b11
 _PROGRAM = Path(__file__).with_name("sandbox_exec.py")
+_OF_PYTHON = ("LD_LIBRARY_PATH",)
+"""Variables that the gateway's own Python may need to start, with the gateway's values."""
 
 DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "ptmx", "pts")
 """What is read and written below /dev."""
@@ -129,6 +132,12 @@ class Sandbox:
 def command_in_sandbox(ruleset: int, argv: Sequence[str]) -> tuple[str, ...]:
     """Return the command that executes another one restricted by a ruleset, whose descriptor it inherits."""
     return (sys.executable, "-I", "-S", str(_PROGRAM), str(ruleset), *argv)
+
+
+def environment_in_sandbox(env: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment for `command_in_sandbox`, with which the other command has the variables of `env`."""
+    own = {name: os.environ[name] for name in _OF_PYTHON if name in os.environ}
+    return {**own, **{f"{PREFIX}{name}": value for name, value in env.items()}}
 
 
 def unavailable() -> str | None:

@@ -350,6 +350,17 @@ def test_command_line_of_a_container(runtime: Runtime, tmp_path: Path) -> None:
     assert (env["HOME"], env["ANTHROPIC_API_KEY"], env["TMPDIR"]) == ("/root", "key", "/tmp/x")
 
 
+@pytest.mark.parametrize("runtime", ["bwrap", "podman", "docker"])
+def test_variables_of_the_loader_do_not_hold_in_the_runtimes_own_process(runtime: Runtime, tmp_path: Path) -> None:
+    where = container(runtime, image="" if runtime == "bwrap" else "image:1", environ={"LD_LIBRARY_PATH": "/own"})
+    argv, env = located(where, tmp_path, LD_PRELOAD="/work/of-the-agent.so", LD_LIBRARY_PATH="/work", CHOSEN="1")
+    given = {name: value for name, value in env.items() if name.startswith("LD_")}
+    assert given == {"LD_LIBRARY_PATH": "/own"} and env["CHOSEN"] == "1"
+    for name, value in (("LD_PRELOAD", "/work/of-the-agent.so"), ("LD_LIBRARY_PATH", "/work")):
+        inside = ["--setenv", name, value] if runtime == "bwrap" else [f"--env={name}={value}"]
+        assert " ".join(inside) in " ".join(argv)
+
+
 def test_variables_of_the_configuration_are_passed_on_whatever_they_name(tmp_path: Path) -> None:
     argv, _ = located(container("docker", own_env=frozenset({"PATH"})), tmp_path, PATH="/bin")
     assert "--env=PATH" in argv

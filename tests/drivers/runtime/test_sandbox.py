@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import shlex
 import shutil
@@ -159,3 +160,24 @@ async def test_sandbox_is_refused_without_landlock(folder: Path, abi: int, reaso
     monkeypatch.setattr(sandbox_module, "landlock_version", lambda: abi)
     with pytest.raises(AgentUnavailable, match=reason):
         await Spawner(INSTANCE).with_sandbox(Sandbox((folder,), ())).spawn(Command(("true",), folder, ENV))
+
+
+async def test_no_variable_of_a_command_holds_before_it_is_in_the_sandbox(folder: Path) -> None:
+    """An agent chooses those of its terminals. The dynamic loader of a program outside of the sandbox would write this file."""
+    spawner = Spawner(INSTANCE).with_sandbox(Sandbox((folder / "work",), ()))
+    outside = folder / "outside"
+    outside.mkdir()
+    chosen = {
+        "LD_DEBUG": "files",
+        "LD_DEBUG_OUTPUT": f"{outside}/file",
+        "PYTHONHOME": "/nowhere",
+        "CHOSEN": "by the agent \udcff",
+    }
+    code = "import json, os; json.dump(dict(os.environ), open('found', 'w'))"
+    command = Command((sys.executable, "-I", "-S", "-c", code), folder / "work", {**ENV, **chosen})
+    process = await spawner.spawn(command)
+    assert await process.exit_code() == 0, process.stderr_tail()
+    await process.close(0.0)
+    found = json.loads((folder / "work" / "found").read_text())
+    assert found.items() >= chosen.items() and not [name for name in found if name.startswith("_PORTICO_S")]
+    assert list(outside.iterdir()) == []
