@@ -108,7 +108,7 @@ test test-long test-cluster test-real test-console test-containers smoke: export
 
 test: $(VENV)/.dev ## Run the documents' examples, then the suite: no model, no CLI, no network
 	@$(BIN)/python -m pytest -q -x tests/documents
-	@$(BIN)/python -m pytest -q -n 4 --dist worksteal --durations=10 --ignore=tests/documents -m "not long" --hypothesis-profile=short
+	@$(BIN)/python -m pytest -q -n 3 --dist worksteal --durations=10 --ignore=tests/documents -m "not long" --hypothesis-profile=short
 
 test-long: $(VENV)/.dev ## Run the tests that take too long for make test: more combinations, more random inputs, larger loads
 	@$(BIN)/python -m pytest -q -n 3 --dist worksteal --durations=10 -m "long or hypothesis" --hypothesis-profile=long
