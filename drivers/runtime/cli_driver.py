@@ -7,6 +7,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import ClassVar, TypeVar
 
@@ -18,7 +19,7 @@ from drivers.contract.errors import AgentUnavailable, DriverError, UnknownArgume
 from drivers.contract.line_splitter import text_line
 from drivers.contract.messages import AssistantMessage, Message, UserMessage
 from drivers.runtime.cli_agent import CliAgent
-from drivers.runtime.file_threads import in_thread
+from drivers.runtime.file_threads import bounded
 from drivers.runtime.process import Spawner
 
 VERSION = re.compile(r"(?<!\d)\d+(?:\.\d+)+(?:[-+][0-9A-Za-z.-]+)?")
@@ -163,8 +164,7 @@ class CliDriver(Driver):
 async def made(launch: Callable[[Spec], Launch], spec: Spec) -> Launch:
     """Return the process of a spec: drivers read files of its folders for it. Raises AgentUnavailable if these do not answer."""
     try:
-        async with asyncio.timeout(FILES_SECONDS):
-            return await in_thread(launch, spec, daemon=True)
+        return await bounded(partial(launch, spec), FILES_SECONDS)
     except TimeoutError as error:
         raise AgentUnavailable(
             f"the file system of {spec.cwd} or of its own files has not answered within {FILES_SECONDS:g} s; try again later"

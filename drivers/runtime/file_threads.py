@@ -9,10 +9,15 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TypeVar
 
+from drivers.runtime.clock import SYSTEM_CLOCK, Clock
+
 Result = TypeVar("Result")
 
 MAX_THREADS = 256
 """File accesses that may be under way at the same time, blocked ones included."""
+
+ANSWER_SECONDS = 5.0
+"""Seconds for a question to the file system, or to another program of this machine."""
 
 _running = set[threading.Thread]()
 
@@ -55,6 +60,15 @@ async def in_thread(access: Callable[..., Result], *args: object, daemon: bool =
         _running.discard(thread)
         raise
     return await done
+
+
+async def bounded(call: Callable[[], Result], seconds: float = ANSWER_SECONDS, clock: Clock = SYSTEM_CLOCK) -> Result:
+    """Call a function in a thread and return its result. Raises what it raises, and TimeoutError after so many seconds.
+
+    The thread is left then. The end of the process does not wait for it.
+    """
+    async with clock.timeout(seconds):
+        return await in_thread(call, daemon=True)
 
 
 def wait_for_threads() -> None:

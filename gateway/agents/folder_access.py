@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
-from drivers.runtime.file_threads import in_thread
+from drivers.runtime.file_threads import bounded, in_thread
 from gateway.agents.configured_agents import Agents, ConfiguredAgent
 from gateway.errors import AgentProblem
 
@@ -29,8 +29,7 @@ async def in_time(access: Callable[[], Result], what: str = "the file system") -
     Raises what the function raises, and AgentProblem if it has not returned in time. Its thread then goes on without a reader.
     """
     try:
-        async with asyncio.timeout(TIMEOUT):
-            return await in_thread(access, daemon=True)
+        return await bounded(access, TIMEOUT)
     except TimeoutError as error:
         raise AgentProblem(f"{what} has not answered within {TIMEOUT:g} s; check its folder, or try again later") from error
 

@@ -18,6 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from drivers.compatibility import Support
 from drivers.runtime.cancellation import despite_cancellation
+from drivers.runtime.file_threads import ANSWER_SECONDS, bounded
 from drivers.runtime.process import Spawner
 from drivers.runtime.subreaper import adopted_orphans
 from gateway.agents.configured_agents import TEST_DRIVERS, Agents
@@ -25,7 +26,6 @@ from gateway.agents.discovery import PROBE_TIMEOUT, Discovery
 from gateway.agents.driver_states import AgentState, DriverState, driver_states
 from gateway.agents.probe_cache import CACHE
 from gateway.config import Settings, StoreSettings
-from gateway.diagnosis.bounded import ANSWER_SECONDS, bounded
 from gateway.diagnosis.daemon import Address, Answer
 from gateway.diagnosis.report import AgentReport, Check, Trial
 from gateway.errors import AgentProblem, GatewayError

@@ -18,9 +18,9 @@ from typing import Any, Literal
 
 import psutil
 
+from drivers.runtime.file_threads import ANSWER_SECONDS, bounded
 from gateway import __version__
 from gateway.config import Settings
-from gateway.diagnosis.bounded import ANSWER_SECONDS, bounded
 from gateway.diagnosis.report import Check
 from gateway.security.loopback import is_loopback
 

@@ -13,6 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from drivers.runtime.clock import SYSTEM_CLOCK, Clock
+from drivers.runtime.file_threads import ANSWER_SECONDS, bounded
 from gateway import __version__
 from gateway.agents.configured_agents import Agents
 from gateway.config import Settings, load
@@ -25,7 +26,6 @@ from gateway.diagnosis.agents import (
     own_agents,
     report_agents,
 )
-from gateway.diagnosis.bounded import ANSWER_SECONDS, bounded
 from gateway.diagnosis.daemon import Address, Holder, check_daemon
 from gateway.diagnosis.data_folder import KEY_FILE, check_data_folder, check_disk, check_key, check_store_password, existing_keys
 from gateway.diagnosis.machine import check_containers, check_git, check_proxies, check_sandbox, check_software

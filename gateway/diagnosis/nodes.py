@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from drivers.runtime.file_threads import ANSWER_SECONDS
 from gateway.config import Settings
-from gateway.diagnosis.bounded import ANSWER_SECONDS
 from gateway.diagnosis.data_folder import existing_keys
 from gateway.diagnosis.report import Check
 from gateway.errors import ConfigError, StoreUnavailable

@@ -22,11 +22,11 @@ import psutil
 import pytest
 
 from drivers.claude import ClaudeDriver
+from drivers.runtime.file_threads import ANSWER_SECONDS
 from gateway import __version__
 from gateway.agents.discovery import Discovery
 from gateway.config import parse
 from gateway.diagnosis import data_folder
-from gateway.diagnosis.bounded import ANSWER_SECONDS
 from gateway.diagnosis.daemon import Holder
 from gateway.diagnosis.diagnosis import Subject, diagnose
 from tests.conftest import write_config
