@@ -24,10 +24,10 @@ TEMPORARY_VARIABLES = ("TMPDIR", "TMP", "TEMP")
 class AgentFolders:
     """The folders of one agent.
 
-    `workspace` is its own one where the configuration has none, and `by_key` is the folder with those of named keys: None where
-    all keys share the agent's own. `any_directory`: sessions may choose any directory. `folders_of_user`: so may callers with the
-    right to name any folder, if it is one of the gateway's user. No agent in a sandbox can read `secret_paths`; the first is the
-    data directory of the gateway.
+    `workspace` is the agent's folder if the configuration names none. `by_key` has a workspace for each named key; it is None
+    where all keys share the agent's folder. `any_directory`: sessions may choose any directory. `folders_of_user`: callers with
+    the right to name any folder may choose each directory of the gateway's user. No agent in a sandbox can read `secret_paths`;
+    the first path is the data directory of the gateway.
     """
 
     def __init__(
@@ -52,11 +52,11 @@ class AgentFolders:
         self._secret_paths, self._environ = tuple(secret_paths), environ
 
     def path(self, workspace_key: str | None) -> Path:
-        """Return the path of the agent's own directory, or that of a key, which need not exist. Reads nothing."""
+        """Return the path of the agent's own directory, or of a key's directory. It need not exist. Reads nothing."""
         return self._own if workspace_key is None or self.by_key is None else self.by_key / workspace_key / self._name
 
     def base(self, workspace_key: str | None) -> Path:
-        """Return the agent's own directory, or that of a key. One in the data directory is created."""
+        """Return the agent's own directory, or a key's directory. A directory in the data directory is created."""
         base = self.path(workspace_key)
         if not self._configured and not base.is_dir():
             private_directory(base)
@@ -199,7 +199,7 @@ class AgentFolders:
 
 
 def _temporary_variables(environment: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the variables that name the folder for temporary files, with those that programs have for that of their own."""
+    """Return the variables that name the folder for temporary files: the standard variables, and a program's own."""
     return (*TEMPORARY_VARIABLES, *(name for name in environment if name.endswith("_TMPDIR")))
 
 

@@ -95,8 +95,8 @@ class ConfiguredAgent:
 
     @property
     def title(self) -> str:
-        """The title for clients: that of the configuration, or the agent's name; for the agent that is named as its driver, the
-        driver's."""
+        """The title for clients: the title in the configuration, or the agent's name. An agent with the name of its driver has
+        the driver's title."""
         return self.settings.title or (self.info.title if self.name == self.settings.driver else self.name)
 
     @property
@@ -189,7 +189,7 @@ class ConfiguredAgent:
 
     @property
     def version(self) -> str | None:
-        """The version that the program has reported. Before it has: that of its files, or of the driver's own program."""
+        """The version that the program has reported; before that, the version of its files or of the driver's own program."""
         if self._probe.version or self._probe.problem:
             return self._probe.version
         try:
@@ -242,7 +242,7 @@ class ConfiguredAgent:
 
     @property
     def limitation(self) -> str | None:
-        """What a session of the agent cannot do because of the program's version, and what to do about it; None without that."""
+        """What a session cannot do because of the program's version, and how to solve it; None if it can do everything."""
         if self.seeds or not self.info.seeds:
             return None
         cannot = "cannot be given a history: no session can be forked or begin with messages, and one that the CLI has lost ends"
@@ -262,8 +262,8 @@ class ConfiguredAgent:
         return None
 
     def program(self) -> str:
-        """Return the path of the agent's program; empty if the driver has a program of its own. One of an image is what the
-        configuration names. Raises AgentProblem, also for a program that makes its containers."""
+        """Return the path of the agent's program; empty if the driver has a program of its own. The program of an image has the
+        name in the configuration. Raises AgentProblem, also for a missing program that makes its containers."""
         name = self.settings.program or self.info.program
         if self.settings.runtime is not None:
             runtime_program(self.name, self.settings.runtime, self._environ)
@@ -277,7 +277,7 @@ class ConfiguredAgent:
         return os.path.abspath(found)
 
     def _missing(self, program: str) -> str:
-        """What is wrong with a program that cannot be started, and what to do."""
+        """Return why a program cannot be started, and how to solve that."""
         key, install = f"agents.{self.name}.program", f" with `{self.info.install}`" if self.info.install else ""
         path = os.path.expanduser(program)
         if not os.path.dirname(path):
@@ -336,7 +336,7 @@ class ConfiguredAgent:
                 raise BadRequest(f"option {name!r} of agent {self.name!r} cannot be {value!r}; choose one of {known_ones}")
 
     def check_locked(self, given: Mapping[str, str], workspace_key: str | None = None) -> None:
-        """Raise Forbidden if a locked option is given with another value than that of the configuration."""
+        """Raise Forbidden if a locked option is given with another value than in the configuration."""
         for name in sorted(self.locked & given.keys()):
             value = next((option.default for option in self.options if option.name == name), "")
             if given[name] != value and not (name == CWD.name and self._is_own_directory(given[name], workspace_key)):
@@ -458,8 +458,8 @@ class ConfiguredAgent:
 
 
 class Agents:
-    """All agents by name: those of the configuration, and by default `echo` and every CLI that Portico has a driver for. Those of
-    the catalogue are there only if their program is found.
+    """All agents by name: the configured ones, and by default `echo` and every CLI that Portico has a driver for. Agents of the
+    catalogue are there only if their program is found.
 
     They are in the order of `/meta`: those with an entry, as in the configuration, then the others, and last those for tests.
 
