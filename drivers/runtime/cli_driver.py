@@ -19,7 +19,7 @@ from drivers.contract.errors import AgentUnavailable, DriverError, UnknownArgume
 from drivers.contract.line_splitter import text_line
 from drivers.contract.messages import AssistantMessage, Message, UserMessage
 from drivers.runtime.cli_agent import CliAgent
-from drivers.runtime.file_threads import bounded
+from drivers.runtime.file_threads import TooManyAccesses, bounded
 from drivers.runtime.process import Spawner
 
 VERSION = re.compile(r"(?<!\d)\d+(?:\.\d+)+(?:[-+][0-9A-Za-z.-]+)?")
@@ -165,6 +165,8 @@ async def made(launch: Callable[[Spec], Launch], spec: Spec) -> Launch:
     """Return the process of a spec: drivers read files of its folders for it. Raises AgentUnavailable if these do not answer."""
     try:
         return await bounded(partial(launch, spec), FILES_SECONDS)
+    except TooManyAccesses as error:
+        raise AgentUnavailable(f"the files of the agent cannot be read: {error.strerror}; try again later") from error
     except TimeoutError as error:
         raise AgentUnavailable(
             f"the file system of {spec.cwd} or of its own files has not answered within {FILES_SECONDS:g} s; try again later"

@@ -22,14 +22,21 @@ ANSWER_SECONDS = 5.0
 _running = set[threading.Thread]()
 
 
+class TooManyAccesses(OSError):
+    """MAX_THREADS file accesses are under way: most of them, or all, are blocked by a file system that does not answer."""
+
+    def __init__(self) -> None:
+        super().__init__(errno.EAGAIN, f"{MAX_THREADS} file accesses are under way or blocked already")
+
+
 async def in_thread(access: Callable[..., Result], *args: object, daemon: bool = False, limited: bool = True) -> Result:
-    """Call a function in a new thread and return its result. Raises what it raises, and OSError while MAX_THREADS are running.
+    """Call a function in a new thread and return its result. Raises what it raises, and TooManyAccesses.
 
     Cancelling does not end the thread. The end of the process waits for it, unless it is a `daemon` thread. A call that is not
     `limited` is made although all threads are blocked.
     """
     if limited and len(_running) >= MAX_THREADS:
-        raise OSError(errno.EAGAIN, f"{MAX_THREADS} file accesses are under way or blocked already")
+        raise TooManyAccesses
     loop = asyncio.get_running_loop()
     done: asyncio.Future[Result] = loop.create_future()
 
@@ -63,9 +70,10 @@ async def in_thread(access: Callable[..., Result], *args: object, daemon: bool =
 
 
 async def bounded(call: Callable[[], Result], seconds: float = ANSWER_SECONDS, clock: Clock = SYSTEM_CLOCK) -> Result:
-    """Call a function in a thread and return its result. Raises what it raises, and TimeoutError after so many seconds.
+    """Call a function in a thread and return its result.
 
-    The thread is left then. The end of the process does not wait for it.
+    Raises what it raises, TooManyAccesses, and TimeoutError after so many seconds. The thread is left then, and the end of the
+    process does not wait for it.
     """
     async with clock.timeout(seconds):
         return await in_thread(call, daemon=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
-from drivers.runtime.file_threads import bounded, in_thread
+from drivers.runtime.file_threads import TooManyAccesses, bounded, in_thread
 from gateway.agents.configured_agents import Agents, ConfiguredAgent
 from gateway.errors import AgentProblem
 
@@ -26,10 +26,15 @@ Result = TypeVar("Result")
 async def in_time(access: Callable[[], Result], what: str = "the file system") -> Result:
     """Call a function in a thread and return its result. `what` names what it accesses, for the error.
 
-    Raises what the function raises, and AgentProblem if it has not returned in time. Its thread then goes on without a reader.
+    Raises what the function raises, and AgentProblem if it has not returned in time, when its thread goes on without a reader, or
+    if too many accesses are blocked already.
     """
     try:
         return await bounded(access, TIMEOUT)
+    except TooManyAccesses as error:
+        raise AgentProblem(
+            f"{what} cannot be asked: {error.strerror}; check the folders of the agents, or try again later"
+        ) from error
     except TimeoutError as error:
         raise AgentProblem(f"{what} has not answered within {TIMEOUT:g} s; check its folder, or try again later") from error
 

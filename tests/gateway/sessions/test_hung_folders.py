@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import threading
 import time
@@ -16,7 +17,7 @@ import pytest
 
 from drivers.contract.agent_specs import Limits, SessionSpec
 from drivers.contract.errors import AgentUnavailable
-from drivers.runtime import cli_driver
+from drivers.runtime import cli_driver, file_threads
 from drivers.runtime.process import Spawner
 from drivers.script.driver import ScriptDriver
 from gateway.agents import folder_access
@@ -67,6 +68,8 @@ def hung(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[WatchedFol
     found = WatchedFolder(tmp_path / "scenes" / "hung")
     found.path.mkdir(parents=True)
     (found.path / "scene.json").write_text('{"turns": [{"steps": [{"text": "hello"}]}]}')
+    asks = {"name": "Write", "ask": True, "id": "a", "input": {"file_path": str(found.path / "a.txt"), "content": "new"}}
+    (found.path / "asks.json").write_text(json.dumps({"turns": [{"steps": [{"tool_call": asks}]}]}))
     (tmp_path / "scenes" / "scene.json").write_text('{"turns": [{"steps": [{"text": "hello"}]}]}')
     for name in CALLS:
         monkeypatch.setattr(os, name, found.wrapped(getattr(os, name)))
@@ -78,7 +81,9 @@ def hung(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[WatchedFol
 
 @pytest.fixture
 async def running(tmp_path: Path, hung: WatchedFolder) -> AsyncIterator[RunningGateway]:
-    async with run_gateway(gateway_config(tmp_path)) as found:
+    config = gateway_config(tmp_path)
+    config["agents"]["there"] = {"driver": "script", "cwd": str(hung.path), "options": {"scenario": "scene.json"}}
+    async with run_gateway(config) as found:
         yield found
 
 
@@ -114,8 +119,12 @@ async def test_the_event_loop_never_accesses_the_folder_of_a_session(running: Ru
     of_acp = (await acp.request("session/new", dict(cwd=str(hung.path), mcpServers=[])))["sessionId"]
     await acp.request("session/load", dict(sessionId=inside, cwd=str(hung.path), mcpServers=[]))
     await acp.request("session/fork", dict(sessionId=of_acp, cwd=str(hung.path), mcpServers=[]))
-    chat = {"model": "script", "messages": [{"role": "user", "content": "hi"}]}
-    assert (await client.post("/v1/chat/completions", json=chat)).status_code == 200
+    for model in ("script", "there"):
+        chat = {"model": model, "messages": [{"role": "user", "content": "hi"}]}
+        assert (await client.post("/v1/chat/completions", json=chat)).status_code == 200
+    asks = await create(client, "script", options={"cwd": "hung", "scenario": "asks.json"})
+    await turn(client, asks, user_message("go"))
+    assert (await client.get(f"{SESSIONS}/{asks}/calls/a/files")).status_code == 200
     assert hung.on_loop == []
 
 
@@ -141,6 +150,26 @@ async def test_no_other_session_waits_for_a_folder_that_does_not_answer(running:
     hung.answer()
     assert (await turn(client, inside, user_message("hi")))["stopReason"] == "end_turn"
     assert hung.on_loop == []
+
+
+async def test_requests_are_refused_while_all_threads_are_blocked(
+    running: RunningGateway, hung: WatchedFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = running.client
+    inside, _ = await both(client)
+    monkeypatch.setattr(file_threads, "MAX_THREADS", 0)
+    for request in (
+        client.post(f"{SESSIONS}/{inside}/turns", json={"messages": [user_message("hi")]}),
+        client.post(f"{SESSIONS}/{inside}/fork", json={}),
+        client.post(SESSIONS, json={"agent": {"name": "script", "options": {"cwd": "hung"}}}),
+        client.get(f"{SESSIONS}?cwd={hung.path}"),
+        client.get(f"{SESSIONS}/{inside}/files"),
+        client.post("/v1/execute", json={"driver": "script", "task": "hi", "stream": False}),
+    ):
+        assert "0 file accesses are under way or blocked already" in await expect_error(request, 503)
+    assert inside in await folders(client)
+    monkeypatch.undo()
+    assert (await turn(client, inside, user_message("hi")))["stopReason"] == "end_turn"
 
 
 async def test_lists_do_not_wait_twice_for_a_folder(

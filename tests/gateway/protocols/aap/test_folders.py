@@ -13,7 +13,7 @@ import pytest
 from gateway.agents import folder_files
 from gateway.agents.folder_files import FolderFiles
 from tests.cluster import placement
-from tests.daemon import RunningGateway, gateway_config, http_client, run_gateway
+from tests.daemon import KEY, RunningGateway, gateway_config, http_client, run_gateway
 from tests.gateway.protocols.aap.test_session_updates import SESSIONS, WriteScenario, create, turn
 from tests.gateway.requests import expect_error, user_message
 from tests.named_keys import add_key
@@ -216,6 +216,9 @@ async def test_files_of_a_pending_call(tmp_path: Path, portico: RunningGateway, 
     [found] = answer.json()["files"]
     assert (found["path"], found["exists"], found["text"], found["size"]) == (path, True, "old", 3)
     assert found["modified"].endswith("Z") and "problem" not in found
+    file.write_text(f"the key is {KEY}")
+    answer = await client.get(f"{SESSIONS}/{session}/calls/a/1/files")
+    assert answer.json()["files"][0]["text"].startswith("the key is ") and KEY not in answer.text
     file.unlink()
     answer = await client.get(f"{SESSIONS}/{session}/calls/a/1/files")
     assert answer.json() == {"files": [{"path": path, "exists": False}]}
