@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
+import resource
 import shlex
 import shutil
 import signal
+import struct
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -21,6 +24,7 @@ from drivers.contract.errors import AgentUnavailable
 from drivers.runtime import sandbox as sandbox_module
 from drivers.runtime.process import Spawner
 from drivers.runtime.sandbox import Sandbox, unavailable
+from drivers.runtime.sandbox_exec import limits_filter
 
 pytestmark = pytest.mark.skipif(unavailable() is not None, reason=f"no sandbox here: {unavailable()}")
 INSTANCE = "sandboxtest"
@@ -113,6 +117,87 @@ async def test_processes_outside_get_no_signals(folder: Path) -> None:
     finally:
         outside.kill()
         assert await outside.wait() == -signal.SIGKILL
+
+
+SETS_LIMITS = """
+import ctypes, mmap, os, platform, resource, struct, sys
+pid, limit, unlimited = int(sys.argv[1]), resource.RLIMIT_CPU, (resource.RLIM_INFINITY,) * 2
+def tried(name, call, *arguments):
+    ctypes.set_errno(0)
+    try:
+        result = call(*arguments)
+        number = ctypes.get_errno() or (-result if isinstance(result, int) and result < 0 else 0)
+        print(name, os.strerror(number) if number else "done", flush=True)
+    except OSError as error:
+        print(name, error.strerror, flush=True)
+tried("another's", resource.prlimit, pid, limit, (1, 1))
+tried("read", resource.prlimit, pid, limit)
+tried("parent's", resource.prlimit, os.getppid(), limit, (1, 1))
+tried("own", resource.setrlimit, resource.RLIMIT_CORE, (0, 0))
+if platform.machine() == "x86_64":
+    new = struct.pack("QQ", 1, 1)
+    tried("x32", ctypes.CDLL(None, use_errno=True).syscall, ctypes.c_long(302 | 1 << 30), pid, 0, new, None)
+    # A call of a 32-bit program: its pointers have 32 bits, too. Without such calls in the kernel a signal ends this process.
+    memory = mmap.mmap(-1, 4096, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x40, mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
+    address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    memory[2048:2064] = new
+    code = b"\\x53\\xbb" + struct.pack("i", pid) + b"\\x31\\xc9\\xba" + struct.pack("I", address + 2048) + b"\\x31\\xf6"
+    code += b"\\xb8" + struct.pack("I", 340) + b"\\xcd\\x80\\x5b\\xc3"
+    memory[: len(code)] = code
+    tried("i386", ctypes.CFUNCTYPE(ctypes.c_int)(address))
+"""
+
+
+async def test_limits_of_other_processes_are_not_set(folder: Path) -> None:
+    """Such as that of the processor time, which ends a process."""
+    outside = await asyncio.create_subprocess_exec("sleep", "60")
+    try:
+        before = resource.prlimit(outside.pid, resource.RLIMIT_CPU)
+        (folder / "work" / "sets.py").write_text(SETS_LIMITS)
+        lines = await run(folder, f"{shlex.quote(sys.executable)} sets.py $P", pid=outside.pid)
+        assert resource.prlimit(outside.pid, resource.RLIMIT_CPU) == before
+    finally:
+        outside.kill()
+        await outside.wait()
+    refused = "Operation not permitted"
+    assert lines[:4] == [f"another's {refused}", "read done", f"parent's {refused}", "own done"], lines
+    # A kernel may lack one of the two.
+    assert set(lines[4:]) <= {f"x32 {refused}", f"i386 {refused}", "Segmentation fault"}, lines
+
+
+@pytest.mark.parametrize(
+    ("architecture", "number"),
+    [(0xC000003E, 302), (0xC000003E, 302 | 1 << 30), (0x40000003, 340), (0xC00000B7, 261), (0x40000028, 369)],
+)
+def test_the_filter_knows_the_call_of_each_architecture(architecture: int, number: int) -> None:
+    limit, high = 0x7FFF1234, 0x7FFF << 32
+    assert [filtered(architecture, number, 7, new_limit) for new_limit in (limit, high, 0)] == [REFUSED, REFUSED, ALLOWED]
+    assert [filtered(architecture, number, pid, limit) for pid in (0, 1 << 32, 1, -1 & 0xFFFFFFFF)] == [ALLOWED] * 2 + [
+        REFUSED
+    ] * 2
+    others = {302, 340, 261, 369, 0, 0xFFFFFFFF} - {number & 0xBFFFFFFF}
+    assert {filtered(architecture, other, 7, limit) for other in others} == {ALLOWED}
+
+
+ALLOWED, REFUSED = 0x7FFF0000, 0x00050000 | errno.EPERM
+
+
+def filtered(architecture: int, number: int, pid: int, new_limit: int) -> int:
+    """Run the filter as a little-endian kernel does. Return what it says about a call of prlimit64."""
+    data = struct.pack("<iIQQQQQQQ", number - (number >> 31 << 32), architecture, 0, pid, 0, new_limit, 0, 0, 0)
+    program, at, value = [*struct.iter_unpack("=HBBI", limits_filter())], 0, 0
+    while True:
+        code, if_equal, otherwise, k = program[at]
+        at += 1
+        if code == 0x20:
+            [value] = struct.unpack_from("<I", data, k)
+        elif code == 0x54:
+            value &= k
+        elif code == 0x15:
+            at += if_equal if value == k else otherwise
+        else:
+            assert code == 0x06
+            return int(k)
 
 
 async def test_daemon_ends_processes_in_the_sandbox(folder: Path) -> None:
