@@ -197,16 +197,23 @@ def open_folder(path: Path) -> int:
     return _open_real(path, FOLDER)
 
 
+def open_place(path: Path) -> int:
+    """Open a file or folder by its real path and return its descriptor, which reads nothing. Raises as `open_folder` does."""
+    descriptor = _open_real(path, SEARCH | os.O_CLOEXEC)
+    if stat.S_ISLNK(os.fstat(descriptor).st_mode):
+        # O_PATH opens the link itself where there is no openat2.
+        os.close(descriptor)
+        raise _link_error(str(path))
+    return descriptor
+
+
 def identity(path: Path) -> tuple[int, int]:
     """Return the device and the inode of a file or folder by its real path. Raises as `open_folder` does."""
-    descriptor = _open_real(path, SEARCH | os.O_CLOEXEC)
+    descriptor = open_place(path)
     try:
         found = os.fstat(descriptor)
     finally:
         os.close(descriptor)
-    if stat.S_ISLNK(found.st_mode):
-        # O_PATH opens the link itself where there is no openat2.
-        raise _link_error(str(path))
     return found.st_dev, found.st_ino
 
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from drivers.contract.errors import AgentUnavailable
-from drivers.runtime.confined_files import SEARCH, open_folder
+from drivers.runtime.confined_files import SEARCH, open_folder, open_place
 from drivers.runtime.sandbox_exec import PREFIX
 
 MIN_ABI = 3
@@ -46,8 +46,8 @@ _PROGRAM = Path(__file__).with_name("sandbox_exec.py")
 _OF_PYTHON = ("LD_LIBRARY_PATH",)
 """Variables that the gateway's own Python may need to start, with the gateway's values."""
 
-DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "ptmx", "pts")
-"""What is read and written below /dev."""
+DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
+"""What is read and written below /dev. `tty` is a process's own terminal. In `pts` are those of all programs of the account."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +56,9 @@ class Sandbox:
 
     Both may be below a hidden path, and are readable then; a symbolic link that leads there makes nothing writable. Writable
     paths that do not exist are left out, but the folders `created` are created, and are writable too. `folders` are real paths
-    of folders that agents may replace: one that has become a link, or is in one, is refused. `readable` are such folders below
-    hidden ones that are read only. `temporary` are the variables of the environment that name a temporary folder which is the
-    processes' own, and which they may write in; without any they have none.
+    of files and folders that agents may replace: one that has become a link, or is in one, is refused. `readable` are such paths
+    below hidden ones that are read only. `temporary` are the variables of the environment that name a temporary folder which is
+    the processes' own, and which they may write in; without any they have none.
     """
 
     writable: tuple[Path, ...]
@@ -103,7 +103,7 @@ class Sandbox:
                     _allow(ruleset, Path("/dev", name), _WRITE)
             for path, rights in (*((path, _WRITE) for path in self.folders), *((path, _READ) for path in self.readable)):
                 with suppress(FileNotFoundError):
-                    _allow_folder(ruleset, path, rights)
+                    _allow_place(ruleset, path, rights)
             for path in self.created:
                 path.mkdir(parents=True, exist_ok=True, mode=0o700)
             for path in (*self.writable, *self.created):
@@ -180,10 +180,10 @@ def _all_but(hidden: set[Path]) -> Iterator[Path]:
                     yield path
 
 
-def _allow_folder(ruleset: int, path: Path, rights: int) -> None:
-    """Add a rule for a folder with a real path. Raises AgentUnavailable if it has a link in it, OSError."""
+def _allow_place(ruleset: int, path: Path, rights: int) -> None:
+    """Add a rule for a file or folder with a real path. Raises AgentUnavailable if it has a link in it, OSError."""
     try:
-        descriptor = open_folder(path)
+        descriptor = open_place(path)
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise AgentUnavailable(f"{path} has become a symbolic link, or is behind one") from error
@@ -198,14 +198,14 @@ def _allow(ruleset: int, path: Path, rights: int, *, follow: bool = True, folder
     """Add a rule for a path, relative to the descriptor `folder` if there is one. Raises OSError."""
     descriptor = os.open(path, SEARCH | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW), dir_fd=folder)
     try:
-        if not stat.S_ISDIR(os.fstat(descriptor).st_mode):
-            rights &= _OF_FILES
         _add_rule(ruleset, descriptor, rights)
     finally:
         os.close(descriptor)
 
 
 def _add_rule(ruleset: int, descriptor: int, rights: int) -> None:
+    if not stat.S_ISDIR(os.fstat(descriptor).st_mode):
+        rights &= _OF_FILES
     _system_call(_ADD_RULE, ruleset, _PATH_BENEATH, struct.pack("=Qi", rights, descriptor), 0)
 
 

@@ -72,9 +72,9 @@ class AgentFolders:
             return spawner.with_container(self._container(self._settings.runtime, spec, others))
         if self._settings.sandbox == "off":
             return spawner
-        writable = (*((spec.state,) if spec.state else ()), *self._shared_writable(spec))
-        # The real paths of folders that an agent may have replaced since they were checked.
-        folders = (spec.cwd, *others)
+        writable = (*((spec.state,) if spec.state else ()), *self._driver.home_folders(spec), *self._driver.home_files(spec))
+        # The real paths of folders that an agent may have replaced since they were checked, or configured.
+        folders = (spec.cwd, *others, *self._configured_writable())
         temporary = tuple(name for name in _temporary_variables(spec.env) if name not in self._settings.env)
         created = self._driver.home_folders(spec)
         return spawner.with_sandbox(Sandbox(writable, self._secret_paths, created, folders, temporary=temporary))
@@ -83,7 +83,7 @@ class AgentFolders:
         """Where the processes of a session or task run."""
         given = self._settings.container
         own = (*((given.home.expanduser().absolute(),) if given.home else ()), *self._driver.home_folders(spec))
-        mounts = [Mount(source.resolve(), target, writable) for source, target, writable in map(parse_mount, given.mounts)]
+        mounts = [Mount(_in_real_home(source), target, writable) for source, target, writable in map(parse_mount, given.mounts)]
         mounts += [Mount(path.resolve(), path, True) for path in self._driver.home_files(spec)]
         mounts += [Mount(path, path, True) for path in others]
         return Container(
@@ -117,10 +117,12 @@ class AgentFolders:
 
     def _shared_writable(self, spec: AgentSpec) -> tuple[Path, ...]:
         """Return what every session of the agent may write in a sandbox: the CLI's folders and files, and what is configured."""
+        return (*self._driver.home_folders(spec), *self._driver.home_files(spec), *self._configured_writable())
+
+    def _configured_writable(self) -> tuple[Path, ...]:
         own = self._settings.env
         temporary = (Path(own[name]) for name in _temporary_variables(own) if own.get(name))
-        configured = (path.expanduser().absolute() for path in self._settings.sandbox_writable)
-        return (*self._driver.home_folders(spec), *self._driver.home_files(spec), *configured, *temporary)
+        return tuple(map(_in_real_home, (*self._settings.sandbox_writable, *temporary)))
 
     def may_write(self, folder: Path, environment: Mapping[str, str]) -> bool:
         """Whether processes of the agent, which has this environment, may write in a folder or a part of it, in some session.
@@ -201,6 +203,12 @@ class AgentFolders:
 def _temporary_variables(environment: Mapping[str, str]) -> tuple[str, ...]:
     """Return the variables that name the folder for temporary files: the standard variables, and a program's own."""
     return (*TEMPORARY_VARIABLES, *(name for name in environment if name.endswith("_TMPDIR")))
+
+
+def _in_real_home(path: Path) -> Path:
+    """Return an absolute path. The user's home may be behind a link, which no agent has made; no other link is followed."""
+    absolute, home = path.expanduser().absolute(), Path.home()
+    return home.resolve() / absolute.relative_to(home) if absolute.is_relative_to(home) else absolute
 
 
 def _overlap(one: Path, other: Path) -> bool:

@@ -28,6 +28,7 @@ from drivers.runtime.sandbox_exec import limits_filter
 
 pytestmark = pytest.mark.skipif(unavailable() is not None, reason=f"no sandbox here: {unavailable()}")
 INSTANCE = "sandboxtest"
+TERMINALS = (os.path.realpath("/dev/ptmx"), "/dev/pts")
 ENV = {"PATH": os.environ["PATH"], "LANG": "C.UTF-8"}
 
 
@@ -43,11 +44,10 @@ def folder() -> Iterator[Path]:
     shutil.rmtree(path)
 
 
-async def run(folder: Path, script: str, *, pid: int = 0) -> list[str]:
+async def run(folder: Path, script: str, *, pid: int = 0, places: tuple[str, ...] = ()) -> list[str]:
     """Run a shell script in the sandbox, in `work`. Return the lines of its output; errors of commands are part of it."""
-    spawner = Spawner(INSTANCE).with_sandbox(
-        Sandbox((folder / "work", folder / "data" / "workspace"), (folder / "data", folder / "missing"))
-    )
+    writable, hidden = (folder / "work", folder / "data" / "workspace"), (folder / "data", folder / "missing")
+    spawner = Spawner(INSTANCE).with_sandbox(Sandbox(writable, hidden, folders=tuple(map(Path, places))))
     command = Command(("sh", "-c", f"exec 2>&1; {script}"), folder / "work", {**ENV, "F": str(folder), "P": str(pid)}, stdin=b"")
     process = await spawner.spawn(command)
     lines = []
@@ -165,6 +165,25 @@ async def test_limits_of_other_processes_are_not_set(folder: Path) -> None:
     assert set(lines[4:]) <= {f"x32 {refused}", f"i386 {refused}", "Segmentation fault"}, lines
 
 
+async def test_terminals_outside_are_neither_read_nor_written(folder: Path) -> None:
+    """Their user's keys are typed there, and what is written there can look like another program's question."""
+    terminal, end = os.openpty()
+    try:
+        os.write(terminal, b"typed\n")
+        lines = await run(folder, f"echo written > {os.ttyname(end)}; head -n 1 < {os.ttyname(end)}; echo end")
+        assert [line.partition(": ")[2].rpartition(": ")[2] for line in lines] == ["Permission denied", "Permission denied", ""]
+        assert os.read(end, 100) == b"typed\n"
+    finally:
+        os.close(terminal)
+        os.close(end)
+
+
+async def test_programs_have_terminals_of_their_own_if_the_configuration_opens_them(folder: Path) -> None:
+    script = f'{shlex.quote(sys.executable)} -c \'import pty; pty.spawn(["sh", "-c", "test -t 1 && echo terminal"])\''
+    assert "terminal" not in await run(folder, script)
+    assert "terminal" in await run(folder, script, places=TERMINALS)
+
+
 @pytest.mark.parametrize(
     ("architecture", "number"),
     [(0xC000003E, 302), (0xC000003E, 302 | 1 << 30), (0x40000003, 340), (0xC00000B7, 261), (0x40000028, 369)],
@@ -230,6 +249,15 @@ def test_link_to_hidden_files_makes_nothing_writable(folder: Path, link: str) ->
     (folder / link).symlink_to(folder / "data" / "keys")
     with pytest.raises(AgentUnavailable, match="symbolic link"):
         os.close(Sandbox((folder / link,), (folder / "data",)).ruleset())
+
+
+@pytest.mark.parametrize("place", ["work/folder", "work/folder/below", "work/file"])
+async def test_a_place_that_an_agent_has_replaced_by_a_link_is_refused(folder: Path, place: str) -> None:
+    (folder / "other" / "below").mkdir()
+    for name, target in (("folder", "other"), ("file", "other/file")):
+        (folder / "work" / name).symlink_to(folder / target)
+    with pytest.raises(AgentUnavailable, match="has become a symbolic link, or is behind one"):
+        await run(folder, "true", places=(f"{folder}/{place}",))
 
 
 @pytest.mark.parametrize("hidden", ["data", "link"])

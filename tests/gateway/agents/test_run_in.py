@@ -26,7 +26,7 @@ from tests.container_runtimes import install_fake_docker, needs_bwrap, put_into
 from tests.daemon import gateway_config, run_gateway
 from tests.gateway.agents.test_sandbox import SHELL_AGENT
 from tests.gateway.portico_command import PorticoCommand
-from tests.gateway.requests import create_session, execute, get_session, send_turn
+from tests.gateway.requests import create_session, execute, get_session, send_turn, session_body
 from tests.waiting import wait_until
 
 DOCKER = {"run_in": "docker", "container": {"image": "image:1"}}
@@ -71,6 +71,17 @@ async def test_agent_in_bwrap_reads_no_secret_and_writes_in_its_folders(folder: 
     assert (folder / "home" / "made").read_text() == "again\n"
     assert not (folder / "program" / "made").exists()
     assert str(folder / "work") in str(events)
+
+
+@needs_bwrap
+async def test_a_mount_that_an_agent_replaces_by_a_link_is_refused(folder: Path) -> None:
+    (folder / "work" / "shared").mkdir()
+    container = {"home": str(folder / "home"), "mounts": [str(folder / "program"), f"{folder}/work/shared:/tmp/shared:rw"]}
+    async with run_gateway(config_of(folder, run_in="bwrap", container=container)) as portico:
+        await create_session(portico.client, "shell", f"rmdir shared && ln -s {folder}/other shared")
+        answer = await portico.client.put("/session", json=session_body("shell", "cat /tmp/shared/*; echo x > /tmp/shared/made"))
+    assert (answer.status_code, "shared cannot be mounted" in answer.text) == (503, True), answer.text
+    assert not (folder / "other" / "made").exists()
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from tests.conftest import write_config
 from tests.daemon import gateway_config, run_gateway, serve_gateway
 from tests.gateway.portico_command import PorticoCommand
 from tests.gateway.protocols.acp.client import RpcFailed, connect
-from tests.gateway.requests import create_session, execute, get_session, send_turn
+from tests.gateway.requests import create_session, execute, get_session, send_turn, session_body
 
 needs_landlock = pytest.mark.skipif(sandbox.unavailable() is not None, reason=f"no sandbox here: {sandbox.unavailable()}")
 
@@ -174,6 +174,27 @@ async def test_own_folders_of_the_program_and_listed_ones_are_writable(folder: P
     async with run_gateway(config_of(folder, sandbox_writable=[str(folder / "work")])) as running:
         script = f"cd {folder}; echo 1 > work/f; echo 2 > home/.{Path(sys.executable).name}/f; cat work/f home/.*/f"
         assert (await create_session(running.client, "shell", script))["messages"][-1]["content"] == "1\n2\n"
+
+
+@needs_landlock
+async def test_a_configured_place_that_an_agent_replaces_by_a_link_is_refused(folder: Path) -> None:
+    """The agent can write in the folder of the place, where it works itself."""
+    (folder / "work" / "cache").mkdir()
+    async with run_gateway(config_of(folder, cwd=str(folder / "work"), sandbox_writable=[f"{folder}/work/cache"])) as running:
+        await create_session(running.client, "shell", f"rmdir cache && ln -s {folder}/home cache")
+        answer = await running.client.put("/session", json=session_body("shell", f"echo x > {folder}/home/new"))
+    assert (answer.status_code, "cache has become a symbolic link" in answer.text) == (503, True), answer.text
+    assert not (folder / "home" / "new").exists()
+
+
+@needs_landlock
+async def test_configured_places_are_found_in_a_home_behind_a_link(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "link").symlink_to(folder / "work")
+    monkeypatch.setenv("HOME", f"{folder}/link")
+    async with run_gateway(config_of(folder, sandbox_writable=["~/new"])) as running:
+        (folder / "work" / "new").mkdir()
+        script = f"echo 1 > {folder}/link/new/f; cat {folder}/work/new/f"
+        assert (await create_session(running.client, "shell", script))["messages"][-1]["content"] == "1\n"
 
 
 @needs_landlock
