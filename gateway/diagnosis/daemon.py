@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 import psutil
 
+from drivers.runtime.clock import SYSTEM_CLOCK, Clock
 from drivers.runtime.file_threads import ANSWER_SECONDS, bounded
 from gateway import __version__
 from gateway.config import Settings
@@ -147,22 +148,22 @@ def daemon_address(settings: Settings) -> Address:
     return Address(_reachable(settings.server.host), settings.server.port)
 
 
-async def check_daemon(settings: Settings, portico: str) -> DaemonReport:
+async def check_daemon(settings: Settings, portico: str, clock: Clock = SYSTEM_CLOCK) -> DaemonReport:
     """Find out who serves the configured port, and who has the data directory.
 
     `portico` is the shell command of Portico, with `{}` for a subcommand; arguments can be appended.
     """
     server = settings.server
     address = daemon_address(settings)
-    asked = asyncio.create_task(_port(server.host, address)) if server.port else None
+    asked = asyncio.create_task(_port(server.host, address, clock)) if server.port else None
     try:
-        holder = await bounded(lambda: find_holder(settings.data_dir))
+        holder = await bounded(lambda: find_holder(settings.data_dir), clock=clock)
     except (OSError, TimeoutError):
         # The check of the data directory has the reason.
         holder = None
     port = await asked if asked else Port("free")
     if port.state == "portico" and holder is not None and holder.may_serve(server.port):
-        return DaemonReport(await _running(address, port, holder, portico), address)
+        return DaemonReport(await _running(address, port, holder, portico, clock), address)
     there = f"{server.host}:{server.port}" if server.port else "a free port at each start (server.port = 0)"
     checks = [_check_port(port, there, holder, await asyncio.to_thread(_other_port, server.host, server.port), portico)]
     checks.append(_not_answering(port, there, holder, portico))
@@ -173,9 +174,9 @@ def _reachable(host: str) -> str:
     return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
 
 
-async def _port(host: str, address: Address) -> Port:
+async def _port(host: str, address: Address, clock: Clock) -> Port:
     try:
-        await bounded(lambda: _listen(host, address.port))
+        await bounded(lambda: _listen(host, address.port), clock=clock)
         return Port("free")
     except TimeoutError:
         return Port("unusable", why="its name is not resolved")
@@ -185,7 +186,7 @@ async def _port(host: str, address: Address) -> Port:
         if error.errno != errno.EADDRINUSE:
             return Port("unusable", why=error.strerror)
     try:
-        answer = await bounded(lambda: address.request("GET", "/healthz"))
+        answer = await bounded(lambda: address.request("GET", "/healthz"), clock=clock)
     except TimeoutError:
         return Port("silent")
     except (OSError, http.client.HTTPException):
@@ -196,14 +197,14 @@ async def _port(host: str, address: Address) -> Port:
     return Port("other")
 
 
-async def _running(address: Address, port: Port, holder: Holder, portico: str) -> list[Check]:
+async def _running(address: Address, port: Port, holder: Holder, portico: str, clock: Clock) -> list[Check]:
     """The checks of a daemon that answers."""
     process = f", process {holder.pid}" if holder.pid is not None else ""
     running = f"running at {address.url}, version {port.version}{process}"
     checks = [Check(name="Port", status="ok", text=f"{address.port}: the daemon serves it")]
     restarted = holder.restart(portico.format("serve"))
     try:
-        answer = await bounded(lambda: address.request("GET", "/readyz"))
+        answer = await bounded(lambda: address.request("GET", "/readyz"), clock=clock)
         found = answer.object()
         reasons, drained = found.get("reasons"), found.get("drained") is True
     except (OSError, http.client.HTTPException):

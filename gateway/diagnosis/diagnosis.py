@@ -62,7 +62,7 @@ class Subject:
 
 async def diagnose(subject: Subject) -> Report:
     """Run all checks. Raises nothing for what they find."""
-    redactor = Redactor()
+    redactor, clock = Redactor(), subject.clock
     async with AsyncExitStack() as stack:
         settings, agents, configuration = await _configuration(subject, stack)
         for agent in agents[0] if agents else ():
@@ -71,18 +71,19 @@ async def diagnose(subject: Subject) -> Report:
         address = None
         if settings is not None:
             redactor.register(settings.auth.keys)
-            asked = asyncio.create_task(check_daemon(settings, subject.portico))
-            checks += await asyncio.gather(*_checks_of_folder(settings.data_dir, subject.portico), _check_key(settings, subject))
-            checks += await _check_store_password(settings)
+            asked = asyncio.create_task(check_daemon(settings, subject.portico, clock))
+            key = _check_key(settings, subject.environ, subject.portico, clock)
+            checks += await asyncio.gather(*_checks_of_folder(settings.data_dir, subject.portico, clock), key)
+            checks += await _check_store_password(settings, clock)
             daemon = await asked
             checks += daemon.checks
             address = daemon.address
-            if nodes := await check_nodes(settings, subject.environ):
+            if nodes := await check_nodes(settings, subject.environ, clock=clock):
                 checks.append(nodes)
         elif subject.data_dir is not None:
-            checks += await asyncio.gather(*_checks_of_folder(subject.data_dir, subject.portico))
+            checks += await asyncio.gather(*_checks_of_folder(subject.data_dir, subject.portico, clock))
         checks += [check_sandbox(settings), *await check_containers(settings, subject.environ)]
-        checks += await check_git(settings, subject.environ)
+        checks += await check_git(settings, subject.environ, clock)
         checks += [check_proxies(subject.environ, agents[0] if agents else None, _edit(subject.file))]
         found: list[AgentReport] = []
         if settings is not None:
@@ -96,15 +97,15 @@ async def diagnose_running(gateway: Gateway, environ: Mapping[str, str], portico
 
     `portico` and `tried` are as in `Subject`.
     """
-    settings = gateway.settings
-    checks = [await asyncio.to_thread(check_software), await _configuration_of_daemon(settings)]
-    key = asyncio.create_task(_answered("Key", lambda: check_key(settings, environ, portico), settings.data_dir))
-    checks += await asyncio.gather(*_checks_of_folder(settings.data_dir, portico), key)
-    checks += await _check_store_password(settings)
+    settings, clock = gateway.settings, gateway.clock
+    checks = [await asyncio.to_thread(check_software), await _configuration_of_daemon(settings, clock)]
+    key = _check_key(settings, environ, portico, clock)
+    checks += await asyncio.gather(*_checks_of_folder(settings.data_dir, portico, clock), key)
+    checks += await _check_store_password(settings, clock)
     checks.append(await _running(gateway, portico))
-    if nodes := await check_nodes(settings, environ, gateway.store):
+    if nodes := await check_nodes(settings, environ, gateway.store, clock):
         checks.append(nodes)
-    checks += [check_sandbox(settings), *await check_containers(settings, environ), *await check_git(settings, environ)]
+    checks += [check_sandbox(settings), *await check_containers(settings, environ), *await check_git(settings, environ, clock)]
     checks.append(check_proxies(environ, gateway.agents, _edit(settings.file)))
     found = await report_agents(RunningAgents(gateway), tried, portico, _edit(settings.file))
     if problem := check_any_agent(found):
@@ -113,13 +114,13 @@ async def diagnose_running(gateway: Gateway, environ: Mapping[str, str], portico
     return _without_secrets(report, gateway.redactor)
 
 
-async def _configuration_of_daemon(settings: Settings) -> Check:
+async def _configuration_of_daemon(settings: Settings, clock: Clock) -> Check:
     """Whether the configuration file can be used, and is as the daemon has read it."""
     name, file, command = "Configuration", settings.file, _edit(settings.file)
     if file is None:
         return Check(name=name, status="ok", text="none; all settings have their defaults")
     try:
-        now = await bounded(lambda: load(file))
+        now = await bounded(lambda: load(file), clock=clock)
     except (ConfigError, OSError, TimeoutError) as error:
         text = f"{str(error) or f'{file} cannot be read: the file system does not answer'}; the daemon runs with what it has read"
         return Check(name=name, status="problem", text=text, command=command)
@@ -148,7 +149,7 @@ async def _configuration(subject: Subject, stack: AsyncExitStack) -> tuple[Setti
     """Return the settings, the agents with a temporary folder that they work in, and the check of the configuration."""
     name, command = "Configuration", _edit(subject.file)
     try:
-        settings = await bounded(subject.load)
+        settings = await bounded(subject.load, clock=subject.clock)
     except ConfigError as error:
         return None, None, Check(name=name, status="problem", text=str(error), command=command)
     except (OSError, TimeoutError) as error:
@@ -157,14 +158,14 @@ async def _configuration(subject: Subject, stack: AsyncExitStack) -> tuple[Setti
     try:
         # Not in that of the system, where other programs write.
         own = settings.data_dir / TEMPORARY
-        folder = own if await bounded(lambda: os.access(own, os.W_OK)) else None
+        folder = own if await bounded(lambda: os.access(own, os.W_OK), clock=subject.clock) else None
         temporary = stack.enter_context(TemporaryDirectory(prefix="portico-doctor-", dir=folder, ignore_cleanup_errors=True))
     except (OSError, TimeoutError) as error:
         text = f"no temporary file can be written: {str(error) or 'the file system does not answer'}"
         return settings, None, Check(name=name, status="problem", text=text, command="df -h /tmp")
     try:
         # The folders of agents are real paths.
-        folder = await bounded(Path(temporary).resolve)
+        folder = await bounded(Path(temporary).resolve, clock=subject.clock)
         agents = Agents(settings, subject.environ, folder / "work")
     except (ConfigError, TimeoutError) as error:
         return settings, None, Check(name=name, status="problem", text=str(error), command=command)
@@ -172,14 +173,14 @@ async def _configuration(subject: Subject, stack: AsyncExitStack) -> tuple[Setti
     return settings, (agents, folder), Check(name=name, status="ok", text=text)
 
 
-def _checks_of_folder(folder: Path, portico: str) -> list[asyncio.Task[Check]]:
+def _checks_of_folder(folder: Path, portico: str, clock: Clock) -> list[asyncio.Task[Check]]:
     return [
-        asyncio.create_task(_answered("Data folder", lambda: check_data_folder(folder, portico), folder)),
-        asyncio.create_task(_answered("Disk", lambda: check_disk(folder), folder)),
+        asyncio.create_task(_answered("Data folder", lambda: check_data_folder(folder, portico), folder, clock)),
+        asyncio.create_task(_answered("Disk", lambda: check_disk(folder), folder, clock)),
     ]
 
 
-async def _check_store_password(settings: Settings) -> list[Check]:
+async def _check_store_password(settings: Settings, clock: Clock) -> list[Check]:
     """The check of a password in the configuration file, if that has one."""
     file = settings.file
     if file is None or not settings.store.url:
@@ -191,14 +192,14 @@ async def _check_store_password(settings: Settings) -> list[Check]:
         secrets = url_secrets(settings.store.url)
     except ConfigError:
         return []
-    return [await _answered("Store password", lambda: check_store_password(file), file)] if secrets else []
+    return [await _answered("Store password", lambda: check_store_password(file), file, clock)] if secrets else []
 
 
-async def _check_key(settings: Settings, subject: Subject) -> Check:
-    return await _answered("Key", lambda: check_key(settings, subject.environ, subject.portico), settings.data_dir, subject.clock)
+async def _check_key(settings: Settings, environ: Mapping[str, str], portico: str, clock: Clock) -> Check:
+    return await _answered("Key", lambda: check_key(settings, environ, portico), settings.data_dir, clock)
 
 
-async def _answered(name: str, check: Callable[[], Check], folder: Path, clock: Clock = SYSTEM_CLOCK) -> Check:
+async def _answered(name: str, check: Callable[[], Check], folder: Path, clock: Clock) -> Check:
     """The check, or the problem that the file system fails or does not answer."""
     look = f"ls -ld {shlex.quote(str(folder))}"
     try:
@@ -225,7 +226,7 @@ async def _agents(
     """Report the agents by the daemon, or by this process where it does not answer. Return the address that has answered."""
     if address is not None:
         try:
-            keys = await bounded(lambda: existing_keys(settings, subject.environ))
+            keys = await bounded(lambda: existing_keys(settings, subject.environ), clock=subject.clock)
             redactor.register(keys)
             source = DaemonAgents(address, keys[0] if keys else None)
             return address, await _reported(source, subject, checks)

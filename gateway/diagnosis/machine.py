@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 
+from drivers.runtime.clock import SYSTEM_CLOCK, Clock
 from drivers.runtime.containers import Runtime, install_command, working_version
 from drivers.runtime.file_threads import ANSWER_SECONDS, bounded
 from drivers.runtime.sandbox import landlock_version, unavailable
@@ -68,7 +69,7 @@ async def _check_runtime(runtime: Runtime, agents: str, environ: Mapping[str, st
     return Check(name="Containers", status="ok", text=f"{version}, {program}; used by {agents}")
 
 
-async def check_git(settings: Settings | None, environ: Mapping[str, str]) -> list[Check]:
+async def check_git(settings: Settings | None, environ: Mapping[str, str], clock: Clock = SYSTEM_CLOCK) -> list[Check]:
     """Whether git is there and new enough, if agents of the configuration have worktrees."""
     names = [name for name, agent in settings.agents.items() if agent.worktree] if settings else []
     if not names:
@@ -82,7 +83,10 @@ async def check_git(settings: Settings | None, environ: Mapping[str, str]) -> li
     try:
         # Two limits: that of the process ends it, and does not count while a file system blocks its start.
         version = await bounded(
-            lambda: subprocess.run(argv, env=dict(environ), capture_output=True, text=True, timeout=ANSWER_SECONDS).stdout.strip()
+            lambda: subprocess.run(
+                argv, env=dict(environ), capture_output=True, text=True, timeout=ANSWER_SECONDS
+            ).stdout.strip(),
+            clock=clock,
         )
     except (OSError, UnicodeDecodeError, subprocess.TimeoutExpired, TimeoutError) as error:
         reason = str(error) or f"it has not answered within {ANSWER_SECONDS:g} s"

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from drivers.runtime.clock import SYSTEM_CLOCK, Clock
 from drivers.runtime.file_threads import ANSWER_SECONDS
 from gateway.config import Settings
 from gateway.diagnosis.data_folder import existing_keys
@@ -21,21 +20,23 @@ if TYPE_CHECKING:
 NAME = "Nodes"
 
 
-async def check_nodes(settings: Settings, environ: Mapping[str, str], store: Store | None = None) -> Check | None:
+async def check_nodes(
+    settings: Settings, environ: Mapping[str, str], store: Store | None = None, clock: Clock = SYSTEM_CLOCK
+) -> Check | None:
     """Compare this node with those that the store knows; None for a daemon that is no node. A given store stays open."""
     if not settings.node.address:
         return None
     try:
-        async with asyncio.timeout(ANSWER_SECONDS):
+        async with clock.timeout(ANSWER_SECONDS):
             if store is not None:
-                return await _compared(settings, environ, store)
+                return await _compared(settings, environ, store, clock)
             # Not imported for a daemon that is no node.
             from gateway.store import Store as OpenedStore
 
             opened = await OpenedStore.open_unchanged(settings.store.url)
             try:
                 with opened.explained_errors():
-                    return await _compared(settings, environ, opened)
+                    return await _compared(settings, environ, opened, clock)
             finally:
                 await opened.close()
     except (ConfigError, StoreUnavailable, OSError) as error:
@@ -44,7 +45,7 @@ async def check_nodes(settings: Settings, environ: Mapping[str, str], store: Sto
         return Check(name=NAME, status="problem", text=f"the store does not answer within {ANSWER_SECONDS:g} seconds")
 
 
-async def _compared(settings: Settings, environ: Mapping[str, str], store: Store) -> Check:
+async def _compared(settings: Settings, environ: Mapping[str, str], store: Store, clock: Clock) -> Check:
     from gateway.nodes.configuration_digests import configuration_digests, differences
     from gateway.nodes.node import Intervals
     from gateway.nodes.node_keys import MAX_CLOCK_DIFFERENCE, node_keys
@@ -56,7 +57,7 @@ async def _compared(settings: Settings, environ: Mapping[str, str], store: Store
     keys = node_keys(settings.node, environ)
     own = configuration_digests(settings, existing_keys(settings, environ), key or "", keys)
     alive = [record for record in await store.nodes.all() if record.silent_for <= Intervals().silent]
-    now = time.time()
+    now = clock.time()
     details = [
         f"{record.report.address}: {' and '.join(found)} of node {record.report.id} differ from this configuration's"
         for record in alive

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query
 from pydantic import Field
 
-from drivers.runtime.file_threads import in_thread
+from drivers.runtime.file_threads import ANSWER_SECONDS, bounded
 from gateway.agents.configured_agents import ConfiguredAgent
 from gateway.errors import BadRequest
 from gateway.gateway import Gateway
@@ -39,8 +38,6 @@ CHECK = openapi_extra(
         }
     },
 )
-SECONDS = 5.0
-"""Seconds for an evaluation: a file system may not answer."""
 
 Decision = Literal["allow", "ask", "deny", "none"]
 
@@ -128,10 +125,9 @@ def router(gateway: Gateway) -> APIRouter:
         agent = gateway.agents.get(request.agent)
         resolver = _resolver(agent, request.cwd)
         try:
-            async with asyncio.timeout(SECONDS):
-                explained = await in_thread(agent.policy.explain, request.tool, request.input, resolver)
+            explained = await bounded(lambda: agent.policy.explain(request.tool, request.input, resolver), clock=gateway.clock)
         except OSError as error:
-            why = str(error) or f"the file system does not answer within {SECONDS:g} s"
+            why = str(error) or f"the file system does not answer within {ANSWER_SECONDS:g} s"
             raise BadRequest(f"input: cannot be evaluated: {why}; in a session the client would be asked") from None
         return _response(agent, explained, gateway.redactor)
 

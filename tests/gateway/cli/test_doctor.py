@@ -12,6 +12,7 @@ import shlex
 import signal
 import socket
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -29,9 +30,10 @@ from gateway.config import parse
 from gateway.diagnosis import data_folder
 from gateway.diagnosis.daemon import Holder
 from gateway.diagnosis.diagnosis import Subject, diagnose
+from gateway.diagnosis.report import Check
 from tests.conftest import write_config
 from tests.daemon import KEY, Daemon, gateway_config
-from tests.gateway.doctor_report import doctor
+from tests.gateway.doctor_report import doctor, doctor_unanswered
 from tests.gateway.portico_command import PorticoCommand
 from tests.gateway.requests import is_alive, read_pid
 from tests.manual_clock import ManualClock
@@ -248,12 +250,22 @@ async def test_a_password_of_the_store_in_a_configuration_that_others_can_read(t
 
 
 @pytest.mark.slow
-async def test_a_folder_that_does_not_answer(tmp_path: Path, data: Path, clock: ManualClock) -> None:
+async def test_a_folder_that_does_not_answer(
+    tmp_path: Path, data: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads = threading.Event()
+
+    def check_key(*arguments: Any) -> Check:
+        reads.set()
+        return data_folder.check_key(*arguments)
+
+    monkeypatch.setattr("gateway.diagnosis.diagnosis.check_key", check_key)
     settings = parse({**gateway_config(tmp_path), "auth": {}})
     # Reading blocks while nobody writes.
     os.mkfifo(data / "api-key", 0o600)
     environ = {"PATH": "/usr/bin:/bin"}
     asking = asyncio.create_task(diagnose(Subject(None, lambda: settings, None, environ, "portico {}", clock=clock)))
+    await wait_until(lambda: reads.is_set() and clock.waiting == 1, "all other questions have answers")
     await clock.expire(ANSWER_SECONDS)
     found = {check.name: check for check in (await asking).checks}
     os.close(os.open(data / "api-key", os.O_WRONLY))
@@ -261,9 +273,10 @@ async def test_a_folder_that_does_not_answer(tmp_path: Path, data: Path, clock: 
     assert found["Key"].text == f"{data} does not answer within 5 s"
 
 
-async def test_a_file_system_that_does_not_answer(tmp_path: Path) -> None:
+async def test_a_file_system_that_does_not_answer(tmp_path: Path, clock: ManualClock) -> None:
     os.mkfifo(tmp_path / "config.toml")
-    assert "vi" in (await doctor(tmp_path)).problem("Configuration", "does not answer")
+    assert "vi" in (await doctor_unanswered(tmp_path, clock)).problem("Configuration", "does not answer")
+    os.close(os.open(tmp_path / "config.toml", os.O_WRONLY))
 
 
 @pytest.mark.parametrize(
@@ -297,8 +310,10 @@ def test_a_disk_that_is_almost_full(data: Path, monkeypatch: pytest.MonkeyPatch)
 @asynccontextmanager
 async def listener(port: int, answer: bytes | None) -> AsyncIterator[None]:
     """A program that answers each request so, or never."""
+    connections = set[asyncio.StreamWriter]()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connections.add(writer)
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
             await reader.readuntil(b"\r\n\r\n")
             if answer is not None:
@@ -310,6 +325,9 @@ async def listener(port: int, answer: bytes | None) -> AsyncIterator[None]:
     server = await asyncio.start_server(serve, "127.0.0.1", port)
     async with server:
         yield
+        for writer in connections:
+            writer.close()
+            await writer.wait_closed()
 
 
 def http_answer(body: dict[str, Any], status: int = 200) -> bytes:
@@ -318,12 +336,11 @@ def http_answer(body: dict[str, Any], status: int = 200) -> bytes:
 
 
 @pytest.mark.parametrize("answer", [http_answer({"status": "ok"}), b"SSH-2.0\r\n", None], ids=["http", "other", "silent"])
-async def test_a_port_that_another_program_has(tmp_path: Path, answer: bytes | None) -> None:
+async def test_a_port_that_another_program_has(tmp_path: Path, clock: ManualClock, answer: bytes | None) -> None:
     port = free_port()
     async with listener(port, answer):
-        started = asyncio.get_running_loop().time()
-        command = (await doctor(tmp_path, "--port", str(port))).problem("Port", f"127.0.0.1:{port}", "another program")
-        assert asyncio.get_running_loop().time() - started < 30
+        asked = doctor(tmp_path, "--port", str(port)) if answer else doctor_unanswered(tmp_path, clock, port)
+        command = (await asked).problem("Port", f"127.0.0.1:{port}", "another program")
         other = command.rpartition(" --port ")[2]
         assert shlex.split(command)[1:] == ["serve", "--config", f"{tmp_path}/config.toml", "--port", other]
         assert (await doctor(tmp_path, "--port", other)).is_well
@@ -342,12 +359,12 @@ async def test_a_daemon_with_another_data_folder_does_not_get_the_key(tmp_path: 
     assert report["daemon"] is None
 
 
-async def test_a_stopped_daemon(tmp_path: Path, daemon: Daemon) -> None:
+async def test_a_stopped_daemon(tmp_path: Path, daemon: Daemon, clock: ManualClock) -> None:
     daemon.forked = False
     await daemon.start()
     port = daemon.url.rpartition(":")[2]
     os.kill(daemon.pid, signal.SIGSTOP)
-    command = (await doctor(tmp_path, "--port", port)).problem("Daemon", "portico serve", "is stopped")
+    command = (await doctor_unanswered(tmp_path, clock, int(port))).problem("Daemon", "portico serve", "is stopped")
     assert command == f"kill -CONT {daemon.pid}"
     await shell(command, tmp_path)
     report = await doctor(tmp_path, "--port", port)
@@ -369,10 +386,10 @@ async def holder(data: Path, *port: str) -> AsyncIterator[asyncio.subprocess.Pro
         await process.wait()
 
 
-async def test_a_daemon_that_does_not_answer(tmp_path: Path, data: Path) -> None:
+async def test_a_daemon_that_does_not_answer(tmp_path: Path, data: Path, clock: ManualClock) -> None:
     port = str(free_port())
     async with holder(data, port) as process:
-        command = (await doctor(tmp_path, "--port", port)).problem("Daemon", "does not answer")
+        command = (await doctor_unanswered(tmp_path, clock, int(port))).problem("Daemon", "does not answer")
         kill, separator, serve = command.partition("; ")
         assert (kill, separator) == (f"kill -9 {process.pid}", "; ") and "serve" in serve
         await shell(kill, tmp_path)
