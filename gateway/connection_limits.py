@@ -30,6 +30,7 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
+from drivers.runtime.clock import SYSTEM_CLOCK, Clock, Timer
 from gateway.asgi_extensions import CLOSE_AT_EOF, EVENT_STREAM, WATCH_DISCONNECT
 from gateway.coalesced_writes import CoalescedWrites
 
@@ -92,10 +93,13 @@ class HeaderLimitProtocol(HttpToolsProtocol):
     15.2). HTTP/1.0 has none: there the client is taken for gone.
     """
 
+    clock: Clock = SYSTEM_CLOCK
+    """The clock of HEAD_SECONDS, for all connections: uvicorn makes the protocols."""
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._head_bytes = self._unparsed_bytes = 0
-        self._head_timer: asyncio.TimerHandle | None = None
+        self._head_timer: Timer | None = None
         self._max_head_bytes, self._max_headers = MAX_HEAD_BYTES, MAX_HEADERS
         self._rejected = self._half_closed = False
         self._in_head = self._in_body = False
@@ -258,7 +262,7 @@ class HeaderLimitProtocol(HttpToolsProtocol):
 
     def _start_head_timer(self) -> None:
         if self._head_timer is None:
-            self._head_timer = self.loop.call_later(HEAD_SECONDS, self._reject, 408, TOO_SLOW)
+            self._head_timer = self.clock.call_later(HEAD_SECONDS, self._reject, 408, TOO_SLOW)
 
     def _stop_head_timer(self) -> None:
         if self._head_timer is not None:

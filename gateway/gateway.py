@@ -238,7 +238,7 @@ class Gateway:
         await asyncio.to_thread(private_directory, states)
         await asyncio.to_thread(remove_task_folders, states)
         node = instance if in_cluster else None
-        self.worktrees = Worktrees(self.store, data_dir, settings.secret_paths, self.agents.confined_writer, node)
+        self.worktrees = Worktrees(self.store, data_dir, settings.secret_paths, self.agents.confined_writer, node, self.clock)
         await self.worktrees.start_recovery()
         self._mcp = McpHost(self.redactor, agent_connection_limit(chosen.live_agents), self.clock)
         shared = SharedServices(

@@ -14,7 +14,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import IO
 from weakref import WeakValueDictionary
 
+from drivers.runtime.clock import SYSTEM_CLOCK, Clock
 from drivers.runtime.file_threads import in_thread
 from drivers.runtime.sandbox_exec import restrict_thread
 
@@ -77,10 +77,11 @@ class Places:
         each: The number for each owner.
         total: The number in all.
         seconds: How long one waits in line.
+        clock: The clock of that limit.
     """
 
-    def __init__(self, each: int, total: int, seconds: float) -> None:
-        self._each, self._all, self._seconds = each, asyncio.Semaphore(total), seconds
+    def __init__(self, each: int, total: int, seconds: float, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._each, self._all, self._seconds, self._clock = each, asyncio.Semaphore(total), seconds, clock
         self._owners: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
     @asynccontextmanager
@@ -90,7 +91,7 @@ class Places:
         has_own = False
         try:
             # First a place among the owner's own: those of one owner who wait are in nobody's way.
-            async with asyncio.timeout(self._seconds) as waiting, own:
+            async with self._clock.timeout(self._seconds) as waiting, own:
                 has_own = True
                 async with self._all:
                     waiting.reschedule(None)
@@ -101,20 +102,21 @@ class Places:
             raise
 
 
-async def run(program: Program, ruleset: int | None) -> Ended:
+async def run(program: Program, ruleset: int | None, clock: Clock = SYSTEM_CLOCK) -> Ended:
     """Run a program, restricted by a Landlock ruleset unless that is None. Its process group ends with it, also if the caller is
     cancelled. Raises OSError if it cannot be started, and OverTime."""
     stop, stopped = socket.socketpair()
     running = asyncio.ensure_future(in_thread(_run, program, ruleset, stopped))
     running.add_done_callback(lambda _: stopped.close())
-    with stop:
-        try:
-            return await asyncio.shield(running)
-        except asyncio.CancelledError:
-            stop.close()
-            # It may be cancelled again meanwhile: the thread ends the program all the same.
-            await asyncio.wait([running])
-            raise
+    # A caller that is cancelled does not read the result.
+    running.add_done_callback(lambda done: done.cancelled() or done.exception())
+    try:
+        await clock.wait([running], program.seconds)
+    finally:
+        # The thread ends the program, if that still runs, and also if this is cancelled again meanwhile.
+        stop.close()
+        await asyncio.wait([running])
+    return running.result()
 
 
 def _run(program: Program, ruleset: int | None, stopped: socket.socket) -> Ended:
@@ -133,7 +135,7 @@ class _Running:
     """
 
     def __init__(self, program: Program, stopped: socket.socket) -> None:
-        self._program, self._deadline, self._stopped = program, time.monotonic() + program.seconds, stopped
+        self._program, self._stopped = program, stopped
         self._process = subprocess.Popen(
             program.argv, cwd=program.folder, env=program.env, process_group=0, stdout=subprocess.PIPE,
             stderr=subprocess.PIPE, stdin=subprocess.DEVNULL if program.entered is None else subprocess.PIPE,
@@ -172,7 +174,7 @@ class _Running:
                 else:
                     selector.register(pipe, selectors.EVENT_READ, self._read)
             while len(selector.get_map()) > 1 and not self._truncated:
-                ready = selector.select(min(self._time_left(), EXIT_CHECK_SECONDS[1]))
+                ready = selector.select(EXIT_CHECK_SECONDS[1])
                 self._has_exited()
                 for key, _ in ready:
                     if key.data is None:
@@ -210,7 +212,7 @@ class _Running:
             # Most exit when their output ends, or right after.
             seconds = EXIT_CHECK_SECONDS[0]
             while not self._has_exited():
-                if selector.select(min(self._time_left(), seconds)):
+                if selector.select(seconds):
                     raise OverTime
                 seconds = min(2 * seconds, EXIT_CHECK_SECONDS[1])
         return self._process.returncode
@@ -223,12 +225,6 @@ class _Running:
                 return False
             self._signal(signal.SIGKILL)
         return self._process.poll() is not None
-
-    def _time_left(self) -> float:
-        left = self._deadline - time.monotonic()
-        if left <= 0:
-            raise OverTime
-        return left
 
     def _signal(self, number: signal.Signals) -> None:
         # macOS does not permit it for a group whose processes have all ended.

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from drivers.contract.errors import AgentUnavailable
+from drivers.runtime.clock import SYSTEM_CLOCK, Clock
 from drivers.runtime.confined_files import discard_tree
 from drivers.runtime.confined_program import Places
 from drivers.runtime.sandbox import Sandbox, unavailable
@@ -43,6 +44,7 @@ class Confinement:
     ruleset: int | None
     owner: str
     places: Places
+    clock: Clock = SYSTEM_CLOCK
 
 
 class Confinements:
@@ -52,11 +54,14 @@ class Confinements:
         folder: A folder of the gateway for temporary folders.
         hidden: What git cannot read.
         confined_writer: Which agent needs the confinement.
+        clock: The clock of the limits of time of the commands.
     """
 
-    def __init__(self, folder: Path, hidden: Sequence[Path], confined_writer: ConfinedWriter) -> None:
-        self._folder, self._hidden, self._confined_writer = folder, tuple(hidden), confined_writer
-        self._places = Places(EACH, TOTAL, WAIT_SECONDS)
+    def __init__(
+        self, folder: Path, hidden: Sequence[Path], confined_writer: ConfinedWriter, clock: Clock = SYSTEM_CLOCK
+    ) -> None:
+        self._folder, self._hidden, self._confined_writer, self._clock = folder, tuple(hidden), confined_writer, clock
+        self._places = Places(EACH, TOTAL, WAIT_SECONDS, clock)
 
     @asynccontextmanager
     async def open(
@@ -81,7 +86,8 @@ class Confinements:
         private_directory(self._folder)
         temporary = Path(tempfile.mkdtemp(prefix=TEMPORARY, dir=self._folder))
         try:
-            return Confinement(temporary, self._ruleset(agent, (*folders, temporary), readable), owner, self._places)
+            ruleset = self._ruleset(agent, (*folders, temporary), readable)
+            return Confinement(temporary, ruleset, owner, self._places, self._clock)
         except BaseException:
             temporary.rmdir()
             raise

@@ -206,7 +206,7 @@ async def _run(program: Program, confinement: Confinement) -> Ended:
     name = f"git {program.argv[1]}"
     try:
         async with confinement.places.place(confinement.owner):
-            return await run(program, confinement.ruleset)
+            return await run(program, confinement.ruleset, confinement.clock)
     except NoPlace as error:
         if error.of_owner:
             raise TooMany(

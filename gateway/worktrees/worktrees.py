@@ -11,7 +11,6 @@ import logging
 import os
 import re
 import shlex
-import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
 
+from drivers.runtime.clock import SYSTEM_CLOCK, Clock
 from drivers.runtime.confined_files import ConfinedFolders, OutsideFolders, make_folder, remove_tree
 from gateway.agents.folder_access import FOLDER_OF_SESSION, in_time
 from gateway.errors import AgentProblem, Conflict, GatewayError, NotFound
@@ -72,11 +72,18 @@ class Worktrees:
     """
 
     def __init__(
-        self, store: Store, data_dir: Path, hidden: Sequence[Path], confined_writer: ConfinedWriter, node: str | None = None
+        self,
+        store: Store,
+        data_dir: Path,
+        hidden: Sequence[Path],
+        confined_writer: ConfinedWriter,
+        node: str | None = None,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
+        self._clock = clock
         self._store, self._data_dir, self._node = store, Path(os.path.realpath(data_dir)), node
         self.folder = self._data_dir / "worktrees" / (node or "")
-        self._confinements = Confinements(self.folder, hidden, confined_writer)
+        self._confinements = Confinements(self.folder, hidden, confined_writer, clock)
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._recovery: asyncio.Task[None] | None = None
         self._changes: set[asyncio.Task[Any]] = set()
@@ -104,7 +111,7 @@ class Worktrees:
             found.branch,
             source.branch,
             source.commit,
-            time.time(),
+            self._clock.time(),
         )
         tree: str | None = None
         commit = source.commit
@@ -157,7 +164,7 @@ class Worktrees:
             if record is None:
                 record = WorktreeRecord(
                     session_id, owner, agent, str(source.repository), "", found.path, found.branch, source.branch, commit,
-                    time.time(), ready=True,
+                    self._clock.time(), ready=True,
                 )  # fmt: skip
                 await self._store.worktrees.add(record)
             else:
@@ -301,7 +308,7 @@ class Worktrees:
         """Wait for commits and merges, and cancel them after so many seconds: git can remove its lock files then."""
         if not self._changes:
             return
-        _, late = await asyncio.wait(self._changes, timeout=seconds)
+        _, late = await self._clock.wait(self._changes, seconds)
         for task in late:
             task.cancel()
         if late:

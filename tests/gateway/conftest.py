@@ -6,9 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from gateway.connection_limits import HeaderLimitProtocol
 from tests import cluster, stores
 from tests.daemon import RunningGateway
 from tests.gateway.aap_client import BASE_URLS, AapClient, BaseUrl
+from tests.manual_clock import ManualClock
 from tests.stores import KINDS
 
 LONG = (BaseUrl("/aap/v1", 1), BaseUrl("/aap/v2", 2))
@@ -26,6 +28,14 @@ def base(request: pytest.FixtureRequest) -> BaseUrl:
 def aap(portico: RunningGateway, base: BaseUrl) -> AapClient:
     """An AAP client for each base URL."""
     return AapClient(portico.client, base)
+
+
+@pytest.fixture
+def head_clock(monkeypatch: pytest.MonkeyPatch) -> ManualClock:
+    """The clock of the time that clients have for the heads of their requests, which stands still until the test turns it."""
+    clock = ManualClock()
+    monkeypatch.setattr(HeaderLimitProtocol, "clock", clock)
+    return clock
 
 
 @pytest.fixture(params=KINDS)

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from urllib.parse import SplitResult, urlsplit
 
+from drivers.runtime.clock import SYSTEM_CLOCK, Clock
 from gateway.protocols.forwarding.node_connection import NodeBroken, NodeConnection, NodeResponse
 
 __all__ = ["NodeBroken", "NodeClient", "NodeResponse", "NodeUnreachable"]
@@ -29,7 +30,8 @@ class NodeUnreachable(Exception):
 class NodeClient:
     """Sends requests to nodes. Each has a connection for itself while it is at work."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._clock = clock
         self._idle: defaultdict[str, list[NodeConnection]] = defaultdict(list)
         """By the address of the node, the last one that was used at the end."""
         self._all: set[NodeConnection] = set()
@@ -94,7 +96,7 @@ class NodeClient:
         return connection
 
     async def _open(self, url: SplitResult, made: Callable[[], NodeConnection]) -> NodeConnection:
-        async with asyncio.timeout(CONNECT_TIMEOUT):
+        async with self._clock.timeout(CONNECT_TIMEOUT):
             _, connection = await asyncio.get_running_loop().create_connection(
                 made,
                 url.hostname or "",

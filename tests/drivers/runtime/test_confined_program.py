@@ -15,6 +15,7 @@ import pytest
 from drivers.contract.errors import AgentUnavailable
 from drivers.runtime.confined_program import Ended, NoPlace, Places, Program, run
 from drivers.runtime.sandbox import Sandbox, unavailable
+from tests.manual_clock import ManualClock
 from tests.waiting import wait_until
 
 ENV = {"PATH": os.environ["PATH"], "LANG": "C.UTF-8"}
@@ -122,21 +123,24 @@ async def test_places_are_limited_for_each_owner_and_in_all() -> None:
     assert (most["all"], max(most["a"], most["b"])) == (3, 2)
 
 
-async def test_waiting_for_a_place_ends() -> None:
-    places = Places(1, 2, 0.01)
+async def test_waiting_for_a_place_ends(clock: ManualClock) -> None:
+    places = Places(1, 2, 60.0, clock)
+
+    async def take(owner: str) -> None:
+        async with places.place(owner):
+            pass
+
     async with places.place("a"):
         with pytest.raises(NoPlace) as raised:
-            async with places.place("a"):
-                pass
+            await clock.expire_until(take("a"), 60.0)
         assert raised.value.of_owner
         async with places.place("b"):
             with pytest.raises(NoPlace) as raised:
-                async with places.place("c"):
-                    pass
+                await clock.expire_until(take("c"), 60.0)
             assert not raised.value.of_owner
     async with places.place("a"), places.place("c"):
         # The limit of the waiting is none of the work.
-        await asyncio.sleep(0.05)
+        await clock.advance(600.0)
     with pytest.raises(TimeoutError):
         async with places.place("a"):
             raise TimeoutError

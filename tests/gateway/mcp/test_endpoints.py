@@ -23,6 +23,7 @@ from gateway.security.redaction import Redactor, redactor_of_session
 from tests.daemon import KEY
 from tests.gateway.raw_http import send_raw
 from tests.manual_clock import ManualClock
+from tests.waiting import wait_until
 
 TOOL = ToolSpec("look_up", "Looks up.", {"type": "object", "properties": {"n": {"type": "number"}}})
 INITIALIZE = {
@@ -174,9 +175,7 @@ async def test_token_is_redacted_until_its_server_is_closed() -> None:
     await host.close()
 
 
-async def test_listener_has_the_limits_of_the_main_port(
-    host: McpHost, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_listener_has_the_limits_of_the_main_port(host: McpHost, clock: ManualClock, head_clock: ManualClock) -> None:
     server = await host.open([TOOL])
     key = f"Authorization: Bearer {server.token}\r\n".encode()
     head = b"POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nAccept: */*\r\n"
@@ -193,9 +192,11 @@ async def test_listener_has_the_limits_of_the_main_port(
     status, got = await sending
     assert (status, b"connection: close" in got.lower()) == (408, True), got
     assert (await send_raw(server.url, head + key + b"Content-Length: 400000000\r\nConnection: close\r\n\r\n"))[0] == 413
-    monkeypatch.setattr(connection_limits, "HEAD_SECONDS", 0.05)
     for pieces in ([], [head]):
-        assert (await send_raw(server.url, *pieces))[0] == 408
+        await wait_until(lambda: head_clock.waiting == 0, "the connections before have ended")
+        slow = asyncio.create_task(send_raw(server.url, *pieces))
+        await head_clock.expire(connection_limits.HEAD_SECONDS)
+        assert (await slow)[0] == 408
 
 
 class App:

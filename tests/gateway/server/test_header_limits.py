@@ -17,6 +17,7 @@ from tests.daemon import KEY, Daemon, RunningGateway
 from tests.gateway.raw_http import connect, send_raw
 from tests.gateway.requests import create_session
 from tests.gateway.server.asgi_server import Receive, Scope, Send, answer, begin, body, serving
+from tests.manual_clock import ManualClock
 from tests.waiting import wait_until
 
 HEAD = b"GET /meta HTTP/1.1\r\nHost: localhost\r\n"
@@ -267,71 +268,82 @@ async def test_invalid_bytes_behind_a_request_whose_response_has_begun_end_the_c
     writer.close()
 
 
-@pytest.mark.parametrize("pieces", [[], [b"\r\n"], [b"GET /meta HT"], [HEAD]])
+@pytest.fixture
+def handled(monkeypatch: pytest.MonkeyPatch) -> bytearray:
+    """All that connections have received and handled."""
+    found, receive = bytearray(), limits.HeaderLimitProtocol.data_received
+
+    def data_received(protocol: limits.HeaderLimitProtocol, data: bytes) -> None:
+        receive(protocol, data)
+        found.extend(data)
+
+    monkeypatch.setattr(limits.HeaderLimitProtocol, "data_received", data_received)
+    return found
+
+
+@pytest.mark.parametrize("sent", [b"", b"\r\n", b"GET /meta HT", HEAD])
 async def test_too_slow_headers_are_rejected(
-    portico: RunningGateway, monkeypatch: pytest.MonkeyPatch, pieces: list[bytes]
+    portico: RunningGateway, head_clock: ManualClock, handled: bytearray, sent: bytes
 ) -> None:
-    monkeypatch.setattr(limits, "HEAD_SECONDS", 0.3)
-    status, got = await send_raw(portico.url, *pieces)
+    sending = asyncio.create_task(send_raw(portico.url, sent))
+    await wait_until(lambda: handled == sent)
+    await head_clock.expire(limits.HEAD_SECONDS)
+    status, got = await sending
     assert status == 408
-    assert "seconds" in _text(got)
+    assert "30 seconds" in _text(got)
 
 
-async def test_too_slow_headers_of_a_second_request_are_rejected(
-    portico: RunningGateway, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(limits, "HEAD_SECONDS", 0.3)
+async def test_too_slow_headers_of_a_second_request_are_rejected(portico: RunningGateway, head_clock: ManualClock) -> None:
     reader, writer = await connect(portico.url)
     writer.write(HEAD + b"\r\n")
     await reader.readuntil(b"]}")
+    assert head_clock.waiting == 0
     writer.write(HEAD)
+    await head_clock.expire(limits.HEAD_SECONDS)
     assert b"408" in await asyncio.wait_for(reader.readline(), 60)
     writer.close()
 
 
 async def test_header_timeout_does_not_apply_to_bodies_and_idle_connections(
-    portico: RunningGateway, monkeypatch: pytest.MonkeyPatch
+    portico: RunningGateway, head_clock: ManualClock, handled: bytearray
 ) -> None:
     """The time limit ends with the headers: a slow body and a pause between two requests are accepted."""
-    monkeypatch.setattr(limits, "HEAD_SECONDS", 0.2)
     reader, writer = await connect(portico.url)
     writer.write(HEAD + b"\r\n")
     assert b"200" in await reader.readline()
     await reader.readuntil(b"]}")
-    await asyncio.sleep(0.5)
+    await head_clock.advance(limits.HEAD_SECONDS)
     body = json.dumps({"agent": {"name": "echo"}, "messages": [{"role": "user", "content": "x"}]}).encode()
     start = b"PUT /session HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nAuthorization: Bearer %b\r\n"
     writer.write(start % KEY.encode() + b"Content-Length: %d\r\n\r\n" % len(body) + body[:10])
-    await writer.drain()
-    await asyncio.sleep(0.5)
+    await wait_until(lambda: handled.endswith(body[:10]))
+    await head_clock.advance(limits.HEAD_SECONDS)
     writer.write(body[10:])
     assert b"201" in await asyncio.wait_for(reader.readline(), 60)
     writer.close()
     assert (await create_session(portico.client, "echo"))["stopReason"] == "end_turn"
 
 
-async def test_a_connection_is_idle_after_the_rest_of_the_body_of_a_refused_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "HEAD_SECONDS", 0.2)
-
+async def test_a_connection_is_idle_after_the_rest_of_the_body_of_a_refused_request(head_clock: ManualClock) -> None:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await begin(send, (b"content-length", b"0"))
         await body(send, b"", more=False)
 
-    async with serving(app, timeout_keep_alive=1) as server:
+    async with serving(app, timeout_keep_alive=600) as server:
         reader, writer = await connect(server.url)
-        loop = asyncio.get_running_loop()
         for _ in range(2):
             writer.write(b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4\r\n\r\n")
             assert b" 200 " in await reader.readuntil(b"\r\n\r\n")
-            began = loop.time()
             writer.write(b"bo")
             await wait_until(lambda: server.connections[0]._head_timer is not None)
             writer.write(b"dy")
             await wait_until(lambda: server.connections[0]._head_timer is None)
             assert server.connections[0].timeout_keep_alive_task is not None
-        # It is closed as any other one that is idle: without an answer that nobody asked for, which is 0.2 s after the body.
+        # It is closed as any other one that is idle: without an answer that nobody asked for.
+        await head_clock.advance(limits.HEAD_SECONDS)
+        assert not server.connections[0].transport.is_closing()
+        server.connections[0].timeout_keep_alive_handler()
         assert await asyncio.wait_for(reader.read(), 60) == b""
-        assert loop.time() - began > 0.9
         writer.close()
 
 

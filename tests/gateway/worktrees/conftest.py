@@ -8,6 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from drivers.runtime.clock import SYSTEM_CLOCK
 from tests.daemon import RunningGateway, run_gateway
 from tests.gateway.worktrees.repositories import make_repository, worktree_config
 
@@ -26,8 +27,10 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-async def running(tmp_path: Path, repository: Path) -> AsyncIterator[RunningGateway]:
-    async with run_gateway(worktree_config(tmp_path, repository)) as running:
+async def running(tmp_path: Path, repository: Path, request: pytest.FixtureRequest) -> AsyncIterator[RunningGateway]:
+    """The gateway. For a test that has `clock`, it has that clock."""
+    clock = request.getfixturevalue("clock") if "clock" in request.fixturenames else SYSTEM_CLOCK
+    async with run_gateway(worktree_config(tmp_path, repository), clock) as running:
         yield running
 
 

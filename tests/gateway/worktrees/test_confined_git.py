@@ -6,17 +6,20 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
+import psutil
 import pytest
 
+from drivers.runtime.clock import Clock
 from drivers.runtime.confined_program import Ended, NoPlace, Places, Program, run
 from drivers.runtime.sandbox import unavailable
 from gateway.worktrees import confinement
+from gateway.worktrees.git import CHECKOUT_SECONDS
 from tests.daemon import RunningGateway, gateway_config, run_gateway
 from tests.gateway.worktrees.repositories import (
     BASE,
@@ -30,11 +33,14 @@ from tests.gateway.worktrees.repositories import (
     turn,
     worktree_config,
 )
+from tests.manual_clock import ManualClock
+from tests.waiting import SECONDS
 
 pytestmark = [
     pytest.mark.usefixtures("home"),
     pytest.mark.skipif(unavailable() is not None, reason=f"no sandbox here: {unavailable()}"),
 ]
+Result = TypeVar("Result")
 SECRET = "token-of-the-gateway-0123456789"
 LONG = pytest.mark.long
 
@@ -65,6 +71,28 @@ def elsewhere(tmp_path: Path) -> Path:
 
 def contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else b"" for path in folder.rglob("*")}
+
+
+async def with_endless_git(using: Coroutine[None, None, Result], clock: ManualClock) -> Result:
+    """Await what uses commands of git, and let their time pass whenever one of them will not end."""
+    task, before = asyncio.create_task(using), set[int]()
+    async with asyncio.timeout(SECONDS):
+        while not task.done():
+            endless = {process.pid for process in psutil.Process().children(recursive=True) if is_endless(process)}
+            if endless & before:
+                await clock.advance(CHECKOUT_SECONDS)
+            before = endless
+            await asyncio.wait([task], timeout=0.02)
+    return task.result()
+
+
+def is_endless(process: psutil.Process) -> bool:
+    """Whether a process is a git that waits for nothing that it has started, or has needed more time than any command here."""
+    with suppress(psutil.NoSuchProcess):
+        used = process.cpu_times()
+        waits = process.status() == psutil.STATUS_SLEEPING and not process.children()
+        return process.name() == "git" and (waits or used.user + used.system > 0.3)
+    return False
 
 
 async def use(client: httpx.AsyncClient, session: str) -> list[httpx.Response]:
@@ -363,12 +391,12 @@ async def counted(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[list[int]]:
     """Count the commands of git that run at the same time. The list has the number at the start of each."""
     found, running = list[int](), 0
 
-    async def counting(program: Program, ruleset: int | None) -> Ended:
+    async def counting(program: Program, ruleset: int | None, clock: Clock) -> Ended:
         nonlocal running
         running += 1
         found.append(running)
         try:
-            return await run(program, ruleset)
+            return await run(program, ruleset, clock)
         finally:
             running -= 1
 
@@ -403,27 +431,15 @@ async def test_request_that_waits_too_long_is_refused(
 @pytest.mark.parametrize(
     "name", some("HEAD", "config", others=("own:HEAD", "refs/heads/main", "packed-refs", "own:gitdir", "own:index"))
 )
-async def test_fifo_in_the_place_of_a_file(
-    client: httpx.AsyncClient, repository: Path, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_fifo_in_the_place_of_a_file(client: httpx.AsyncClient, repository: Path, name: str, clock: ManualClock) -> None:
     """Git waits for who writes to it, up to its time limit. The gateway itself does not."""
     session = await new_session(client)
     await turn(client, session, "change")
     path = of_git_dir(repository, await folder_of(client, session), name)
     path.unlink(missing_ok=True)
     os.mkfifo(path)
-    for module in ("git", "checkout"):
-        monkeypatch.setattr(f"gateway.worktrees.{module}.CHECKOUT_SECONDS", 1.0)
-    monkeypatch.setattr("gateway.worktrees.git.Git.__call__.__kwdefaults__", {**call_defaults(), "seconds": 1.0})
-    async with asyncio.timeout(60):
-        answers = await use(client, session)
+    answers = await with_endless_git(use(client, session), clock)
     assert all(answer.status_code < 500 or answer.status_code == 503 for answer in answers), [one.text for one in answers]
-
-
-def call_defaults() -> dict[str, Any]:
-    from gateway.worktrees.git import Git
-
-    return dict(Git.__call__.__kwdefaults__ or {})
 
 
 # -- where git cannot be confined ---------------------------------------------------------------------------------------------
@@ -506,17 +522,13 @@ async def test_checkout_that_has_the_data_directory_in_it(tmp_path: Path) -> Non
     ],
 )  # fmt: skip
 async def test_settings_that_lead_git_astray(
-    client: httpx.AsyncClient, repository: Path, elsewhere: Path, monkeypatch: pytest.MonkeyPatch, key: str, value: str
+    client: httpx.AsyncClient, repository: Path, elsewhere: Path, clock: ManualClock, key: str, value: str
 ) -> None:
     """They are refused or do not count. A command that would not end is ended."""
     session = await new_session(client)
     await turn(client, session, "change")
     git(repository, "config", key, value)
-    for module in ("git", "checkout"):
-        monkeypatch.setattr(f"gateway.worktrees.{module}.CHECKOUT_SECONDS", 2.0)
-    monkeypatch.setattr("gateway.worktrees.git.Git.__call__.__kwdefaults__", {**call_defaults(), "seconds": 2.0})
-    async with asyncio.timeout(100):
-        answers = await use(client, session)
+    answers = await with_endless_git(use(client, session), clock)
     assert all(answer.status_code < 500 or answer.status_code == 503 for answer in answers), [one.text for one in answers]
     assert contents(elsewhere) == {"mine": b"mine\n"} and not (repository / "ran").exists()
 

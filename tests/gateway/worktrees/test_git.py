@@ -13,18 +13,24 @@ import psutil
 import pytest
 
 from drivers.runtime import confined_program
+from drivers.runtime.clock import SYSTEM_CLOCK, Clock
 from drivers.runtime.confined_program import Places
 from gateway.errors import AgentProblem
 from gateway.worktrees.confinement import Confinement
 from gateway.worktrees.git import Git, GitFailed
+from tests.manual_clock import ManualClock
 from tests.waiting import wait_until
 
 MIB = 1024 * 1024
 
 
-def running(folder: Path, script: str) -> Git:
+def running(folder: Path, script: str, clock: Clock = SYSTEM_CLOCK) -> Git:
     """Git with the command `script`, a shell script."""
-    return Git(Confinement(folder, None, "", Places(2, 4, 60.0)), folder, config={"alias.script": f"!{script}"})
+    return Git(Confinement(folder, None, "", Places(2, 4, 60.0), clock), folder, config={"alias.script": f"!{script}"})
+
+
+def processes_in(folder: Path) -> list[psutil.Process]:
+    return [process for process in psutil.process_iter(["cwd"]) if process.info["cwd"] == str(folder)]
 
 
 async def test_output_over_its_limit_is_cut(tmp_path: Path) -> None:
@@ -64,11 +70,14 @@ async def test_input(tmp_path: Path) -> None:
     assert (await running(tmp_path, "true")("script", entered=data)).data == b""
 
 
-async def test_command_over_its_time_may_remove_its_locks(tmp_path: Path) -> None:
-    git = running(tmp_path, "trap 'rm lock; exit 1' TERM; touch lock started; while :; do sleep 0.05; done; :")
+async def test_command_over_its_time_may_remove_its_locks(tmp_path: Path, clock: ManualClock) -> None:
+    git = running(tmp_path, "trap 'rm lock; exit 1' TERM; touch lock; touch started; while :; do sleep 0.05; done; :", clock)
+    command = asyncio.create_task(git("script", seconds=2.0))
+    await wait_until((tmp_path / "started").exists)
+    await clock.expire(2.0)
     with pytest.raises(AgentProblem, match="not ended within 2 s"):
-        await git("script", seconds=2.0)
-    assert ((tmp_path / "started").exists(), (tmp_path / "lock").exists()) == (True, False)
+        await command
+    assert not (tmp_path / "lock").exists()
 
 
 @pytest.mark.parametrize("steps", range(4))
@@ -82,17 +91,25 @@ async def test_command_that_is_cancelled_at_its_start_ends_with_its_processes(tm
     async with asyncio.timeout(30):
         with pytest.raises(asyncio.CancelledError):
             await command
-        await wait_until(lambda: all(process.info["cwd"] != str(tmp_path) for process in psutil.process_iter(["cwd"])))
+        await wait_until(lambda: not processes_in(tmp_path))
 
 
-async def test_process_that_has_left_the_group_and_keeps_the_output_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_process_that_has_left_the_group_and_keeps_the_output_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: ManualClock
+) -> None:
     """Such as a filter that leaves a daemon behind. Git itself has ended: nobody waits for that."""
     monkeypatch.setattr(confined_program, "TERMINATION_SECONDS", 600.0)
     daemon = "import os, time; os.setsid(); print(os.getpid(), file=open('pid', 'w'), flush=True); time.sleep(600)"
-    git = running(tmp_path, f'{shlex.quote(sys.executable)} -I -S -c "{daemon}" & until test -s pid; do sleep 0.05; done; :')
+    git = running(
+        tmp_path, f'{shlex.quote(sys.executable)} -I -S -c "{daemon}" & until test -s pid; do sleep 0.05; done; :', clock
+    )
     try:
         async with asyncio.timeout(60):
+            command = asyncio.create_task(git("script", seconds=3.0))
+            await wait_until((tmp_path / "pid").exists)
+            await wait_until(lambda: len(processes_in(tmp_path)) == 1, "git has ended")
+            await clock.expire(3.0)
             with pytest.raises(AgentProblem, match="not ended within 3 s"):
-                await git("script", seconds=3.0)
+                await command
     finally:
         os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)

@@ -10,6 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from gateway.worktrees.git import MERGE_SECONDS
 from tests.daemon import RunningGateway
 from tests.gateway.worktrees.repositories import (
     BASE,
@@ -21,6 +22,7 @@ from tests.gateway.worktrees.repositories import (
     state_of,
     turn,
 )
+from tests.manual_clock import ManualClock
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("home")
@@ -124,9 +126,11 @@ async def test_branch_that_is_checked_out_twice(client: httpx.AsyncClient, repos
     assert [git(one, "status", "--porcelain") for one in (repository, second)] == ["", ""]
 
 
-@pytest.mark.parametrize(("how", "said"), [("kill -KILL $PPID", "status -9"), ("exec sleep 600", "not ended within 3 s")])
+@pytest.mark.parametrize(
+    ("how", "said"), [("kill -KILL $PPID", "status -9"), ("touch {begun}; exec sleep 600", "not ended within 3600 s")]
+)
 async def test_merge_that_is_stopped_in_the_middle(
-    client: httpx.AsyncClient, repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, said: str
+    client: httpx.AsyncClient, repository: Path, tmp_path: Path, clock: ManualClock, how: str, said: str
 ) -> None:
     """By a filter of the user, for the last file of the merge."""
     commit_file(repository, ".gitattributes", "z.txt filter=stopping\n")
@@ -137,9 +141,13 @@ async def test_merge_that_is_stopped_in_the_middle(
     await commit(client, session)
     (repository / "own.txt").write_text("of the user\n")
     head = git(repository, "rev-parse", "main")
-    (tmp_path / ".gitconfig").write_text(f'[filter "stopping"]\n\tsmudge = "{how}"\n')
-    monkeypatch.setattr("gateway.worktrees.checkout.MERGE_SECONDS", 60.0 if "KILL" in how else 3.0)
-    error = await refusal(client, session, 503)
+    begun = repository / ".git" / "begun"
+    (tmp_path / ".gitconfig").write_text(f'[filter "stopping"]\n\tsmudge = "{how.format(begun=begun)}"\n')
+    refused = asyncio.create_task(refusal(client, session, 503))
+    if "KILL" not in how:
+        await wait_until(begun.exists)
+        await clock.expire(MERGE_SECONDS)
+    error = await refused
     assert said in error and "in the middle of the merge into 'main'" in error and "a.txt, b.txt" in error
     assert (git(repository, "rev-parse", "main"), (repository / "a.txt").read_text()) == (head, "changed\n")
     lock = repository / ".git" / "index.lock"
