@@ -109,7 +109,7 @@ def family(root: Root) -> set[psutil.Process]:
     Blocks for about 15 µs a process of the machine. Zombies and this process are not included.
     """
     rows = _rows()
-    reapers = {os.getpid()} if _adoption.on else _reapers()
+    reapers = {os.getpid()} if _adoption.on else _reapers(rows)
     found = _owned(rows, [root], reapers, {root.pid})
     # A process that is being started is not known by its pid yet.
     if _adoption.only_agents and not starting:
@@ -138,8 +138,10 @@ def is_confined(pid: int) -> bool:
 
 def left_behind(roots: Collection[Root]) -> set[psutil.Process]:
     """Return the processes of agents whose daemon was killed: the roots, their descendants, and orphans with their markers."""
+    if not roots:
+        return set()
     rows = _rows()
-    return _with_descendants(rows, _owned(rows, roots, _reapers(), ()))
+    return _with_descendants(rows, _owned(rows, roots, _reapers(rows), ()))
 
 
 @dataclass(slots=True)
@@ -198,14 +200,17 @@ def _with_descendants(rows: Collection[_Row], found: Collection[_Row]) -> set[ps
     return {process for row, process in processes if process is not None and _started(row.pid) == row.started}
 
 
-def _reapers() -> set[int]:
+def _reapers(rows: Collection[_Row]) -> set[int]:
     """The processes that can have become the parent of orphans of a process like this one: process 1, and subreapers above it.
 
     A shell, whose other children are no orphans, is in the session of this process.
     """
-    own, found = os.getsid(0), {1}
-    with contextlib.suppress(psutil.Error, OSError):
-        found |= {process.pid for process in psutil.Process().parents() if os.getsid(process.pid) != own}
+    own, found, by_pid = os.getsid(0), {1}, {row.pid: row for row in rows}
+    parent = by_pid.pop(os.getppid(), None)
+    while parent is not None and parent.pid != 1:
+        if parent.session != own:
+            found.add(parent.pid)
+        parent = by_pid.pop(parent.parent, None)
     return found
 
 

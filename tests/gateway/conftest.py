@@ -47,11 +47,11 @@ def each_store(request: pytest.FixtureRequest) -> Iterator[str]:
         yield request.param
 
 
-@pytest.fixture(params=["one daemon", pytest.param("near", marks=pytest.mark.long), "away"])
+@pytest.fixture(params=["one daemon", *(pytest.param(name, marks=pytest.mark.long) for name in cluster.PLACEMENTS)])
 def also_in_a_cluster(request: pytest.FixtureRequest) -> Iterator[None]:
     """One gateway, and two nodes with each placement, as parameters. Some tests of each protocol use it.
 
-    `make test` has the placement where more is forwarded.
+    The nodes are in `make test-long`: what is forwarded has its own tests, in tests/gateway/nodes.
     """
     with cluster.use(request.param if request.param in cluster.PLACEMENTS else None):
         yield

@@ -63,14 +63,19 @@ def test_time_grows_with_the_length_of_the_text(file: str) -> None:
 @pytest.mark.parametrize(
     ("pattern", "use"),
     [
-        (r"sh[^;&|]*\s[-+]\w*i", "search"),
-        (r"(?i)--?[\w.-]*(key|token|secret|password|passwd|auth|header|credential)[\w.-]*", "fullmatch"),
-        (r"\s*(\[exit code -?\d+\])?\Z", "finditer"),
-        (r"(?m)^\s*//.*$", "finditer"),
-        (r"\d+\.\d+", "search"),
-        (r'"((?:[^"\\]|\\.)*)"', "finditer"),
         (r"/+$", "search"),
         (r"(a+)+$", "match"),
+        (r"\s*(\[exit code -?\d+\])?\Z", "finditer"),
+        *(
+            pytest.param(*noticed, marks=pytest.mark.long)
+            for noticed in (
+                (r"sh[^;&|]*\s[-+]\w*i", "search"),
+                (r"(?i)--?[\w.-]*(key|token|secret|password|passwd|auth|header|credential)[\w.-]*", "fullmatch"),
+                (r"(?m)^\s*//.*$", "finditer"),
+                (r"\d+\.\d+", "search"),
+                (r'"((?:[^"\\]|\\.)*)"', "finditer"),
+            )
+        ),
     ],
 )
 def test_a_pattern_that_takes_longer_is_noticed(pattern: str, use: str) -> None:

@@ -34,7 +34,7 @@ async def nodes(tmp_path: Path) -> AsyncIterator[AgentsByNode]:
         yield running
 
 
-AT = ("one", "two", pytest.param("three", marks=pytest.mark.long))
+AT = ("two", *(pytest.param(name, marks=pytest.mark.long) for name in ("one", "three")))
 """Nodes at which a request arrives; `make test` has one that has the agent or the session, and one that has not."""
 LONG = pytest.mark.long
 

@@ -70,7 +70,7 @@ async def run_first_turn(running: RunningGateway, mode: str, scenario: str, gran
     return events[0][1]["sessionId"], sent_results, events[-1][1]["stopReason"]
 
 
-@pytest.mark.parametrize("mode", ["delta", "message", "none"])
+@pytest.mark.parametrize("mode", ["delta", *(pytest.param(mode, marks=pytest.mark.long) for mode in ("message", "none"))])
 @pytest.mark.parametrize("grants", [FREE, CAREFUL], ids=["trusted", "untrusted"])
 @pytest.mark.parametrize(
     ("command", "reported", "outcome"),

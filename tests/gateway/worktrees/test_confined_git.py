@@ -515,10 +515,12 @@ async def test_checkout_that_has_the_data_directory_in_it(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("extensions.partialClone", "origin"), ("extensions.refStorage", "reftable"), ("extensions.unknown", "true"),
-        ("core.repositoryFormatVersion", "99"), ("core.worktree", "/"), ("core.bare", "true"), ("include.path", "/dev/zero"),
-        ("core.attributesFile", "/dev/zero"), ("core.excludesFile", "/dev/zero"), ("core.abbrev", "no"),
-        ("remote.origin.url", "ext::sh -c touch% ran"),
+        ("extensions.partialClone", "origin"), ("core.worktree", "/"), ("include.path", "/dev/zero"),
+        ("core.attributesFile", "/dev/zero"), ("remote.origin.url", "ext::sh -c touch% ran"),
+        *(pytest.param(*setting, marks=LONG) for setting in (
+            ("extensions.refStorage", "reftable"), ("extensions.unknown", "true"), ("core.repositoryFormatVersion", "99"),
+            ("core.bare", "true"), ("core.excludesFile", "/dev/zero"), ("core.abbrev", "no"),
+        )),
     ],
 )  # fmt: skip
 async def test_settings_that_lead_git_astray(

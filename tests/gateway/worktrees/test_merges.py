@@ -73,7 +73,7 @@ async def test_ignored_file_in_the_way_of_a_merge_stays(client: httpx.AsyncClien
 
 
 @pytest.mark.parametrize("linked", [False, True])
-@pytest.mark.parametrize("operation", ["rebase", "am", "bisect"])
+@pytest.mark.parametrize("operation", ["rebase", *(pytest.param(name, marks=pytest.mark.long) for name in ("am", "bisect"))])
 async def test_branch_that_is_moved_by_the_user_at_this_moment(
     client: httpx.AsyncClient, repository: Path, operation: str, linked: bool
 ) -> None:

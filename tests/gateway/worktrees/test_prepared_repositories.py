@@ -78,7 +78,14 @@ def with_filter(repository: Path, program: Path, file: str) -> Path:
     return path
 
 
-@pytest.mark.parametrize("condition", ["onbranch:portico/**", "gitdir:**/worktrees/**", "onbranch:main", "gitdir:**/.git"])
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "onbranch:portico/**",
+        "gitdir:**/.git",
+        *(pytest.param(name, marks=pytest.mark.long) for name in ("gitdir:**/worktrees/**", "onbranch:main")),
+    ],
+)
 async def test_filter_of_configuration_that_is_included_by_condition(
     client: httpx.AsyncClient, repository: Path, program: Path, tmp_path: Path, condition: str
 ) -> None:

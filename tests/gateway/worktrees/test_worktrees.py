@@ -628,7 +628,9 @@ async def test_branch_that_leaves_no_room_for_those_of_sessions(client: httpx.As
     await new_session(client)
 
 
-@pytest.mark.parametrize("name", ["資料\u3000二\u3000", "de\u00a0l'été\u00a0", "a b "])
+@pytest.mark.parametrize(
+    "name", ["資料\u3000二\u3000", *(pytest.param(name, marks=pytest.mark.long) for name in ("de\u00a0l'été\u00a0", "a b "))]
+)
 async def test_folder_with_spaces_of_any_kind_in_its_name(tmp_path: Path, name: str) -> None:
     repository = make_repository(tmp_path / name)
     git(repository, "worktree", "add", "-q", "-b", "feature", f"../linked {name}")

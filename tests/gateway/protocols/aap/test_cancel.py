@@ -108,7 +108,7 @@ async def test_concurrent_cancels_stop_the_run_once(portico: RunningGateway, wri
     assert [event[1] for event in parse_events((await turn).text)].count("turn_stop") == 1
 
 
-@pytest.mark.parametrize("mode", ["none", "delta"])
+@pytest.mark.parametrize("mode", ["delta", pytest.param("none", marks=pytest.mark.long)])
 @pytest.mark.parametrize(("configured", "requested", "continues"), [
     ("continue", None, True), ("continue", "cancel", False), ("cancel", None, False), ("cancel", "continue", True),
 ])  # fmt: skip
