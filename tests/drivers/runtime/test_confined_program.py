@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import shutil
 import tempfile
@@ -144,3 +145,14 @@ async def test_waiting_for_a_place_ends(clock: ManualClock) -> None:
     with pytest.raises(TimeoutError):
         async with places.place("a"):
             raise TimeoutError
+
+
+async def test_the_end_of_a_cancelled_program_is_no_error_in_the_log(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    running = asyncio.create_task(run(Program(("sh", "-c", "touch started; sleep 600"), folder, ENV, 60.0, 100_000), None))
+    await wait_until((folder / "started").exists)
+    running.cancel()
+    await asyncio.wait([running])
+    assert running.cancelled()
+    del running
+    gc.collect()
+    assert caplog.text == ""
