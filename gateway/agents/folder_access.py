@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
+from drivers.runtime.clock import SYSTEM_CLOCK, Clock
 from drivers.runtime.file_threads import TooManyAccesses, bounded, in_thread
 from gateway.agents.configured_agents import Agents, ConfiguredAgent
 from gateway.errors import AgentProblem
@@ -18,6 +19,8 @@ LIST_TIMEOUT = 1.0
 """Seconds for the folder of a session in a list. Others of the list must not wait for it."""
 FOLDER_OF_SESSION = "the file system of the session's folder"
 FOLDER_OF_AGENT = "the file system of the agent's folder"
+clock: Clock = SYSTEM_CLOCK
+"""The clock of these limits."""
 AT_ONCE = 16
 """Folders that are resolved at the same time."""
 Result = TypeVar("Result")
@@ -30,7 +33,7 @@ async def in_time(access: Callable[[], Result], what: str = "the file system") -
     if too many accesses are blocked already.
     """
     try:
-        return await bounded(access, TIMEOUT)
+        return await bounded(access, TIMEOUT, clock)
     except TooManyAccesses as error:
         raise AgentProblem(
             f"{what} cannot be asked: {error.strerror}; check the folders of the agents, or try again later"
@@ -80,7 +83,7 @@ class ListedFolders:
             task = self._resolving[folder] = asyncio.create_task(in_thread(access, daemon=True))
             task.add_done_callback(partial(self._answered, folder))
         if folder not in self._late:
-            await asyncio.wait([task], timeout=LIST_TIMEOUT)
+            await clock.wait([task], LIST_TIMEOUT)
         if not task.done():
             self._late.add(folder)
         # All threads may be blocked: then it has raised OSError.

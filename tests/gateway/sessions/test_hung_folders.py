@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import threading
-import time
 import traceback
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -21,10 +20,12 @@ from drivers.runtime import cli_driver, file_threads
 from drivers.runtime.process import Spawner
 from drivers.script.driver import ScriptDriver
 from gateway.agents import folder_access
+from gateway.agents.folder_access import LIST_TIMEOUT, TIMEOUT
 from tests.daemon import RunningGateway, gateway_config, run_gateway
 from tests.gateway.protocols.aap.test_session_updates import SESSIONS, create, turn
 from tests.gateway.protocols.acp.client import Client, RpcFailed, connect
 from tests.gateway.requests import expect_error, user_message
+from tests.manual_clock import ManualClock
 
 CALLS = ("stat", "lstat", "open", "listdir", "scandir")
 
@@ -63,8 +64,8 @@ class WatchedFolder:
 
 
 @pytest.fixture
-def hung(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[WatchedFolder]:
-    """The folder `hung` below that of the agent `script`. Nobody waits long for it."""
+def hung(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: ManualClock) -> Iterator[WatchedFolder]:
+    """The folder `hung` below that of the agent `script`. Those who wait for it have `clock`."""
     found = WatchedFolder(tmp_path / "scenes" / "hung")
     found.path.mkdir(parents=True)
     (found.path / "scene.json").write_text('{"turns": [{"steps": [{"text": "hello"}]}]}')
@@ -73,8 +74,7 @@ def hung(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[WatchedFol
     (tmp_path / "scenes" / "scene.json").write_text('{"turns": [{"steps": [{"text": "hello"}]}]}')
     for name in CALLS:
         monkeypatch.setattr(os, name, found.wrapped(getattr(os, name)))
-    monkeypatch.setattr(folder_access, "TIMEOUT", 0.5)
-    monkeypatch.setattr(folder_access, "LIST_TIMEOUT", 0.2)
+    monkeypatch.setattr(folder_access, "clock", clock)
     yield found
     found.answer()
 
@@ -128,25 +128,29 @@ async def test_the_event_loop_never_accesses_the_folder_of_a_session(running: Ru
     assert hung.on_loop == []
 
 
-async def test_no_other_session_waits_for_a_folder_that_does_not_answer(running: RunningGateway, hung: WatchedFolder) -> None:
+async def test_no_other_session_waits_for_a_folder_that_does_not_answer(
+    running: RunningGateway, hung: WatchedFolder, clock: ManualClock
+) -> None:
     client = running.client
     inside, other = await both(client)
     hung.hang()
-    began = time.monotonic()
     requests = asyncio.gather(client.get(f"{SESSIONS}/{inside}/files"), folders(client))
+    await clock.waited_for(LIST_TIMEOUT)
+    await clock.waited_for(TIMEOUT)
     assert (await turn(client, other, user_message("hi")))["stopReason"] == "end_turn"
+    await clock.advance(TIMEOUT)
     files, listed = await requests
     # The list has the folder as it is named, without a look at it.
     assert listed[inside] == str(hung.path)
-    assert files.status_code == 503 and "has not answered within 0.5 s" in files.json()["error"]
+    assert files.status_code == 503 and "has not answered within 5 s" in files.json()["error"]
     for body in ({"messages": [user_message("hi")]}, {"messages": [user_message("hi")], "agent": {"options": {"cwd": "hung"}}}):
-        error = await expect_error(client.post(f"{SESSIONS}/{inside}/turns", json=body), 503)
-        assert "the file system of the session's folder has not answered within 0.5 s" in error
+        refused = expect_error(client.post(f"{SESSIONS}/{inside}/turns", json=body), 503)
+        error = await clock.expire_until(refused, TIMEOUT)
+        assert "the file system of the session's folder has not answered within 5 s" in error
     acp = await opened(running)
     assert inside in [one["sessionId"] for one in (await acp.request("session/list"))["sessions"]]
     with pytest.raises(RpcFailed, match="has not answered"):
-        await acp.request("session/new", dict(cwd=str(hung.path), mcpServers=[]))
-    assert time.monotonic() - began < 20
+        await clock.expire_until(acp.request("session/new", dict(cwd=str(hung.path), mcpServers=[])), TIMEOUT)
     hung.answer()
     assert (await turn(client, inside, user_message("hi")))["stopReason"] == "end_turn"
     assert hung.on_loop == []
@@ -172,13 +176,10 @@ async def test_requests_are_refused_while_all_threads_are_blocked(
     assert (await turn(client, inside, user_message("hi")))["stopReason"] == "end_turn"
 
 
-async def test_lists_do_not_wait_twice_for_a_folder(
-    running: RunningGateway, hung: WatchedFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_lists_do_not_wait_twice_for_a_folder(running: RunningGateway, hung: WatchedFolder, clock: ManualClock) -> None:
     inside, _ = await both(running.client)
     hung.hang()
-    await folders(running.client)
-    monkeypatch.setattr(folder_access, "LIST_TIMEOUT", 3600.0)
+    await clock.expire_until(folders(running.client), LIST_TIMEOUT)
     for _ in range(5):
         assert (await folders(running.client))[inside] == str(hung.path)
     # One thread waits, that of the first list.
@@ -188,13 +189,14 @@ async def test_lists_do_not_wait_twice_for_a_folder(
     assert (await folders(running.client))[inside] == str(hung.path)
 
 
-async def test_the_files_that_a_driver_reads_do_not_block_the_event_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_files_that_a_driver_reads_do_not_block_the_event_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: ManualClock
+) -> None:
     answers = threading.Event()
-    monkeypatch.setattr(cli_driver, "FILES_SECONDS", 0.2)
     monkeypatch.setattr(ScriptDriver, "session", lambda self, spec: answers.wait(60))
     spec = SessionSpec("", tmp_path, {})
     try:
-        with pytest.raises(AgentUnavailable, match=r"has not answered within 0\.2 s"):
-            await ScriptDriver().open(spec, Spawner(), Limits())
+        with pytest.raises(AgentUnavailable, match="has not answered within 10 s"):
+            await clock.expire_until(ScriptDriver().open(spec, Spawner(clock=clock), Limits()), cli_driver.FILES_SECONDS)
     finally:
         answers.set()
