@@ -265,7 +265,10 @@ def _marker_of(pid: int) -> str:
         return ""
     path, name = f"/proc/{pid}/environ", f"{MARKER}=".encode()
     until = time.monotonic() + SLEEP_SECONDS
-    while os.access(path, os.R_OK) and _has_no_environment_yet(_stat(pid)):
+    while os.access(path, os.R_OK) and _has_no_environment_yet(stat := _stat(pid)):
+        # Linux shows the addresses in `stat` only to processes that may read the environment: capabilities can forbid it.
+        if stat[0] != b"D" and not _may_open(path):
+            return ""
         if time.monotonic() > until:
             log.warning("process %d is in uninterruptible sleep: whether it belongs to an agent is not known", pid)
             return ""
@@ -277,6 +280,15 @@ def _marker_of(pid: int) -> str:
 def _has_no_environment_yet(stat: Sequence[bytes]) -> bool:
     """Whether a process is in uninterruptible sleep, where reading its environment may block, or in the middle of execve(2)."""
     return len(stat) > 48 and (stat[0] == b"D" or stat[48] == b"0")
+
+
+def _may_open(path: str) -> bool:
+    """Whether a file is there and may be read. Raises OSError if no more files can be open."""
+    try:
+        os.close(os.open(path, os.O_RDONLY))
+    except (PermissionError, FileNotFoundError, ProcessLookupError):
+        return False
+    return True
 
 
 def _read(path: str) -> bytes:

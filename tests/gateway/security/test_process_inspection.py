@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from drivers.contract.codec import Command
+from drivers.runtime import process_tree
 from drivers.runtime.process import Spawner
 from drivers.runtime.process_tree import family
 from gateway.cli.main import main
@@ -114,7 +115,7 @@ def test_inspection_is_allowed_by_a_variable_of_the_environment() -> None:
 
 
 def test_agents_start_from_a_protected_process(tmp_path: Path) -> None:
-    """Their working folder is passed on by /proc, and their processes are found."""
+    """Their working folder is passed on by /proc, and their processes are found, without waiting for those of other rights."""
 
     async def spawn() -> None:
         command = Command(("cat", "/proc/self/environ"), tmp_path, {"PATH": os.environ["PATH"], "WHO": "agent"}, stdin=b"")
@@ -128,6 +129,8 @@ def test_agents_start_from_a_protected_process(tmp_path: Path) -> None:
         os._exit(0)
 
     def run() -> None:
+        # It is called once a process has been waited for.
+        process_tree.log.warning = lambda *_: os._exit(1)  # type: ignore[method-assign]
         deny_process_inspection()
         asyncio.run(spawn())
 
