@@ -206,7 +206,8 @@ class TaskRunner:
         log = EventLog(task_id, store, stored_first=self._shared.stored_first, clock=self._shared.clock)
         try:
             self._shared.program_starts(entry)
-            spawner = entry.sandboxed(self._shared.transcripts.spawner(self._shared.spawner, task_id, entry), spec)
+            recorded = self._shared.transcripts.spawner(self._shared.spawner, task_id, entry)
+            spawner = await in_time(partial(entry.sandboxed, recorded, spec), FOLDER_OF_AGENT)
             agent = await start.run(entry.driver.execute(spec, spawner, self._shared.limits))
         except DriverError as error:
             metrics.failed_to_start()

@@ -233,4 +233,8 @@ def test_calls_that_are_evaluated_outside_of_the_event_loop() -> None:
     assert policy.is_slow("Bash", {"command": ["x"] * 600})
     assert policy.is_slow("Read", {"file_path": "x"})
     assert not policy.is_slow("Edit", {"path": "x"})
+    # What is evaluated in the event loop resolves no path.
+    resolved = list[str]()
+    assert policy.evaluate("Edit", {"path": "a/x"}, lambda path: resolved.append(path) or ()).verdict == "allow"
+    assert resolved == []
     assert not policy.is_slow("Other", {"x": "x" * 9000})
