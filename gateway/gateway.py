@@ -23,6 +23,7 @@ from gateway.agents.configured_agents import Agents
 from gateway.agents.discovery import Discovery
 from gateway.config import Settings
 from gateway.conversations.conversations import Conversations
+from gateway.doubt_limit import UnansweredRequests
 from gateway.errors import ConfigError, SessionElsewhere, StoreUnavailable, Unauthorized, WrongKey
 from gateway.file_descriptors import agent_connection_limit
 from gateway.mcp.host import McpHost
@@ -130,6 +131,7 @@ class Gateway:
         self.node_keys: NodeKeys | None = None
         """With what the nodes of a cluster sign their requests to each other; None for a gateway that is no node."""
         self.unauthenticated_bodies = UnauthenticatedBodies()
+        self.unanswered = UnansweredRequests(clock, lambda: self.store.in_doubt)
         self.close_last: list[Callable[[], Awaitable[None]]] = []
         self.shared_agents: SharedAgents | None = None
         """The agents of the other nodes of a cluster."""
@@ -161,6 +163,7 @@ class Gateway:
             self.store = await self._open_as_node(settings.store.url, data_dir)
         else:
             self.store = await Store.open_alone(settings.store.url or sqlite_url(data_dir), in_use)
+        self.store.on_doubt(self.unanswered.doubt_began)
         try:
             with self.store.explained_errors():
                 await self._open(settings, data_dir)

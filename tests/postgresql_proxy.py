@@ -13,7 +13,8 @@ class Proxy:
 
     The answer of a commit is lost when the server has given it.
     With a `marker`, only transactions count that have these bytes. With `leaves`, the proxy is `away` once it has lost a commit:
-    all connections are cut, and new ones are closed at once, until `come_back` is called. `refused` counts those.
+    all connections are cut, and new ones are closed at once, until `come_back` is called. `refused` counts those. If it is also
+    `silent`, no connection is cut or closed: what comes by these connections is dropped, also later.
     """
 
     def __init__(self, port: int) -> None:
@@ -23,7 +24,8 @@ class Proxy:
         self.lose: list[str] = []
         self.marker, self.leaves = b"", False
         self.lost = self.refused = 0
-        self.away = False
+        self.away = self.silent = False
+        self._ignored: set[socket.socket] = set()
         self._unanswered: set[socket.socket] = set()
         self._late: list[tuple[socket.socket, bytes]] = []
         self._sockets: list[socket.socket] = []
@@ -35,7 +37,10 @@ class Proxy:
                 client, _ = self._listener.accept()
                 if self.away:
                     self.refused += 1
-                    client.close()
+                    if self.silent:
+                        self._sockets.append(client)
+                    else:
+                        client.close()
                     continue
                 upstream = socket.create_connection(("127.0.0.1", self._target))
                 self._sockets += [client, upstream]
@@ -54,15 +59,19 @@ class Proxy:
 
     def _forward_answers(self, source: socket.socket, target: socket.socket) -> None:
         while data := source.recv(65536):
+            if source in self._ignored:
+                continue
             if target not in self._unanswered:
                 target.sendall(data)
-            elif b"COMMIT\0" in data:
-                return self._leave()
+            elif b"COMMIT\0" in data and self._leave():
+                return
 
     def _forward_requests(self, source: socket.socket, target: socket.socket) -> bool:
         """Return whether the connection to the server is still needed."""
         held = transaction = b""
         while data := source.recv(65536):
+            if source in self._ignored:
+                continue
             # The parts of a transaction may come one after the other, and what ends its COMMIT after that.
             transaction += data
             if self.lose[:1] == ["late"]:
@@ -78,19 +87,23 @@ class Proxy:
                         source.shutdown(socket.SHUT_RDWR)
                         return True
                     if lose == "request":
-                        self._leave()
-                        return False
+                        if self._leave():
+                            return False
+                        continue
                     self._unanswered.add(source)
                 transaction = b""
             target.sendall(data)
         return False
 
-    def _leave(self) -> None:
-        """Count a lost commit, and cut all connections if the proxy leaves with it."""
+    def _leave(self) -> bool:
+        """Count a lost commit, and cut all connections if the proxy leaves with it. Returns whether that one is to be cut."""
         self.away = self.leaves
-        self.lost += 1
-        if self.leaves:
+        if self.leaves and self.silent:
+            self._ignored.update(self._sockets)
+        elif self.leaves:
             _cut(*self._sockets)
+        self.lost += 1
+        return not self.silent
 
     def forward_late(self) -> None:
         """Forward what was held back, as a network does, or a server that reads it late."""

@@ -20,6 +20,7 @@ from starlette.types import ASGIApp
 from gateway import __version__
 from gateway.body_limit import BodyLimit
 from gateway.config import ServerSettings
+from gateway.doubt_limit import DoubtLimit
 from gateway.errors import GatewayError
 from gateway.gateway import Gateway
 from gateway.protocols import execute
@@ -112,7 +113,8 @@ def _openapi_routes(app: FastAPI, gateway: Gateway) -> APIRouter:
 
 
 def _with_checks(app: ASGIApp, gateway: Gateway, server: ServerSettings) -> ASGIApp:
-    """Return the app behind the Host and Origin checks, the CORS headers and the limits of bodies, in this order."""
+    """Return the app behind the Host and Origin checks, the CORS headers, the limits of bodies and of doubt, in this order."""
+    app = DoubtLimit(app, lambda: gateway.unanswered)
     origins = origin_pattern(server.origins)
     hosts = server.hosts
     if gateway.is_node:

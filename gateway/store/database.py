@@ -130,6 +130,8 @@ class Database:
         self._queue_lock = threading.Lock()
         self._draining = False
         self._doubt: _Doubt | None = None
+        self.on_doubt: Callable[[], object] = lambda: None
+        """Called in the event loop when writes are in doubt."""
         self._waiting: set[asyncio.Future[Any]] = set()
         self._migrating = False
         """Whether a migration has begun to change tables: it may have to wait for others who use them."""
@@ -471,6 +473,9 @@ class Database:
     def _set_doubt(self, writes: Sequence[_Write], outcomes: Sequence[Outcome], error: BaseException) -> list[None]:
         log.error("the store does not say whether writes are stored, and is asked until it does: %s", error)
         self._doubt = _Doubt(writes, outcomes, error)
+        # The loop may be closed.
+        with suppress(RuntimeError):
+            writes[0].done.get_loop().call_soon_threadsafe(self.on_doubt)
         return [None] * len(writes)
 
     def _outcomes(self, group: Sequence[_Write]) -> Sequence[Outcome | None]:

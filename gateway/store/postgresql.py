@@ -30,6 +30,8 @@ from gateway.store.schema import VERSION
 if TYPE_CHECKING:
     import psycopg
 
+    from gateway.store.postgresql_connection import AnsweredConnection
+
 log = logging.getLogger(__name__)
 
 CONNECT_ARGUMENTS = {
@@ -43,11 +45,15 @@ CONNECT_ARGUMENTS = {
 """Parameters of libpq, which the URL may replace. A server that is gone without a word is noticed after 20 to 25 seconds."""
 SETTINGS = (
     "SET lock_timeout = '10s'; SET idle_in_transaction_session_timeout = '60s'; SET extra_float_digits = 3; "
-    "SELECT set_config('idle_session_timeout', '0', false) WHERE current_setting('idle_session_timeout', true) IS NOT NULL"
+    "SET tcp_keepalives_idle = 10; SET tcp_keepalives_interval = 5; SET tcp_keepalives_count = 3; "
+    "SELECT set_config(name, value, false) FROM (VALUES ('idle_session_timeout', '0'), ('tcp_user_timeout', '20s')) "
+    "AS later (name, value) WHERE current_setting(name, true) IS NOT NULL"
 )
 """Of each connection. The first is what SQLite has as busy timeout. With the second, a daemon that is stopped in a transaction
 does not keep its locks: the transaction is rolled back, and repeated when the daemon goes on. With the third, numbers are read as
-they are stored. The last one, which servers before version 14 do not have, would end connections that hold the lock of a daemon.
+they are stored. With those of TCP, the server notices after 20 to 25 seconds that the machine of a daemon is gone, and frees the
+daemon's lock. Not each version of the server has the last two. `idle_session_timeout` would end connections that hold the lock of
+a daemon.
 """
 RESOLVE_TIMEOUT = 10.0
 """Seconds in which the outcome of a commit without an answer is asked for: as long as SQLite waits for a lock."""
@@ -105,6 +111,7 @@ class PostgresqlBackend:
 
     def __init__(self, url: URL) -> None:
         driver()
+        from gateway.store.postgresql_connection import AnsweredConnection
         from gateway.store.postgresql_pipeline import WritePipeline
 
         self.name = shown_url(url)
@@ -118,6 +125,7 @@ class PostgresqlBackend:
             # Texts are sent in UTF-8 (postgresql_texts.py), whatever PGCLIENTENCODING or the URL says.
             connect_args=given | {"client_encoding": "utf8"},
         )
+        event.listen(self.engine, "do_connect", lambda _, __, args, parameters: AnsweredConnection.opened(*args, **parameters))
         event.listen(self.engine, "connect", _on_connect)
         WritePipeline(_BEGIN).install(self.engine)
         self._writer = uuid4().hex
@@ -403,7 +411,7 @@ def first_line(error: BaseException) -> str:
     return str(error).strip().split("\n", 1)[0]
 
 
-def _on_connect(connection: psycopg.Connection[Any], _: object) -> None:
+def _on_connect(connection: AnsweredConnection, _: object) -> None:
     encoding = connection.info.parameter_status("server_encoding")
     if encoding != "UTF8":
         raise ConfigError(
@@ -411,6 +419,7 @@ def _on_connect(connection: psycopg.Connection[Any], _: object) -> None:
             "(createdb --encoding=UTF8 --template=template0 NAME)"
         )
     connection.execute(SETTINGS)
+    (connection.server_process,) = connection.execute("SELECT pg_backend_pid()").fetchone() or (0,)
     _adapt_texts(connection)
 
 

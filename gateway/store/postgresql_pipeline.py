@@ -6,11 +6,12 @@ have to be scheduled for each.
 
 from __future__ import annotations
 
-import selectors
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any
 
 import psycopg
+from psycopg.abc import PQGen
+from psycopg.waiting import READY_R, WAIT_RW
 from sqlalchemy import Connection, Engine, event
 
 if TYPE_CHECKING:
@@ -109,12 +110,11 @@ def _send_all(connection: psycopg.Connection[Any]) -> None:
     socket, the server waits for the rest.
     """
     libpq = connection.pgconn
-    if not libpq.flush():
-        return
-    with selectors.DefaultSelector() as selector:
-        selector.register(libpq.socket, selectors.EVENT_READ | selectors.EVENT_WRITE)
+
+    def sending() -> PQGen[None]:
         while libpq.flush():
-            for _, ready in selector.select():
-                if ready & selectors.EVENT_READ:
-                    # The server may wait until its answers are read.
-                    libpq.consume_input()
+            if (yield WAIT_RW) & READY_R:
+                # The server may wait until its answers are read.
+                libpq.consume_input()
+
+    connection.wait(sending())

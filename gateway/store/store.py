@@ -136,6 +136,10 @@ class Store:
         """Whether a server that does not answer knows alone which writes are stored."""
         return self._database.in_doubt
 
+    def on_doubt(self, began: Callable[[], object]) -> None:
+        """Calls `began`, in the event loop, each time that a server does not say whether writes are stored."""
+        self._database.on_doubt = began
+
     def abandon(self) -> None:
         """Fails the writes that are waited for, and all later ones, with StoreAbandoned: the process is to exit soon."""
         self._database.abandon()

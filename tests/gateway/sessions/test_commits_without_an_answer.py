@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
+from gateway.doubt_limit import DOUBT_TIMEOUT
 from gateway.security.authentication import ADMINISTRATOR
 from gateway.store import postgresql
 from tests.daemon import RunningGateway, gateway_config, run_gateway
@@ -224,3 +225,74 @@ async def test_shutdown_while_an_outcome_is_unknown(
     await wait_until(lambda: proxy.lost == 1 and proxy.refused > 5)
     await clock.outlast(proxied.gateway.close())
     await expect_error(turn, 503)
+
+
+@pytest.mark.parametrize("stream", ["none", "delta"])
+async def test_a_request_does_not_wait_for_ever(
+    proxied: RunningGateway, proxy: Proxy, write_scenario: WriteScenario, arrived: bool, clock: ManualClock, stream: str
+) -> None:
+    name = write_scenario([{"text": "{prompt}"}])
+    session = (await create_session(proxied.client, "script", "A", options={"scenario": name}))["sessionId"]
+    go_away(proxy, "second", arrived=arrived)
+    body = {"messages": [user_message("second")], "stream": stream}
+    turn = asyncio.create_task(proxied.client.post(f"/session/{session}", json=body, headers=KEYED))
+    await wait_until(lambda: proxied.gateway.store.in_doubt)
+    await clock.expire(DOUBT_TIMEOUT)
+    assert "it is not known whether this request is stored; send it again with the same" in await expect_error(turn, 503)
+    # With its key it waits for the request before it, and as long as that did.
+    again = asyncio.create_task(proxied.client.post(f"/session/{session}", json=body, headers=KEYED))
+    await wait_until(lambda: len(proxied.gateway.unanswered) == 1)
+    await clock.expire(DOUBT_TIMEOUT)
+    await expect_error(again, 503)
+    proxy.come_back()
+    answer = await proxied.client.post(f"/session/{session}", json=body, headers=KEYED)
+    assert answer.is_success and "second" in answer.text
+    await assert_next_turn(proxied, session)
+    assert contents(await get_history(proxied.client, session)) == ["A", "A", "second", "second", "next", "next"]
+    await stored_events(proxied, session)
+
+
+OUTAGE = 30.0
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("silent", [False, True], ids=["refusing", "silent"])
+async def test_outage_of_half_a_minute(
+    tmp_path: Path, proxy: Proxy, write_scenario: WriteScenario, arrived: bool, silent: bool
+) -> None:
+    proxy.silent = silent
+    url = server().tcp_url(server().create_database(), port=proxy.port)
+    name = write_scenario([{"text": "{prompt}"}])
+    async with run_gateway(gateway_config(tmp_path, store={"url": url})) as portico, asyncio.timeout(150):
+        session = (await create_session(portico.client, "script", "A", options={"scenario": name}))["sessionId"]
+        go_away(proxy, "second", arrived=arrived)
+        turn = asyncio.create_task(keyed(portico, session, user_message("second")))
+        await wait_until(lambda: proxy.lost == 1)
+        # The threads of the store have the clock of the machine.
+        ended = asyncio.create_task(asyncio.sleep(OUTAGE))
+        assert (await portico.client.get("/readyz")).status_code == 503
+        await ended
+        proxy.come_back()
+        assert (await turn).status_code == (200 if arrived else 503)
+        answer = await keyed(portico, session, user_message("second"))
+        assert (answer.json()["stopReason"], contents(answer.json()["messages"])) == ("end_turn", ["second"])
+        await assert_next_turn(portico, session)
+        assert contents(await get_history(portico.client, session)) == ["A", "A", "second", "second", "next", "next"]
+        await stored_events(portico, session)
+
+
+@pytest.mark.long
+async def test_shutdown_over_a_server_that_is_silent(
+    tmp_path: Path, proxy: Proxy, write_scenario: WriteScenario, arrived: bool
+) -> None:
+    proxy.silent = True
+    url = server().tcp_url(server().create_database(), port=proxy.port)
+    name = write_scenario([{"text": "{prompt}"}])
+    async with run_gateway(gateway_config(tmp_path, store={"url": url})) as portico:
+        session = (await create_session(portico.client, "script", "A", options={"scenario": name}))["sessionId"]
+        go_away(proxy, "second", arrived=arrived)
+        turn = asyncio.create_task(keyed(portico, session, user_message("second")))
+        await wait_until(lambda: proxy.lost == 1)
+        async with asyncio.timeout(30):
+            await portico.gateway.close()
+            await expect_error(turn, 503)

@@ -373,6 +373,28 @@ async def test_closing_after_abandon_does_not_wait_for_a_blocked_write(tmp_path:
     assert "Connections in pool: 0" in database._engine.pool.status()
 
 
+async def test_a_write_that_waits_when_the_store_is_abandoned_changes_nothing(tmp_path: Path) -> None:
+    database = await Database.open(store_url(tmp_path))
+    began, release = threading.Event(), threading.Event()
+    executed = list[Connection]()
+
+    def block(connection: Connection) -> None:
+        began.set()
+        release.wait(60)
+
+    blocked = asyncio.create_task(database.write(block))
+    await asyncio.to_thread(began.wait)
+    waiting = asyncio.create_task(database.write(executed.append))
+    await asyncio.sleep(0)
+    database.abandon()
+    release.set()
+    ends = await asyncio.gather(blocked, waiting, return_exceptions=True)
+    assert [type(end) for end in ends] == [StoreAbandoned, StoreAbandoned]
+    await database.close()
+    await asyncio.to_thread(database._writer.shutdown)
+    assert executed == []
+
+
 @pytest.mark.sqlite_only
 @pytest.mark.parametrize("created_earlier", [False, True])
 async def test_freed_space_is_returned_but_for_a_tenth(tmp_path: Path, created_earlier: bool) -> None:

@@ -20,7 +20,7 @@ from sqlalchemy.exc import DBAPIError
 
 from gateway.errors import ConfigError, StoreUnavailable
 from gateway.installation import command_for_extra
-from gateway.store import EventRow, MessageRow, SessionRecord, Store, postgresql, schema
+from gateway.store import EventRow, MessageRow, SessionRecord, Store, postgresql, postgresql_connection, schema
 from gateway.store import database as database_module
 from gateway.store.database import Database
 from gateway.store.prepared import DEFERRED
@@ -42,7 +42,9 @@ def proxy() -> Iterator[Proxy]:
 
 
 @pytest.fixture
-async def proxied(proxy: Proxy) -> AsyncIterator[Database]:
+async def proxied(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Database]:
+    # The least that psycopg takes.
+    monkeypatch.setitem(postgresql.CONNECT_ARGUMENTS, "connect_timeout", 2)
     found = await Database.open(server().tcp_url(server().create_database(), port=proxy.port))
     yield found
     await found.close()
@@ -153,6 +155,24 @@ async def test_writes_wait_until_it_is_known_whether_they_are_stored(
     assert ("m1" in stored) is (lost == "answer") and all(isinstance(end, str | StoreUnavailable) for end in ends)
     assert await proxied.read(markers) == ["0", *stored]
     assert not proxied.in_doubt and await proxied.write(lambda connection: insert_process(connection, "z")) == "z"
+
+
+async def test_nothing_is_written_before_it_is_known_whether_the_write_before_is_stored(
+    proxied: Database, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await proxied.write(lambda connection: insert_process(connection, "0"))
+    proxy.lose = ["answer"]
+    monkeypatch.setattr(postgresql, "_RESOLVE", "SELECT pg_terminate_backend(pg_backend_pid()), %s::text, %s::text")
+    monkeypatch.setattr(postgresql, "RESOLVE_TIMEOUT", 0.05)
+    write = asyncio.create_task(proxied.write(lambda connection: insert_process(connection, "doubt")))
+    await wait_until(lambda: proxied.in_doubt)
+    # The server could execute them, most of them together.
+    writes = [proxied.write(lambda connection, n=n: insert_process(connection, f"m{n}")) for n in range(20)]  # type: ignore[misc]
+    ends = await asyncio.gather(*writes, return_exceptions=True)
+    assert all(isinstance(end, StoreUnavailable) for end in ends)
+    monkeypatch.undo()
+    assert await write == "doubt"
+    assert await proxied.read(markers) == ["0", "doubt"]
 
 
 async def test_reads_and_writes_go_on_after_the_connections_were_cut() -> None:
@@ -401,3 +421,46 @@ async def test_a_write_that_fails_does_not_take_the_lock_of_the_daemon_to_anothe
         # It would wait for the lock of its own connection, in the pool.
         assert await store._database.write(lambda connection: connection.execute(text(process)).scalar()) == before
     await store.close()
+
+
+@pytest.mark.parametrize("lost", ["request", "answer"])
+async def test_a_server_that_accepts_all_and_answers_nothing_blocks_nobody_for_ever(
+    proxied: Database, proxy: Proxy, lost: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgresql, "RESOLVE_TIMEOUT", 0.05)
+    monkeypatch.setattr(postgresql_connection, "ANSWER_TIMEOUT", 0.3)
+    monkeypatch.setattr(database_module, "READ_TIMEOUT", 0.1)
+    await proxied.write(lambda connection: insert_process(connection, "0"))
+    await proxied.read(markers)
+    proxy.lose, proxy.leaves, proxy.silent, proxy.marker = [lost], True, True, b"doubt"
+    write = asyncio.create_task(proxied.write(lambda connection: insert_process(connection, "doubt")))
+    await wait_until(lambda: proxy.lost == 1)
+    with pytest.raises(StoreUnavailable, match="cannot be read"):
+        await proxied.read(markers)
+    await wait_until(lambda: proxied.in_doubt)
+    with pytest.raises(StoreUnavailable, match="cannot be written"):
+        await proxied.write(lambda connection: insert_process(connection, "meanwhile"))
+    assert not write.done()
+    proxy.come_back()
+    (end,) = await asyncio.gather(write, return_exceptions=True)
+    assert end == "doubt" if lost == "answer" else isinstance(end, StoreUnavailable)
+    assert await proxied.read(markers) == (["0", "doubt"] if lost == "answer" else ["0"])
+    assert await proxied.write(lambda connection: insert_process(connection, "z")) == "z"
+
+
+async def test_a_statement_may_take_longer_than_the_server_may_be_silent(
+    proxied: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgresql_connection, "ANSWER_TIMEOUT", 0.2)
+    for execute in (proxied.read, proxied.write):
+        assert await execute(lambda connection: connection.exec_driver_sql("SELECT 1 FROM pg_sleep(1)").scalar()) == 1
+
+
+async def test_the_server_frees_the_lock_of_a_daemon_whose_machine_is_gone(proxied: Database) -> None:
+    def shown(connection: Connection) -> list[str]:
+        return [
+            str(connection.exec_driver_sql(f"SHOW {name}").scalar())
+            for name in ("tcp_keepalives_idle", "tcp_keepalives_interval", "tcp_keepalives_count", "tcp_user_timeout")
+        ]
+
+    assert await proxied.write(shown) == ["10", "5", "3", "20000"]
