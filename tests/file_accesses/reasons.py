@@ -53,7 +53,7 @@ REASONS = {
         "gateway/installation.py": "read_text*3",
     },
     "The kernel's own files, a lock of the data directory, or the null device.": {
-        "drivers/runtime/process_tree.py": "os.listdir os.open",
+        "drivers/runtime/process_tree.py": "os.listdir os.open*2",
         "gateway/cli/signals.py": "os.open",
         "gateway/diagnosis/daemon.py": "os.open read_bytes read_text*2",
     },
