@@ -267,7 +267,7 @@ def _marker_of(pid: int) -> str:
     until = time.monotonic() + SLEEP_SECONDS
     while os.access(path, os.R_OK) and _has_no_environment_yet(stat := _stat(pid)):
         # Linux shows the addresses in `stat` only to processes that may read the environment: capabilities can forbid it.
-        if stat[0] != b"D" and not _may_open(path):
+        if stat[0] != b"D" and _is_forbidden(path):
             return ""
         if time.monotonic() > until:
             log.warning("process %d is in uninterruptible sleep: whether it belongs to an agent is not known", pid)
@@ -282,13 +282,16 @@ def _has_no_environment_yet(stat: Sequence[bytes]) -> bool:
     return len(stat) > 48 and (stat[0] == b"D" or stat[48] == b"0")
 
 
-def _may_open(path: str) -> bool:
-    """Whether a file is there and may be read. Raises OSError if no more files can be open."""
+def _is_forbidden(path: str) -> bool:
+    """Whether a file may not be opened. Raises OSError if no more files can be open."""
     try:
         os.close(os.open(path, os.O_RDONLY))
-    except (PermissionError, FileNotFoundError, ProcessLookupError):
+    except PermissionError:
+        return True
+    except (FileNotFoundError, ProcessLookupError):
+        # It ends: its descendants may have to end yet, as in a process namespace. It is waited for.
         return False
-    return True
+    return False
 
 
 def _read(path: str) -> bytes:
