@@ -10,6 +10,8 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -316,9 +318,17 @@ def test_removal_follows_no_link_that_appears_meanwhile(tmp_path: Path) -> None:
     assert seen == (0o500, ["deep"])
 
 
-def test_removal_of_folders_without_permissions(tmp_path: Path) -> None:
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that other users can reach. Not pytest's: each run of pytest that starts closes all of them to other users."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o711)
+        yield Path(folder)
+
+
+def test_removal_of_folders_without_permissions(open_folder: Path) -> None:
     """As another user than root, who needs none."""
-    tree = tmp_path / "tree"
+    tree = open_folder / "tree"
     (tree / "a" / "b").mkdir(parents=True)
     (tree / "a" / "b" / "file").write_text("")
     script = f"""
@@ -332,9 +342,9 @@ for name in ("a/b", "a"):
 remove_tree(Path({str(tree)!r}))
 """
     if os.getuid() == 0:
-        for path in (tmp_path, *tmp_path.rglob("*")):
+        for path in (open_folder, *open_folder.rglob("*")):
             os.chown(path, NOBODY, NOBODY)
-        for path in tmp_path.parents[:-2]:
+        for path in open_folder.parents[:-2]:
             path.chmod(path.stat().st_mode | 0o011)
     subprocess.run([sys.executable, "-c", script], check=True)
     assert not tree.exists()
