@@ -189,7 +189,7 @@ class ClaudeDriver(CliDriver):
 
     async def _greeting(self, spec: SessionSpec, spawner: Spawner) -> Mapping[str, Any]:
         """Start a session, and return its answer to `initialize`."""
-        launch = await made(self.session, spec, spawner.clock)
+        launch = await made(self.session, spec)
         codec, printed = launch.codec, list[str]()
         process = await spawner.spawn(launch.command)
         try:

@@ -19,7 +19,6 @@ from drivers.contract.errors import AgentUnavailable, DriverError, UnknownArgume
 from drivers.contract.line_splitter import text_line
 from drivers.contract.messages import AssistantMessage, Message, UserMessage
 from drivers.runtime.cli_agent import CliAgent
-from drivers.runtime.clock import Clock
 from drivers.runtime.file_threads import TooManyAccesses, bounded
 from drivers.runtime.process import Spawner
 
@@ -149,23 +148,23 @@ class CliDriver(Driver):
 
     async def _open(self, spec: SessionSpec, spawner: Spawner, limits: Limits) -> Agent:
         if not (self.tools_by_mcp and spec.app_tools):
-            return await CliAgent.start(await made(self.session, spec, spawner.clock), spawner, limits, spec.services)
+            return await CliAgent.start(await made(self.session, spec), spawner, limits, spec.services)
         spec = await with_tool_server(spec, self.info().mcp_call_id_keys)
         try:
-            return await CliAgent.start(await made(self.session, spec, spawner.clock), spawner, limits, spec.services)
+            return await CliAgent.start(await made(self.session, spec), spawner, limits, spec.services)
         except BaseException:
             if spec.tool_server is not None:
                 await asyncio.shield(spec.tool_server.close())
             raise
 
     async def execute(self, spec: TaskSpec, spawner: Spawner, limits: Limits) -> Agent:
-        return await CliAgent.start(await made(self.task, spec, spawner.clock), spawner, limits)
+        return await CliAgent.start(await made(self.task, spec), spawner, limits)
 
 
-async def made(launch: Callable[[Spec], Launch], spec: Spec, clock: Clock) -> Launch:
+async def made(launch: Callable[[Spec], Launch], spec: Spec) -> Launch:
     """Return the process of a spec: drivers read files of its folders for it. Raises AgentUnavailable if these do not answer."""
     try:
-        return await bounded(partial(launch, spec), FILES_SECONDS, clock)
+        return await bounded(partial(launch, spec), FILES_SECONDS)
     except TooManyAccesses as error:
         raise AgentUnavailable(f"the files of the agent cannot be read: {error.strerror}; try again later") from error
     except TimeoutError as error:
