@@ -172,8 +172,8 @@ class _FaultyDatabase(Database):
     names: Mapping[str, str]
 
     async def write(self, transaction: Callable[[Connection], Result]) -> Result:
-        # Not set while the tables are created.
-        if "faults" in self.__dict__:
+        # Not set while the tables are created. The function of no repository prepares the search, some seconds after the start.
+        if "faults" in self.__dict__ and "." in transaction.__qualname__:
             repository, method, *_ = transaction.__qualname__.split(".")
             transaction = self.faults.wrap(f"{self.names[repository]}{method}", transaction)
         return await super().write(transaction)
