@@ -104,7 +104,7 @@ class AgentFolders:
 
     def check_sandbox(self, environment: Mapping[str, str]) -> None:
         """Raise InvalidSettings if the sandbox of the configuration cannot be had in this environment of the agent."""
-        spec = AgentSpec("", self._own, environment)
+        spec = self._general_spec(environment)
         own = (self._own,) if self._configured else ()
         if self._settings.runtime is not None:
             given = self._settings.container
@@ -114,6 +114,10 @@ class AgentFolders:
                 raise InvalidSettings(f"agents.{self._name}.run_in: {problem}")
         elif problem := unavailable() or self._sandbox_problem((*own, *self._shared_writable(spec))):
             raise InvalidSettings(f"agents.{self._name}.sandbox: {problem}")
+
+    def _general_spec(self, environment: Mapping[str, str]) -> AgentSpec:
+        """Return a spec for what holds in every session. The program need not be installed: its folders are named like it."""
+        return AgentSpec(self._settings.program or self._driver.info().program or "", self._own, environment)
 
     def _shared_writable(self, spec: AgentSpec) -> tuple[Path, ...]:
         """Return what every session of the agent may write in a sandbox: the CLI's folders and files, and what is configured."""
@@ -135,7 +139,7 @@ class AgentFolders:
         given = self._settings.container
         mounted = (source for source, _, writable in map(parse_mount, given.mounts) if writable)
         home = (given.home.expanduser().absolute(),) if given.home else ()
-        shared = self._shared_writable(AgentSpec("", self._own, environment)) if self._settings.runtime is None else ()
+        shared = self._shared_writable(self._general_spec(environment)) if self._settings.runtime is None else ()
         places = (self._own, *((self.by_key,) if self.by_key else ()), *mounted, *home, *shared)
         return any(_overlap(place.resolve(), folder) for place in places)
 

@@ -9,6 +9,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -229,6 +230,16 @@ def test_folders_that_contain_secrets_are_refused_at_the_start(folder: Path, ent
         Agents(parse(config_of(folder, **filled(entry))))
     assert filled(reason) in str(refused.value)
     assert str(refused.value).startswith("agents.shell.sandbox")
+
+
+@needs_landlock
+@pytest.mark.parametrize(("program", "refused"), [("agent", False), ("/opt/agents/portico", True)])
+def test_agent_whose_home_has_the_data_directory(folder: Path, program: str, refused: bool) -> None:
+    """As it is by default. Only the folders that are named like its program are writable there."""
+    entry = {"driver": "acp", "program": program, "sandbox": "workspace-write", "env": {"HOME": str(folder)}}
+    settings = parse({"server": {"data_dir": f"{folder}/.local/share/portico"}, "agents": {"one": entry}})
+    with pytest.raises(ConfigError, match="agents could write") if refused else nullcontext():
+        Agents(settings)
 
 
 def test_sandbox_that_cannot_be_had_is_refused_at_the_start(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
