@@ -46,6 +46,8 @@ _FIXED = {
     "GIT_PAGER": "cat",
     "GIT_ADVICE": "0",
     "GIT_LITERAL_PATHSPECS": "1",
+    # A part of the memory that a command has at once. Some files are read as a whole, and an agent can make one of terabytes.
+    "GIT_ALLOC_LIMIT": "1g",
 }
 _CONFIG = {
     "core.hooksPath": os.devnull,

@@ -19,7 +19,7 @@ from drivers.runtime.clock import Clock
 from drivers.runtime.confined_program import Ended, NoPlace, Places, Program, run
 from drivers.runtime.sandbox import unavailable
 from gateway.worktrees import confinement
-from gateway.worktrees.git import CHECKOUT_SECONDS
+from gateway.worktrees.git import _FIXED, CHECKOUT_SECONDS
 from tests.daemon import RunningGateway, gateway_config, run_gateway
 from tests.gateway.worktrees.repositories import (
     BASE,
@@ -258,6 +258,20 @@ async def test_what_git_says_is_in_the_log(
     answer = await client.get(f"{BASE}/worktrees/{session}")
     assert answer.status_code == 409 and "the gateway's log has what it says" in answer.json()["error"], answer.text
     assert "bad shallow line: a line of a file" in caplog.text
+
+
+async def test_a_huge_file_of_an_agent_takes_no_memory(
+    client: httpx.AsyncClient, repository: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sparse file takes no space on the disk."""
+    session = await new_session(client)
+    assert _FIXED["GIT_ALLOC_LIMIT"]
+    monkeypatch.setitem(_FIXED, "GIT_ALLOC_LIMIT", "1m")
+    for reference in [path for path in (repository / ".git" / "refs" / "heads").rglob("*") if path.is_file()]:
+        os.truncate(reference, 64 * 1024 * 1024)
+    answer = await client.get(f"{BASE}/worktrees/{session}")
+    assert answer.status_code == 409, answer.text
+    assert "over limit 1048576" in caplog.text
 
 
 # -- configuration ------------------------------------------------------------------------------------------------------------
