@@ -41,6 +41,7 @@ class SessionInfoUpdates:
         self._probe_commands = probe.commands
         self._metadata = SessionMetadata()
         self._prompt_title: str | None = None
+        self._known_title: str | None = None
         self._sent_commands: tuple[SlashCommand, ...] = ()
         self._sent_settings = self._settings()
 
@@ -51,6 +52,11 @@ class SessionInfoUpdates:
     async def load_metadata(self) -> None:
         """Load the title and the commands that the agent has reported for the session."""
         self._metadata = await stored_metadata(self._store, self._session.id)
+
+    async def open(self) -> None:
+        """Load what is stored of a session that has a past, and count its title as known."""
+        await self.load_metadata()
+        self._known_title = self._own_title
 
     def settings(self) -> dict[str, Any]:
         """Return the modes and config options for an answer, and count them as sent."""
@@ -78,6 +84,7 @@ class SessionInfoUpdates:
             self._metadata = replace(self._metadata, commands=event.commands)
             return self.changes()
         self._metadata = replace(self._metadata, title=title_line(event))
+        self._known_title = self._own_title
         return [SessionInfoUpdate(session_update="session_info_update", title=self.title)]
 
     def record_prompt(self, content: Any) -> None:
@@ -86,10 +93,20 @@ class SessionInfoUpdates:
 
     @property
     def title(self) -> str | None:
-        return self._metadata.chosen_title or self._metadata.title or self._prompt_title
+        return self._own_title or self._prompt_title
+
+    @property
+    def _own_title(self) -> str | None:
+        """The title that the user or the agent has given the session."""
+        return self._metadata.chosen_title or self._metadata.title
+
+    def title_change(self) -> list[BaseModel]:
+        """Return the update for a title of the user or the agent that the client does not know; none if it knows it."""
+        return [self.info()] if self._own_title != self._known_title else []
 
     def info(self) -> SessionInfoUpdate:
-        """Return the update with the title and the current time."""
+        """Return the update with the title and the current time, and count the title as known."""
+        self._known_title = self._own_title
         now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         return SessionInfoUpdate(session_update="session_info_update", title=self.title, updated_at=now)
 

@@ -136,7 +136,6 @@ class SessionView:
                 await self._update(update)
         if first is not None:
             self._updates.start_run()
-            await self.info.load_metadata()
             self._seen, until = first - 1, self._seen
             while self._seen < until:
                 entries = await self.session.log.read(self._seen)
@@ -162,6 +161,7 @@ class SessionView:
             run = session.run if session.state != "idle" else None
             self._in_run, self._seen = run is not None, session.log.last
             end = await session.history.count()
+        await self.info.open()
         position = last_prompt = 0
         async for message in session.history.messages(0, end):
             position += 1
@@ -313,8 +313,8 @@ class SessionView:
 
     async def _follow(self) -> None:
         try:
-            await self.info.load_metadata()
-            await self.send_settings()
+            # Also what has changed since the client got the answer that opens the session.
+            await self._send_metadata()
             # None come once the session is deleted.
             while entries := await self.session.log.read(self._seen):
                 for kind, group in groupby(entries, lambda entry: type(entry.event)):
@@ -468,11 +468,10 @@ class SessionView:
         self._run_in_background(self._send_metadata())
 
     async def _send_metadata(self) -> None:
-        before = self.info.title
         await self.info.load_metadata()
         await self.send_settings()
-        if self.info.title != before:
-            await self._update(self.info.info())
+        for update in self.info.title_change():
+            await self._update(update)
 
     async def send_settings(self) -> None:
         """Send the client the changes of settings and commands since it got them last."""

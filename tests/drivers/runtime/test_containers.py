@@ -12,7 +12,7 @@ import shutil
 import sys
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import psutil
@@ -32,6 +32,8 @@ from tests.waiting import wait_until
 INSTANCE = f"c0ffee{os.getpid():08x}"
 _seconds = itertools.count(100_000 + 100 * os.getpid())
 """The times of processes that sleep, each another one, by which they are found."""
+EXIT_SECONDS = 60.0
+"""podman's first container of a machine that is busy takes longer than an agent may take to exit."""
 ENV = {"PATH": os.environ["PATH"], "LANG": "C.UTF-8", "SECRET_TOKEN": "sesame"}
 
 
@@ -42,6 +44,7 @@ class Place:
     container: Container
     base: Path
     is_stand_in: bool
+    spawned: list[Process] = field(default_factory=list)
 
     @property
     def work(self) -> Path:
@@ -51,7 +54,9 @@ class Place:
         return Spawner(INSTANCE).with_container(replace(self.container, **changes))  # type: ignore[arg-type]
 
     async def spawn(self, script: str, **changes: object) -> Process:
-        return await self.spawner(**changes).spawn(Command(("sh", "-c", script), self.work, ENV))
+        process = await self.spawner(**changes).spawn(Command(("sh", "-c", script), self.work, ENV))
+        self.spawned.append(process)
+        return process
 
     async def run(self, script: str, **changes: object) -> tuple[int, list[str]]:
         """Run a shell script; return its exit code and the lines of its output and errors."""
@@ -60,7 +65,7 @@ class Place:
         lines = []
         while more := await process.read_lines():
             lines += [line.decode().rstrip() for line in more]
-        code = await process.exit_code()
+        code = await process.exit_code(EXIT_SECONDS)
         await process.close(0.0)
         return code, lines or process.stderr_tail()
 
@@ -91,7 +96,11 @@ async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
     mounts = (*(Mount(Path(path), Path(path)) for path in SYSTEM_MOUNTS),)
     image = "" if runtime == "bwrap" else IMAGE
     container = Container(runtime, program, environ, image, mounts, (tmp_path / "home",), (tmp_path / "hidden",))
-    yield Place(container, tmp_path, is_stand_in)
+    found = Place(container, tmp_path, is_stand_in)
+    yield found
+    # Also of a test that has failed: the tests after it would find its container.
+    for process in found.spawned:
+        await process.close(0.0)
     if runtime != "bwrap":
         assert await names_of(program, INSTANCE, environ) == []
 
@@ -106,7 +115,7 @@ async def test_pipes_and_exit_code_are_those_of_the_command(place: Place) -> Non
     assert await process.read_lines() == [b"begun"]
     process.write(b"a line\n")
     assert await process.read_lines() == [b"got a line"]
-    assert await process.exit_code() == 7
+    assert await process.exit_code(EXIT_SECONDS) == 7
     assert process.stderr_tail() == ["trouble"]
     await process.close(0.0)
 
@@ -223,7 +232,7 @@ async def test_use_is_that_of_all_processes_where_it_is_known(place: Place) -> N
 async def test_program_that_is_not_there(place: Place) -> None:
     process = await place.spawner().spawn(Command(("no-such-program",), place.work, ENV, stdin=b""))
     assert await process.read_lines() == []
-    assert await process.exit_code() != 0
+    assert await process.exit_code(EXIT_SECONDS) != 0
     await process.close(0.0)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
+from gateway.protocols.acp.session_info import SessionInfoUpdates
 from gateway.store import MessageRow, RunRecord, SessionRecord
 from tests.conftest import write_config
 from tests.daemon import KEY, Daemon, RunningGateway, gateway_config, run_gateway
@@ -106,6 +107,23 @@ async def test_an_acp_client_is_notified_of_a_title(portico: RunningGateway) -> 
         await client.until(lambda _: [one for one in client.updates(session) if one.get("title") == "From the list"])
         [listed] = (await client.request("session/list"))["sessions"]
         assert listed["title"] == "From the list"
+
+
+async def test_an_acp_client_is_notified_of_a_title_of_the_moment_in_which_it_opens_the_session(
+    portico: RunningGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load = SessionInfoUpdates.load_metadata
+
+    async def renamed_before(self: SessionInfoUpdates) -> None:
+        """Before the client's view listens to changes, as by another client at this moment."""
+        await portico.gateway.store.session_metadata.update(self._session.id, chosen_title="From the list")
+        await load(self)
+
+    monkeypatch.setattr(SessionInfoUpdates, "load_metadata", renamed_before)
+    async with on_websocket(portico.url, "echo", KEY) as client:
+        await client.initialize()
+        session = (await client.request("session/new", {"cwd": ".", "mcpServers": []}))["sessionId"]
+        await client.until(lambda _: [one for one in client.updates(session) if one.get("title") == "From the list"])
 
 
 # -- messages -------------------------------------------------------------------------------------------------------------
