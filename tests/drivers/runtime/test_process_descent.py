@@ -17,6 +17,7 @@ import pytest
 from drivers.runtime import process_tree
 from drivers.runtime.process_tree import MARKER, Root, end_processes, family, left_behind
 from tests.drivers.small_programs import PRELUDE, StartProcess, first_line, gone, until_gone
+from tests.waiting import wait_until
 
 ADOPTING = (sys.executable, "-m", "tests.drivers.runtime.adopting_process")
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has child subreapers")
@@ -135,6 +136,9 @@ async def test_an_orphan_whose_environment_cannot_be_read_at_first(
     """It is in uninterruptible sleep, as a process that waits for a disk, or has no environment yet in execve(2)."""
     process = await start("stray()" + "\nsys.stdin.read()")
     orphan = int(await first_line(process))
+    # A moment before it is a descendant still, and its environment is of no interest.
+    agent = psutil.Process(process.pid)
+    await wait_until(lambda: orphan not in {one.pid for one in agent.children(recursive=True)})
     read = process_tree._read
     monkeypatch.setattr(process_tree, "_read", lambda path: b"" if path == f"/proc/{orphan}/environ" and seen < 5 else read(path))
     stat, seen = process_tree._stat, 0

@@ -230,7 +230,8 @@ async def test_daemon_ends_processes_in_the_sandbox(folder: Path) -> None:
 async def test_exit_code_and_missing_program(folder: Path) -> None:
     assert await run(folder, "exit 3") == []
     spawner = Spawner(INSTANCE).with_sandbox(Sandbox((folder / "work",), (folder / "data",)))
-    process = await spawner.spawn(Command(("no-such-program",), folder / "work", ENV))
+    # Not the PATH of the tests: a folder on it that may not be entered gives another reason.
+    process = await spawner.spawn(Command(("no-such-program",), folder / "work", {**ENV, "PATH": "/usr/bin:/bin"}))
     assert (await process.read_lines(), await process.exit_code()) == ([], 1)
     await process.close(0.0)
     assert process.stderr_tail() == ["cannot start 'no-such-program' in the sandbox: No such file or directory"]

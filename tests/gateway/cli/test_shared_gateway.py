@@ -9,6 +9,7 @@ import signal
 import socket
 import stat
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import AsyncIterator
@@ -21,7 +22,7 @@ import pytest
 
 from gateway.cli.options import load_settings
 from gateway.cli.shared_gateway import EditorRequest, SharedGateway
-from gateway.protocols.acp.transport.local_socket import request_release
+from gateway.protocols.acp.transport.local_socket import LocalSocket, request_release
 from gateway.security.socket_proof import proof
 from gateway.server.data_dir_lock import data_dir_lock
 from tests.conftest import write_config
@@ -219,6 +220,27 @@ async def test_a_daemon_does_not_end_runs_of_editors(tmp_path: Path) -> None:
         code, _, err = await PorticoCommand(tmp_path, "serve").run()
         assert (code, len(err.splitlines())) == (1, 1)
         assert "runs of editors are under way (1); start it when they have ended" in err
+
+
+async def test_folders_that_are_made_while_the_socket_is_opened_can_be_entered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Probes of agents begin at that moment. For root any mode will do."""
+    start, modes = asyncio.start_unix_server, []
+
+    async def started(*args: Any, **options: Any) -> asyncio.Server:
+        folder = await asyncio.to_thread(tempfile.mkdtemp, dir=tmp_path)
+        modes.append(stat.S_IMODE(os.stat(folder).st_mode))
+        return await start(*args, **options)
+
+    monkeypatch.setattr(asyncio, "start_unix_server", started)
+    gateway: Any = None
+    server = LocalSocket(gateway, tmp_path)
+    await server.open()
+    try:
+        assert (modes, stat.S_IMODE((tmp_path / "acp.sock").stat().st_mode)) == ([0o700], 0o600)
+    finally:
+        await server.close()
 
 
 async def test_the_socket_needs_its_token(tmp_path: Path) -> None:

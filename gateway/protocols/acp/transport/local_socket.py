@@ -79,12 +79,19 @@ class LocalSocket:
         self._path = str(self._data_dir / SOCKET)
         # First, so that a client of the new socket has not read the token of a process that was killed.
         self._write_record({"path": self._path, "token": self._token, "pid": os.getpid()})
-        umask = os.umask(0o177)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._path)
+        # The mode of a socket is that of the umask, which is one of all threads: what they create meanwhile would have it too.
+        own = socket.socket(socket.AF_UNIX)
         try:
             with short_address(self._path) as address:
-                self._server = await asyncio.start_unix_server(self._accept, address, limit=MAX_MESSAGE_BYTES)
-        finally:
-            os.umask(umask)
+                own.bind(address)
+            # Nobody can connect before it listens.
+            os.chmod(self._path, 0o600)
+            self._server = await asyncio.start_unix_server(self._accept, sock=own, limit=MAX_MESSAGE_BYTES)
+        except BaseException:
+            own.close()
+            raise
 
     def reserve(self, seconds: float) -> None:
         """After `stop_accepting`: keep clients from starting a process for the data directory, because a daemon starts.
