@@ -23,7 +23,7 @@ REASONS = {
         "gateway/observability/logs.py": "open os.replace",
         "gateway/observability/transcripts.py": "glob open os.replace unlink*2",
         "gateway/private_files.py": "chmod*2 mkdir os.open os.scandir",
-        "gateway/protocols/acp/transport/local_socket.py": "open read_bytes replace unlink*2",
+        "gateway/protocols/acp/transport/local_socket.py": "open os.chmod os.unlink read_bytes replace unlink*2",
         "gateway/runs/earlier_acp_stores.py": "glob rename*2",
         "gateway/runs/one_shot_tasks.py": "glob",
         "gateway/security/api_keys.py": "glob open*2 os.open os.replace os.utime*2 tempfile.mkstemp unlink*2",
