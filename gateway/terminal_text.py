@@ -8,8 +8,9 @@ from __future__ import annotations
 import json
 import re
 
-# C0 and C1 controls, DEL, line and paragraph separators, marks and overrides of the writing direction, invisible characters.
-_CONTROL = r"\x00-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff"
+# C0 and C1 controls, DEL, line and paragraph separators, marks and overrides of the writing direction, invisible characters
+# and tags.
+_CONTROL = r"\x00-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\U000e0000-\U000e007f"
 _ANY = re.compile(f"[{_CONTROL}]")
 _BUT_LINES = re.compile(rf"(?!\r?\n|\t)[{_CONTROL}]")
 

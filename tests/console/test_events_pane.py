@@ -152,13 +152,13 @@ def test_the_keyboard_goes_on_from_a_row_that_has_left_the_page(windows: Windows
 
 
 def test_a_hostile_agent_shows_text_only(windows: Windows, daemon: ConsoleDaemon) -> None:
-    text = '<img src=x onerror="window.ran=1"><svg onload="window.ran=1"> \x1b[31mred \u202egnp.exe'
+    text = '<img src=x onerror="window.ran=1"><svg onload="window.ran=1"> \x1b[31mred \u202egnp.exe\U000e0041'
     session = daemon.new_session([{"text": {"text": text, "chunk": 500}}, {"big_line": 1_000_000}])
     daemon.send(session, "<script>window.ran=1</script>")
     page = open_events(windows, session)
     token = next(entry for entry in events_of(daemon, session) if entry["event"]["kind"] == "agent_token")
     expect(row(page, token["id"])).to_contain_text("<img src=x onerror=")
-    expect(row(page, token["id"])).to_contain_text("\\u001b[31mred \\u202egnp.exe")
+    expect(row(page, token["id"])).to_contain_text("\\u001b[31mred \\u202egnp.exe\\udb40\\udc41")
     row(page, token["id"] + 1).click()
     row(page, token["id"] + 1).get_by_role("button", name=re.compile("Show all .* characters")).click()
     assert page.evaluate("window.ran") is None

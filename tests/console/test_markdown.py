@@ -258,9 +258,15 @@ def test_elements_are_those_of_markdown_only(page: Page) -> None:
 
 
 def test_characters_that_reorder_text_are_visible(page: Page) -> None:
-    found = rendered(page, "safe \u202etxt.exe \u2066x\u2069 bell\u0007 `\u202ecode`")
+    found = rendered(page, "safe \u202etxt.exe \u2066x\u2069 bell\u0007 tags\U000e0041 `\u202ecode`")
     for text in (found["text"], found["streamedText"]):
-        assert "\u202e" not in text and "\u2066" not in text and "[U+202E]txt.exe" in text and "^G" in text
+        assert (
+            "\u202e" not in text
+            and "\u2066" not in text
+            and "[U+202E]txt.exe" in text
+            and "^G" in text
+            and "tags[U+E0041]" in text
+        )
 
 
 def test_deep_and_long_nesting(page: Page) -> None:

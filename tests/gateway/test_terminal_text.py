@@ -18,7 +18,9 @@ from gateway.terminal_text import json_text, lines, one_line
 from tests.gateway.portico_command import PorticoCommand
 
 ROOT = Path(__file__).parents[2]
-CONTROLS = "".join(map(chr, (*range(0x20), *range(0x7F, 0xA0), 0x61C, 0x200B, 0x200E, 0x2028, 0x202E, 0x2066, 0xFEFF)))
+CONTROLS = "".join(
+    map(chr, (*range(0x20), *range(0x7F, 0xA0), 0x61C, 0x200B, 0x200E, 0x2028, 0x202E, 0x2066, 0xFEFF, 0xE0000, 0xE0041, 0xE007F))
+)
 HOSTILE = f"a{CONTROLS}\x1b]52;c;Y3VybCBldmlsfHNo\x07\x1b[8mé"
 RAW = re.compile(f"[{re.escape(CONTROLS.replace(chr(10), ''))}]")
 

@@ -340,8 +340,8 @@ REASONS: Mapping[str, Mapping[str, str]] = {
         r"/(?<!\n)\n+$/": ONE_START,
     },
     "gateway/console/static/js/conversation/safe-text.js": {
-        r"/\r(?=\n)|[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff]/g": FIXED,
-        r"/[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff]/": FIXED,
+        r"/\r(?=\n)|[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff\u{e0000}-\u{e007f}]/gu": FIXED,  # noqa: E501
+        r"/[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff\u{e0000}-\u{e007f}]/u": FIXED,
     },
     "gateway/console/static/js/conversation/steps.js": {
         r"/[\s-]/g": FIXED,
@@ -376,7 +376,7 @@ REASONS: Mapping[str, Mapping[str, str]] = {
         "/^[A-Za-z0-9_./:@%+=,-]+$/": ONE_WAY,
     },
     "gateway/console/static/js/pages/format.js": {
-        r"/[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]/g": FIXED,
+        r"/[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff\u{e0000}-\u{e007f}]/gu": FIXED,
     },
     "gateway/console/static/js/pages/policy-page.js": {
         "/^(bash|shell|execute|run_shell_command)$/i": FIXED,

@@ -3,12 +3,12 @@
 import { html } from "../preact.js";
 
 // C0 and C1 controls but tab and line feed, and the characters that reorder what stands around them (embeddings, overrides,
-// isolates). Marks (U+200E, U+200F) are part of ordinary Hebrew and Arabic text and stay.
-const HIDDEN = /\r(?=\n)|[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff]/g;
-const ANY_HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff]/;
+// isolates), and tags, which are invisible. Marks (U+200E, U+200F) are part of ordinary Hebrew and Arabic text and stay.
+const HIDDEN = /\r(?=\n)|[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff\u{e0000}-\u{e007f}]/gu;
+const ANY_HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff\u{e0000}-\u{e007f}]/u;
 
 function picture(character) {
-  const code = character.charCodeAt(0);
+  const code = character.codePointAt(0);
   if (character === "\r") return "";
   // Caret notation, as terminals show them: fonts often lack the pictures of control characters.
   if (code < 0x20) return `^${String.fromCharCode(0x40 + code)}`;

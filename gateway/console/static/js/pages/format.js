@@ -62,9 +62,10 @@ export function wholeSeconds(iso, now = Date.now()) {
   return Number.isNaN(time) ? null : Math.max(0, Math.floor((now - time) / 1000));
 }
 
-const CONTROL = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]/g;
+const CONTROL = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff\u{e0000}-\u{e007f}]/gu;
 
-/** A text in which control characters, and those that change the direction of text, are shown as \u escapes. */
+/** A text in which control characters, tags, and what changes the direction of text are shown as \u escapes. */
 export function visible(text) {
-  return text.replace(CONTROL, (char) => `\\u${char.charCodeAt(0).toString(16).padStart(4, "0")}`);
+  const escaped = (unit) => `\\u${unit.charCodeAt(0).toString(16).padStart(4, "0")}`;
+  return text.replace(CONTROL, (char) => char.split("").map(escaped).join(""));
 }
