@@ -124,7 +124,7 @@ async def _execute(
     quotas.take_stream()
     task = Task(request.driver, request.task, request.model, caller.name)
     turn = await gateway.tasks.execute(task, _idempotency_key(request, caller))
-    return event_stream(_frames(turn, after), gateway.keep_alive)
+    return event_stream(_frames(turn, after), gateway.keep_alive, clock=gateway.clock)
 
 
 def event_json(event: Event, encoded: bytes) -> bytes | None:

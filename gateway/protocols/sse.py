@@ -16,6 +16,7 @@ from sse_starlette import EventSourceResponse
 from sse_starlette.sse import AppStatus
 from starlette.types import Receive, Scope, Send
 
+from drivers.runtime.clock import SYSTEM_CLOCK, Clock
 from gateway.asgi_extensions import CLOSE_AT_EOF, EVENT_STREAM
 from gateway.errors import Unauthorized
 
@@ -33,6 +34,7 @@ def event_stream(
     keep_alive_frame: bytes = KEEP_ALIVE,
     close_at_eof: bool = False,
     closed: Callable[[], None] | None = None,
+    clock: Clock = SYSTEM_CLOCK,
 ) -> Response:
     """Return a response that streams encoded frames. Every `keep_alive` seconds it sends a comment, which keeps it open.
 
@@ -42,7 +44,7 @@ def event_stream(
     `closed` is called when the response has ended, for whatever reason. A generator of chunks does not begin, and so does nothing
     at its end, if the client disconnects before the first one.
     """
-    return _EventStream(chunks, keep_alive, keep_alive_frame, close_at_eof, closed)
+    return _EventStream(chunks, keep_alive, keep_alive_frame, close_at_eof, closed, clock)
 
 
 def _response_of_package(chunks: AsyncIterable[bytes], keep_alive: float) -> EventSourceResponse:
@@ -75,12 +77,13 @@ class _EventStream(Response):
         keep_alive_frame: bytes,
         close_at_eof: bool,
         closed: Callable[[], None] | None,
+        clock: Clock,
     ) -> None:
         # Not by the base class, which makes the headers of a body.
         self.status_code, self.background, self.raw_headers = 200, None, list(_raw_headers())
         self.body_iterator, self.ping_interval, self.close_at_eof = chunks, keep_alive, close_at_eof
         self._keep_alive_frame, self._complete, self._closed = keep_alive_frame, False, closed
-        self._writing = asyncio.Lock()
+        self._writing, self._clock = asyncio.Lock(), clock
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         extensions = scope.setdefault("extensions", {})
@@ -94,7 +97,7 @@ class _EventStream(Response):
         sending = asyncio.create_task(self._send_all(send))
         tasks = [sending, asyncio.create_task(_cancel_on_disconnect(sending, receive))]
         try:
-            if not (await asyncio.wait((sending,), timeout=self.ping_interval))[0]:
+            if not (await self._clock.wait((sending,), self.ping_interval))[0]:
                 # Most streams end before they need this task.
                 tasks.append(asyncio.create_task(self._keep_alive(send)))
                 await asyncio.wait((sending,))
@@ -127,7 +130,7 @@ class _EventStream(Response):
                 if self._complete:
                     return
                 await send({"type": "http.response.body", "body": self._keep_alive_frame, "more_body": True})
-            await asyncio.sleep(self.ping_interval)
+            await self._clock.sleep(self.ping_interval)
 
 
 async def _cancel_on_disconnect(sending: asyncio.Task[None], receive: Receive) -> None:

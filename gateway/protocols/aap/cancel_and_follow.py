@@ -54,7 +54,7 @@ def router(gateway: Gateway, base: str, tag: str, session_path: str) -> APIRoute
             whole=stream == "message", seen=seen, others=True, errors_as_text=gateway.settings.server.errors_as_text
         )
         start = await _start(gateway, session, seen)
-        return event_stream(_follow(session, view, start, until=until is not None), gateway.keep_alive)
+        return event_stream(_follow(session, view, start, until=until is not None), gateway.keep_alive, clock=gateway.clock)
 
     return routes
 

@@ -98,7 +98,7 @@ def router(gateway: Gateway, base: str, tag: str, session_path: str) -> APIRoute
             quotas.take_stream()
             session = await gateway.sessions.get(caller, session_id, reading=True)
             start = _start(session, _number(last_event_id) if last_event_id else after)
-            return event_stream(_follow(session, start), gateway.keep_alive)
+            return event_stream(_follow(session, start), gateway.keep_alive, clock=gateway.clock)
         if before is not None and after is not None:
             raise BadRequest("before and after: a page has one direction; leave one of them out")
         session = await gateway.sessions.get(caller, session_id, reading=True)

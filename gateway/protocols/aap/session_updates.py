@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from typing import TypeVar
 
@@ -32,7 +31,9 @@ def router(gateway: Gateway, base: str, tag: str, kind: type[Info], tool: type[T
         """Follow all sessions: what the list has of one, whenever it is created or changes. Nothing is repeated."""
         quotas.take_stream()
         listener = gateway.sessions.changes.listen(caller, everywhere=True)
-        return event_stream(_follow(gateway, listener, kind, tool), gateway.keep_alive, closed=listener.close)
+        return event_stream(
+            _follow(gateway, listener, kind, tool), gateway.keep_alive, closed=listener.close, clock=gateway.clock
+        )
 
     return routes
 
@@ -47,4 +48,4 @@ async def _follow(gateway: Gateway, listener: ChangeListener, kind: type[Info], 
             frames.append(b"event: session\ndata: %b\n\n" % to_json(session_info(gateway, kind, tool, summary), by_alias=True))
         if frames:
             yield b"".join(frames)
-        await asyncio.sleep(INTERVAL)
+        await gateway.clock.sleep(INTERVAL)

@@ -120,7 +120,7 @@ class Exchange:
             view = StreamView(whole=request.stream == "message", seen=self._seen, errors_as_text=errors_as_text)
             first = frame("session_start", {"sessionId": session.id}, "0") if created and self._seen is None else b""
             stream = _Stream(turn, view, dropped)
-            return event_stream(stream.frames(first), gateway.keep_alive, closed=stream.closed)
+            return event_stream(stream.frames(first), gateway.keep_alive, closed=stream.closed, clock=gateway.clock)
         answer = _json(turn, session.id if created else None, errors_as_text=errors_as_text)
         response = await self._connection.wait_for(answer, dropped)
         response.status_code = status

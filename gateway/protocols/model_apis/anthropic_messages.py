@@ -189,7 +189,9 @@ async def _streamed(gateway: Gateway, running: RunningAnswer, view: MessageView)
     failure = running.failure()
     if failure is not None:
         return failure_response(failure)
-    return event_stream(_frames(running, view), gateway.keep_alive, keep_alive_frame=PING, closed=running.close)
+    return event_stream(
+        _frames(running, view), gateway.keep_alive, keep_alive_frame=PING, closed=running.close, clock=gateway.clock
+    )
 
 
 async def _frames(running: RunningAnswer, view: MessageView) -> AsyncIterator[bytes]:

@@ -147,7 +147,10 @@ async def _streamed(
         return failure_response(failure)
     include_usage = request.stream_options is not None and request.stream_options.include_usage is True
     return event_stream(
-        _chunks(running, ChunkWriter(base, include_usage=include_usage)), gateway.keep_alive, closed=running.close
+        _chunks(running, ChunkWriter(base, include_usage=include_usage)),
+        gateway.keep_alive,
+        closed=running.close,
+        clock=gateway.clock,
     )
 
 

@@ -214,7 +214,9 @@ class _Responses:
                 return with_session(_response((await self._stored.current(found))[0]), found.session, ())
             quotas.take_stream()
             after = -1 if starting_after is None else starting_after
-            return with_session(event_stream(self._events(found, after), self._gateway.keep_alive), found.session, ())
+            return with_session(
+                event_stream(self._events(found, after), self._gateway.keep_alive, clock=self._gateway.clock), found.session, ()
+            )
 
         @routes.delete(
             "/v1/responses/{response_id}",
@@ -436,7 +438,9 @@ class _Responses:
             if stored is not None:
                 self._stored.remove(record, stored)
             return failure_response(failure)
-        return event_stream(self._frames(running, record, stored), self._gateway.keep_alive, closed=running.close)
+        return event_stream(
+            self._frames(running, record, stored), self._gateway.keep_alive, closed=running.close, clock=self._gateway.clock
+        )
 
     async def _frames(
         self, running: RunningAnswer, record: ResponseRecord, stored: asyncio.Task[None] | None
@@ -470,7 +474,7 @@ class _Responses:
             await asyncio.shield(stored)
         found = StoredResponse(record, turn.session)
         if stream:
-            return event_stream(self._events(found, -1), self._gateway.keep_alive)
+            return event_stream(self._events(found, -1), self._gateway.keep_alive, clock=self._gateway.clock)
         return _response((await self._stored.current(found))[0])
 
     async def _read_to_end(self, turn: ConversationTurn, record: ResponseRecord) -> None:

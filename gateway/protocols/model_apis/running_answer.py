@@ -54,7 +54,7 @@ class RunningAnswer:
         self, gateway: Gateway, turn: ConversationTurn, connection: ClientConnection | None, *, merged: bool = True
     ) -> None:
         self.turn, self.answer = turn, Answer(turn.app_tools, gateway.settings.openai.show_tools, merged=merged)
-        self._patience, self._connection = gateway.keep_alive, connection
+        self._patience, self._clock, self._connection = gateway.keep_alive, gateway.clock, connection
         self._batches = turn.batches()
         self._reading: asyncio.Task[Sequence[Part]] | None = None
         self._closed = False
@@ -72,7 +72,7 @@ class RunningAnswer:
         await self._until_over(self._wait(reading))
 
     async def _wait(self, reading: asyncio.Task[Sequence[Part]]) -> None:
-        done, _ = await asyncio.wait((reading,), timeout=self._patience)
+        done, _ = await self._clock.wait((reading,), self._patience)
         for task in done:
             task.result()
 

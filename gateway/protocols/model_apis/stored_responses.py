@@ -16,6 +16,7 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from drivers.contract.events import Awaiting, SessionEnd
+from drivers.runtime.clock import Timer
 from gateway.errors import AgentProblem, NoNode, NotFound, StoreUnavailable
 from gateway.events.event_log import Entry
 from gateway.gateway import Gateway
@@ -95,7 +96,7 @@ class StoredResponses:
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._tasks: set[asyncio.Task[None]] = set()
         self._ends: dict[str, tuple[Store, int, float]] = {}
-        self._storing_ends: asyncio.TimerHandle | None = None
+        self._storing_ends: Timer | None = None
 
     async def close(self) -> None:
         """Wait for what is in the background, which ends with the runs of the gateway."""
@@ -146,7 +147,7 @@ class StoredResponses:
             self._keep(replace(record, last_seq=last, completed_at=completed_at))
         self._ends[record.id] = session.store, last, completed_at
         if self._storing_ends is None:
-            self._storing_ends = asyncio.get_running_loop().call_later(STORE_ENDS_AFTER, self._store_ends)
+            self._storing_ends = self._gateway.clock.call_later(STORE_ENDS_AFTER, self._store_ends)
 
     def _store_ends(self) -> None:
         self._storing_ends = None
@@ -239,7 +240,7 @@ class StoredResponses:
             return response.record.last_seq
         elsewhere = response.session.read_only
         with suppress(TimeoutError):
-            async with asyncio.timeout(STORED_WITHIN if elsewhere else None):
+            async with self._gateway.clock.timeout(STORED_WITHIN if elsewhere else None):
                 async for entries in read(response, follow=elsewhere):
                     if response.ends(entries[-1]):
                         if not self._gateway.is_node:

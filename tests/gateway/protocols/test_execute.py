@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from drivers.runtime.cli_agent import CliAgent
 from tests.daemon import KEY, RunningGateway, gateway_config, run_gateway
 from tests.gateway.requests import execute, expect_error, is_alive, read_pid
+from tests.manual_clock import ManualClock
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("also_in_a_cluster")
@@ -207,12 +209,17 @@ async def test_task_is_refused_if_its_agent_cannot_start(portico: RunningGateway
     assert json.dumps(text)
 
 
-async def test_idle_stream_sends_keep_alive_comments(tmp_path: Path, write_scenario: WriteScenario) -> None:
-    entry = {"driver": "script", "cwd": str(tmp_path / "scenes"), "options": {"scenario": write_scenario([{"delay": 0.4}])}}
-    async with run_gateway(gateway_config(tmp_path, server={"keep_alive": 0.05}, agents={"script": entry})) as portico:
-        answer = await portico.client.post("/v1/execute", json={"driver": "script", "task": "x"})
+async def test_idle_stream_sends_keep_alive_comments(tmp_path: Path, write_scenario: WriteScenario, clock: ManualClock) -> None:
+    scenario = write_scenario([{"wait_for_file": "go"}])
+    entry = {"driver": "script", "cwd": str(tmp_path / "scenes"), "options": {"scenario": scenario}}
+    async with run_gateway(gateway_config(tmp_path, server={"keep_alive": 0.7}, agents={"script": entry}), clock) as portico:
+        asking = asyncio.create_task(portico.client.post("/v1/execute", json={"driver": "script", "task": "x"}))
+        for _ in range(3):
+            await clock.expire(0.7)
+        (tmp_path / "scenes" / "go").touch()
+        answer = await asking
     blocks = answer.text.split("\n\n")
-    assert len([block for block in blocks if block.startswith(": ")]) >= 3
+    assert len([block for block in blocks if block.startswith(": ")]) == 3
     assert blocks[-2].startswith('data: {"kind":"session_end"')
 
 

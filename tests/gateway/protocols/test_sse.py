@@ -9,10 +9,11 @@ import pytest
 from starlette.types import Message, Receive, Scope
 
 from gateway.protocols.sse import KEEP_ALIVE, event_stream
-from tests.waiting import wait_until
+from tests.manual_clock import ManualClock
 
 SCOPE: Scope = {"type": "http", "method": "GET"}
 BIG = b"data: more than the client reads\n\n"
+INTERVAL = 15.0
 
 
 class Server:
@@ -40,7 +41,7 @@ class Server:
         return {"type": "http.disconnect"}
 
 
-async def test_keep_alive_comments_are_sent_while_there_is_no_chunk() -> None:
+async def test_keep_alive_comments_are_sent_while_there_is_no_chunk(clock: ManualClock) -> None:
     server, go_on = Server(), asyncio.Event()
 
     async def chunks() -> AsyncIterator[bytes]:
@@ -48,29 +49,30 @@ async def test_keep_alive_comments_are_sent_while_there_is_no_chunk() -> None:
         await go_on.wait()
         yield b"b"
 
-    response = asyncio.create_task(event_stream(chunks(), 0.01)(SCOPE, server.receive, server.send))
-    await wait_until(lambda: server.sent.count(KEEP_ALIVE) >= 3)
+    response = asyncio.create_task(event_stream(chunks(), INTERVAL, clock=clock)(SCOPE, server.receive, server.send))
+    for _ in range(3):
+        await clock.expire(INTERVAL)
     go_on.set()
     await response
-    assert [chunk for chunk in server.sent if chunk != KEEP_ALIVE] == [b"a", b"b", b""]
+    assert server.sent == [b"a", KEEP_ALIVE, KEEP_ALIVE, KEEP_ALIVE, b"b", b""]
 
 
-async def test_a_client_that_reads_the_last_chunk_late_gets_no_comment_behind_the_end() -> None:
+async def test_a_client_that_reads_the_last_chunk_late_gets_no_comment_behind_the_end(clock: ManualClock) -> None:
     server = Server()
 
     async def chunks() -> AsyncIterator[bytes]:
         yield BIG
 
-    response = asyncio.create_task(event_stream(chunks(), 0.01)(SCOPE, server.receive, server.send))
-    await asyncio.sleep(0.1)
+    response = asyncio.create_task(event_stream(chunks(), INTERVAL, clock=clock)(SCOPE, server.receive, server.send))
+    await clock.expire(INTERVAL)
     server.readable.set()
     await response
     assert server.sent == [BIG, b""]
 
 
-@pytest.mark.parametrize("keep_alive", [0.01, 60.0], ids=["with comments", "before the first comment"])
+@pytest.mark.parametrize("comments", [True, False], ids=["with comments", "before the first comment"])
 @pytest.mark.parametrize("end", ["disconnect", "cancel"])
-async def test_the_generator_of_the_chunks_does_all_that_it_does_at_its_end(end: str, keep_alive: float) -> None:
+async def test_the_generator_of_the_chunks_does_all_that_it_does_at_its_end(end: str, comments: bool, clock: ManualClock) -> None:
     server, waiting, ended = Server(), asyncio.Event(), False
 
     async def chunks() -> AsyncIterator[bytes]:
@@ -83,9 +85,10 @@ async def test_the_generator_of_the_chunks_does_all_that_it_does_at_its_end(end:
             await asyncio.sleep(0.01)
             ended = True
 
-    response = asyncio.create_task(event_stream(chunks(), keep_alive)(SCOPE, server.receive, server.send))
+    response = asyncio.create_task(event_stream(chunks(), INTERVAL, clock=clock)(SCOPE, server.receive, server.send))
     await waiting.wait()
-    await asyncio.sleep(0.05)
+    if comments:
+        await clock.expire(INTERVAL)
     if end == "cancel":
         response.cancel()
     else:
@@ -94,7 +97,7 @@ async def test_the_generator_of_the_chunks_does_all_that_it_does_at_its_end(end:
     assert ended and response.cancelled() == (end == "cancel")
 
 
-async def test_a_failure_is_raised_although_the_client_does_not_read() -> None:
+async def test_a_failure_is_raised_although_the_client_does_not_read(clock: ManualClock) -> None:
     server, fail = Server(), asyncio.Event()
 
     async def chunks() -> AsyncIterator[bytes]:
@@ -103,8 +106,8 @@ async def test_a_failure_is_raised_although_the_client_does_not_read() -> None:
         await fail.wait()
         raise ValueError("in the middle")
 
-    response = asyncio.create_task(event_stream(chunks(), 0.01)(SCOPE, server.receive, server.send))
-    await asyncio.sleep(0.05)
+    response = asyncio.create_task(event_stream(chunks(), INTERVAL, clock=clock)(SCOPE, server.receive, server.send))
+    await clock.expire(INTERVAL)
     fail.set()
     with pytest.raises(ValueError, match="in the middle"):
         await asyncio.wait_for(response, 60)

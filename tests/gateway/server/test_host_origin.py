@@ -14,6 +14,7 @@ import pytest
 from tests.daemon import KEY, Daemon, RunningGateway, gateway_config, run_gateway
 from tests.gateway.raw_http import send_raw
 from tests.gateway.requests import create_session, expect_error, parse_frames, session_body
+from tests.manual_clock import ManualClock
 
 PATHS = [
     ("GET", "/healthz"),
@@ -245,10 +246,12 @@ async def test_preflight_request_needs_no_key(with_uis: RunningGateway) -> None:
             assert (await stranger.options(path, headers={**asked, "Origin": "https://evil.example"})).status_code == 403
 
 
-async def test_stream_is_sent_to_a_page_without_buffering(tmp_path: Path, write_scenario: Callable[..., str]) -> None:
+async def test_stream_is_sent_to_a_page_without_buffering(
+    tmp_path: Path, write_scenario: Callable[..., str], clock: ManualClock
+) -> None:
     """No middleware buffers the stream, and its headers ask proxies not to."""
     name = write_scenario([{"text": "first"}, {"hang": True}])
-    async with run_gateway(gateway_config(tmp_path, server={"origins": UIS, "keep_alive": 0.1})) as portico:
+    async with run_gateway(gateway_config(tmp_path, server={"origins": UIS, "keep_alive": 0.7}), clock) as portico:
         body = session_body(options={"scenario": name}, stream="delta")
         async with portico.client.stream("PUT", "/session", json=body, headers={"Origin": "http://localhost:9"}) as stream:
             assert stream.headers["access-control-allow-origin"] == "http://localhost:9"
@@ -257,8 +260,10 @@ async def test_stream_is_sent_to_a_page_without_buffering(tmp_path: Path, write_
             seen = ""
             async for text in stream.aiter_text():
                 seen += text
-                if "first" in seen and ": keep-alive" in seen:
+                if ": keep-alive" in seen:
                     break
+                if "first" in seen:
+                    await clock.expire(0.7)
         assert [event for event, _ in parse_frames(seen)][:2] == ["session_start", "turn_start"]
         await portico.client.delete(f"/session/{parse_frames(seen)[0][1]['sessionId']}")
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic_core import to_json
 
+from drivers.runtime.clock import Clock
 from gateway.errors import Conflict
 from gateway.gateway import Gateway
 from gateway.protocols.acp.connection import Connection
@@ -34,7 +35,8 @@ READER_START_TIMEOUT = 10.0
 class Stream:
     """Messages in order, buffered until the one reader takes them."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
         self.attached = False
         self.buffered = 0
         self._reading = False
@@ -53,7 +55,7 @@ class Stream:
         if self.attached:
             raise Conflict("this stream already has a reader; only one GET at a time reads a stream")
         self.attached = True
-        asyncio.get_running_loop().call_later(READER_START_TIMEOUT, self._release_unread)
+        self._clock.call_later(READER_START_TIMEOUT, self._release_unread)
 
     def _release_unread(self) -> None:
         self.attached = self._reading
@@ -101,7 +103,8 @@ class HttpClient:
         self.released: Callable[[], None] = lambda: None
         self.last_used = gateway.clock.monotonic()
         self.closed = False
-        self._own = Stream()
+        self._clock = gateway.clock
+        self._own = Stream(self._clock)
         self._sessions: dict[str, Stream] = {}
         self._streamed: set[str] = set()
         """Sessions whose messages go to their own stream. Those of other sessions go to the connection's stream."""
@@ -135,7 +138,7 @@ class HttpClient:
         return stream
 
     def _stream(self, session_id: str) -> Stream:
-        return self._sessions.setdefault(session_id, Stream())
+        return self._sessions.setdefault(session_id, Stream(self._clock))
 
     def expect(self, message: dict[str, Any], session_id: str | None, *, has_session_header: bool) -> None:
         """Record the stream of the answer to a client's message. Call it before the connection receives the message.

@@ -12,6 +12,7 @@ from gateway.protocols.aap import turn_responses
 from tests.daemon import RunningGateway, gateway_config, run_gateway
 from tests.gateway.aap_client import BASE_URLS, AapClient
 from tests.gateway.requests import Frame, joined_text, parse_frames, session_body, user_message
+from tests.manual_clock import ManualClock
 
 WriteScenario = Callable[..., str]
 STEPS = [
@@ -171,16 +172,25 @@ async def test_stream_headers_disable_buffering(portico: RunningGateway) -> None
         assert answer.headers["x-accel-buffering"] == "no"
 
 
-async def test_idle_stream_sends_keep_alive_comments(tmp_path: Path, write_scenario: WriteScenario) -> None:
-    name = write_scenario([{"text": "a"}, {"delay": 0.5}, {"text": "b"}])
-    async with run_gateway(gateway_config(tmp_path, server={"keep_alive": 0.05})) as portico:
-        answer = await portico.client.put("/session", json=session_body(options={"scenario": name}, stream="delta"))
-    blocks = answer.text.split("\n\n")
+async def test_idle_stream_sends_keep_alive_comments(tmp_path: Path, write_scenario: WriteScenario, clock: ManualClock) -> None:
+    name = write_scenario([{"text": "a"}, {"wait_for_file": "go"}, {"text": "b"}])
+    body, text = session_body(options={"scenario": name}, stream="delta"), ""
+    async with (
+        run_gateway(gateway_config(tmp_path, server={"keep_alive": 0.7}), clock) as portico,
+        portico.client.stream("PUT", "/session", json=body) as answer,
+    ):
+        async for chunk in answer.aiter_text():
+            text += chunk
+            if text.partition("text_delta")[2].count(": keep-alive") >= 3:
+                (tmp_path / "scenes" / "go").touch()
+            elif "text_delta" in text:
+                await clock.expire(0.7)
+    blocks = text.split("\n\n")
     deltas = [n for n, block in enumerate(blocks) if block.startswith("event: text_delta")]
     comments = blocks[deltas[0] + 1 : deltas[1]]
     assert len(comments) >= 3
     assert all(block.startswith(": ") for block in comments)
-    assert [name for name, _ in parse_frames(answer.text)][2:] == ["text_delta", "text_delta", "turn_stop"]
+    assert [name for name, _ in parse_frames(text)][2:] == ["text_delta", "text_delta", "turn_stop"]
 
 
 async def test_events_are_sent_before_the_turn_ends(portico: RunningGateway, write_scenario: WriteScenario) -> None:

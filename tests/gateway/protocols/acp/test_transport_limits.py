@@ -177,6 +177,22 @@ async def test_connection_without_requests_or_readers_times_out(portico: Running
             assert (await client.post(url, json=rpc("session/list", {}), headers=unread)).status_code == 404
 
 
+async def test_a_reader_that_never_reads_does_not_keep_its_connection(portico: RunningGateway, clock: ManualClock) -> None:
+    """As one whose client has disconnected before the response began."""
+    url = f"{portico.url}/acp/echo"
+    async with httpx.AsyncClient(headers=BEARER, timeout=20) as client:
+        header = await initialized(client, url)
+        [connected] = _clients(portico).values()
+        connected.attach(None)
+        assert (await client.get(url, headers={**header, **STREAM})).status_code == 409
+        await clock.expire(http_streams.READER_START_TIMEOUT)
+        assert not connected.has_reader
+        async with client.stream("GET", url, headers={**header, **STREAM}) as own:
+            assert own.status_code == 200
+            await clock.expire(http_streams.READER_START_TIMEOUT)
+            assert connected.has_reader
+
+
 async def test_initialize_without_an_answer_leaves_no_connection(
     tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

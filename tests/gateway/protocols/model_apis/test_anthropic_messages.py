@@ -15,6 +15,7 @@ import pytest
 
 from drivers.contract.driver_info import Probe
 from drivers.contract.events import Error, SessionEnd
+from drivers.runtime.clock import SYSTEM_CLOCK, Clock
 from gateway.events.event_log import Entry
 from gateway.protocols.model_apis.answer import Answer
 from gateway.protocols.model_apis.models import effort_options, find_model
@@ -22,6 +23,7 @@ from gateway.protocols.model_apis.running_answer import failure_of
 from gateway.security.authentication import ADMINISTRATOR
 from tests.daemon import KEY, RunningGateway, gateway_config, run_gateway
 from tests.gateway.requests import get_history
+from tests.manual_clock import ManualClock
 from tests.waiting import wait_until
 
 WriteScenario = Callable[..., str]
@@ -31,11 +33,13 @@ Event = tuple[str, dict[str, Any]]
 
 
 @asynccontextmanager
-async def scripted(tmp_path: Path, write_scenario: WriteScenario, *turns: Any, **tables: Any) -> AsyncIterator[RunningGateway]:
+async def scripted(
+    tmp_path: Path, write_scenario: WriteScenario, *turns: Any, clock: Clock = SYSTEM_CLOCK, **tables: Any
+) -> AsyncIterator[RunningGateway]:
     """A gateway whose agent `script` plays these turns."""
     options = {"scenario": write_scenario(*turns)}
     agent = {"driver": "script", "cwd": str(tmp_path / "scenes"), "options": options}
-    async with run_gateway(gateway_config(tmp_path, agents={"script": agent}, **tables)) as portico:
+    async with run_gateway(gateway_config(tmp_path, agents={"script": agent}, **tables), clock) as portico:
         yield portico
 
 
@@ -486,23 +490,22 @@ def test_a_usage_limit_is_429_and_says_when_it_resets() -> None:
     assert 3590 <= int(failure.headers["Retry-After"]) <= 3601
 
 
-async def test_a_stream_whose_agent_is_silent_is_kept_open_with_pings(tmp_path: Path, write_scenario: WriteScenario) -> None:
+async def test_a_stream_whose_agent_is_silent_is_kept_open_with_pings(
+    tmp_path: Path, write_scenario: WriteScenario, clock: ManualClock
+) -> None:
     turn = [{"wait_for_file": "go"}, {"text": "done"}]
-    async with (
-        scripted(tmp_path, write_scenario, turn, server={"keep_alive": 0.02}) as portico,
-        portico.client.stream("POST", "/v1/messages", json=body(stream=True)) as answer,
-    ):
-        names = []
-        async for line in answer.aiter_lines():
-            if line.startswith("event: "):
-                names.append(line.removeprefix("event: "))
-            if names[-2:] == ["ping", "ping"]:
-                (tmp_path / "scenes" / "go").touch()
-            assert not line.startswith(":")
-    assert names[0] == "message_start"
-    assert [name for name in names if name != "ping"][1:] == [
-        "content_block_start", "content_block_delta", "content_block_stop", "message_delta", "message_stop",
+    async with scripted(tmp_path, write_scenario, turn, clock=clock, server={"keep_alive": 0.7}) as portico:
+        asking = asyncio.create_task(portico.client.post("/v1/messages", json=body(stream=True)))
+        # The response begins, with a ping; two others follow.
+        for _ in range(3):
+            await clock.expire(0.7)
+        (tmp_path / "scenes" / "go").touch()
+        lines = (await asking).text.split("\n")
+    assert [line.removeprefix("event: ") for line in lines if line.startswith("event: ")] == [
+        "message_start", "ping", "ping", "ping", "content_block_start", "content_block_delta", "content_block_stop",
+        "message_delta", "message_stop",
     ]  # fmt: skip
+    assert not any(line.startswith(":") for line in lines)
 
 
 @pytest.mark.parametrize("streamed", [True, False], ids=["stream", "whole"])

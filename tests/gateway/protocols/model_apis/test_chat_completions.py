@@ -17,6 +17,7 @@ from gateway.protocols.model_apis.chat_completions_request import REFUSED
 from gateway.security.authentication import ADMINISTRATOR
 from tests.daemon import KEY, RunningGateway, gateway_config, run_gateway
 from tests.gateway.requests import get_history
+from tests.manual_clock import ManualClock
 from tests.waiting import wait_until
 
 WriteScenario = Callable[..., str]
@@ -419,18 +420,18 @@ async def test_a_run_that_fails_later_is_an_error_in_the_stream(portico: Running
     assert (await portico.client.post(PATH, json=body())).status_code == 502
 
 
-async def test_a_slow_answer_begins_with_comments(tmp_path: Path, write_scenario: WriteScenario) -> None:
+async def test_a_slow_answer_begins_with_comments(tmp_path: Path, write_scenario: WriteScenario, clock: ManualClock) -> None:
     scenario = write_scenario([{"wait_for_file": "go"}, {"text": "done"}])
     agents = {"script": {"driver": "script", "cwd": str(tmp_path / "scenes"), "options": {"scenario": scenario}}}
-    async with run_gateway(gateway_config(tmp_path, agents=agents, server={"keep_alive": 0.02})) as portico:
-        got = b""
-        async with portico.client.stream("POST", PATH, json=body(stream=True)) as answer:
-            assert answer.status_code == 200
-            async for part in answer.aiter_raw():
-                got += part
-                if got.count(b": keep-alive\n\n") == 2:
-                    (tmp_path / "scenes" / "go").touch()
-    assert deltas(chunks(got.decode()))[1] == {"content": "done"}
+    async with run_gateway(gateway_config(tmp_path, agents=agents, server={"keep_alive": 0.7}), clock) as portico:
+        asking = asyncio.create_task(portico.client.post(PATH, json=body(stream=True)))
+        # The response begins; two comments follow.
+        for _ in range(3):
+            await clock.expire(0.7)
+        (tmp_path / "scenes" / "go").touch()
+        answer = await asking
+    assert answer.status_code == 200 and answer.text.count(": keep-alive\n\n") == 2
+    assert deltas(chunks(answer.text))[1] == {"content": "done"}
 
 
 @pytest.mark.parametrize("stream", [False, True])
