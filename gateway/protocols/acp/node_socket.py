@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Mapping
 from urllib.parse import quote, urlencode
@@ -10,6 +9,7 @@ from urllib.parse import quote, urlencode
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import InvalidStatus, WebSocketException
 
+from drivers.runtime.clock import Clock
 from gateway.errors import SessionElsewhere
 from gateway.gateway import Gateway
 from gateway.protocols.acp.rpc import INTERNAL_ERROR, RpcError
@@ -65,19 +65,19 @@ async def open_node_socket(
     notice_silence(socket.transport)
     proof = "" if socket.response is None else socket.response.headers.get(PROOF.decode(), "")
     if not keys.is_proof(signed, 101, proof):
-        await close_node_socket(socket)
+        await close_node_socket(socket, gateway.clock)
         log.error("the connection for ACP to the node %s is closed: it has not proven the node key", node.node_id)
         raise RpcError(INTERNAL_ERROR, "the node of this session could not be verified; the log of this node has the reason")
     return socket
 
 
-async def close_node_socket(socket: ClientConnection) -> None:
+async def close_node_socket(socket: ClientConnection, clock: Clock) -> None:
     """Close a WebSocket to another node. One that reads nothing is not waited for.
 
     websockets 17.4 waits for space in the buffer of the connection outside of its `close_timeout`.
     """
     try:
-        async with asyncio.timeout(CLOSE_TIMEOUT):
+        async with clock.timeout(CLOSE_TIMEOUT):
             await socket.close()
     except TimeoutError:
         socket.transport.abort()

@@ -338,7 +338,7 @@ class NodeRelay:
             with suppress(asyncio.CancelledError):
                 await self._reading
         if self._socket is not None:
-            await close_node_socket(self._socket)
+            await close_node_socket(self._socket, self._relays.gateway.clock)
 
     def _next_id(self) -> int:
         self._last_id += 1
@@ -349,7 +349,7 @@ class NodeRelay:
         answer = self._own[request_id] = asyncio.get_running_loop().create_future()
         try:
             await self.send({"jsonrpc": "2.0", "id": request_id, "method": method, "params": params})
-            async with asyncio.timeout(ANSWER_TIMEOUT):
+            async with self._relays.gateway.clock.timeout(ANSWER_TIMEOUT):
                 return await answer
         except TimeoutError:
             raise RpcError(INTERNAL_ERROR, "the node of this session does not answer; send it again") from None

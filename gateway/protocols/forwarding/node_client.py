@@ -56,10 +56,11 @@ class NodeClient:
             yield await sending
         finally:
             if connection.release():
+                connection.idle_since = self._clock.monotonic()
                 self._idle[address].append(connection)
 
     def _idle_connection(self, address: str) -> NodeConnection | None:
-        idle, oldest = self._idle[address], asyncio.get_running_loop().time() - IDLE_SECONDS
+        idle, oldest = self._idle[address], self._clock.monotonic() - IDLE_SECONDS
         while idle:
             connection = idle.pop()
             if connection.idle_since >= oldest and connection.usable:

@@ -48,7 +48,7 @@ class NodeConnection(asyncio.Protocol):
         self._response: NodeResponse | None = None
         self._may_be_unsent = False
         self.idle_since = 0.0
-        """The time of the event loop at which the last response was complete."""
+        """The time of the client's clock at which the last response was complete."""
 
     @property
     def usable(self) -> bool:
@@ -85,7 +85,6 @@ class NodeConnection(asyncio.Protocol):
             # At once: the other node notices that the client is gone, and what is not sent yet is not needed.
             self._transport.abort()
             return False
-        self.idle_since = asyncio.get_running_loop().time()
         return True
 
     def abort(self) -> None:

@@ -460,16 +460,17 @@ async def test_requests_at_the_same_time_have_connections_of_their_own(client: N
     assert [len(peer.requests) for peer in server.peers] == [2, 2]
 
 
-async def test_a_connection_that_was_idle_for_too_long_is_closed(
-    client: NodeClient, server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_connection_that_was_idle_for_too_long_is_closed(server: Server, clock: ManualClock) -> None:
+    client = NodeClient(clock)
     await ask(client, server)
-    monkeypatch.setattr(node_client, "IDLE_SECONDS", 0.0)
-    # The clock of the event loop has to go on.
-    await asyncio.sleep(0.001)
+    await clock.advance(node_client.IDLE_SECONDS)
     await ask(client, server)
-    assert [len(peer.requests) for peer in server.peers] == [1, 1]
+    assert [len(peer.requests) for peer in server.peers] == [2]
+    await clock.advance(node_client.IDLE_SECONDS + 1)
+    await ask(client, server)
+    assert [len(peer.requests) for peer in server.peers] == [2, 1]
     await soon(server.peers[0].closed.wait())
+    await client.close()
 
 
 @pytest.mark.parametrize("end", [lambda peer: peer.writer.close(), Peer.reset], ids=["closed", "reset"])

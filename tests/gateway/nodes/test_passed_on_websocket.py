@@ -13,10 +13,12 @@ from starlette.websockets import WebSocketDisconnect
 from websockets.asyncio.client import connect
 from websockets.asyncio.server import ServerConnection, serve
 
+from drivers.runtime.clock import SYSTEM_CLOCK, Clock
 from gateway.protocols.acp import node_socket
 from gateway.protocols.acp.node_socket import close_node_socket
 from gateway.protocols.acp.transport import passed_on_websocket
 from gateway.protocols.acp.transport.passed_on_websocket import pass_on
+from tests.manual_clock import ManualClock
 from tests.waiting import wait_until
 
 ENDED = (1001, "the node of this connection has ended; connect again")
@@ -59,9 +61,9 @@ class Lives:
         return node == self._node
 
 
-def cluster_of_one(node: str = "node") -> Any:
+def cluster_of_one(node: str = "node", clock: Clock = SYSTEM_CLOCK) -> Any:
     """A gateway that knows one other node."""
-    return SimpleNamespace(on_node_lost=[], node=SimpleNamespace(directory=Lives(node)))
+    return SimpleNamespace(clock=clock, on_node_lost=[], node=SimpleNamespace(directory=Lives(node)))
 
 
 async def passed_on(
@@ -105,8 +107,7 @@ async def test_what_a_node_has_sent_before_its_end_is_passed_on(sends: bool) -> 
     assert client.closed == ENDED
 
 
-async def test_a_client_that_does_not_read_is_waited_for_only_so_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(passed_on_websocket, "LAST_FRAMES_TIMEOUT", 0.1)
+async def test_a_client_that_does_not_read_is_waited_for_only_so_long(clock: ManualClock) -> None:
     client = SlowClient()
 
     async def handle(node: ServerConnection) -> None:
@@ -115,8 +116,9 @@ async def test_a_client_that_does_not_read_is_waited_for_only_so_long(monkeypatc
     async def meanwhile(node: Any) -> None:
         await node.wait_closed()
         client.sent.put_nowait("late")
+        await clock.expire(passed_on_websocket.LAST_FRAMES_TIMEOUT)
 
-    await passed_on(client, handle, meanwhile)
+    await passed_on(client, handle, meanwhile, cluster_of_one(clock=clock))
     assert client.got == [] and client.closed == ENDED
 
 
@@ -146,8 +148,7 @@ async def test_a_client_gets_what_a_node_has_sent_before_it_stopped(frames: int)
     assert client.closed == ENDED
 
 
-async def test_a_node_that_is_lost_without_having_closed_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(passed_on_websocket, "LAST_FRAMES_TIMEOUT", 3600)
+async def test_a_node_that_is_lost_without_having_closed_is_not_waited_for(clock: ManualClock) -> None:
     client = SlowClient()
 
     async def handle(node: ServerConnection) -> None:
@@ -157,7 +158,7 @@ async def test_a_node_that_is_lost_without_having_closed_is_not_waited_for(monke
         await wait_until(lambda: gateway.on_node_lost)
         gateway.on_node_lost[0]("node")
 
-    gateway: Any = cluster_of_one()
+    gateway: Any = cluster_of_one(clock=clock)
     await passed_on(client, handle, meanwhile, gateway)
     assert client.closed == ENDED
 
@@ -235,8 +236,7 @@ async def test_a_failure_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     assert "an ACP connection that the node node had has failed" in caplog.text and "a fault of this program" in caplog.text
 
 
-async def test_the_end_of_a_connection_does_not_wait_for_a_node_that_reads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node_socket, "CLOSE_TIMEOUT", 0.1)
+async def test_the_end_of_a_connection_does_not_wait_for_a_node_that_reads_nothing(clock: ManualClock) -> None:
     ended = asyncio.Event()
 
     async def handle(node: ServerConnection) -> None:
@@ -249,7 +249,9 @@ async def test_the_end_of_a_connection_does_not_wait_for_a_node_that_reads_nothi
         node = await connect(f"ws://127.0.0.1:{port}", proxy=None, compression=None, close_timeout=1, ping_interval=None)
         sending = asyncio.create_task(node.send("x" * 50_000_000))
         await wait_until(lambda: node.transport.get_write_buffer_size() > 0)
-        await asyncio.wait_for(close_node_socket(node), 20)
+        closing = asyncio.create_task(close_node_socket(node, clock))
+        await clock.expire(node_socket.CLOSE_TIMEOUT)
+        await asyncio.wait_for(closing, 20)
         await asyncio.wait_for(node.wait_closed(), 20)
         await asyncio.gather(sending, return_exceptions=True)
         ended.set()

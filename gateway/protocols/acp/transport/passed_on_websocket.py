@@ -69,7 +69,7 @@ async def pass_on(gateway: Gateway, client: Frames, node_id: str, node: ClientCo
         await asyncio.wait((to_node, to_client, gone), return_when=asyncio.FIRST_COMPLETED)
         if (_ended(to_node) and node.close_code is not None) or (gone.done() and _may_have_unread(node)):
             # What was received of the node before it has closed is passed on.
-            await asyncio.wait((to_client,), timeout=LAST_FRAMES_TIMEOUT)
+            await gateway.clock.wait((to_client,), LAST_FRAMES_TIMEOUT)
     finally:
         gateway.on_node_lost.remove(node_lost)
         for task in (to_node, to_client, gone):

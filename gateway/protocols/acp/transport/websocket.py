@@ -82,7 +82,7 @@ class WebSockets:
             await passed_on_websocket.pass_on(self._gateway, Frames(socket, check_key, self._gateway.clock), node_id, node)
         finally:
             self._open.discard(socket)
-            await close_node_socket(node)
+            await close_node_socket(node, self._gateway.clock)
 
     async def _serve_client(
         self, agent: str, socket: WebSocket, subprotocol: str | None, caller: Caller, check_key: Callable[[], object] | None
