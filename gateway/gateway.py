@@ -113,7 +113,7 @@ class Gateway:
         self.clock = clock
         self._intervals, self._node_clock = intervals, node_clock
         self.settings = settings
-        self.shared_state = _shared_state(settings, keys)
+        self.shared_state = _shared_state(settings, keys, clock)
         self.credentials: Credentials = (
             LocalCredentials(settings.data_dir) if self.shared_state is None else self.shared_state.credentials
         )
@@ -535,13 +535,13 @@ def _folders_of_sessions(data_dir: Path) -> list[Path]:
     return [data_dir / name for name in ("state", "transcripts") if any((data_dir / name).glob("sess_*"))]
 
 
-def _shared_state(settings: Settings, keys: tuple[str, ...]) -> SharedState | None:
+def _shared_state(settings: Settings, keys: tuple[str, ...], clock: Clock) -> SharedState | None:
     """What a node shares with the others; None for a daemon that is no node."""
     if not settings.node.address:
         return None
     from gateway.nodes.shared_state import SharedState
 
-    return SharedState(settings, keys)
+    return SharedState(settings, keys, clock)
 
 
 def _instance(data_dir: Path) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from drivers.runtime.clock import Clock
 from gateway.config import Settings
 from gateway.nodes.configuration_digests import configuration_digests
 from gateway.nodes.node_keys import node_keys
@@ -21,10 +22,10 @@ ENCRYPTION = "encryption"
 class SharedState:
     """The part of one node. `await open(...)` before the first request. `keys` are its default keys."""
 
-    def __init__(self, settings: Settings, keys: Sequence[str]) -> None:
+    def __init__(self, settings: Settings, keys: Sequence[str], clock: Clock) -> None:
         self._data_dir = settings.data_dir
         self.credentials = SharedCredentials()
-        self.turns = SharedTurns(settings.limits.turns_per_key)
+        self.turns = SharedTurns(settings.limits.turns_per_key, clock)
         self.digests = configuration_digests(settings, keys, encryption_key(settings) or "", node_keys(settings.node))
 
     async def open(self, store: Store, node: str, encryption: SecretEncryption) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
+from drivers.runtime.clock import SYSTEM_CLOCK, Clock
 from gateway.errors import StoreAbandoned, StoreUnavailable, TooMany
 from gateway.store.turn_slots import TurnSlotRepository
 
@@ -20,8 +21,8 @@ class SharedTurns:
     A turn of a node that has died counts until its heartbeat is too old (gateway/store/turn_slots.py).
     """
 
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
+    def __init__(self, limit: int, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._limit, self._clock = limit, clock
         self._taken: set[str] = set()
         self._releases: dict[str, asyncio.Task[None]] = {}
 
@@ -64,4 +65,4 @@ class SharedTurns:
                 return
             except StoreUnavailable as error:
                 log.warning("a turn that has ended still counts for its key: %s", error)
-            await asyncio.sleep(RETRY)
+            await self._clock.sleep(RETRY)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from drivers.runtime.clock import SYSTEM_CLOCK, Clock
 from gateway.config import parse
 from gateway.gateway import Gateway
 from gateway.nodes.node import Node
@@ -52,14 +53,16 @@ class AgentsByNode:
 
 
 @asynccontextmanager
-async def run_agents_by_node(folder: Path, agents: Mapping[str, Mapping[str, Any]], **tables: Any) -> AsyncIterator[AgentsByNode]:
+async def run_agents_by_node(
+    folder: Path, agents: Mapping[str, Mapping[str, Any]], clock: Clock = SYSTEM_CLOCK, **tables: Any
+) -> AsyncIterator[AgentsByNode]:
     """Run nodes with the agents of each."""
     running = AgentsByNode()
     async with AsyncExitStack() as stack:
         for name, own in agents.items():
             listener = bound_socket()
             settings = parse(node_config(folder, name, node={"address": address_of(listener)}, agents=dict(own), **tables))
-            gateway = Gateway(settings, settings.auth.keys, Redactor())
+            gateway = Gateway(settings, settings.auth.keys, Redactor(), clock=clock)
             running.nodes[name] = await stack.enter_async_context(serve_gateway(gateway, listener))
             running.node(name).directory._load = running._load  # type: ignore[method-assign]
         await running.beat()

@@ -14,6 +14,7 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
+from drivers.runtime.clock import SYSTEM_CLOCK, Clock
 from gateway.config import parse
 from gateway.gateway import Gateway
 from gateway.nodes.node import Node
@@ -27,6 +28,7 @@ from tests.daemon import KEY, SCENARIOS, RunningGateway, address_of, bound_socke
 from tests.gateway.nodes.two_nodes import node_config
 from tests.gateway.protocols.acp.client import Client, RpcFailed, load, prompt
 from tests.gateway.protocols.acp.transports import on_http, on_websocket
+from tests.manual_clock import ManualClock
 from tests.waiting import wait_until
 
 Transport = Callable[[str, str, str], AbstractAsyncContextManager[Client]]
@@ -50,7 +52,9 @@ def unused_address() -> Iterator[str]:
 
 
 @asynccontextmanager
-async def run_nodes(folder: Path, *names: str, **addresses: str) -> AsyncIterator[dict[str, RunningGateway]]:
+async def run_nodes(
+    folder: Path, *names: str, clock: Clock = SYSTEM_CLOCK, **addresses: str
+) -> AsyncIterator[dict[str, RunningGateway]]:
     """Run nodes, all of which but `one` have the agent `player`. Others connect to a node at its address, if one is given."""
     scenes = folder / "scenes"
     scenes.mkdir()
@@ -63,7 +67,7 @@ async def run_nodes(folder: Path, *names: str, **addresses: str) -> AsyncIterato
             tables: dict[str, Any] = {"agents": agents} if name != "one" else {}
             node = {"address": addresses.get(name, address_of(listener))}
             settings = parse(node_config(folder, name, node=node, **tables))
-            gateway = Gateway(settings, settings.auth.keys, Redactor())
+            gateway = Gateway(settings, settings.auth.keys, Redactor(), clock=clock)
             running[name] = await stack.enter_async_context(serve_gateway(gateway, listener))
         for one in running.values():
             await node_of(one).beat()
@@ -83,8 +87,10 @@ async def places(nodes: dict[str, RunningGateway], sessions: Iterable[str]) -> l
 
 
 @pytest.fixture
-async def nodes(tmp_path: Path) -> AsyncIterator[dict[str, RunningGateway]]:
-    async with run_nodes(tmp_path, "one", "two") as running:
+async def nodes(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[dict[str, RunningGateway]]:
+    """For a test that has `clock`, they have that clock."""
+    clock = request.getfixturevalue("clock") if "clock" in request.fixturenames else SYSTEM_CLOCK
+    async with run_nodes(tmp_path, "one", "two", clock=clock) as running:
         yield running
 
 
@@ -130,11 +136,8 @@ async def test_new_sessions_of_such_a_connection_are_spread_and_found(tmp_path: 
         assert not client.invalid
 
 
-async def test_a_connection_over_http_ends_when_its_key_is_removed(
-    nodes: dict[str, RunningGateway], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_connection_over_http_ends_when_its_key_is_removed(nodes: dict[str, RunningGateway], clock: ManualClock) -> None:
     """The node that has it does not know the key, which the other one has checked."""
-    monkeypatch.setattr(http, "CHECK_INTERVAL", 0.05)
     url, two = f"{nodes['one'].url}/acp/player", nodes["two"].gateway
     connected = two.quotas.connections._held
     async with AsyncExitStack() as stack:
@@ -148,7 +151,7 @@ async def test_a_connection_over_http_ends_when_its_key_is_removed(
         assert all(found.startswith(node_of(nodes["two"]).id) for found in ids.values())
         assert dict(connected) == {"laptop": 1, "phone": 1}
         await nodes["one"].gateway.credentials.remove_key("laptop")
-        await wait_until(lambda: not connected["laptop"])
+        await clock.expire_until(wait_until(lambda: not connected["laptop"]), http.CHECK_INTERVAL)
         assert connected["phone"] == 1
 
 

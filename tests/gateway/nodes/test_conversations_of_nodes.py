@@ -11,9 +11,11 @@ import httpx
 import pytest
 
 from drivers.contract.messages import text_of
+from drivers.runtime.clock import SYSTEM_CLOCK
 from gateway.protocols.model_apis import stored_responses
 from gateway.security.authentication import ADMINISTRATOR
 from tests.gateway.nodes.agents_by_node import AgentsByNode, run_agents_by_node
+from tests.manual_clock import ManualClock
 from tests.waiting import wait_until
 
 NODES = ("one", "two", "three")
@@ -21,8 +23,12 @@ ECHO = {"driver": "echo"}
 
 
 @pytest.fixture
-async def nodes(tmp_path: Path) -> AsyncIterator[AgentsByNode]:
-    """Only `one` has the agents `first` and `slow`, only `two` has `second`, and only `one` lacks `both`."""
+async def nodes(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[AgentsByNode]:
+    """Only `one` has the agents `first` and `slow`, only `two` has `second`, and only `one` lacks `both`.
+
+    For a test that has `clock`, they have that clock.
+    """
+    clock = request.getfixturevalue("clock") if "clock" in request.fixturenames else SYSTEM_CLOCK
     slow = {"driver": "script", "cwd": str(tmp_path), "options": {"scenario": "slow.json"}}
     (tmp_path / "slow.json").write_text('{"turns": [{"steps": [{"wait_for_file": "go"}, {"text": "over"}]}]}')
     agents: dict[str, dict[str, Any]] = {
@@ -30,7 +36,7 @@ async def nodes(tmp_path: Path) -> AsyncIterator[AgentsByNode]:
         "two": {"second": ECHO, "both": ECHO},
         "three": {"both": ECHO},
     }
-    async with run_agents_by_node(tmp_path, agents) as running:
+    async with run_agents_by_node(tmp_path, agents, clock) as running:
         yield running
 
 
@@ -165,9 +171,11 @@ async def test_an_answer_that_the_store_has_not_yet_is_waited_for(nodes: AgentsB
     assert await history(nodes, await second) == ["hello", "over", "on", "on"]
 
 
-async def test_an_answer_in_progress_is_not_waited_for_long(nodes: AgentsByNode, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stored_responses, "STORED_WITHIN", 0.05)
+async def test_an_answer_in_progress_is_not_waited_for_long(nodes: AgentsByNode, clock: ManualClock) -> None:
     first = await respond(nodes.nodes["one"].client, "hello", "slow", background=True)
     body = {"model": "second", "input": "on", "previous_response_id": first.json()["id"]}
-    refused = await nodes.nodes["two"].client.post("/v1/responses", json=body)
+    asking = asyncio.create_task(nodes.nodes["two"].client.post("/v1/responses", json=body))
+    await wait_until(lambda: asking.done() or nodes.node("two").followed.has_any([session_of(first)]))
+    await clock.expire(stored_responses.STORED_WITHIN)
+    refused = await asking
     assert refused.status_code == 409 and "is in progress" in refused.text

@@ -15,9 +15,9 @@ from cryptography.fernet import Fernet
 from sqlalchemy import Connection
 
 from gateway.config import LimitSettings, parse
-from gateway.errors import ConfigError, InvalidSettings, TooMany
+from gateway.errors import ConfigError, InvalidSettings, StoreUnavailable, TooMany
 from gateway.gateway import Gateway
-from gateway.nodes.shared_turns import SharedTurns
+from gateway.nodes.shared_turns import RETRY, SharedTurns
 from gateway.runs.admission_and_eviction import AdmissionControl
 from gateway.runs.idempotency import Idempotency, IdempotencyKey
 from gateway.runs.one_shot_tasks import Task
@@ -35,6 +35,7 @@ from tests.daemon import KEY, gateway_config, run_gateway
 from tests.gateway.nodes.three_nodes import begin as begin_turn
 from tests.gateway.nodes.three_nodes import rest, run_nodes, say, until
 from tests.gateway.nodes.two_nodes import node_config, two_nodes
+from tests.manual_clock import ManualClock
 from tests.waiting import wait_until
 
 
@@ -149,6 +150,27 @@ async def test_a_turn_that_is_refused_or_fails_to_start_does_not_count(store_pai
         again.busy = True
     with pytest.raises(TooMany):
         await begin(one, "sess_2")
+
+
+async def test_a_turn_counts_until_the_store_takes_its_end(
+    store_pair: tuple[Store, Store], clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slots = store_pair[0].shared.turn_slots
+    turns = SharedTurns(1, clock)
+    await turns.open(slots, "one")
+    await turns.take("sess_1", "phone")
+
+    async def fails(log_id: str, node: str) -> None:
+        raise StoreUnavailable("the server has ended the connection")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(slots, "release", fails)
+        turns.release("sess_1")
+        await clock.waited_for(RETRY)
+    assert await slots.count("phone") == 1
+    await clock.advance(RETRY)
+    await turns.close()
+    assert await slots.count("phone") == 0
 
 
 async def test_turns_of_a_dead_node_do_not_count(store_pair: tuple[Store, Store]) -> None:
