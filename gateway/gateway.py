@@ -295,6 +295,7 @@ class Gateway:
     async def publish_agents(self) -> None:
         """Store what the other nodes tell clients of the agents of this one."""
         if self.shared_agents is not None:
+            await self.discovery.find_programs()
             found = [self.discovery.current(agent) for agent in self.agents if agent.usable]
             await self.shared_agents.publish(to_json([describe(one) for one in found if one.problem is None]))
 
@@ -522,7 +523,7 @@ class _NodeDaemon:
         return self._gateway.node
 
     def _usable_agents(self) -> tuple[str, ...]:
-        # The search of the programs takes a millisecond.
+        # The heartbeat asks more often than anything changes.
         now = time.monotonic()
         if now - self._agents_found_at >= USABLE_FOR:
             self._agents = tuple(agent.name for agent in self._gateway.agents if agent.usable)

@@ -8,7 +8,7 @@ import os
 import shlex
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -37,6 +37,20 @@ DEFAULT_AGENTS = ("echo", "claude", "codex", "gemini")
 """The drivers that are agents of the same name without an entry in the configuration, if their program is found."""
 TEST_DRIVERS = frozenset({"echo", "script"})
 """Drivers of agents for tests. They come last: clients take the first agent unless the user chooses one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Installation:
+    """What the file system has of an agent's program.
+
+    `identity` is its path and when that was modified, in nanoseconds: empty and 0 for the driver's own program, None if it is not
+    found. `problem` is why the agent cannot be used, and what to do. `version` is that of its files, or of the driver's program.
+    """
+
+    identity: tuple[str, int] | None = None
+    problem: str | None = None
+    version: str | None = None
+    missing_runtime: Runtime | None = None
 
 
 class ConfiguredAgent:
@@ -78,12 +92,14 @@ class ConfiguredAgent:
         self.configured = True
         """Whether the configuration has an entry for it. Agents without one exist if their program is found."""
         self._probed_program: tuple[str, int] | None = None
+        self.kept: Installation | None = None
+        """What was found of its program last, for those who must not read the file system. None: each looks for itself."""
 
     def apply_probe(self, probe: Probe) -> None:
         """Replace the driver's general information by what the probe of the installed program reports."""
         # Without what an earlier version of the program has reported.
         self._probe, self.info = probe, self.driver.info()
-        # Only where it is needed: it takes 0.1 ms.
+        # Only where it is needed: to look takes 0.1 ms.
         self._probed_program = self.installed_program() if probe.seeds is False or probe.unknown_arguments else None
         if probe.images is False:
             self.info = replace(self.info, image_http=False, image_data=False)
@@ -192,11 +208,7 @@ class ConfiguredAgent:
         """The version that the program has reported; before that, the version of its files or of the driver's own program."""
         if self._probe.version or self._probe.problem:
             return self._probe.version
-        try:
-            program = self.program()
-        except AgentProblem:
-            return None
-        return installed_version(program) if program else self.info.version
+        return self.installation.version
 
     @property
     def described(self) -> str:
@@ -230,15 +242,33 @@ class ConfiguredAgent:
     def _is_replaced(self) -> bool:
         return self._probed_program != self.installed_program()
 
+    def look(self) -> Installation:
+        """Look for its program in the file system, which takes 0.1 ms, or as long as a folder on PATH does not answer."""
+        runtime = self.settings.runtime
+        missing = runtime if runtime is not None and shutil.which(runtime, path=self._environ.get("PATH")) is None else None
+        try:
+            program = self.program()
+        except AgentProblem as problem:
+            return Installation(problem=str(problem), missing_runtime=missing)
+        if not program or self.settings.container.image is not None:
+            return Installation((program, 0), version=None if program else self.info.version, missing_runtime=missing)
+        try:
+            identity = program, os.stat(program).st_mtime_ns
+        except OSError:
+            return Installation(missing_runtime=missing)
+        kept = self.kept
+        version = kept.version if kept is not None and kept.identity == identity else installed_version(program)
+        return Installation(identity, None, version, missing)
+
+    @property
+    def installation(self) -> Installation:
+        """What was found of its program last; in a process that keeps nothing of it, what is found now."""
+        return self.kept or self.look()
+
     def installed_program(self) -> tuple[str, int] | None:
         """Return the path of its program and when that was modified, in nanoseconds: empty and 0 for the driver's own program.
         None if it is not found."""
-        try:
-            program = self.program()
-            found = program and self.settings.container.image is None
-            return program, os.stat(program).st_mtime_ns if found else 0
-        except (AgentProblem, OSError):
-            return None
+        return self.installation.identity
 
     @property
     def limitation(self) -> str | None:
@@ -255,11 +285,7 @@ class ConfiguredAgent:
 
     def problem(self) -> str | None:
         """Return why the agent cannot be used, and what to do; None if it can be used."""
-        try:
-            self.program()
-        except AgentProblem as problem:
-            return str(problem)
-        return None
+        return self.installation.problem
 
     def program(self) -> str:
         """Return the path of the agent's program; empty if the driver has a program of its own. The program of an image has the
@@ -288,8 +314,7 @@ class ConfiguredAgent:
     @property
     def missing_runtime(self) -> Runtime | None:
         """The program that makes the agent's containers, if it is not installed."""
-        runtime = self.settings.runtime
-        return runtime if runtime is not None and shutil.which(runtime, path=self._environ.get("PATH")) is None else None
+        return self.installation.missing_runtime
 
     def login_command(self) -> str | None:
         """Return the command with which a person logs the agent's program in; None if the driver names none."""
@@ -437,7 +462,12 @@ class ConfiguredAgent:
             self._folders.check_sandbox(self.environment)
 
     def spec(self, options: Mapping[str, str], workspace_key: str | None = None) -> AgentSpec:
-        """Return the spec for the driver, with a session's options over the defaults. Raises BadRequest, AgentProblem."""
+        """Return the spec for the driver, with a session's options over the defaults. Raises BadRequest, AgentProblem.
+
+        The program is looked for anew: it may have been replaced.
+        """
+        if self.kept is not None:
+            self.kept = self.look()
         defaults = {option.name: option.default for option in self.options if option.name != CWD.name}
         merged = defaults | self.without_locked(options)
         chosen = merged.pop("cwd", None)

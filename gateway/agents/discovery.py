@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +22,11 @@ from drivers.contract.driver_info import Probe
 from drivers.contract.errors import DriverError
 from drivers.runtime.clock import SYSTEM_CLOCK, Clock, Timer
 from drivers.runtime.containers import install_command, pull_command
+from drivers.runtime.file_threads import in_thread
 from drivers.runtime.process import Spawner
 from drivers.runtime.temporary_folder import throwaway_folder
-from gateway.agents.configured_agents import Agents, ConfiguredAgent
-from gateway.agents.folder_access import FOLDER_OF_AGENT, in_time
-from gateway.agents.installed_version import installed_version
+from gateway.agents.configured_agents import Agents, ConfiguredAgent, Installation
+from gateway.agents.folder_access import FOLDER_OF_AGENT, LIST_TIMEOUT, in_time
 from gateway.agents.probe_cache import CACHE, read_cache, write_cache
 from gateway.errors import AgentProblem, GatewayError
 from gateway.security.redaction import Redactor
@@ -82,7 +83,7 @@ class DiscoveredAgent:
         """The version that the program has reported. Before it has: that of the driver's own program, or of the files."""
         if self.probe.version or self.problem:
             return self.probe.version
-        return installed_version(self.program) if self.program else self.agent.info.version
+        return self.agent.installation.version
 
     @property
     def support(self) -> Support | None:
@@ -127,8 +128,13 @@ class Discovery:
         self._seeds_checked_at: dict[str, float] = {}
         self._seed_check, self._places = asyncio.Semaphore(1), asyncio.Semaphore(MAX_PROBES)
         self._logged: set[str] = set()
-        for agent in agents if self._results else ():
-            agent.apply_probe(self._result(agent) or Probe())
+        self._looks: dict[str, asyncio.Task[Installation]] = {}
+        self._late: set[str] = set()
+        """The agents whose programs are looked for in a folder that has not answered in time. Nobody waits for it again."""
+        for agent in agents:
+            agent.kept = agent.look()
+            if self._results:
+                agent.apply_probe(self._result(agent) or Probe())
 
     def start(self) -> None:
         """Probe every program in the background."""
@@ -145,6 +151,7 @@ class Discovery:
 
         With `refresh` an agent whose probe takes longer is returned as not probed, with its earlier result.
         """
+        await self.find_programs()
         usable = [agent for agent in self._agents if agent.problem() is None]
         for agent in usable:
             if refresh:
@@ -156,12 +163,17 @@ class Discovery:
         found = [self._discovered(agent) for agent in self._agents]
         return [replace(one, probed=one.probed and self._probes.get(one.agent.name) not in late) for one in found]
 
+    async def find_programs(self) -> None:
+        """Look for the programs of all agents, each in a thread."""
+        await asyncio.gather(*map(self._look, self._agents))
+
     def current(self, agent: ConfiguredAgent) -> DiscoveredAgent:
         """Return what is known about one agent, without waiting."""
         return self._discovered(agent)
 
     async def probe(self, agent: ConfiguredAgent, *, refresh: bool = False) -> DiscoveredAgent:
         """Return one agent. Without a result, or with `refresh`, wait for the probe, up to PROBE_TIMEOUT."""
+        await self._look(agent)
         if agent.problem() is None:
             if refresh:
                 self._start_probe(agent)
@@ -187,13 +199,17 @@ class Discovery:
         if found.probe.problem and found.support == "unsupported":
             raise AgentProblem(f"agent {agent.name!r} cannot be used: {found.probe.problem}")
 
-    def refresh(self, agent: ConfiguredAgent) -> None:
+    async def refresh(self, agent: ConfiguredAgent) -> None:
         """Probe the agent's program in the background, unless that was done recently."""
+        await self._look(agent)
         if agent.problem() is None:
             self._refresh(agent)
 
     def notice_replacement(self, agent: ConfiguredAgent) -> None:
-        """Probe the agent's program in the background if it was replaced since it was probed: it is about to be started."""
+        """Probe the agent's program in the background if it was replaced since it was probed: it is about to be started.
+
+        Its spec, which has been made for that, has looked for it.
+        """
         if agent.name in self._probed_at and (key := _key(agent)) is not None and key not in self._results:
             self._start_probe(agent)
 
@@ -209,10 +225,28 @@ class Discovery:
         self.spawner = None
         for timer in self._delayed.values():
             timer.cancel()
-        tasks = [*self._probes.values(), *self._seed_checks.values(), *self._ending]
+        tasks = [*self._probes.values(), *self._seed_checks.values(), *self._ending, *self._looks.values()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _look(self, agent: ConfiguredAgent) -> None:
+        """Look for the agent's program in a thread. If its folder does not answer in time, what was found before counts."""
+        task = self._looks.get(agent.name)
+        if task is None:
+            task = self._looks[agent.name] = asyncio.create_task(in_thread(agent.look, daemon=True))
+            task.add_done_callback(partial(self._looked, agent))
+        if agent.name not in self._late:
+            await self._clock.wait([task], LIST_TIMEOUT)
+            if not task.done():
+                self._late.add(agent.name)
+
+    def _looked(self, agent: ConfiguredAgent, task: asyncio.Task[Installation]) -> None:
+        del self._looks[agent.name]
+        self._late.discard(agent.name)
+        # All threads may be blocked: then it has raised OSError.
+        if not task.cancelled() and task.exception() is None:
+            agent.kept = task.result()
 
     def _discovered(self, agent: ConfiguredAgent) -> DiscoveredAgent:
         installed, known = agent.installed_program(), self._result(agent)
@@ -242,6 +276,7 @@ class Discovery:
         self._probes[agent.name] = asyncio.create_task(self._probe(agent, self.spawner), name=f"probe {agent.name}")
 
     async def _probe(self, agent: ConfiguredAgent, spawner: Spawner) -> None:
+        await self._look(agent)
         key = _key(agent)
         if key is None:
             # It was removed meanwhile: the agent's problem says so.
@@ -283,6 +318,7 @@ class Discovery:
         # One after the other: each starts a CLI, when the machine has other work to do.
         async with self._seed_check:
             seeds = await self._takes_history(agent, spawner)
+        await self._look(agent)
         # None if the program was replaced meanwhile.
         probe = self._results.get(key)
         if seeds is not None and probe is not None and probe.seeds is not seeds:
@@ -341,13 +377,13 @@ class Discovery:
             log.info("agent %r: version %s → %s", agent.name, before, version)
 
     def _result(self, agent: ConfiguredAgent) -> Probe | None:
-        """What a probe has found of the program as it is now."""
+        """What a probe has found of the program as it was found last."""
         key = _key(agent)
         return self._results.get(key) if key else None
 
 
 def _key(agent: ConfiguredAgent) -> str | None:
-    """Identify the agent's program as it is now; None if it is not found."""
+    """Identify the agent's program as it was found last; None if it is not found."""
     found = agent.installed_program()
     place = "" if agent.settings.run_in == "node" else f"|{agent.settings.run_in} {agent.settings.container.image or ''}"
     return f"{agent.name}|{agent.settings.driver}|{found[0]}|{found[1]}|{agent.info.version}{place}" if found else None

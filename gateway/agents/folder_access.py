@@ -42,6 +42,12 @@ async def in_time(access: Callable[[], Result], what: str = "the file system") -
         raise AgentProblem(f"{what} has not answered within {TIMEOUT:g} s; check its folder, or try again later") from error
 
 
+async def notice_update(agent: ConfiguredAgent) -> None:
+    """Look anew for the program of an agent that could not be given a history: its update may be. Raises AgentProblem."""
+    if agent.info.seeds and not agent.seeds:
+        agent.kept = await in_time(agent.look, FOLDER_OF_AGENT)
+
+
 @dataclass(frozen=True, slots=True)
 class ChosenFolder:
     """The folder of a stored session: its agent, its option `cwd` and the key whose workspace it uses."""

@@ -11,7 +11,7 @@ from tests.file_accesses.found_accesses import PACKAGES, ROOT
 
 METHODS = {
     "additional_directories", "check_options", "confined_writer", "folder", "folder_of", "folder_without_worktree", "folders",
-    "may_write", "realpath", "sandboxed", "spec", "stored_directory", "working_directory",
+    "installed_version", "look", "may_write", "realpath", "sandboxed", "spec", "stored_directory", "working_directory",
 }  # fmt: skip
 """Methods of agents and sessions that read the file system. Coroutines give them to `in_time`, which calls them in a thread."""
 PROGRAMS = ("gateway/cli", "gateway/diagnosis")

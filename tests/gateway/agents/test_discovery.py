@@ -446,7 +446,7 @@ async def test_a_program_that_is_removed_meanwhile_is_not_known(
         assert (found.program, found.version, found.problem) == ("", None, "the program of agent 'claude' is being replaced")
         assert [one for one in await probing.all_agents() if one.agent is agent] == [found]
         probing.notice_replacement(agent)
-        probing.refresh(agent)
+        await probing.refresh(agent)
         assert await probing.wait_for_probe(agent) in (None, found)
 
 

@@ -176,6 +176,41 @@ async def test_requests_are_refused_while_all_threads_are_blocked(
     assert (await turn(client, inside, user_message("hi")))["stopReason"] == "end_turn"
 
 
+async def test_nobody_else_waits_for_the_folder_of_a_program_that_does_not_answer(
+    tmp_path: Path, hung: WatchedFolder, clock: ManualClock
+) -> None:
+    program = hung.path / "cli"
+    program.write_text("#!/bin/sh\nexit 1\n")
+    program.chmod(0o755)
+    config = gateway_config(tmp_path)
+    config["agents"]["cli"] = {"driver": "claude", "program": str(program)}
+    async with run_gateway(config, clock) as running:
+        client, discovery = running.client, running.gateway.discovery
+        before = (await client.get("/v1/drivers")).json()
+        hung.on_loop.clear()
+        hung.hang()
+        for path in ("/v1/drivers", "/meta", "/v1/drivers"):
+            listing = asyncio.ensure_future(client.get(path))
+            if not discovery._late:
+                await clock.waited_for(LIST_TIMEOUT)
+                for ready in ("/healthz", "/readyz"):
+                    assert (await client.get(ready)).status_code == 200
+                await create(client, "script", "scene.json")
+                await clock.advance(LIST_TIMEOUT)
+            assert (await listing).status_code == 200
+        # What was found before counts, and one thread waits.
+        assert (await client.get("/v1/drivers")).json() == before
+        assert hung.blocked == 1
+        await expect_error(client.post(SESSIONS, json={"agent": {"name": "nobody"}}), 400)
+        await running.gateway.publish_agents()
+        program.unlink()
+        hung.answer()
+        await asyncio.gather(*discovery._looks.values())
+        states = [agent for driver in (await client.get("/v1/drivers")).json()["drivers"] for agent in driver["agents"]]
+        assert next(agent["installed"] for agent in states if agent["name"] == "cli") is False
+        assert hung.on_loop == []
+
+
 async def test_lists_do_not_wait_twice_for_a_folder(running: RunningGateway, hung: WatchedFolder, clock: ManualClock) -> None:
     inside, _ = await both(running.client)
     hung.hang()

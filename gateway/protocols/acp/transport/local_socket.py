@@ -267,7 +267,7 @@ class LocalSocket:
         """Probe the agent's program, if that was not done recently, as soon as the gateway is open."""
         with contextlib.suppress(Exception):
             gateway = await self._gateway.opened()
-            gateway.discovery.refresh(gateway.agents.get(agent_name))
+            await gateway.discovery.refresh(gateway.agents.get(agent_name))
 
 
 def request_release(data_dir: Path) -> bool:
