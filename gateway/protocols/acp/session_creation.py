@@ -12,7 +12,7 @@ from typing import Any
 from drivers.contract.driver_info import MODE_OPTION, ToolGrant
 from drivers.contract.mcp_servers import McpServer
 from gateway.agents.configured_agents import CWD, ConfiguredAgent
-from gateway.agents.folder_access import FOLDER_OF_SESSION, in_time
+from gateway.agents.folder_access import FOLDER_OF_SESSION, in_time, notice_update
 from gateway.errors import AgentProblem
 from gateway.gateway import Gateway
 from gateway.protocols.acp.client_options import system_messages, with_client_options
@@ -35,6 +35,7 @@ async def create_session(
     """
     require_string_directories(params)
     request = NewSessionRequest.model_validate(params)
+    await notice_update(agent)
     if (problem := agent.problem()) is not None:
         raise AgentProblem(problem)
     await refuse_without_login(gateway, agent)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -9,8 +11,10 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.daemon import RunningGateway, gateway_config, run_gateway
+from tests.daemon import KEY, RunningGateway, gateway_config, run_gateway
 from tests.fork_server import forked_command
+from tests.gateway.protocols.acp.client import RpcFailed
+from tests.gateway.protocols.acp.transports import on_websocket
 
 ROOT = Path(__file__).parents[3]
 GRANT = {"name": "execute", "trust": False}
@@ -109,3 +113,20 @@ async def test_image_support_follows_the_capabilities_of_the_agent(tmp_path: Pat
                 assert answer.json() == {"error": "agent 'small' takes no images by data: address; /meta lists what it takes"}
             else:
                 assert "saw 1 image" in answer.text
+
+
+async def test_a_program_that_is_installed_after_a_refusal_is_used(tmp_path: Path) -> None:
+    agent, program = small_agent(tmp_path), tmp_path / "late-agent"
+    installed, agent["program"] = shutil.which(agent["program"]), str(program)
+    assert installed is not None
+    opened = {"cwd": str(tmp_path / "work"), "mcpServers": []}
+    async with (
+        run_gateway(gateway_config(tmp_path, agents={"small": agent})) as running,
+        on_websocket(running.url, "small", KEY) as client,
+    ):
+        await client.initialize()
+        with pytest.raises(RpcFailed, match="late-agent"):
+            await client.request("session/new", opened)
+        program.write_text(f'#!/bin/sh\nexec {shlex.quote(installed)} "$@"\n')
+        program.chmod(0o700)
+        assert (await client.request("session/new", opened))["sessionId"]
