@@ -8,7 +8,7 @@ import signal
 import socket
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import IO, Any, cast
 import httpx
 
 from drivers.runtime.clock import SYSTEM_CLOCK, Clock
+from drivers.runtime.process import unfinished_ends
 from gateway.config import parse
 from gateway.embedded_server import EmbeddedServer, listening_address
 from gateway.file_descriptors import client_connection_limit
@@ -30,6 +31,7 @@ from tests.manual_clock import ManualClock
 from tests.round_robin import round_robin
 from tests.store_template import create_database
 from tests.stores import configured_store
+from tests.waiting import wait_until
 
 KEY = "test-key-0123456789"
 SCENARIOS = Path(__file__).parent / "scenarios"
@@ -137,10 +139,16 @@ async def serve_gateway(gateway: Gateway, listener: socket.socket | None = None)
             async with http_client(url) as client:
                 yield RunningGateway(url, gateway, client)
         finally:
-            stopping = gateway.stop_runs()
-            await (gateway.clock.outlast(stopping) if isinstance(gateway.clock, ManualClock) else stopping)
+            await _outlast(gateway.clock, gateway.stop_runs())
             server.should_exit = True
             await task
+            # The turned clock may have overtaken the search for an agent's processes, which takes real time. The agent's end goes
+            # on then, and needs the event loop.
+            await _outlast(gateway.clock, wait_until(lambda: not unfinished_ends(), "the agents' processes have ended"))
+
+
+async def _outlast(clock: Clock, awaited: Awaitable[Any]) -> None:
+    await (clock.outlast(awaited) if isinstance(clock, ManualClock) else awaited)
 
 
 NO_CERTIFICATES = httpx.create_ssl_context(verify=False)

@@ -79,7 +79,8 @@ def test_what_is_no_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     for path in ("fifo", "."):
         assert (only(tmp_path, path).exists, only(tmp_path, path).problem) == (None, "it is not a regular file")
     assert "cannot be read" in (only(tmp_path, "binary/below").problem or "")
-    assert "null byte" in (only(tmp_path, "a\0b").problem or "")
+    # "embedded null byte"; from Python 3.13 on "embedded null character in path".
+    assert "embedded null" in (only(tmp_path, "a\0b").problem or "")
     assert "home folder" in (only(tmp_path, "~/.bashrc").problem or "")
 
 
