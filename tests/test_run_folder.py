@@ -32,21 +32,24 @@ sys.stdin.read()
 WITH_DAEMON = """
 async def test_that_is_interrupted(daemon, tmp_path):
     await daemon.start()
-    wait(tmp_path, daemon.pid)
+    tell(tmp_path, daemon.pid)
+    # asyncio cancels the task. A signal that comes before this line would not wake signal.pause().
+    while not asyncio.current_task().cancelling():
+        time.sleep(0.01)
 """
 WITH_DATABASE = """
 def test_that_is_interrupted():
     folder = postgresql.server().folder
-    wait(folder, (folder / "data" / "postmaster.pid").read_text().split()[0])
+    tell(folder, (folder / "data" / "postmaster.pid").read_text().split()[0])
+    signal.pause()
 """
-WAIT = """
-import signal
+TELL = """
+import asyncio, signal, time
 from tests import postgresql, run_folder
 
-def wait(*found):
+def tell(*found):
     with open(HERE, "w") as here:
         print(run_folder.current(), *found, "end", file=here)
-    signal.pause()
 """
 
 
@@ -207,7 +210,7 @@ def start_whole_run(test: Path, workers: int) -> subprocess.Popen[str]:
 )
 async def test_nothing_is_left_of_a_whole_run(tmp_path: Path, how: signal.Signals, test: str, workers: int) -> None:
     here, file = tmp_path / "here", tmp_path / "test_whole_run.py"
-    file.write_text(WAIT.replace("HERE", repr(str(here))) + test)
+    file.write_text(TELL.replace("HERE", repr(str(here))) + test)
     with start_whole_run(file, workers) as process:
         try:
             # Starting all of it takes 3 s of CPU.
