@@ -8,7 +8,7 @@ from collections.abc import Callable
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from drivers.runtime.clock import Clock
+from drivers.runtime.clock import Clock, Timer
 
 DOUBT_TIMEOUT = 30.0
 """Seconds after which requests without a response are refused."""
@@ -29,13 +29,16 @@ class UnansweredRequests:
         self._clock, self._is_in_doubt = clock, is_in_doubt
         self._responses = set[_Response]()
         self._refusing = set[asyncio.Task[None]]()
+        self._timer: Timer | None = None
 
     def __len__(self) -> int:
         return len(self._responses)
 
     def doubt_began(self) -> None:
         """The store does not say whether writes are stored."""
-        self._clock.call_later(DOUBT_TIMEOUT, self._refuse)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._clock.call_later(DOUBT_TIMEOUT, self._refuse)
 
     def _refuse(self) -> None:
         if not self._is_in_doubt():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 import uuid
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -78,8 +77,6 @@ STORE_TIMEOUT = 1.0
 """Seconds after `limits.grace` at which a shutdown abandons a store that does not answer."""
 CLOSE_TIMEOUT = 0.3
 """Seconds that the end of connections may take once all runs have ended, and then the last writes."""
-USABLE_FOR = 1.0
-"""Seconds for which a node takes the agents that it has found for those that it offers."""
 END_TIMEOUT = 1.4
 """Seconds after `limits.grace` at which a shutdown goes on without the agents that cannot be ended."""
 
@@ -478,8 +475,6 @@ class _NodeDaemon:
 
     def __init__(self, gateway: Gateway, instance: str) -> None:
         self._gateway, self._instance = gateway, instance
-        self._agents: tuple[str, ...] = ()
-        self._agents_found_at = -USABLE_FOR
         self.close_runs, self.end_for_good = gateway.close_runs, gateway.end_for_good
 
     def report(self) -> NodeReport:
@@ -491,7 +486,7 @@ class _NodeDaemon:
         return NodeReport(
             id=self._instance,
             address=chosen.address,
-            agents=self._usable_agents(),
+            agents=tuple(agent.name for agent in gateway.agents if agent.usable),
             labels=chosen.labels,
             folders=tuple(map(str, chosen.folders)),
             version=__version__,
@@ -521,14 +516,6 @@ class _NodeDaemon:
         # It calls these methods once it is started.
         assert self._gateway.node is not None
         return self._gateway.node
-
-    def _usable_agents(self) -> tuple[str, ...]:
-        # The heartbeat asks more often than anything changes.
-        now = time.monotonic()
-        if now - self._agents_found_at >= USABLE_FOR:
-            self._agents = tuple(agent.name for agent in self._gateway.agents if agent.usable)
-            self._agents_found_at = now
-        return self._agents
 
 
 def _folders_of_sessions(data_dir: Path) -> list[Path]:

@@ -290,7 +290,7 @@ def _is_forbidden(path: str) -> bool:
         return True
     except (FileNotFoundError, ProcessLookupError):
         # It ends: its descendants may have to end yet, as in a process namespace. It is waited for.
-        return False
+        pass
     return False
 
 

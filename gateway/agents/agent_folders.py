@@ -24,10 +24,12 @@ TEMPORARY_VARIABLES = ("TMPDIR", "TMP", "TEMP")
 class AgentFolders:
     """The folders of one agent.
 
-    `workspace` is the agent's folder if the configuration names none. `by_key` has a workspace for each named key; it is None
-    where all keys share the agent's folder. `any_directory`: sessions may choose any directory. `folders_of_user`: callers with
-    the right to name any folder may choose each directory of the gateway's user. No agent in a sandbox can read `secret_paths`;
-    the first path is the data directory of the gateway.
+    Parameters:
+        workspace: The agent's folder if the configuration names none.
+        by_key: The parent folder of the workspaces of named keys. None if all keys share the agent's folder.
+        any_directory: Whether sessions may choose any directory.
+        folders_of_user: Whether callers with the right to name any folder may choose each directory of the gateway's user.
+        secret_paths: Paths that no agent in a sandbox can read. The first one is the data directory of the gateway.
     """
 
     def __init__(

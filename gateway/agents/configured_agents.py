@@ -41,10 +41,14 @@ TEST_DRIVERS = frozenset({"echo", "script"})
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """What the file system has of an agent's program.
+    """An agent's program, as it is installed.
 
-    `identity` is its path and when that was modified, in nanoseconds: empty and 0 for the driver's own program, None if it is not
-    found. `problem` is why the agent cannot be used, and what to do. `version` is that of its files, or of the driver's program.
+    Parameters:
+        identity: Its path, and the time of its last change in nanoseconds. Empty and 0 for the driver's own program, None for a
+            program that is not found.
+        problem: Why the agent cannot be used, and what to do.
+        version: The version that its files name; for the driver's own program, the driver's version.
+        missing_runtime: The program that makes the agent's containers, if it is not installed.
     """
 
     identity: tuple[str, int] | None = None
@@ -93,7 +97,7 @@ class ConfiguredAgent:
         """Whether the configuration has an entry for it. Agents without one exist if their program is found."""
         self._probed_program: tuple[str, int] | None = None
         self.kept: Installation | None = None
-        """What was found of its program last, for those who must not read the file system. None: each looks for itself."""
+        """The last result of `look`, for callers that must not read the file system. None in a process that looks each time."""
 
     def apply_probe(self, probe: Probe) -> None:
         """Replace the driver's general information by what the probe of the installed program reports."""
@@ -262,7 +266,7 @@ class ConfiguredAgent:
 
     @property
     def installation(self) -> Installation:
-        """What was found of its program last; in a process that keeps nothing of it, what is found now."""
+        """The last result of `look`; a new one in a process that keeps none."""
         return self.kept or self.look()
 
     def installed_program(self) -> tuple[str, int] | None:
@@ -272,7 +276,7 @@ class ConfiguredAgent:
 
     @property
     def limitation(self) -> str | None:
-        """What a session cannot do because of the program's version, and how to solve it; None if it can do everything."""
+        """Say which feature the program's version lacks, and how to get it; None if the program has all features."""
         if self.seeds or not self.info.seeds:
             return None
         cannot = "cannot be given a history: no session can be forked or begin with messages, and one that the CLI has lost ends"
@@ -369,7 +373,7 @@ class ConfiguredAgent:
                 raise Forbidden(f"{locked}: a session cannot set it; leave it out")
 
     def without_locked(self, options: Mapping[str, str]) -> dict[str, str]:
-        """Return a session's options without those that are locked, which it may have set before they were."""
+        """Return a session's options without the locked ones. A session may have set an option before it was locked."""
         return {name: value for name, value in options.items() if name not in self.locked}
 
     def _is_own_directory(self, chosen: str, workspace_key: str | None) -> bool:
@@ -385,9 +389,13 @@ class ConfiguredAgent:
     def working_directory(self, chosen: str | None, workspace_key: str | None = None, *, any_folder: bool = False) -> Path:
         """Return the working directory of a session, as a real path.
 
-        `chosen` is the session's option `cwd`, absolute or relative to the agent's directory, which is that of the key
-        `workspace_key` if it is not None. With `any_folder`, the right of the caller who chooses it, it may be any folder of the
-        gateway's user, if the configuration has `server.folders = "any"` and the agent no `cwd`. Raises BadRequest.
+        Raises BadRequest.
+
+        Parameters:
+            chosen: The session's option `cwd`, absolute or relative to the agent's directory.
+            workspace_key: The key whose workspace is the agent's directory; None if all keys share one.
+            any_folder: Whether the caller has the right to choose any folder of the gateway's user. It counts only with the
+                setting `server.folders = "any"` and an agent without `cwd`.
         """
         chosen = chosen or self.settings.options.get("cwd")
         base = self._folders.base(workspace_key)
@@ -418,7 +426,7 @@ class ConfiguredAgent:
             return os.path.abspath(options.get(CWD.name) or "")
 
     def unresolved_folder(self, options: Mapping[str, str], workspace_key: str | None) -> str:
-        """Return the absolute working folder of a stored session as it is named, with its symbolic links. Reads nothing."""
+        """Return the absolute working folder of a stored session, with its symbolic links. Reads nothing."""
         chosen = self.without_locked(options).get(CWD.name) or self.settings.options.get(CWD.name) or ""
         return os.path.abspath(os.path.join(self._folders.path(workspace_key), os.path.expanduser(chosen)))
 
@@ -464,7 +472,7 @@ class ConfiguredAgent:
     def spec(self, options: Mapping[str, str], workspace_key: str | None = None) -> AgentSpec:
         """Return the spec for the driver, with a session's options over the defaults. Raises BadRequest, AgentProblem.
 
-        The program is looked for anew: it may have been replaced.
+        Looks for the program again, which may have been replaced.
         """
         if self.kept is not None:
             self.kept = self.look()
@@ -540,7 +548,7 @@ class Agents:
         return iter(self._agents.values())
 
     def get(self, name: str) -> ConfiguredAgent:
-        """Return the agent with this name. Raises BadRequest that lists the names of those that can be used."""
+        """Return the agent with this name. Raises BadRequest, which lists the names of the usable agents."""
         if name not in self._agents:
             known = ", ".join(agent.name for agent in self if agent.usable)
             raise BadRequest(
@@ -558,9 +566,9 @@ class Agents:
         return self._agents.get(name)
 
     def confined_writer(self, folder: Path, at_work: str) -> str | None:
-        """Return the name of an agent in a sandbox or a container that may write in a folder; None if there is none.
+        """Return the name of an agent in a sandbox or a container that may write in a folder; None if no agent may.
 
-        The agent `at_work` works there. It reads the file system.
+        The agent `at_work` works there. Reads the file system.
         """
         confined = (agent for agent in self if agent.settings.confines)
         return next((agent.name for agent in confined if agent.name == at_work or agent.may_write(folder)), None)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +21,10 @@ from drivers.contract.driver_info import Probe
 from drivers.contract.errors import DriverError
 from drivers.runtime.clock import SYSTEM_CLOCK, Clock, Timer
 from drivers.runtime.containers import install_command, pull_command
-from drivers.runtime.file_threads import in_thread
 from drivers.runtime.process import Spawner
 from drivers.runtime.temporary_folder import throwaway_folder
 from gateway.agents.configured_agents import Agents, ConfiguredAgent, Installation
-from gateway.agents.folder_access import FOLDER_OF_AGENT, LIST_TIMEOUT, in_time
+from gateway.agents.folder_access import FOLDER_OF_AGENT, SlowAccesses, in_time
 from gateway.agents.probe_cache import CACHE, read_cache, write_cache
 from gateway.errors import AgentProblem, GatewayError
 from gateway.security.redaction import Redactor
@@ -51,9 +49,11 @@ MAX_AGE_UNSEEDED = 60.0
 
 @dataclass(frozen=True, slots=True)
 class DiscoveredAgent:
-    """What is known about one agent. `problem` is why it is not available and what to do; None if it is available.
+    """One agent, with the results of its last probe.
 
-    `probed` is whether its program has answered a probe, or could not.
+    Parameters:
+        problem: Why the agent is not available, and what to do; None if it is available.
+        probed: Whether the agent's program has answered a probe, or could not.
     """
 
     agent: ConfiguredAgent
@@ -128,9 +128,7 @@ class Discovery:
         self._seeds_checked_at: dict[str, float] = {}
         self._seed_check, self._places = asyncio.Semaphore(1), asyncio.Semaphore(MAX_PROBES)
         self._logged: set[str] = set()
-        self._looks: dict[str, asyncio.Task[Installation]] = {}
-        self._late: set[str] = set()
-        """The agents whose programs are looked for in a folder that has not answered in time. Nobody waits for it again."""
+        self.looks = SlowAccesses[str, Installation]()
         for agent in agents:
             agent.kept = agent.look()
             if self._results:
@@ -225,28 +223,16 @@ class Discovery:
         self.spawner = None
         for timer in self._delayed.values():
             timer.cancel()
-        tasks = [*self._probes.values(), *self._seed_checks.values(), *self._ending, *self._looks.values()]
+        tasks = [*self._probes.values(), *self._seed_checks.values(), *self._ending, *self.looks.tasks.values()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _look(self, agent: ConfiguredAgent) -> None:
         """Look for the agent's program in a thread. If its folder does not answer in time, what was found before counts."""
-        task = self._looks.get(agent.name)
-        if task is None:
-            task = self._looks[agent.name] = asyncio.create_task(in_thread(agent.look, daemon=True))
-            task.add_done_callback(partial(self._looked, agent))
-        if agent.name not in self._late:
-            await self._clock.wait([task], LIST_TIMEOUT)
-            if not task.done():
-                self._late.add(agent.name)
-
-    def _looked(self, agent: ConfiguredAgent, task: asyncio.Task[Installation]) -> None:
-        del self._looks[agent.name]
-        self._late.discard(agent.name)
-        # All threads may be blocked: then it has raised OSError.
-        if not task.cancelled() and task.exception() is None:
-            agent.kept = task.result()
+        found = await self.looks.ask(agent.name, agent.look, self._clock)
+        if found is not None:
+            agent.kept = found
 
     def _discovered(self, agent: ConfiguredAgent) -> DiscoveredAgent:
         installed, known = agent.installed_program(), self._result(agent)

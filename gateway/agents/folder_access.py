@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from drivers.runtime.clock import SYSTEM_CLOCK, Clock
 from drivers.runtime.file_threads import TooManyAccesses, bounded, in_thread
@@ -23,6 +23,7 @@ clock: Clock = SYSTEM_CLOCK
 """The clock of these limits."""
 AT_ONCE = 16
 """Folders that are resolved at the same time."""
+Key = TypeVar("Key")
 Result = TypeVar("Result")
 
 
@@ -57,16 +58,48 @@ class ChosenFolder:
     workspace_key: str | None
 
 
-class ListedFolders:
-    """Resolves the working folders of stored sessions for lists. Those that do not answer get their paths as they are stored.
+class SlowAccesses(Generic[Key, Result]):
+    """Accesses to folders that may not answer, one at a time for each key.
 
-    A folder that does not answer keeps one thread, and no list waits for it again before it has answered.
+    An access that does not answer keeps one thread, and nobody waits for it again before it has answered.
     """
+
+    def __init__(self) -> None:
+        self.tasks: dict[Key, asyncio.Task[Result]] = {}
+        """The accesses that are under way."""
+        self.late: set[Key] = set()
+        """The keys whose accesses have not answered in time."""
+
+    async def ask(self, key: Key, access: Callable[[], Result], clock: Clock) -> Result | None:
+        """Call a function in a thread, unless a call for the key is under way, and return its result.
+
+        None if it has not answered in time, or has raised OSError, as where all threads are blocked. Raises what else it raises.
+        """
+        task = self.tasks.get(key)
+        if task is None:
+            task = self.tasks[key] = asyncio.create_task(in_thread(access, daemon=True))
+            task.add_done_callback(partial(self._answered, key))
+        if key not in self.late:
+            await clock.wait([task], LIST_TIMEOUT)
+        if not task.done():
+            self.late.add(key)
+            return None
+        return None if task.cancelled() or isinstance(task.exception(), OSError) else task.result()
+
+    def _answered(self, key: Key, task: asyncio.Task[Result]) -> None:
+        del self.tasks[key]
+        self.late.discard(key)
+        if not task.cancelled():
+            # It is retrieved here where nobody waits any more.
+            task.exception()
+
+
+class ListedFolders:
+    """Resolves the working folders of stored sessions for lists. Those that do not answer get their paths as they are stored."""
 
     def __init__(self, agents: Agents) -> None:
         self._agents = agents
-        self._resolving: dict[ChosenFolder, asyncio.Task[str]] = {}
-        self._late: set[ChosenFolder] = set()
+        self.accesses = SlowAccesses[ChosenFolder, str]()
 
     async def resolve(self, folders: Iterable[ChosenFolder]) -> dict[ChosenFolder, str | None]:
         """Return the absolute folders; None for an agent that is not configured any more."""
@@ -83,23 +116,5 @@ class ListedFolders:
 
     async def _resolve(self, agent: ConfiguredAgent, folder: ChosenFolder) -> str:
         options = {} if folder.cwd is None else {"cwd": folder.cwd}
-        task = self._resolving.get(folder)
-        if task is None:
-            access = partial(agent.folder_of, options, folder.workspace_key)
-            task = self._resolving[folder] = asyncio.create_task(in_thread(access, daemon=True))
-            task.add_done_callback(partial(self._answered, folder))
-        if folder not in self._late:
-            await clock.wait([task], LIST_TIMEOUT)
-        if not task.done():
-            self._late.add(folder)
-        # All threads may be blocked: then it has raised OSError.
-        if not task.done() or task.cancelled() or isinstance(task.exception(), OSError):
-            return agent.unresolved_folder(options, folder.workspace_key)
-        return task.result()
-
-    def _answered(self, folder: ChosenFolder, task: asyncio.Task[str]) -> None:
-        del self._resolving[folder]
-        self._late.discard(folder)
-        if not task.cancelled():
-            # It is retrieved here where no list waits any more.
-            task.exception()
+        found = await self.accesses.ask(folder, partial(agent.folder_of, options, folder.workspace_key), clock)
+        return agent.unresolved_folder(options, folder.workspace_key) if found is None else found

@@ -24,7 +24,7 @@ class SharedState:
 
     def __init__(self, settings: Settings, keys: Sequence[str], clock: Clock) -> None:
         self._data_dir = settings.data_dir
-        self.credentials = SharedCredentials()
+        self.credentials = SharedCredentials(clock)
         self.turns = SharedTurns(settings.limits.turns_per_key, clock)
         self.digests = configuration_digests(settings, keys, encryption_key(settings) or "", node_keys(settings.node))
 

@@ -197,14 +197,13 @@ class Policy:
             return NO_RULE
         checks = [_Check(n, rule, _links(rule, resolve)) for n, rule in rules]
         names = {name for _, rule in rules for name in rule.when}
-        # Only these are compared in all their forms.
+        # Only what rules that ask or deny look at is compared in all its forms.
         restricted = {name for _, rule in rules if rule.decide != "allow" for name in rule.when}
+        resolvers = {name: resolve if name in restricted else None for name in names}
         texts = {name: list(_values(given, name.split("."), line=_is_shell(name))) for name in names}
         lines = {name: [self._parse(text) for text in texts[name]] for name in names if _is_shell(name)}
         found: dict[str, Sequence[Value]] = {
-            name: _commands(lines[name])
-            if name in lines
-            else [_argument(text, resolve if name in restricted else None) for text in texts[name]]
+            name: _commands(lines[name]) if name in lines else [_argument(text, resolvers[name]) for text in texts[name]]
             for name in names
         }
         rulings = [self._first(checks, {**found, name: (command,)}) for name in lines for command in found[name]]

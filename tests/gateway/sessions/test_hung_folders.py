@@ -191,7 +191,7 @@ async def test_nobody_else_waits_for_the_folder_of_a_program_that_does_not_answe
         hung.hang()
         for path in ("/v1/drivers", "/meta", "/v1/drivers"):
             listing = asyncio.ensure_future(client.get(path))
-            if not discovery._late:
+            if not discovery.looks.late:
                 await clock.waited_for(LIST_TIMEOUT)
                 for ready in ("/healthz", "/readyz"):
                     assert (await client.get(ready)).status_code == 200
@@ -205,7 +205,7 @@ async def test_nobody_else_waits_for_the_folder_of_a_program_that_does_not_answe
         await running.gateway.publish_agents()
         program.unlink()
         hung.answer()
-        await asyncio.gather(*discovery._looks.values())
+        await asyncio.gather(*discovery.looks.tasks.values())
         states = [agent for driver in (await client.get("/v1/drivers")).json()["drivers"] for agent in driver["agents"]]
         assert next(agent["installed"] for agent in states if agent["name"] == "cli") is False
         assert hung.on_loop == []
@@ -220,7 +220,7 @@ async def test_lists_do_not_wait_twice_for_a_folder(running: RunningGateway, hun
     # One thread waits, that of the first list.
     assert hung.blocked == 1
     hung.answer()
-    await asyncio.gather(*running.gateway.sessions.listed_folders._resolving.values())
+    await asyncio.gather(*running.gateway.sessions.listed_folders.accesses.tasks.values())
     assert (await folders(running.client))[inside] == str(hung.path)
 
 
