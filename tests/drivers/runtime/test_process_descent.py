@@ -88,6 +88,40 @@ def test_the_daemon_may_be_process_2_of_a_container() -> None:
     assert done.returncode == 0, done.stderr.decode()
 
 
+BELOW_ANOTHER_REAPER = """
+import ctypes, subprocess, sys
+ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)
+command = ("sh", "-c", '"$@"; exit $?', "sh", sys.executable, "-c", sys.argv[1])
+sys.exit(subprocess.run(command, start_new_session=sys.argv[2] == "True").returncode)
+"""
+ENDS_AN_AGENT = """
+import asyncio, os, sys
+from tests.drivers.runtime.adopting_process import WAITS, start
+from tests.drivers.small_programs import gone
+
+async def test():
+    process, line = await start("stray()" + WAITS)
+    await process.close(1.0)
+    ended = gone(int(line))
+    if not ended:
+        os.kill(int(line), 9)
+    print(ended)
+
+asyncio.run(test())
+"""
+
+
+@linux_only
+@pytest.mark.parametrize("apart", [True, False], ids=["another session", "a shell"])
+async def test_orphans_that_another_process_has_adopted(apart: bool) -> None:
+    """Such as `systemd --user`, above the shell of this process. The children of a shell, in this session, are no orphans."""
+    program = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", BELOW_ANOTHER_REAPER, ENDS_AN_AGENT, str(apart), stdout=-1, stderr=-1
+    )
+    stdout, stderr = await asyncio.wait_for(program.communicate(), 120)
+    assert stdout.decode().strip() == str(apart), stderr.decode()
+
+
 async def _orphan(env: dict[str, str]) -> int:
     """Start a process whose parent has exited, in a session of its own."""
     program = await asyncio.create_subprocess_exec(sys.executable, "-c", PRELUDE + "stray()", env=env, stdout=-1)

@@ -179,7 +179,7 @@ async def test_terminals_outside_are_neither_read_nor_written(folder: Path) -> N
 
 
 async def test_programs_have_terminals_of_their_own_if_the_configuration_opens_them(folder: Path) -> None:
-    script = f'{shlex.quote(sys.executable)} -c \'import pty; pty.spawn(["sh", "-c", "test -t 1 && echo terminal"])\''
+    script = f'{shlex.quote(sys.executable)} -c \'import pty; pty.spawn(["sh", "-c", "test -t 1 && echo terminal > /dev/tty"])\''
     assert "terminal" not in await run(folder, script)
     assert "terminal" in await run(folder, script, places=TERMINALS)
 

@@ -300,6 +300,30 @@ async def test_sessions_that_need_a_history_are_refused_where_the_program_takes_
     assert answer.status_code == 503 and "ended before it took a prompt" in answer.json()["error"]
 
 
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        ("/aap/v3/sessions", {"agent": {"name": "claude"}}),
+        ("/aap/v3/sessions/{session}/fork", None),
+        ("/v1/chat/completions", {"model": "claude"}),
+    ],
+)
+async def test_a_program_that_is_replaced_after_a_refusal_may_take_a_history(
+    tmp_path: Path, claude: Program, path: str, fields: dict[str, Any] | None
+) -> None:
+    messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}, {"role": "user", "content": "c"}]
+    body = {} if fields is None else {**fields, "messages": messages}
+    async with run_gateway(claude_config(tmp_path, claude(session=REFUSES_A_SEED))) as running:
+        await agent_state(running.client, "claude")
+        await wait_for_probes(running.gateway)
+        made = await running.client.post("/aap/v3/sessions", json={"agent": {"name": "claude"}})
+        path = path.format(session=made.json()["sessionId"])
+        refused = await running.client.post(path, json=body)
+        assert "cannot be given a history" in refused.text
+        claude("2.1.330", session="exit 1;")
+        assert "history" not in (await running.client.post(path, json=body)).text
+
+
 REFUSES_TOOLS = "echo \"error: unknown option '--tools'\" >&2; exit 1;"
 
 

@@ -17,6 +17,7 @@ from websockets.exceptions import InvalidStatus
 
 from gateway.errors import LeaseLost
 from gateway.nodes.node_keys import NodeKeys
+from gateway.protocols.acp import relay
 from gateway.protocols.acp.transport.websocket import WebSockets
 from gateway.security.authentication import ADMINISTRATOR, Caller
 from tests.daemon import KEY, SCENARIOS, RunningGateway
@@ -24,6 +25,7 @@ from tests.gateway.nodes.cluster import ELSEWHERE, NODE_KEY, Cluster, run_cluste
 from tests.gateway.protocols.acp.client import Client, RpcFailed, load, prompt
 from tests.gateway.protocols.acp.conftest import set_options
 from tests.gateway.protocols.acp.transports import on_http, on_websocket
+from tests.manual_clock import ManualClock
 from tests.waiting import wait_until
 
 WriteScenario = Callable[..., str]
@@ -286,6 +288,21 @@ async def test_a_node_that_cannot_be_reached_is_an_error_in_words(client: Client
         assert "127.0.0.1" not in failed.value.message
     cluster.placement.addresses["b"] = cluster.b.url
     assert (await client.prompt(await client.new(), "hi"))["stopReason"] == "end_turn"
+
+
+async def test_a_node_that_does_not_answer_is_an_error_in_words(
+    cluster: Cluster, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def send(self: relay.NodeRelay, message: dict[str, Any]) -> None:
+        """Nothing arrives."""
+
+    monkeypatch.setattr(relay.NodeRelay, "send", send)
+    cluster.a.gateway.clock = clock
+    async with connected(cluster) as client:
+        creating = asyncio.create_task(client.new())
+        await clock.expire(relay.ANSWER_TIMEOUT)
+        with pytest.raises(RpcFailed, match="does not answer; send it again"):
+            await creating
 
 
 async def refused(url: str, headers: dict[str, str]) -> int:

@@ -252,6 +252,26 @@ async def test_a_request_does_not_wait_for_ever(
     await stored_events(proxied, session)
 
 
+async def test_a_refused_request_has_a_client_that_has_disconnected(
+    proxied: RunningGateway, proxy: Proxy, write_scenario: WriteScenario, arrived: bool, clock: ManualClock
+) -> None:
+    """Which cancels its turn, if the request says so: the agent does not get its message."""
+    name = write_scenario([{"text": "{prompt}"}])
+    session = (await create_session(proxied.client, "script", "A", options={"scenario": name}))["sessionId"]
+    go_away(proxy, "second", arrived=arrived)
+    body = {"messages": [user_message("second")], "on_disconnect": "cancel"}
+    turn = asyncio.create_task(proxied.client.post(f"/session/{session}", json=body, headers=KEYED))
+    await wait_until(lambda: proxied.gateway.store.in_doubt)
+    await clock.expire(DOUBT_TIMEOUT)
+    await expect_error(turn, 503)
+    proxy.come_back()
+    await wait_until(lambda: not proxied.gateway.store.in_doubt)
+    answer = await proxied.client.post(f"/session/{session}", json=body, headers=KEYED)
+    assert contents(answer.json()["messages"]) == ([] if arrived else ["second"])
+    await assert_next_turn(proxied, session)
+    await stored_events(proxied, session)
+
+
 OUTAGE = 30.0
 
 

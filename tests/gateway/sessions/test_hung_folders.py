@@ -183,11 +183,14 @@ async def test_nobody_else_waits_for_the_folder_of_a_program_that_does_not_answe
     program.write_text("#!/bin/sh\nexit 1\n")
     program.chmod(0o755)
     config = gateway_config(tmp_path)
-    config["agents"]["cli"] = {"driver": "claude", "program": str(program)}
+    for name in ("cli", "missing"):
+        config["agents"][name] = {"driver": "claude", "program": str(hung.path / name)}
     async with run_gateway(config, clock) as running:
         client, discovery = running.client, running.gateway.discovery
-        before = (await client.get("/v1/drivers")).json()
+        # The start of the daemon looks for the programs in the event loop.
         hung.on_loop.clear()
+        await expect_error(client.post(SESSIONS, json={"agent": {"name": "nobody"}}), 400)
+        before = (await client.get("/v1/drivers")).json()
         hung.hang()
         for path in ("/v1/drivers", "/meta", "/v1/drivers"):
             listing = asyncio.ensure_future(client.get(path))
@@ -198,9 +201,9 @@ async def test_nobody_else_waits_for_the_folder_of_a_program_that_does_not_answe
                 await create(client, "script", "scene.json")
                 await clock.advance(LIST_TIMEOUT)
             assert (await listing).status_code == 200
-        # What was found before counts, and one thread waits.
+        # What was found before counts, and one thread waits for each program.
         assert (await client.get("/v1/drivers")).json() == before
-        assert hung.blocked == 1
+        assert hung.blocked == 2
         await expect_error(client.post(SESSIONS, json={"agent": {"name": "nobody"}}), 400)
         await running.gateway.publish_agents()
         program.unlink()

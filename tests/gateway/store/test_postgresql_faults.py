@@ -456,6 +456,25 @@ async def test_a_statement_may_take_longer_than_the_server_may_be_silent(
         assert await execute(lambda connection: connection.exec_driver_sql("SELECT 1 FROM pg_sleep(1)").scalar()) == 1
 
 
+async def test_a_connection_that_has_lost_a_statement_is_not_waited_for(
+    proxied: Database, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server is there, and waits for the statement."""
+    monkeypatch.setattr(postgresql_connection, "ANSWER_TIMEOUT", 0.3)
+    await proxied.write(lambda connection: insert_process(connection, "0"))
+    proxy.lose, proxy.silent, proxy.marker = ["request"], True, b"again"
+    assert await proxied.write(lambda connection: insert_process(connection, "again")) == "again"
+    assert (proxy.lost, await proxied.read(markers)) == (1, ["0", "again"])
+
+
+def test_the_question_whether_the_server_works_is_not_waited_for_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(postgresql_connection, "ANSWER_TIMEOUT", 0.2)
+    question = postgresql_connection._Question.connect(server().url(server().create_database()))
+    with pytest.raises(psycopg.OperationalError, match="the server does not answer"):
+        question.execute("SELECT pg_sleep(60)")
+    assert question.closed
+
+
 async def test_the_server_frees_the_lock_of_a_daemon_whose_machine_is_gone(proxied: Database) -> None:
     def shown(connection: Connection) -> list[str]:
         return [

@@ -12,10 +12,12 @@ from typing import Any
 import httpx
 from httpx_sse import aconnect_sse
 
+from gateway.protocols.aap.session_updates import INTERVAL
 from tests.cluster import leave_out, placement
 from tests.conftest import write_config
 from tests.daemon import Daemon, RunningGateway, gateway_config, http_client, run_gateway
 from tests.gateway.requests import user_message
+from tests.manual_clock import ManualClock
 from tests.named_keys import add_key
 from tests.waiting import wait_until
 
@@ -81,6 +83,28 @@ async def expect_read(client: httpx.AsyncClient, session: str, told: dict[str, A
     if placement():
         await wait_until(agrees)
     assert told == await info(client, session)
+
+
+async def test_an_idle_stream_is_kept_open(tmp_path: Path, clock: ManualClock) -> None:
+    async with (
+        run_gateway(gateway_config(tmp_path, server={"keep_alive": 0.7}), clock) as portico,
+        portico.client.stream("GET", "/aap/v3/updates") as answer,
+    ):
+        chunks = answer.aiter_text()
+        assert "event: ready" in await anext(chunks)
+        await clock.expire(0.7)
+        assert await anext(chunks) == ": keep-alive\n\n"
+
+
+async def test_changes_of_a_short_time_are_sent_together(tmp_path: Path, clock: ManualClock) -> None:
+    async with run_gateway(gateway_config(tmp_path), clock) as portico, updates(portico.client) as stream:
+        first = await create(portico.client)
+        assert (await until(stream, lambda own: True))["sessionId"] == first
+        # The stream has looked for changes, and looks again after this time.
+        await clock.waited_for(INTERVAL)
+        second, third = [await create(portico.client) for _ in range(2)]
+        await clock.advance(INTERVAL)
+        assert {(await anext(stream))[1]["sessionId"], (await anext(stream))[1]["sessionId"]} == {second, third}
 
 
 async def test_a_session_from_its_creation_to_its_deletion(portico: RunningGateway, write_scenario: WriteScenario) -> None:

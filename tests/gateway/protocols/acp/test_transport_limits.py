@@ -177,6 +177,15 @@ async def test_connection_without_requests_or_readers_times_out(portico: Running
             assert (await client.post(url, json=rpc("session/list", {}), headers=unread)).status_code == 404
 
 
+async def test_an_idle_stream_is_kept_open(portico: RunningGateway, clock: ManualClock) -> None:
+    url = f"{portico.url}/acp/echo"
+    async with httpx.AsyncClient(headers=BEARER, timeout=20) as client:
+        header = await initialized(client, url)
+        async with client.stream("GET", url, headers={**header, **STREAM}) as own:
+            await clock.expire(portico.gateway.keep_alive)
+            assert await anext(own.aiter_lines()) == ": keep-alive"
+
+
 async def test_a_reader_that_never_reads_does_not_keep_its_connection(portico: RunningGateway, clock: ManualClock) -> None:
     """As one whose client has disconnected before the response began."""
     url = f"{portico.url}/acp/echo"

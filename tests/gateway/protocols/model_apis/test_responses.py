@@ -12,11 +12,14 @@ from typing import Any
 import httpx
 import pytest
 
+from drivers.runtime.clock import SYSTEM_CLOCK, Clock
+from gateway.protocols.model_apis.stored_responses import STORE_ENDS_AFTER
 from gateway.security.api_keys import NamedKeys
 from gateway.security.authentication import ADMINISTRATOR
 from tests.conftest import write_config
 from tests.daemon import Daemon, RunningGateway, gateway_config, run_gateway
 from tests.gateway.requests import get_history
+from tests.manual_clock import ManualClock
 from tests.stores import content as stored_content
 from tests.waiting import wait_until
 
@@ -29,10 +32,12 @@ PIXEL = "data:image/png;base64,iVBORw0KGgo="
 
 
 @asynccontextmanager
-async def scripted(tmp_path: Path, write_scenario: WriteScenario, *turns: Any, **tables: Any) -> AsyncIterator[RunningGateway]:
+async def scripted(
+    tmp_path: Path, write_scenario: WriteScenario, *turns: Any, clock: Clock = SYSTEM_CLOCK, **tables: Any
+) -> AsyncIterator[RunningGateway]:
     """A gateway whose agent `script` plays these turns."""
     agents = {"script": {"driver": "script", "cwd": str(tmp_path / "scenes"), "options": {"scenario": write_scenario(*turns)}}}
-    async with run_gateway(gateway_config(tmp_path, agents=agents, **tables)) as portico:
+    async with run_gateway(gateway_config(tmp_path, agents=agents, **tables), clock) as portico:
         yield portico
 
 
@@ -578,3 +583,41 @@ async def test_responses_outlive_the_daemon(daemon: Daemon, tmp_path: Path, writ
         assert output_text(await create(client, "due", conversation=conversation)) == '["uno"]'
         killed = (await client.get(f"/v1/responses/{begun['id']}")).json()
         assert (killed["status"], killed["error"]["code"], output_text(killed)) == ("failed", "server_error", "One. ")
+
+
+async def test_the_end_of_a_response_is_stored_a_moment_later(tmp_path: Path, clock: ManualClock) -> None:
+    async with run_gateway(gateway_config(tmp_path), clock) as portico:
+        made = await create(portico.client, model="echo")
+        stored = portico.gateway.store.responses
+
+        async def end() -> float | None:
+            record = await stored.get(made["id"])
+            return None if record is None else record.completed_at
+
+        await clock.waited_for(STORE_ENDS_AFTER)
+        assert await end() is None
+        await clock.advance(STORE_ENDS_AFTER)
+        assert await wait_until(end)
+
+
+async def test_streams_of_a_silent_agent_are_kept_open(tmp_path: Path, write_scenario: WriteScenario, clock: ManualClock) -> None:
+    """That of a request, of one in the background, and of a response that is looked at."""
+    turn, keep_alive = [{"wait_for_file": "go"}, {"text": "done"}], 0.7
+    async with scripted(tmp_path, write_scenario, turn, clock=clock, server={"keep_alive": keep_alive}) as portico:
+        made = await create(portico.client, background=True)
+        body = {"model": "script", "input": "hello", "stream": True}
+        asking = [
+            asyncio.create_task(request)
+            for request in (
+                portico.client.get(f"/v1/responses/{made['id']}?stream=true"),
+                portico.client.post("/v1/responses", json={**body, "background": True}),
+                portico.client.post("/v1/responses", json=body),
+            )
+        ]
+        # The response to the last one begins, and then its stream is silent.
+        for _ in range(2):
+            await clock.expire(keep_alive, by=3)
+        (tmp_path / "scenes" / "go").touch()
+        texts = [(await one).text for one in asking]
+    assert [text.count(": keep-alive\n\n") for text in texts] == [2, 2, 1]
+    assert all(events_of(text)[-1]["type"] == "response.completed" for text in texts)
