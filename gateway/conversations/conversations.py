@@ -29,7 +29,7 @@ from drivers.contract.messages import (
     blocks,
 )
 from gateway.agents.configured_agents import Agents, ConfiguredAgent
-from gateway.agents.folder_access import FOLDER_OF_SESSION, in_time, notice_update
+from gateway.agents.folder_access import FOLDER_OF_SESSION, in_time
 from gateway.config import OwnTools
 from gateway.conversations.message_digests import Digest, message_digests
 from gateway.conversations.open_conversations import OpenConversation, OpenConversations
@@ -479,7 +479,6 @@ class Conversations:
         prompt = asked.prompt
         results = [message for message in asked.new if isinstance(message, ToolMessage)]
         history = [*asked.before, *results] if prompt is not None else asked.before
-        await notice_update(asked.agent)
         check_seed(asked.agent, history)
         session = await self._sessions.create(
             asked.caller, asked.agent, asked.settings, history, wait_for_calls=prompt is None, here=here

@@ -16,7 +16,7 @@ from sse_starlette import EventSourceResponse
 from sse_starlette.sse import AppStatus
 from starlette.types import Receive, Scope, Send
 
-from drivers.runtime.clock import SYSTEM_CLOCK, Clock
+from drivers.runtime.clock import Clock
 from gateway.asgi_extensions import CLOSE_AT_EOF, EVENT_STREAM
 from gateway.errors import Unauthorized
 
@@ -31,12 +31,13 @@ def event_stream(
     chunks: AsyncIterator[bytes],
     keep_alive: float,
     *,
+    clock: Clock,
     keep_alive_frame: bytes = KEEP_ALIVE,
     close_at_eof: bool = False,
     closed: Callable[[], None] | None = None,
-    clock: Clock = SYSTEM_CLOCK,
 ) -> Response:
-    """Return a response that streams encoded frames. Every `keep_alive` seconds it sends a comment, which keeps it open.
+    """Return a response that streams encoded frames. Every `keep_alive` seconds of `clock` it sends a
+    comment, which keeps it open.
 
     A protocol that has an event for that sends it instead, as `keep_alive_frame`.
 

@@ -10,7 +10,7 @@ from fastapi.responses import Response, StreamingResponse
 from pydantic_core import to_json
 
 from drivers.contract.messages import MESSAGE, Message
-from gateway.agents.folder_access import FOLDER_OF_SESSION, in_time, notice_update
+from gateway.agents.folder_access import FOLDER_OF_SESSION, in_time
 from gateway.errors import NotFound
 from gateway.events.turn_reader import Turn
 from gateway.gateway import Gateway
@@ -55,7 +55,6 @@ async def create(
     """A session with a history; nothing runs. Raises BadRequest, AgentProblem, SessionElsewhere; then there is none."""
     await _place(gateway, requested)
     agent, config = gateway.agents.get(requested.name), await _config(gateway, caller, requested, tools)
-    await notice_update(agent)
     check_seed(agent, messages)
     return await gateway.sessions.create(caller, agent, config, messages, key=key)
 
@@ -78,7 +77,6 @@ async def create_and_submit(
     """
     await _place(gateway, requested)
     agent, config = gateway.agents.get(requested.name), await _config(gateway, caller, requested, tools)
-    await notice_update(agent)
     message = check_new(agent, messages)
     session = await gateway.sessions.create(caller, agent, config, messages[:-1], wait_for_calls=False)
     try:
