@@ -477,8 +477,9 @@ class Spawner:
 
     @property
     def _is_elsewhere(self) -> bool:
-        """Whether processes of a daemon run the command: docker's client is not an ancestor of what is in the container."""
-        return self._container is not None and self._container.runtime == "docker"
+        """Whether the command does not descend from its client: docker's daemon runs it, or podman's conmon, an orphan without
+        the agent's marker."""
+        return self._container is not None and self._container.has_image
 
     def _removal(self, marker: str) -> Callable[[], Awaitable[str | None]] | None:
         container = self._container

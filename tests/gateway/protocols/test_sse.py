@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 from starlette.types import Message, Receive, Scope
 
+from drivers.runtime.clock import SYSTEM_CLOCK
 from gateway.protocols.sse import KEEP_ALIVE, event_stream
 from tests.manual_clock import ManualClock
 
@@ -125,7 +126,7 @@ async def test_a_failure_to_receive_is_raised() -> None:
 
     fails: Receive = receive
     with pytest.raises(ValueError, match="too large"):
-        await event_stream(chunks(), 60.0)(SCOPE, fails, server.send)
+        await event_stream(chunks(), 60.0, clock=SYSTEM_CLOCK)(SCOPE, fails, server.send)
 
 
 async def test_the_end_of_a_response_is_reported_also_if_no_chunk_was_asked_for() -> None:
@@ -138,8 +139,8 @@ async def test_the_end_of_a_response_is_reported_also_if_no_chunk_was_asked_for(
 
     server.disconnected.set()
     server.readable.clear()
-    await event_stream(chunks(), 60.0, closed=lambda: closed.append(True))(SCOPE, server.receive, server.send)
+    await event_stream(chunks(), 60.0, clock=SYSTEM_CLOCK, closed=lambda: closed.append(True))(SCOPE, server.receive, server.send)
     assert (server.sent, begun, closed) == ([], False, [True])
     server = Server()
-    await event_stream(chunks(), 60.0, closed=lambda: closed.append(True))(SCOPE, server.receive, server.send)
+    await event_stream(chunks(), 60.0, clock=SYSTEM_CLOCK, closed=lambda: closed.append(True))(SCOPE, server.receive, server.send)
     assert (server.sent, begun, closed) == ([b"a", b""], True, [True, True])
