@@ -263,7 +263,7 @@ class Gateway:
         self.sessions = Sessions(self.agents, shared, admission, chosen.sleep_after, self.node)
         self._retention = Retention(self.store, transcripts, settings.store, self.sessions.delete_unused, self.clock)
         used_elsewhere = partial(self.store.leases.held_by_others, self.node.id) if self.node is not None else None
-        self.search = SessionSearch(self.store, self.sessions.changes, used_elsewhere)
+        self.search = SessionSearch(self.store, self.sessions.changes, self.clock, used_elsewhere)
         self.conversations = Conversations(self.agents, self.sessions, settings.openai.tools)
         self.tasks = TaskRunner(self.agents, shared, admission, self.idempotency, self.node)
         self.discovery.spawner = spawner

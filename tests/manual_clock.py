@@ -82,14 +82,16 @@ class ManualClock(Clock):
         await self.advance(seconds)
 
     async def expire_until(self, work: Awaitable[Result], seconds: float) -> Result:
-        """Await what waits for so many seconds again and again, and let them pass each time. Return its result."""
+        """Await what waits for so many seconds again and again, and let them pass each time. Return its result.
+
+        A wait may have begun in the middle of such a time, while something else was due.
+        """
         task = asyncio.ensure_future(work)
         while not task.done():
-            waited_for = asyncio.ensure_future(self.waited_for(seconds))
+            waited_for = asyncio.ensure_future(self._counted(seconds, 1, lambda timer: timer.seconds))
             await asyncio.wait((task, waited_for), return_when=asyncio.FIRST_COMPLETED)
             if waited_for.done():
-                waited_for.result()
-                await self.advance(seconds)
+                await self.advance(min(timer.when() for timer in waited_for.result()) - self.now)
             else:
                 waited_for.cancel()
         return task.result()
@@ -103,14 +105,18 @@ class ManualClock(Clock):
 
     async def waited_for(self, seconds: float, by: int = 1) -> None:
         """Wait until somebody waits for so many seconds from now on; `by` is how many do so."""
+        await self._counted(seconds, by, lambda timer: timer.when() - self.now)
+
+    async def _counted(self, seconds: float, by: int, of: Callable[[_Timer], float]) -> list[_Timer]:
         try:
             async with asyncio.timeout(SECONDS):
-                while sum(abs(timer.when() - self.now - seconds) < 1e-3 for timer in self._timers) < by:
+                while len(found := [timer for timer in self._timers if abs(of(timer) - seconds) < 1e-3]) < by:
                     self._set.clear()
                     await self._set.wait()
+                return found
         except TimeoutError:
-            found = ", ".join(f"{timer.when() - self.now:g} s" for timer in self._timers) or "nothing"
-            raise AssertionError(f"less than {by} wait for {seconds:g} s, but for: {found}") from None
+            others = ", ".join(f"{timer.when() - self.now:g} s" for timer in self._timers) or "nothing"
+            raise AssertionError(f"less than {by} wait for {seconds:g} s, but for: {others}") from None
 
     def _forget(self, timer: _Timer) -> None:
         if timer in self._timers:
@@ -122,6 +128,8 @@ class _Timer:
 
     def __init__(self, clock: ManualClock, when: float, callback: Callable[..., object], args: tuple[Any, ...]) -> None:
         self._clock, self._when, self._callback, self._args = clock, when, callback, args
+        self.seconds = when - clock.now
+        """How long was to be waited when this began."""
         self._loop = asyncio.get_running_loop()
         self._handle: asyncio.Handle | None = None
 

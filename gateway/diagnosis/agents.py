@@ -8,7 +8,6 @@ import json
 import re
 import shlex
 import shutil
-import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -18,6 +17,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from drivers.compatibility import Support
 from drivers.runtime.cancellation import despite_cancellation
+from drivers.runtime.clock import Clock
 from drivers.runtime.file_threads import ANSWER_SECONDS, bounded
 from drivers.runtime.process import Spawner
 from drivers.runtime.subreaper import adopted_orphans
@@ -72,8 +72,8 @@ class AgentSource(Protocol):
 class DaemonAgents:
     """The agents of a daemon that runs."""
 
-    def __init__(self, address: Address, key: str | None) -> None:
-        self._address, self._key = address, key
+    def __init__(self, address: Address, key: str | None, clock: Clock) -> None:
+        self._address, self._key, self._clock = address, key, clock
 
     async def drivers(self, *, refresh: bool) -> list[DriverState]:
         # The daemon waits so long for programs.
@@ -98,18 +98,18 @@ class DaemonAgents:
         return [json.loads(line) for line in data], None
 
     async def _ask(self, method: str, path: str, body: Any, seconds: float) -> Answer:
-        return await bounded(lambda: self._address.request(method, path, self._key, body, seconds), seconds)
+        return await bounded(lambda: self._address.request(method, path, self._key, body, seconds), seconds, self._clock)
 
 
 class OwnAgents:
     """The agents of the configuration, in this process. Nothing is written into the data directory of the settings."""
 
-    def __init__(self, settings: Settings, agents: Agents, folder: Path, redactor: Redactor) -> None:
-        self._agents, self._redactor = agents, redactor
+    def __init__(self, settings: Settings, agents: Agents, folder: Path, redactor: Redactor, clock: Clock) -> None:
+        self._agents, self._redactor, self._clock = agents, redactor, clock
         # A store of its own, which is gone afterwards.
         server = settings.server.model_copy(update={"data_dir": folder / "data"})
         self._settings = settings.model_copy(update={"server": server, "store": StoreSettings()})
-        self._discovery = Discovery(agents, folder, redactor, probes_at_start=False)
+        self._discovery = Discovery(agents, folder, redactor, probes_at_start=False, clock=clock)
         self._discovery.spawner = Spawner(temporary=folder)
         self._gateway: Any = None
         self._opening = asyncio.Lock()
@@ -130,7 +130,7 @@ class OwnAgents:
                 # With SQLAlchemy, which takes half a second, and which only a task needs.
                 from gateway.gateway import Gateway
 
-                gateway = Gateway(self._settings, (), self._redactor, self._agents, self._discovery)
+                gateway = Gateway(self._settings, (), self._redactor, self._agents, self._discovery, clock=self._clock)
                 await gateway.open()
                 self._gateway = gateway
         return self._gateway
@@ -169,26 +169,28 @@ async def _run_task(gateway: Gateway, agent: str) -> tuple[list[dict[str, Any]],
 
 
 @asynccontextmanager
-async def own_agents(settings: Settings, agents: Agents, folder: Path, redactor: Redactor) -> AsyncIterator[OwnAgents]:
+async def own_agents(
+    settings: Settings, agents: Agents, folder: Path, redactor: Redactor, clock: Clock
+) -> AsyncIterator[OwnAgents]:
     """The agents in this process. Their processes are ended afterwards."""
     async with adopted_orphans():
         # Whether agents take a history, which is known later than what a probe waits for.
         with suppress(OSError, TimeoutError):
-            await bounded(lambda: shutil.copyfile(settings.data_dir / CACHE, folder / CACHE))
-        own = OwnAgents(settings, agents, folder, redactor)
+            await bounded(lambda: shutil.copyfile(settings.data_dir / CACHE, folder / CACHE), clock=clock)
+        own = OwnAgents(settings, agents, folder, redactor, clock)
         try:
             yield own
         finally:
             await despite_cancellation(own.close())
 
 
-async def report_agents(source: AgentSource, tried: bool, portico: str, edit: str | None) -> list[AgentReport]:
+async def report_agents(source: AgentSource, tried: bool, portico: str, edit: str | None, clock: Clock) -> list[AgentReport]:
     """Report every agent; with a task of each that is offered, at the same time, if they are `tried`. Raises DaemonError.
 
     `portico` is as in `check_daemon`; `edit` is the command that edits the configuration.
     """
     found = await _probed(source)
-    trials = await asyncio.gather(*(_trial(source, state.name) for _, state in found if tried and state.offered))
+    trials = await asyncio.gather(*(_trial(source, state.name, clock) for _, state in found if tried and state.offered))
     by_name = dict(zip([state.name for _, state in found if tried and state.offered], trials, strict=True))
     return [_report(driver, state, by_name.get(state.name), portico, edit) for driver, state in found]
 
@@ -221,16 +223,16 @@ def _has_no_result(state: AgentState) -> bool:
     return not state.probed and state.version is None
 
 
-async def _trial(source: AgentSource, agent: str) -> Trial:
-    started = time.monotonic()
+async def _trial(source: AgentSource, agent: str, clock: Clock) -> Trial:
+    started = clock.monotonic()
     try:
-        async with asyncio.timeout(TRIAL_SECONDS):
+        async with clock.timeout(TRIAL_SECONDS):
             events, trial = await source.run(agent)
     except TimeoutError:
         return Trial(seconds=TRIAL_SECONDS, error=f"the task was not over after {TRIAL_SECONDS:g} s")
     except (OSError, ValueError, http.client.HTTPException) as error:
-        return Trial(seconds=time.monotonic() - started, error=f"the task cannot be run: {error}")
-    seconds = time.monotonic() - started
+        return Trial(seconds=clock.monotonic() - started, error=f"the task cannot be run: {error}")
+    seconds = clock.monotonic() - started
     if trial is not None:
         return trial.model_copy(update={"seconds": seconds})
     text = "".join(event["text"] for event in events if event.get("kind") == "agent_token").strip()

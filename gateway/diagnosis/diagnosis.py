@@ -107,7 +107,7 @@ async def diagnose_running(gateway: Gateway, environ: Mapping[str, str], portico
         checks.append(nodes)
     checks += [check_sandbox(settings), *await check_containers(settings, environ), *await check_git(settings, environ, clock)]
     checks.append(check_proxies(environ, gateway.agents, _edit(settings.file)))
-    found = await report_agents(RunningAgents(gateway), tried, portico, _edit(settings.file))
+    found = await report_agents(RunningAgents(gateway), tried, portico, _edit(settings.file), clock)
     if problem := check_any_agent(found):
         checks.append(problem)
     report = Report(version=__version__, daemon=None, checks=checks, agents=found)
@@ -228,7 +228,7 @@ async def _agents(
         try:
             keys = await bounded(lambda: existing_keys(settings, subject.environ), clock=subject.clock)
             redactor.register(keys)
-            source = DaemonAgents(address, keys[0] if keys else None)
+            source = DaemonAgents(address, keys[0] if keys else None, subject.clock)
             return address, await _reported(source, subject, checks)
         except (DaemonError, OSError, UnicodeDecodeError) as error:
             text = f"the daemon is not asked about agents: {error}; this process probes them"
@@ -236,18 +236,18 @@ async def _agents(
             checks.append(Check(name="Agents", status="warning", text=text, command=restart))
     if agents is None:
         return None, []
-    async with _own(settings, agents, redactor) as own:
+    async with _own(settings, agents, redactor, subject.clock) as own:
         return None, await _reported(own, subject, checks)
 
 
 @asynccontextmanager
-async def _own(settings: Settings, agents: tuple[Agents, Path], redactor: Redactor) -> AsyncIterator[AgentSource]:
-    async with own_agents(settings, *agents, redactor) as own:
+async def _own(settings: Settings, agents: tuple[Agents, Path], redactor: Redactor, clock: Clock) -> AsyncIterator[AgentSource]:
+    async with own_agents(settings, *agents, redactor, clock) as own:
         yield own
 
 
 async def _reported(source: AgentSource, subject: Subject, checks: list[Check]) -> list[AgentReport]:
-    found = await report_agents(source, subject.tried, subject.portico, _edit(subject.file))
+    found = await report_agents(source, subject.tried, subject.portico, _edit(subject.file), subject.clock)
     if problem := check_any_agent(found):
         checks.append(problem)
     return found

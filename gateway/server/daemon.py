@@ -186,7 +186,7 @@ class _Daemon:
 
     async def _accept_editors(self) -> None:
         """Serve each `portico acp` with this data directory, by a Unix socket."""
-        editors = LocalSocket(self._gateway, self._gateway.settings.data_dir)
+        editors = LocalSocket(self._gateway, self._gateway.settings.data_dir, clock=self._gateway.clock)
         try:
             await editors.open()
         except OSError as error:

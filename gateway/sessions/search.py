@@ -6,13 +6,13 @@ import asyncio
 import logging
 import re
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
 from pydantic import ValidationError
 
 from drivers.contract.messages import MESSAGE, AssistantMessage, UserMessage, text_of
+from drivers.runtime.clock import Clock
 from gateway.errors import BadRequest, NotSupported, StoreUnavailable
 from gateway.runs.session_metadata import displayed_title
 from gateway.security.authentication import ADMINISTRATOR, Caller
@@ -23,9 +23,9 @@ from gateway.store.search import JOINED, MATCH_BEGIN, MATCH_END, NotIndexed, Sea
 log = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
-START_DELAY = 2.0
+START_DELAY = 2.5
 """Seconds after the start of the gateway until it begins to fill the index, unless somebody searches before."""
-DELAY = 1.0
+DELAY = 1.5
 """Seconds after a change until it is in the index, unless somebody searches before: many turns are one transaction then."""
 RETRY = 5.0
 """Seconds after which the store is tried again that did not answer, as while a server of PostgreSQL is restarted."""
@@ -76,9 +76,13 @@ class SessionSearch:
     """
 
     def __init__(
-        self, store: Store, changes: SessionChanges, used_elsewhere: Callable[[], Awaitable[set[str]]] | None = None
+        self,
+        store: Store,
+        changes: SessionChanges,
+        clock: Clock,
+        used_elsewhere: Callable[[], Awaitable[set[str]]] | None = None,
     ) -> None:
-        self._used_elsewhere = used_elsewhere
+        self._clock, self._used_elsewhere = clock, used_elsewhere
         self._store, self._listener = store, changes.listen(ADMINISTRATOR)
         self._work: asyncio.Task[None] | None = None
         self._wanted, self._prepared = asyncio.Event(), asyncio.Event()
@@ -145,15 +149,18 @@ class SessionSearch:
 
     async def _run(self) -> None:
         try:
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._wanted.wait(), START_DELAY)
+            wanted = asyncio.create_task(self._wanted.wait())
+            try:
+                await self._clock.wait([wanted], START_DELAY)
+            finally:
+                wanted.cancel()
             if await self._repeated(self._store.search.prepare) != "index":
                 return
             self._prepared.set()
             filling = asyncio.create_task(self._fill_all())
             try:
                 while await self._listener.wait():
-                    await asyncio.sleep(DELAY)
+                    await self._clock.sleep(DELAY)
                     await self._repeated(self._update)
             finally:
                 filling.cancel()
@@ -174,7 +181,7 @@ class SessionSearch:
                 if not failing:
                     log.warning("the index of the search waits for the store; trying again every %g s: %s", RETRY, error)
                 failing = True
-                await asyncio.sleep(RETRY)
+                await self._clock.sleep(RETRY)
 
     async def _fill_all(self) -> None:
         try:
@@ -189,7 +196,7 @@ class SessionSearch:
             async with self._store.search.filling() as alone:
                 if alone:
                     return await self._add_all()
-            await asyncio.sleep(OTHER_NODE)
+            await self._clock.sleep(OTHER_NODE)
 
     async def _add_all(self) -> None:
         """A part at a time, with pauses for the turns."""
@@ -222,17 +229,17 @@ class SessionSearch:
             log.exception("the index of the search has deleted sessions, until the gateway is started again")
 
     async def _index(self, session: NotIndexed, *, pause: bool = False) -> None:
-        position, loop = session.next_position, asyncio.get_running_loop()
+        position = session.next_position
         title_text = _searched(session.title) if session.title else None
         while True:
             rows = await self._store.messages.numbered(session.session_id, position, READ_MESSAGES)
             texts = await asyncio.to_thread(_indexed, rows)
             for part, end in _parts(texts, position):
-                began = loop.time()
+                began = self._clock.monotonic()
                 await self._store.search.add(session.session_id, part, end, session.title, title_text)
                 if pause:
                     # No more than half of the time of the thread that writes.
-                    await asyncio.sleep(loop.time() - began)
+                    await self._clock.sleep(self._clock.monotonic() - began)
                 position = end
             if position >= session.end or not rows:
                 return

@@ -75,3 +75,17 @@ async def test_a_clock_that_is_turned_by_hand_says_who_waits_for_another_time(
         await clock.expire(6)
     await clock.expire(5)
     await sleeping
+
+
+async def test_a_wait_that_begins_while_something_else_is_due_is_expired_too(clock: ManualClock) -> None:
+    begun = asyncio.Event()
+    clock.call_later(0.5, begun.set)
+
+    async def work() -> int:
+        await begun.wait()
+        await clock.sleep(1.0)
+        return 1
+
+    first = asyncio.create_task(clock.sleep(1.0))
+    assert await clock.expire_until(work(), 1.0) == 1
+    await first

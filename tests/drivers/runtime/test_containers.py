@@ -77,7 +77,15 @@ def docker() -> Iterator[Mapping[str, str]]:
         yield own
 
 
-@pytest.fixture(params=["bwrap", "podman", "docker", "stand-in for docker"])
+# Of a runtime that works, podman takes two seconds for each container.
+@pytest.fixture(
+    params=[
+        "bwrap",
+        pytest.param("podman", marks=pytest.mark.long),
+        pytest.param("docker", marks=pytest.mark.long),
+        "stand-in for docker",
+    ]
+)
 async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Place]:
     runtime: Runtime = request.param.rpartition(" ")[2]
     is_stand_in = runtime != request.param

@@ -211,7 +211,7 @@ async def test_doctor_checks_the_runtimes(folder: Path) -> None:
     assert await check_containers(parse(config_of(folder)), os.environ) == []
 
 
-@pytest.mark.parametrize("runtime", ["stand-in for docker", "podman"])
+@pytest.mark.parametrize("runtime", ["stand-in for docker", pytest.param("podman", marks=pytest.mark.long)])
 @pytest.mark.parametrize(
     ("number", "when"),
     [(signal.SIGTERM, "turn"), pytest.param(signal.SIGHUP, "turn", marks=pytest.mark.long), (signal.SIGINT, "end")],

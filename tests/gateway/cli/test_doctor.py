@@ -13,7 +13,6 @@ import signal
 import socket
 import sys
 import threading
-import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -25,7 +24,7 @@ import pytest
 from drivers.claude import ClaudeDriver
 from drivers.runtime.file_threads import ANSWER_SECONDS
 from gateway import __version__
-from gateway.agents.discovery import Discovery
+from gateway.agents.discovery import PROBE_TIMEOUT, Discovery
 from gateway.config import parse
 from gateway.diagnosis import data_folder
 from gateway.diagnosis.daemon import Holder
@@ -645,20 +644,19 @@ async def test_a_configured_program_that_is_not_there(tmp_path: Path) -> None:
     assert found["command"] == f"${{VISUAL:-${{EDITOR:-vi}}}} {config}"
 
 
-def test_agents_that_do_not_answer_take_the_time_of_one(
-    tmp_path: Path, claude: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+async def test_agents_that_do_not_answer_take_the_time_of_one(
+    tmp_path: Path, claude: Callable[..., Path], clock: ManualClock
 ) -> None:
-    monkeypatch.setattr("gateway.agents.discovery.PROBE_TIMEOUT", 1.0)
-    monkeypatch.setattr("gateway.diagnosis.agents.PROBE_TIMEOUT", 1.0)
     program = str(claude(answers=False))
     names = [f"agent-{n}" for n in range(10)]
     agents = {name: {"driver": "claude", "program": program} for name in names}
     settings = parse({**gateway_config(tmp_path), "agents": agents})
-    started = time.monotonic()
-    report = asyncio.run(diagnose(Subject(None, lambda: settings, None, {"PATH": "/usr/bin:/bin"}, "portico {}")))
-    assert time.monotonic() - started < 10
+    subject = Subject(None, lambda: settings, None, {"PATH": "/usr/bin:/bin"}, "portico {}", clock=clock)
+    began = clock.now
+    report = await clock.expire_until(diagnose(subject), PROBE_TIMEOUT)
+    assert clock.now == began + 2 * PROBE_TIMEOUT
     checks = {agent.check.name: agent.check for agent in report.agents}
-    assert {checks[name].text for name in names} == {"Claude Code has not answered within 2 s"}
+    assert {checks[name].text for name in names} == {"Claude Code has not answered within 20 s"}
     assert {(checks[name].status, checks[name].command) for name in names} == {("warning", f"{program} --version")}
     [problem] = [check for check in report.checks if check.status == "problem"]
     assert (problem.name, problem.text) == (
@@ -668,8 +666,8 @@ def test_agents_that_do_not_answer_take_the_time_of_one(
     assert not [p for p in psutil.process_iter(["cmdline"]) if program in " ".join(p.info["cmdline"] or ())]
 
 
-def test_an_agent_that_answers_late_is_waited_for(
-    tmp_path: Path, claude: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+async def test_an_agent_that_answers_late_is_waited_for(
+    tmp_path: Path, claude: Callable[..., Path], clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = claude()
     fifo = tmp_path / "go"
@@ -679,7 +677,6 @@ def test_an_agent_that_answers_late_is_waited_for(
     all_agents = Discovery.all_agents
 
     async def asked_agents(self: Discovery, *, refresh: bool = False) -> Any:
-        monkeypatch.setattr("gateway.agents.discovery.PROBE_TIMEOUT", 30.0 if asked else 0.1)
         if asked:
             # The program goes on, while it is asked for the second time.
             released = os.open(fifo, os.O_RDWR)
@@ -692,7 +689,10 @@ def test_an_agent_that_answers_late_is_waited_for(
     descriptors: list[int] = []
     monkeypatch.setattr(Discovery, "all_agents", asked_agents)
     settings = parse({**gateway_config(tmp_path), "agents": {"claude": {"driver": "claude", "program": str(program)}}})
-    report = asyncio.run(diagnose(Subject(None, lambda: settings, None, {"PATH": "/usr/bin:/bin"}, "portico {}")))
+    subject = Subject(None, lambda: settings, None, {"PATH": "/usr/bin:/bin"}, "portico {}", clock=clock)
+    diagnosing = asyncio.create_task(diagnose(subject))
+    await clock.expire(PROBE_TIMEOUT)
+    report = await diagnosing
     for descriptor in descriptors:
         os.close(descriptor)
     assert asked == [True, False]

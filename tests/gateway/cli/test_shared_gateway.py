@@ -22,7 +22,7 @@ import pytest
 
 from gateway.cli.options import load_settings
 from gateway.cli.shared_gateway import EditorRequest, SharedGateway
-from gateway.protocols.acp.transport.local_socket import LocalSocket, request_release
+from gateway.protocols.acp.transport.local_socket import HELLO_TIMEOUT, LocalSocket, request_release
 from gateway.security.socket_proof import proof
 from gateway.server.data_dir_lock import data_dir_lock
 from tests.conftest import write_config
@@ -30,6 +30,7 @@ from tests.daemon import Daemon
 from tests.gateway.portico_command import PorticoCommand
 from tests.gateway.protocols.acp.client import Client, RpcFailed
 from tests.gateway.protocols.acp.transports import config, on_stdio
+from tests.manual_clock import ManualClock
 
 
 async def sessions_of(client: Client) -> set[str]:
@@ -157,7 +158,9 @@ CHANGES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize(
+    "change", [pytest.param(one, marks=pytest.mark.long if one == "folders of the desktop" else ()) for one in CHANGES]
+)
 async def test_editor_that_would_start_another_process_replaces_one_that_nobody_uses(tmp_path: Path, change: str) -> None:
     async with lingering(tmp_path, 60.0) as (first, client):
         session = await client.new()
@@ -239,6 +242,23 @@ async def test_folders_that_are_made_while_the_socket_is_opened_can_be_entered(
     await server.open()
     try:
         assert (modes, stat.S_IMODE((tmp_path / "acp.sock").stat().st_mode)) == ([0o700], 0o600)
+    finally:
+        await server.close()
+
+
+@pytest.mark.parametrize("sent", [b"", b'{"nonce":"' + b"0" * 64 + b'"}\n'], ids=["nothing", "no proof"])
+async def test_a_client_without_the_proof_is_left(tmp_path: Path, clock: ManualClock, sent: bytes) -> None:
+    gateway: Any = None
+    server = LocalSocket(gateway, tmp_path, clock=clock)
+    await server.open()
+    try:
+        reader, writer = await asyncio.open_unix_connection(tmp_path / "acp.sock")
+        writer.write(sent)
+        if sent:
+            assert b"proof" in await reader.readline()
+        await clock.expire(HELLO_TIMEOUT)
+        assert await reader.read() == b""
+        writer.close()
     finally:
         await server.close()
 

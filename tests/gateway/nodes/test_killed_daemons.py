@@ -89,6 +89,7 @@ async def follow(client: httpx.AsyncClient, session: str, begun: asyncio.Event) 
 
 
 @pytest.mark.slow
+@pytest.mark.long
 async def test_the_session_of_a_killed_node_ends_for_a_reader_elsewhere_without_reconnecting(
     tmp_path: Path, write_scenario: WriteScenario
 ) -> None:

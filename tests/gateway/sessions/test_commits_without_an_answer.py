@@ -126,7 +126,7 @@ async def test_start_of_a_turn(
     assert [event["kind"] for event in events if "turn" in event["kind"]] == ["turn_start"] * 3
 
 
-@pytest.mark.parametrize("how", ["repeated", "awaited"])
+@pytest.mark.parametrize("how", ["repeated", pytest.param("awaited", marks=pytest.mark.long)])
 async def test_start_of_a_turn_that_cancels_pending_calls(
     proxied: RunningGateway, proxy: Proxy, write_scenario: WriteScenario, arrived: bool, how: str
 ) -> None:
@@ -140,7 +140,7 @@ async def test_start_of_a_turn_that_cancels_pending_calls(
 
 
 @pytest.mark.parametrize("suspended", [True, False], ids=["suspended", "live"])
-@pytest.mark.parametrize("how", ["repeated", "awaited"])
+@pytest.mark.parametrize("how", ["repeated", pytest.param("awaited", marks=pytest.mark.long)])
 async def test_answer_to_a_waiting_call(
     proxied: RunningGateway, proxy: Proxy, write_scenario: WriteScenario, arrived: bool, how: str, suspended: bool
 ) -> None:

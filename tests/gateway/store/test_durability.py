@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from drivers.runtime.process import LEDGER_SECONDS
 from gateway.config import parse
 from gateway.errors import ConfigError
 from gateway.events.event_log import RETRY, STOP_TIMEOUT, STORE_TIMEOUT
@@ -84,16 +83,13 @@ async def test_stored_first_client_receives_an_end_that_is_not_stored_only_at_sh
             assert answer.json() == {"sessionId": session, "cancelled": True, "state": "idle"}
         else:
             await clock.expire(STORE_TIMEOUT)
-            # The end of the agent's process cannot be stored either.
-            await clock.waited_for(RETRY, by=2)
-            await clock.expire(LEDGER_SECONDS)
-            await wait_until_idle(portico.client, session)
+            # The end of the agent's process cannot be stored either, and is not waited for longer than LEDGER_SECONDS.
+            await clock.expire_until(wait_until_idle(portico.client, session), RETRY)
         [*_, newest] = re.findall(r"\nid: (\d+)", received)
         assert "three" not in received and "turn_stop" not in received and int(newest) <= stored(tmp_path, session)
         assert not reading.done()
         faults.clear()
-        await clock.expire(RETRY - LEDGER_SECONDS if end == "timeout" else RETRY)
-        await asyncio.wait_for(reading, 60)
+        await clock.expire_until(reading, RETRY)
         assert "three" in received and received.count("event: turn_stop") == 1
         [*_, newest] = re.findall(r"\nid: (\d+)", received)
         assert int(newest) == stored(tmp_path, session)

@@ -423,7 +423,7 @@ async def test_a_write_that_fails_does_not_take_the_lock_of_the_daemon_to_anothe
     await store.close()
 
 
-@pytest.mark.parametrize("lost", ["request", "answer"])
+@pytest.mark.parametrize("lost", [pytest.param("request", marks=pytest.mark.long), "answer"])
 async def test_a_server_that_accepts_all_and_answers_nothing_blocks_nobody_for_ever(
     proxied: Database, proxy: Proxy, lost: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

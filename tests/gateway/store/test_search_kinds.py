@@ -23,6 +23,7 @@ from gateway.store import SessionRecord, Store
 from gateway.store.backend import backend_of
 from gateway.store.database import Database
 from gateway.store.sqlite import sqlite_url
+from tests.manual_clock import ManualClock
 from tests.postgresql import server
 from tests.waiting import wait_until
 
@@ -46,9 +47,11 @@ WORDS = (*SPACED.split(), *LONG, *COMBINING, *CONTROLS)
 @asynccontextmanager
 async def searched(store: Store) -> AsyncIterator[SessionSearch]:
     """A search whose index is filled."""
-    found = SessionSearch(store, SessionChanges())
+    clock = ManualClock()
+    found = SessionSearch(store, SessionChanges(), clock)
     found.start()
     try:
+        await clock.expire(search.START_DELAY)
         await wait_until(lambda: found._complete)
         yield found
     finally:
@@ -77,9 +80,8 @@ async def pages(by: SessionSearch, caller: Caller, query: str, agent: str | None
 
 @pytest.mark.slow
 @pytest.mark.parametrize("every", [5, pytest.param(1, marks=pytest.mark.long)])
-async def test_both_kinds_find_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every: int) -> None:
+async def test_both_kinds_find_the_same(tmp_path: Path, every: int) -> None:
     """By all of the queries, or by every fifth."""
-    monkeypatch.setattr(search, "START_DELAY", 0.0)
     chosen = random.Random(3)
 
     def text(count: int) -> str:
@@ -187,9 +189,9 @@ async def test_a_session_is_deleted_while_another_node_adds_its_messages() -> No
         await store.close()
 
 
-async def test_one_node_fills_the_index_and_another_goes_on_when_it_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search, "START_DELAY", 0.0)
-    monkeypatch.setattr(search, "OTHER_NODE", 0.02)
+async def test_one_node_fills_the_index_and_another_goes_on_when_it_is_killed(
+    clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     database = server().create_database()
     url = server().url(database)
     stores = await opened(url, 2)
@@ -219,17 +221,18 @@ asyncio.run(main())
             await add(session_id, *rest)
 
         monkeypatch.setattr(store.search, "add", recorded)
-    searches = [SessionSearch(store, SessionChanges()) for store in stores]
+    searches = [SessionSearch(store, SessionChanges(), clock) for store in stores]
     for one in searches:
         one.start()
+    await clock.expire(search.START_DELAY, by=2)
+    await clock.waited_for(search.OTHER_NODE, by=2)
     for store in stores:
-        await wait_until(lambda store=store: store.search.kind)  # type: ignore[misc]
         async with store.search.filling() as alone:
             assert not alone
     assert not added and not any(one._complete for one in searches)
     process.kill()
     await process.wait()
-    await wait_until(lambda: all(one._complete for one in searches))
+    await clock.expire_until(wait_until(lambda: all(one._complete for one in searches)), search.OTHER_NODE)
     assert sorted(added) == sorted(f"s{n}" for n in range(10))
     assert server().execute(INDEXED, database) == [(10 * 31, 10)]
     for one, store in zip(searches, stores, strict=True):

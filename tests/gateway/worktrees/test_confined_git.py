@@ -550,7 +550,7 @@ async def test_settings_that_lead_git_astray(
     assert contents(elsewhere) == {"mine": b"mine\n"} and not (repository / "ran").exists()
 
 
-@pytest.mark.parametrize("target", ["/dev/zero", "{fifo}", "{elsewhere}/note.txt"])
+@pytest.mark.parametrize("target", [pytest.param("/dev/zero", marks=LONG), "{fifo}", "{elsewhere}/note.txt"])
 async def test_attributes_of_the_repository_that_are_no_file_of_it(
     client: httpx.AsyncClient, repository: Path, elsewhere: Path, tmp_path: Path, target: str
 ) -> None:

@@ -22,6 +22,7 @@ from typing import Any
 
 from pydantic_core import from_json, to_json
 
+from drivers.runtime.clock import SYSTEM_CLOCK, Clock
 from gateway.errors import ConfigError, GatewayError
 from gateway.private_files import private_file
 from gateway.protocols.acp.connection import Connection, GatewayToOpen
@@ -61,9 +62,10 @@ class LocalSocket:
         release: Callable[[], str | None] = lambda: DAEMON_STAYS,
         ends_for: Callable[[Mapping[str, Any]], bool] = lambda _: False,
         keep_last: bool = False,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._gateway, self._data_dir, self._release, self._keep_last = gateway, data_dir, release, keep_last
-        self._ends_for = ends_for
+        self._ends_for, self._clock = ends_for, clock
         self._server: asyncio.Server | None = None
         self._token = secrets.token_urlsafe(32)
         self._path = ""
@@ -203,7 +205,7 @@ class LocalSocket:
     async def _line(self, reader: asyncio.StreamReader) -> dict[str, Any] | None:
         """Return the next line of a client; None if it sends no object in time."""
         try:
-            async with asyncio.timeout(HELLO_TIMEOUT):
+            async with self._clock.timeout(HELLO_TIMEOUT):
                 line = from_json(await reader.readline())
         except (TimeoutError, ValueError):
             return None

@@ -18,6 +18,7 @@ from tests.daemon import Daemon, RunningGateway, gateway_config, http_client, ru
 from tests.gateway.protocols.aap.test_session_changes import rename
 from tests.gateway.protocols.aap.test_session_updates import SESSIONS, create, turn
 from tests.gateway.requests import expect_error, user_message
+from tests.manual_clock import ManualClock
 from tests.named_keys import add_key
 from tests.stores import sql
 from tests.waiting import wait_until
@@ -226,11 +227,11 @@ def _indexed_sessions(data_dir: Path) -> list[str]:
 
 
 @pytest.fixture
-async def early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[RunningGateway]:
+async def early(tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[RunningGateway]:
     """A gateway that indexes changes at once."""
-    monkeypatch.setattr(search, "START_DELAY", 0.0)
     monkeypatch.setattr(search, "DELAY", 0.0)
-    async with run_gateway(gateway_config(tmp_path)) as running:
+    async with run_gateway(gateway_config(tmp_path), clock) as running:
+        await clock.expire(search.START_DELAY)
         yield running
 
 
@@ -255,7 +256,9 @@ async def test_a_session_with_many_messages(early: RunningGateway) -> None:
     assert await found(early.client, "message") == []
 
 
-async def test_the_index_is_filled_after_the_store_did_not_answer(early: RunningGateway, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_index_is_filled_after_the_store_did_not_answer(
+    early: RunningGateway, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await until_complete(early.client)
     real, failed = store_search.SearchRepository.not_indexed, asyncio.Event()
 
@@ -265,9 +268,8 @@ async def test_the_index_is_filled_after_the_store_did_not_answer(early: Running
         failed.set()
         raise StoreUnavailable("the store cannot be read: the server has ended the connection")
 
-    monkeypatch.setattr(search, "RETRY", 0.01)
     monkeypatch.setattr(store_search.SearchRepository, "not_indexed", not_indexed)
     first = await say(early.client, "during the failure")
-    await asyncio.wait_for(failed.wait(), 10)
+    await clock.expire(search.RETRY)
     second = await say(early.client, "after the failure")
     assert {one["sessionId"] for one in await found(early.client, "failure")} == {first, second}

@@ -18,7 +18,7 @@ REQUESTS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("stream", [False, pytest.param(True, marks=pytest.mark.long)])
 @pytest.mark.parametrize("path", REQUESTS)
 async def test_a_write_that_fails_once(tmp_path: Path, path: str, stream: bool) -> None:
     body = {**REQUESTS[path], "stream": stream}
