@@ -17,7 +17,6 @@ from typing import IO, Any, cast
 import httpx
 
 from drivers.runtime.clock import SYSTEM_CLOCK, Clock
-from drivers.runtime.process import unfinished_ends
 from gateway.config import parse
 from gateway.embedded_server import EmbeddedServer, listening_address
 from gateway.file_descriptors import client_connection_limit
@@ -142,9 +141,15 @@ async def serve_gateway(gateway: Gateway, listener: socket.socket | None = None)
             await _outlast(gateway.clock, gateway.stop_runs())
             server.should_exit = True
             await task
-            # The turned clock may have overtaken the search for an agent's processes, which takes real time. The agent's end goes
-            # on then, and needs the event loop.
-            await _outlast(gateway.clock, wait_until(lambda: not unfinished_ends(), "the agents' processes have ended"))
+            # The turned clock may have overtaken the end of an agent's processes, which takes real time. It goes on then, and
+            # needs the event loop.
+            await _outlast(gateway.clock, wait_until(lambda: not _agents_end(), "the agents' processes have ended"))
+
+
+def _agents_end() -> bool:
+    """Whether an agent's process is being ended."""
+    coroutines = (task.get_coro() for task in asyncio.all_tasks())
+    return any(getattr(coroutine, "__qualname__", "") == "Process._close" for coroutine in coroutines)
 
 
 async def _outlast(clock: Clock, awaited: Awaitable[Any]) -> None:

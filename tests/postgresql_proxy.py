@@ -29,21 +29,21 @@ class Proxy:
         self._unanswered: set[socket.socket] = set()
         self._late: list[tuple[socket.socket, bytes]] = []
         self._sockets: list[socket.socket] = []
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._accepting = threading.Thread(target=self._accept, daemon=True)
+        self._accepting.start()
 
     def _accept(self) -> None:
         with suppress(OSError):
             while True:
                 client, _ = self._listener.accept()
+                self._sockets.append(client)
                 if self.away:
                     self.refused += 1
-                    if self.silent:
-                        self._sockets.append(client)
-                    else:
+                    if not self.silent:
                         client.close()
                     continue
                 upstream = socket.create_connection(("127.0.0.1", self._target))
-                self._sockets += [client, upstream]
+                self._sockets.append(upstream)
                 for arguments in ((client, upstream), (upstream, client)):
                     threading.Thread(target=self._forward, args=arguments, daemon=True).start()
 
@@ -119,6 +119,10 @@ class Proxy:
         self.away = False
 
     def close(self) -> None:
+        # A thread that waits in `accept` is not woken by `close`, and would accept one more.
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._accepting.join()
         for one in (self._listener, *self._sockets):
             one.close()
 
