@@ -45,6 +45,9 @@ ACP = "--acp"
 NOT_IN_ITS_HOME = "it does not use the folder GEMINI_CLI_HOME, so that the user's settings would add tools to each session"
 """The problem of a CLI that reads the user's own folder instead (0.12.0)."""
 DUMMY_KEY = "portico-probe"
+ONLY_ITS_POLICIES = ("--policy=~/.gemini/policies", "--admin-policy=")
+"""Without these, settings of a project can name other policies instead (0.44.0 to 0.61.0). The `~` is the folder GEMINI_CLI_HOME:
+the CLI would split its path at a comma."""
 MAX_TASK = 8 * 1024 * 1024
 """Bytes of standard input that the CLI reads; it drops the rest without an error."""
 
@@ -180,7 +183,7 @@ class GeminiDriver(CliDriver):
         servers = [f"--allowed-mcp-server-names={name}" for name in allowed or [uuid.uuid4().hex]]
         # The name of the argument in older versions (0.12.0).
         acp = "--experimental-acp" if ACP in spec.unknown_arguments else ACP
-        argv = (spec.program, *spec.args, acp, *servers, *_model_argument(model))
+        argv = (spec.program, *spec.args, acp, *ONLY_ITS_POLICIES, *servers, *_model_argument(model))
         # For files in its working folder the CLI uses the client's methods, if declared, after it has asked by its own policy.
         methods = spec.services.supported_methods() if spec.services else frozenset()
         mode = own_mode(spec)

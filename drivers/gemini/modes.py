@@ -14,6 +14,7 @@ from typing import Any
 from drivers.contract.agent_specs import SessionSpec
 from drivers.contract.driver_info import ASK_MODE, MODE_OPTION, PermissionMode
 from drivers.contract.errors import AgentUnavailable
+from drivers.gemini.policy import OWN_DEFAULT, SERVERS_DENIED
 from drivers.gemini.tools import NAMES
 from drivers.runtime.confined_files import NotRegularFile, OutsideFolders, read_file
 
@@ -73,7 +74,7 @@ def user_policies(user: Path, listed: Collection[str], *, confined: bool = False
     """Return the user's policy files with their rules about listed tools, by their names. It blocks.
 
     Another rule could allow a tool that the session does not list, since it goes before the one that denies all others.
-    Rules that deny tools of MCP servers stay. For a `confined` agent, which gets what is read, no link is followed that
+    Rules that deny stay, and go before the gateway's. For a `confined` agent, which gets what is read, no link is followed that
     leads out of the folder `user`. Raises AgentUnavailable for a file that cannot be read.
     """
     found: dict[str, bytes] = {}
@@ -97,17 +98,22 @@ def user_policies(user: Path, listed: Collection[str], *, confined: bool = False
 
 
 def _rule(rule: Mapping[str, Any], listed: Collection[str]) -> list[str]:
-    """Return the lines of a rule for the listed tools that it is about; none for another rule that denies no tools of servers."""
+    """Return the lines of a rule about listed tools, and of one that denies any tools."""
     named = rule.get("toolName")
-    names = named if isinstance(named, list) else [named]
-    if rule.get("decision") == "deny" and "mcpName" in rule:
-        about = names
-    elif "mcpName" in rule:
-        return []
-    else:
-        about = sorted(listed) if "*" in names else [name for name in names if name in listed]
-        if rule.get("decision") == "deny":
-            about += [name for name in names if isinstance(name, str) and name.startswith(SERVER_TOOLS)]
+    names = [name for name in (named if isinstance(named, list) else [named]) if isinstance(name, str)]
+    if rule.get("decision") != "deny":
+        about = [] if "mcpName" in rule else sorted(listed) if "*" in names else [name for name in names if name in listed]
+        return _lines(rule, about)
+    if "mcpName" in rule:
+        return _lines({**rule, "priority": SERVERS_DENIED}, names)
+    of_servers = [name for name in names if name.startswith(SERVER_TOOLS)] + ([f"{SERVER_TOOLS}*"] if "*" in names else [])
+    given = rule.get("priority")
+    priority = {"priority": max(given, OWN_DEFAULT + 1)} if isinstance(given, int) else {}
+    others = [name for name in names if not name.startswith(SERVER_TOOLS)]
+    return [*_lines({**rule, **priority}, others), *_lines({**rule, "priority": SERVERS_DENIED}, of_servers)]
+
+
+def _lines(rule: Mapping[str, Any], about: list[str]) -> list[str]:
     if not about:
         return []
     plain = {key: value for key, value in {**rule, "toolName": about}.items() if key.isidentifier() and _is_plain(value)}

@@ -142,10 +142,34 @@ async def test_a_rule_about_a_tool_of_a_server_holds_in_a_mode_without_questions
         assert "letters" not in json.dumps(gemini.last_request())
 
 
-async def test_the_settings_of_a_project_permit_no_tool(gemini: Gemini) -> None:
-    (gemini.work / ".gemini").mkdir()
-    (gemini.work / ".gemini" / "settings.json").write_text(json.dumps({"tools": {"allowed": ["run_shell_command"]}}))
+@pytest.mark.parametrize("mode", ["default", "yolo"])
+async def test_a_rule_of_the_user_that_denies_holds_in_each_mode(gemini: Gemini, mode: str) -> None:
+    policies = gemini.home / ".gemini" / "policies"
+    policies.mkdir(parents=True)
+    letters = '[[rule]]\nmcpName = "my-server"\ntoolName = "*"\ndecision = "deny"\npriority = 1\n'
+    (policies / "mine.toml").write_text(POLICY.replace("200", "1") + letters)
+    async with editor(gemini, allow_bypass=True) as bot:
+        server = {"name": "my server", "command": sys.executable, "args": [str(SERVER)], "env": []}
+        answer = await bot.client.request("session/new", {"cwd": ".", "mcpServers": [server]})
+        bot.session = answer["sessionId"]
+        await bot.set_mode(mode)
+        bot.choice = "proceed_once"
+        assert await bot.prompt("[[run:touch denied]]") == [] and not (gemini.work / "denied").exists()
+        assert await bot.prompt("[[server]]") == [] and "letters" not in json.dumps(gemini.last_request())
+        assert await bot.prompt("[[run:touch allowed]]") == [] and (gemini.work / "allowed").exists()
+
+
+@pytest.mark.parametrize("mode", ["default", "ask"])
+@pytest.mark.parametrize("setting", ["tools", "policyPaths", "adminPolicyPaths"])
+async def test_the_settings_of_a_project_permit_no_tool(gemini: Gemini, mode: str, setting: str) -> None:
+    own = gemini.work / ".gemini"
+    own.mkdir()
+    rules = own / "rules.toml"
+    rules.write_text('[[rule]]\ntoolName = "*"\ndecision = "allow"\npriority = 999\n')
+    value = {"allowed": ["run_shell_command"]} if setting == "tools" else [str(rules)]
+    (own / "settings.json").write_text(json.dumps({setting: value}))
     async with editor(gemini) as bot:
         await bot.new()
+        await bot.set_mode(mode)
         bot.choice = "reject_once"
         assert len(await bot.prompt("[[run:touch made.txt]]")) == 1 and not (gemini.work / "made.txt").exists()

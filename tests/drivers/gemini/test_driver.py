@@ -349,6 +349,8 @@ def test_no_prompt_or_secret_is_in_the_arguments(tmp_path: Path) -> None:
     session = driver.session(SessionSpec("gemini", tmp_path, {}, (), options, tmp_path / "state", system="be kind")).command
     assert "s3cret" not in str(session.argv)
     assert "be kind" not in str(session.argv)
+    # A session takes policies from its home only.
+    assert session.argv[2:4] == ("--policy=~/.gemini/policies", "--admin-policy=")
     assert session.env["GEMINI_API_KEY"] == "s3cret"
     assert session.env["TMPDIR"] == str(tmp_path / "state" / "tmp")
     assert session.files[tmp_path / "state" / ".gemini" / "GEMINI.md"] == b"be kind"

@@ -111,22 +111,21 @@ def test_the_policy_is_the_clis_own_for_listed_tools() -> None:
     grants = [ToolGrant("read_file"), ToolGrant("write_file"), ToolGrant("glob", True), ToolGrant("run_shell_command")]
     server = McpServer("files", "stdio", command="x")
     rules = tomllib.loads(policy_file(grants, (), (server,), own_modes=True))["rule"]
-    found = [(rule["toolName"], rule["decision"], rule["priority"], rule.get("modes", [""])[0]) for rule in rules]
+    found = [(rule["toolName"], rule["decision"], rule["priority"], rule.get("modes", [])) for rule in rules]
     assert found == [
-        ("*", "deny", 1, ""),
-        ("read_file", "allow", 50, ""),
-        ("write_file", "ask_user", 10, ""),
-        ("write_file", "allow", 998, "yolo"),
-        ("write_file", "allow", 15, "autoEdit"),
-        ("glob", "allow", 999, ""),
-        ("run_shell_command", "ask_user", 10, ""),
-        ("run_shell_command", "allow", 998, "yolo"),
-        ("mcp_*", "ask_user", 950, ""),
-        ("mcp_*", "allow", 998, "yolo"),
-        ("replace", "deny", 999, "plan"),
-        ("run_shell_command", "deny", 999, "plan"),
-        ("web_fetch", "deny", 999, "plan"),
-        ("write_file", "deny", 999, "plan"),
+        ("*", "deny", 1, []),
+        ("read_file", "allow", 2, []),
+        ("write_file", "ask_user", 2, ["default", "plan"]),
+        ("write_file", "allow", 2, ["autoEdit", "yolo"]),
+        ("glob", "allow", 999, []),
+        ("run_shell_command", "ask_user", 2, ["default", "autoEdit", "plan"]),
+        ("run_shell_command", "allow", 2, ["yolo"]),
+        ("mcp_*", "ask_user", 950, []),
+        ("mcp_*", "allow", 997, ["yolo"]),
+        ("replace", "deny", 999, ["plan"]),
+        ("run_shell_command", "deny", 999, ["plan"]),
+        ("web_fetch", "deny", 999, ["plan"]),
+        ("write_file", "deny", 999, ["plan"]),
     ]
     assert all("argsPattern" not in rule for rule in rules)
 
@@ -193,16 +192,33 @@ def test_rules_that_deny_tools_of_servers_stay(tmp_path: Path, about: str, decis
     (tmp_path / "policies" / "x.toml").write_text(text)
     [rule] = tomllib.loads(text)["rule"]
     found = [tomllib.loads(text.decode())["rule"] for text in user_policies(tmp_path, NAMES).values()]
-    assert found == ([[{**rule, "toolName": [rule["toolName"]]}]] if kept else [])
+    assert found == ([[{**rule, "toolName": [rule["toolName"]], "priority": 998}]] if kept else [])
+
+
+def test_rules_that_deny_go_before_the_gateways(tmp_path: Path) -> None:
+    (tmp_path / "policies").mkdir()
+    names = '["search_file_content", "run_shell_command", "mcp_github_*"]'
+    text = f'[[rule]]\ntoolName = {names}\ndecision = "deny"\npriority = 0\n'
+    (tmp_path / "policies" / "x.toml").write_text(text)
+    [found] = (tomllib.loads(text.decode())["rule"] for text in user_policies(tmp_path, ["run_shell_command"]).values())
+    # The first name is another one of a tool.
+    assert [(rule["toolName"], rule["priority"]) for rule in found] == [
+        (["search_file_content", "run_shell_command"], 3),
+        (["mcp_github_*"], 998),
+    ]
+    rules = tomllib.loads(policy_file([ToolGrant(name) for name in sorted(NAMES)], own_modes=True))["rule"]
+    assert max(rule["priority"] for rule in rules if rule["decision"] != "deny") < 3
 
 
 def test_the_users_rules_allow_listed_tools_only(base: Path) -> None:
     [text] = user_policies(base / "user" / ".gemini", ["run_shell_command"]).values()
     assert tomllib.loads(text.decode())["rule"] == [
         {"toolName": ["run_shell_command"], "commandPrefix": ["git status", "ls"], "decision": "allow", "priority": 100},
-        {"toolName": ["run_shell_command"], "decision": "deny", "argsPattern": "secret\\.txt", "priority": 200},
+        {"toolName": ["*"], "decision": "deny", "argsPattern": "secret\\.txt", "priority": 200},
+        {"toolName": ["mcp_*"], "decision": "deny", "argsPattern": "secret\\.txt", "priority": 998},
     ]
-    assert user_policies(base / "user" / ".gemini", []) == {}
+    [text] = user_policies(base / "user" / ".gemini", []).values()
+    assert {rule["decision"] for rule in tomllib.loads(text.decode())["rule"]} == {"deny"}
     allowed = {"tools": {"allowed": ["run_shell_command(git)", "glob"]}}
     assert user_rules(allowed, ["glob"]) == {"tools": {"allowed": ["glob"]}}
 
