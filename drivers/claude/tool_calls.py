@@ -191,7 +191,12 @@ class TurnCalls:
         call.begun = True
         call.requests.append(request)
         self._idle_pings = 0
-        events = self._cli_asks(call, request) if request.channel == "permission" and self._tools.cli_decides(name) else []
+        events: list[OutputEvent] = []
+        if request.channel == "permission" and self._tools.cli_decides(name):
+            events = self._cli_asks(call, request)
+        elif request.channel == "permission" and call.wants == "permission" and name != PLAN_TOOL:
+            # The CLI adds the plan to the input of that tool.
+            events = self._changed(call, request.subject)
         self._respond(call)
         return events
 
@@ -201,16 +206,20 @@ class TurnCalls:
             call.reply = None
         call.wants, call.by_rules = call.wants or "permission", False
         call.suggestions = request.suggestions
-        before, call.input = call.input, request.subject
         if self._starts_when_asked(call) and not call.started:
             call.started = True
             # The CLI adds the plan, which is in a file of its own, to the input; else the model's input may have it.
-            call.input = {**(before if isinstance(before, dict) else {}), **request.subject}
+            call.input = {**(call.input if isinstance(call.input, dict) else {}), **request.subject}
             return [self._event_call(call, None).started()]
-        if not call.started or is_same_input(before, call.input, self._folder):
-            call.input = call.input if not call.started else before
+        return self._changed(call, request.subject)
+
+    def _changed(self, call: TurnCall, given: Any) -> list[OutputEvent]:
+        """The events of a call that the CLI asks about with the input `given`, which a hook may have changed."""
+        before = call.input
+        if call.started and is_same_input(before, given, self._folder):
             return []
-        if call.denial is not None:
+        call.input = given
+        if not call.started or call.denial is not None:
             return []
         # A question about another input than the client has displayed is one about another call, which needs its own reply.
         call.reply = None

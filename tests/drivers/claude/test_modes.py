@@ -318,12 +318,14 @@ def test_unknown_requests_are_answered() -> None:
     assert "not supported" in str(found.answers())
 
 
-@pytest.mark.parametrize("ruled", [True, False])
-def test_a_grant_is_for_the_input_that_was_granted(ruled: bool) -> None:
-    found = cli(ruled=("Bash",) if ruled else ())
+@pytest.mark.parametrize("case", ["rules", "the CLI's mode", "ask"])
+def test_a_grant_is_for_the_input_that_was_granted(case: str) -> None:
+    found = (
+        Cli(Toolset([ToolGrant("Bash")]), folder="/work") if case == "ask" else cli(ruled=("Bash",) if case == "rules" else ())
+    )
     found.message(("a", "Bash"))
     found.take(hook("a", "Bash"))
-    if not ruled:
+    if case == "the CLI's mode":
         found.take(permission("a", "Bash"))
     found.codec.reply(PermissionReply("a", True))
     found.answers()

@@ -242,12 +242,15 @@ async def test_a_question_is_answered_over_aap(bench: Bench) -> None:
     assert '"Which color?"="Green"' in str(bench.results_sent()[turn.calls[0]]["content"])
 
 
-async def test_an_input_that_a_hook_has_changed_is_asked_about_as_another_call(unstarted_bench: Bench) -> None:
+@pytest.mark.parametrize(("mode", "asked"), [("default", ["touch other"]), ("ask", ["touch made", "touch other"])])
+async def test_an_input_that_a_hook_has_changed_is_asked_about_as_another_call(
+    unstarted_bench: Bench, mode: str, asked: list[str]
+) -> None:
     changed = {"hookEventName": "PreToolUse", "updatedInput": {"command": "touch other"}}
     unstarted_bench.settings(hook("PreToolUse", {"hookSpecificOutput": changed}))
     async with editor(unstarted_bench) as bot:
-        await bot.new()
-        assert await bot.calls(bash("touch made")) == ["touch other"]
+        await bot.new(mode)
+        assert await bot.calls(bash("touch made")) == asked
         assert [path.name for path in unstarted_bench.work.iterdir()] == ["other"]
         ended = {u["toolCallId"]: u["status"] for u in bot.client.updates() if u["sessionUpdate"] == "tool_call_update"}
         assert sorted(ended.values()) == ["completed", "failed"]
