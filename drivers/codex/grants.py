@@ -9,11 +9,11 @@ round. An accepted patch follows a link that replaces a folder after the approva
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from drivers.codex.modes import FULL_ACCESS, MODES, PLAN_TOOL, QUESTION_TOOL, sandbox_of
+from drivers.codex.modes import FULL_ACCESS, MODES, PLAN_TOOL, QUESTION_TOOL, WORKSPACE, sandbox_of
 from drivers.contract.agent_specs import no_rules
 from drivers.contract.driver_info import ASK_MODE, ToolGrant, ToolSpec
 
@@ -140,16 +140,17 @@ class Grants:
     ) -> Grants:
         """The grants of a session, given the `option` `sandbox`; its working folder is the first of `folders`.
 
-        With rules about commands or patches, the mode is none of the CLI's: it would not ask before it runs what they deny.
+        With rules about commands or patches, the mode is none of the CLI's: it would not ask before it runs what they deny. Nor
+        is it if the CLI would apply patches without the tool for them: that cannot be removed from the model's request.
         """
         found = frozenset(tool.name for tool in tools if ruled(tool.name))
-        own_mode = None if found & {"shell", "apply_patch"} else mode
         trust = {tool.name: tool.trust for tool in tools}
+        own_mode = None if found & {"shell", "apply_patch"} or mode in closed_modes(trust) else mode
         return cls(trust, _sandbox(mode, option), folders, confined, own_mode, found, lasting_choices, option)
 
     def in_mode(self, mode: str) -> Grants | None:
         """The same grants in another of the CLI's own modes; None unless both modes are the CLI's."""
-        if self.mode is None or mode not in _OWN_MODES:
+        if self.mode is None or mode not in _OWN_MODES - closed_modes(self.trust):
             return None
         return replace(self, mode=mode, sandbox=_sandbox(mode, self.option))
 
@@ -245,6 +246,11 @@ class Grants:
 
 
 _OWN_MODES = frozenset(mode.id for mode in MODES)
+
+
+def closed_modes(listed: Container[str]) -> frozenset[str]:
+    """Return the modes of the CLI in which it would apply patches without a question although the tool is not listed."""
+    return frozenset() if "apply_patch" in listed else frozenset({WORKSPACE, FULL_ACCESS})
 
 
 def _sandbox(mode: str | None, option: str) -> str:

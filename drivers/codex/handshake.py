@@ -11,7 +11,7 @@ from pydantic_core import to_json
 
 from drivers.codecs.json_rpc import JsonRpcPeer, RpcError
 from drivers.codex.content import seed_items
-from drivers.codex.grants import Grants
+from drivers.codex.grants import Grants, closed_modes
 from drivers.codex.mcp_servers import GRANULAR_POLICY, settings
 from drivers.contract.agent_specs import SessionSpec
 from drivers.contract.driver_info import ASK_MODE, FAST_OPTION, MODE_OPTION, ToolSpec
@@ -101,7 +101,7 @@ class SessionRequest:
             directories,
             commands,
             effort,
-            spec.modes,
+            spec.modes - closed_modes(grants.trust),
         )
 
     def in_mode(self, mode: str) -> SessionRequest | None:

@@ -13,6 +13,7 @@ from drivers.codex.driver import CodexDriver
 from drivers.contract.agent import Prompt
 from drivers.contract.agent_specs import SessionSpec
 from drivers.contract.codec import Codec
+from drivers.contract.driver_info import ToolGrant
 from drivers.contract.events import (
     AgentToken,
     Commands,
@@ -213,7 +214,8 @@ def test_status_names_the_settings_and_no_address(account: Any) -> None:
 
 
 def test_plan_switches_to_plan_mode_and_back() -> None:
-    codec = ready(replace(ON, options={"slash_commands": "on", "mode": "workspace"}, modes=frozenset({"workspace", "plan"})))
+    options = {"slash_commands": "on", "mode": "workspace"}
+    codec = ready(replace(ON, options=options, tools=(ToolGrant("apply_patch"),), modes=frozenset({"workspace", "plan"})))
     written(codec)
     for mode in ("plan", "workspace"):
         codec.prompt(Prompt("/plan"))

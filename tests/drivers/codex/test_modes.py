@@ -58,6 +58,18 @@ def test_each_call_asks_where_a_rule_may_match(mode: str, tool: str) -> None:
     assert found.verdict("shell", {}, []) == found.verdict("apply_patch", {}, []) == "ask"
 
 
+@pytest.mark.parametrize(("mode", "own", "policy"), [("workspace", None, "untrusted"), ("full-access", None, "untrusted"),
+                                                     ("read-only", "read-only", "on-request")])  # fmt: skip
+def test_no_patch_is_applied_without_the_tool_for_it(mode: str, own: str | None, policy: str) -> None:
+    options = {"mode": mode}
+    modes = frozenset({"workspace", "read-only", "plan", "full-access"})
+    spec = SessionSpec("codex", Path("/work"), {}, options=options, tools=(ToolGrant("shell"),), modes=modes)
+    request = SessionRequest.of(spec)
+    assert (request.grants.mode, request.thread["approvalPolicy"]) == (own, policy)
+    assert request.grants.verdict("apply_patch", {}, [{"path": "a"}]) == "decline"
+    assert request.in_mode("workspace") is None and request.modes == {"read-only", "plan"}
+
+
 def test_a_tool_that_cannot_ask_is_missing_where_a_rule_may_match() -> None:
     assert grants("workspace", "web_search").config()["web_search"] == "disabled"
 

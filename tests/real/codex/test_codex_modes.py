@@ -119,7 +119,7 @@ async def test_a_choice_of_the_cli_is_made_over_aap(home: Home) -> None:
             return dict(answer.json())
 
         prompt = {"role": "user", "content": "[[runoutside:echo one]]"}
-        agent = {"name": "codex", "tools": [{"name": "shell"}]}
+        agent = {"name": "codex", "tools": [{"name": "shell"}, {"name": "apply_patch"}]}
         created = (await client.put("/session", json={"agent": agent, "messages": [prompt]})).json()
         assert created["stopReason"] == "tool_use", created
         session = created["sessionId"]
@@ -293,3 +293,15 @@ async def test_a_mode_that_is_changed_during_a_turn_holds_from_the_next(home: Ho
         (home.work / "go").touch()
         assert await running == [] and (home.work / "during.txt").exists()
         assert await bot.prompt("[[run:touch after.txt]]") == [] and not (home.work / "after.txt").exists()
+
+
+@pytest.mark.parametrize("mode", ["workspace", "full-access"])
+async def test_a_tool_that_is_not_listed_does_not_run(home: Home, mode: str) -> None:
+    home.agent |= {"options": {"mode": mode}, "allow_bypass": True}
+    agent = {"name": "codex", "tools": [{"name": "view_image"}]}
+    async with home.gateway() as running:
+        created = await running.client.put(
+            "/session", json={"agent": agent, "messages": [{"role": "user", "content": "[[patch:no.txt]]"}]}
+        )
+        assert created.json()["stopReason"] == "end_turn", created.text
+    assert not (home.work / "no.txt").exists()
