@@ -28,6 +28,7 @@ from drivers.gemini.home import (
     prepare_home,
     project_files,
     project_names,
+    require_own_server,
     session_settings,
     task_settings,
     user_folder,
@@ -168,6 +169,8 @@ class GeminiDriver(CliDriver):
 
         if spec.mcp_servers:
             spec = replace(spec, mcp_servers=tuple(rename_servers(spec.mcp_servers, project_names(spec.cwd))))
+        if spec.tool_server:
+            require_own_server(spec.cwd)
         state, folder, model = _state(spec), str(spec.cwd), spec.options.get("model")
         files = _session_files(spec, state, folder)
         resume = spec.resume

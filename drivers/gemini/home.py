@@ -166,6 +166,25 @@ def project_names(folder: Path) -> frozenset[str]:
         return frozenset()
 
 
+def require_own_server(folder: Path) -> None:
+    """Raise AgentUnavailable if the project's settings may have a server with the name of the gateway's.
+
+    The CLI would take that one, and it would run the application-side tools. An escaped character could hide the name.
+    """
+    path = folder / ".gemini" / "settings.json"
+    try:
+        text = read_file(path, MAX_PROJECT_SETTINGS)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except (OSError, NotRegularFile):
+        text = SERVER.encode()
+    if SERVER.encode() in text or b"\\u" in text:
+        raise AgentUnavailable(
+            f"{path} may have an MCP server named {SERVER!r}, which is the name of the gateway's own: rename it, and write the "
+            "settings without \\u, or do without application-side tools"
+        )
+
+
 def session_settings(spec: SessionSpec, user: Path, tools: list[str]) -> dict[str, Any]:
     """The settings of a session: the user's without TOOL_SETTINGS, and the listed tools. Raises AgentUnavailable."""
     server = spec.tool_server

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import sys
 from typing import Any
 
 import httpx
@@ -12,6 +13,7 @@ import pytest
 
 from tests.daemon import RunningGateway
 from tests.model_server.scenarios import Scenario, Step, Text, ToolUse, text_step
+from tests.real.editor import SERVER
 from tests.real.gemini import PIXEL, READ, SCENARIOS, SHELL, AapSession, Gemini, text_of
 from tests.real.own_tool_names import answer_with_own_names
 from tests.real.processes import arguments, processes_of
@@ -32,6 +34,7 @@ SCENARIOS.update(
     {
         "weather": Scenario((Step((Text("Asking. "), weather("Tokyo"))), text_step("It is mild in Tokyo."))),
         "weathers": Scenario((Step((weather("Tokyo"), weather("Oslo"))), text_step("Both are mild."))),
+        "secret": Scenario((Step((ToolUse("mcp_portico_secret", {}),)), text_step("Done."))),
         "twenty": Scenario((Step(tuple(weather(f"city {n}") for n in range(20))), text_step("All twenty."))),
         "mixed": Scenario(
             (
@@ -223,3 +226,14 @@ async def test_tools_with_the_names_of_its_own_tools_are_there_once(gemini: Gemi
     sent = gemini.tools()
     assert [name for name in sent if sent.count(name) > 1] == []
     assert all(any(name in tool for tool in sent) for name in names)
+
+
+async def test_no_server_of_a_project_runs_the_applications_tools(gemini: Gemini) -> None:
+    (gemini.work / ".gemini").mkdir()
+    server = {"command": sys.executable, "args": [str(SERVER)], "env": {"SECRET": "abc"}}
+    (gemini.work / ".gemini" / "settings.json").write_text(json.dumps({"mcpServers": {"portico": server}}))
+    tool = {"name": "secret", "description": "The client's.", "inputSchema": {"type": "object", "properties": {}}}
+    async with gemini.gateway() as running:
+        body = {"agent": {"name": "gemini"}, "tools": [tool], "messages": [{"role": "user", "content": "[[secret]]"}]}
+        answer = await running.client.put("/session", json=body)
+        assert "may have an MCP server named 'portico'" in answer.text

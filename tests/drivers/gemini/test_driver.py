@@ -28,6 +28,7 @@ from drivers.gemini.home import (
     prepare_home,
     project_names,
     rename_chats,
+    require_own_server,
     session_settings,
     task_settings,
     user_folder,
@@ -412,3 +413,23 @@ def test_a_task_removes_no_policy_of_the_user(tmp_path: Path) -> None:
     policy.write_text("")
     prepare_home(tmp_path / "user", tmp_path / "state", link_all=True)
     assert policy.exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "refused"),
+    [
+        ('{"mcpServers": {"portico": {"command": "x"}}}', True),
+        ('{"mcpServers": {"\\u0070ortico": {"command": "x"}}}', True),
+        (" " * (1024 * 1024) + "{}", True),
+        ('{"mcpServers": {"mine": {"command": "x"}}}', False),
+        (None, False),
+    ],
+)
+def test_no_server_of_a_project_has_the_name_of_the_gateways(tmp_path: Path, text: str | None, refused: bool) -> None:
+    (tmp_path / ".gemini").mkdir()
+    if text is not None:
+        (tmp_path / ".gemini" / "settings.json").write_text(text)
+    if not refused:
+        return require_own_server(tmp_path)
+    with pytest.raises(AgentUnavailable, match="may have an MCP server named 'portico'"):
+        require_own_server(tmp_path)
