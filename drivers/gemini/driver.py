@@ -28,7 +28,7 @@ from drivers.gemini.home import (
     prepare_home,
     project_files,
     project_names,
-    require_own_server,
+    require_own_servers,
     session_settings,
     task_settings,
     user_folder,
@@ -169,8 +169,8 @@ class GeminiDriver(CliDriver):
 
         if spec.mcp_servers:
             spec = replace(spec, mcp_servers=tuple(rename_servers(spec.mcp_servers, project_names(spec.cwd))))
-        if spec.tool_server:
-            require_own_server(spec.cwd)
+        names = [server.name for server in spec.mcp_servers] + ([SERVER] if spec.tool_server else [])
+        require_own_servers(spec.cwd, names)
         state, folder, model = _state(spec), str(spec.cwd), spec.options.get("model")
         files = _session_files(spec, state, folder)
         resume = spec.resume
@@ -181,9 +181,8 @@ class GeminiDriver(CliDriver):
         if spec.system is not None and spec.options.get("system_prompt") == "replace":
             files[state / "system.md"] = spec.system.encode()
             env["GEMINI_SYSTEM_MD"] = str(state / "system.md")
-        allowed = [server.name for server in spec.mcp_servers] + ([SERVER] if spec.tool_server else [])
         # Without an allowed name the CLI starts all MCP servers of the project's settings; a random name allows none of them.
-        servers = [f"--allowed-mcp-server-names={name}" for name in allowed or [uuid.uuid4().hex]]
+        servers = [f"--allowed-mcp-server-names={name}" for name in names or [uuid.uuid4().hex]]
         # The name of the argument in older versions (0.12.0).
         acp = "--experimental-acp" if ACP in spec.unknown_arguments else ACP
         argv = (spec.program, *spec.args, acp, *ONLY_ITS_POLICIES, *servers, *_model_argument(model))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -166,10 +166,10 @@ def project_names(folder: Path) -> frozenset[str]:
         return frozenset()
 
 
-def require_own_server(folder: Path) -> None:
-    """Raise AgentUnavailable if the project's settings may have a server with the name of the gateway's.
+def require_own_servers(folder: Path, names: Sequence[str]) -> None:
+    """Raise AgentUnavailable if the project's settings may have a server of one of these names.
 
-    The CLI would take that one, and it would run the application-side tools. An escaped character could hide the name.
+    The CLI would take that one instead of the session's. An escaped character could hide the name.
     """
     path = folder / ".gemini" / "settings.json"
     try:
@@ -177,12 +177,13 @@ def require_own_server(folder: Path) -> None:
     except (FileNotFoundError, NotADirectoryError):
         return
     except (OSError, NotRegularFile):
-        text = SERVER.encode()
-    if SERVER.encode() in text or b"\\u" in text:
-        raise AgentUnavailable(
-            f"{path} may have an MCP server named {SERVER!r}, which is the name of the gateway's own: rename it, and write the "
-            "settings without \\u, or do without application-side tools"
-        )
+        text = b"\\u"
+    for name in names:
+        if f'"{name}"'.encode() in text or b"\\u" in text:
+            raise AgentUnavailable(
+                f"{path} may have an MCP server named {name!r}, which is the name of one of this session: rename it, and write "
+                "the settings without \\u, or do without application-side tools and MCP servers of the client"
+            )
 
 
 def session_settings(spec: SessionSpec, user: Path, tools: list[str]) -> dict[str, Any]:

@@ -78,23 +78,36 @@ def user_policies(user: Path, listed: Collection[str], *, confined: bool = False
     leads out of the folder `user`. Raises AgentUnavailable for a file that cannot be read.
     """
     found: dict[str, bytes] = {}
-    for path in sorted((user / "policies").glob("*.toml")):
+    for path in _policy_files(user / "policies"):
         if path.exists() and not path.is_file():
             # The CLI reads regular files only.
             continue
         try:
             rules = tomllib.loads(read_file(path, MAX_POLICY, inside=user if confined else None).decode()).get("rule")
         except (OSError, ValueError, NotRegularFile, OutsideFolders) as error:
-            raise AgentUnavailable(
-                f"the policy file {path} cannot be read, and may have rules that deny ({error}): correct or remove it, or set "
-                "the option settings to none"
-            ) from None
+            raise _unreadable(path, error) from None
         kept = (
             [line for rule in rules if isinstance(rule, dict) for line in _rule(rule, listed)] if isinstance(rules, list) else []
         )
         if kept:
             found[USER_POLICY + path.name] = "\n".join(kept).encode()
     return found
+
+
+def _policy_files(folder: Path) -> list[Path]:
+    try:
+        return sorted(path for path in folder.iterdir() if path.suffix == ".toml")
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise _unreadable(folder, error) from None
+
+
+def _unreadable(path: Path, error: Exception) -> AgentUnavailable:
+    return AgentUnavailable(
+        f"the policies in {path} cannot be read, and may have rules that deny ({error}): correct or remove them, or set the "
+        "option settings to none"
+    )
 
 
 def _rule(rule: Mapping[str, Any], listed: Collection[str]) -> list[str]:

@@ -28,7 +28,7 @@ from drivers.gemini.home import (
     prepare_home,
     project_names,
     rename_chats,
-    require_own_server,
+    require_own_servers,
     session_settings,
     task_settings,
     user_folder,
@@ -420,16 +420,17 @@ def test_a_task_removes_no_policy_of_the_user(tmp_path: Path) -> None:
     [
         ('{"mcpServers": {"portico": {"command": "x"}}}', True),
         ('{"mcpServers": {"\\u0070ortico": {"command": "x"}}}', True),
+        ('{"mcpServers": {"github": {"command": "x"}}}', True),
         (" " * (1024 * 1024) + "{}", True),
         ('{"mcpServers": {"mine": {"command": "x"}}}', False),
         (None, False),
     ],
 )
-def test_no_server_of_a_project_has_the_name_of_the_gateways(tmp_path: Path, text: str | None, refused: bool) -> None:
+def test_no_server_of_a_project_has_the_name_of_one_of_the_session(tmp_path: Path, text: str | None, refused: bool) -> None:
     (tmp_path / ".gemini").mkdir()
     if text is not None:
         (tmp_path / ".gemini" / "settings.json").write_text(text)
     if not refused:
-        return require_own_server(tmp_path)
-    with pytest.raises(AgentUnavailable, match="may have an MCP server named 'portico'"):
-        require_own_server(tmp_path)
+        return require_own_servers(tmp_path, ["github", "portico"])
+    with pytest.raises(AgentUnavailable, match=r"may have an MCP server named '(github|portico)'"):
+        require_own_servers(tmp_path, ["github", "portico"])

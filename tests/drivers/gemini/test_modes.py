@@ -184,6 +184,13 @@ def test_a_policy_file_that_cannot_be_read_is_never_skipped(base: Path, text: st
     GeminiDriver().session(spec(base, "default", settings="none"))
 
 
+def test_a_folder_of_policies_that_cannot_be_listed_is_never_skipped(tmp_path: Path) -> None:
+    assert user_policies(tmp_path, NAMES) == {}
+    (tmp_path / "policies").symlink_to("policies")
+    with pytest.raises(AgentUnavailable, match="policies cannot be read, and may have rules that deny"):
+        user_policies(tmp_path, NAMES)
+
+
 @pytest.mark.parametrize("about", ['mcpName = "github"\ntoolName = "*"', 'toolName = "mcp_github_*"'])
 @pytest.mark.parametrize(("decision", "kept"), [("allow", False), ("ask_user", False), ("deny", True)])
 def test_rules_that_deny_tools_of_servers_stay(tmp_path: Path, about: str, decision: str, kept: bool) -> None:
