@@ -31,16 +31,18 @@ from tests.waiting import wait_until
 
 WriteScenario = Callable[..., str]
 FaultyGateway = tuple[RunningGateway, StoreFaults]
+UNLIMITED = {"idle": 0.0, "total": 0.0}
+"""What is tried again each second turns the clock by many minutes while an agent starts on a busy machine."""
 
 
 @pytest.fixture
 async def faulty(tmp_path: Path, clock: ManualClock) -> AsyncIterator[FaultyGateway]:
-    async with run_faulty_gateway(gateway_config(tmp_path), clock) as found:
+    async with run_faulty_gateway(gateway_config(tmp_path, limits=UNLIMITED), clock) as found:
         yield found
 
 
 async def test_native_id_that_cannot_be_stored_at_first_is_stored_later(tmp_path: Path, clock: ManualClock) -> None:
-    config = gateway_config(tmp_path, agents={"small": small_agent(tmp_path)})
+    config = gateway_config(tmp_path, agents={"small": small_agent(tmp_path)}, limits=UNLIMITED)
     async with run_faulty_gateway(config, clock) as (portico, faults):
         faults.fail("sessions.update")
         creating = create_session(portico.client, "small", "say hello")
@@ -63,7 +65,7 @@ async def test_native_id_that_cannot_be_stored_at_first_is_stored_later(tmp_path
 
 
 async def test_native_id_that_cannot_be_stored_is_dropped_at_shutdown(tmp_path: Path, clock: ManualClock) -> None:
-    config = gateway_config(tmp_path, agents={"small": small_agent(tmp_path)})
+    config = gateway_config(tmp_path, agents={"small": small_agent(tmp_path)}, limits=UNLIMITED)
     async with run_faulty_gateway(config, clock) as (portico, faults):
         faults.fail("sessions.update")
         creating = create_session(portico.client, "small", "say hello")
@@ -186,7 +188,7 @@ async def test_agent_is_ended_with_a_run_that_fails(
         *({"delay": 0.01} if n % 2 else {"text": f"more {n}"} for n in range(40)),
     ]
     options = {"scenario": write_scenario({"when": "go", "steps": steps}, [{"text": "{prompt}"}])}
-    async with run_faulty_gateway(gateway_config(tmp_path), clock) as (portico, faults):
+    async with run_faulty_gateway(gateway_config(tmp_path, limits=UNLIMITED), clock) as (portico, faults):
         grants = [{"name": "shell", "trust": True}]
         answer = await create_session(portico.client, "script", "A", options=options, grants=grants)
         agent = await live_agent_of(portico, answer["sessionId"])
@@ -465,7 +467,7 @@ async def test_answer_that_is_repeated_is_audited_once(faulty: FaultyGateway, wr
 async def test_calls_that_are_not_answered_in_time_are_denied_when_the_store_works_again(
     tmp_path: Path, clock: ManualClock, write_scenario: WriteScenario
 ) -> None:
-    async with run_faulty_gateway(gateway_config(tmp_path, limits={"answer": 30.0}), clock) as (portico, faults):
+    async with run_faulty_gateway(gateway_config(tmp_path, limits=UNLIMITED | {"answer": 30.0}), clock) as (portico, faults):
         fault = faults.fail("runs.resume", times=3)
         session = await create_waiting_session(portico, write_scenario)
         found = await portico.gateway.sessions.get(ADMINISTRATOR, session)
