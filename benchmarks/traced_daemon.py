@@ -15,13 +15,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from fastapi import FastAPI
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from drivers.runtime.cli_agent import CliAgent
 from gateway.cli.main import main
 from gateway.events.event_log import EventLog
 from gateway.protocols.aap.turn_responses import Exchange
-from gateway.protocols.direct_routes import DirectRoutes
 from gateway.server.access_log import _Response
 from gateway.sessions.session import Session
 from gateway.store.database import Database
@@ -29,7 +29,7 @@ from gateway.store.runs import RunRepository
 
 ENTERED: list[tuple[Any, str, str]] = [
     (HttpToolsProtocol, "data_received", "request received"),
-    (DirectRoutes, "__call__", "middleware passed"),
+    (FastAPI, "__call__", "middleware passed"),
     (Exchange, "turn", "caller authenticated, headers and body validated"),
     (Session, "submit", "session found"),
     (RunRepository, "start", "run prepared"),

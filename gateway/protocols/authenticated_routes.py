@@ -104,13 +104,6 @@ async def counted_response(
     return _Counted(response if check is None else until_unauthorized(response, check), quotas)
 
 
-def pass_on(
-    gateway: Gateway, scope: Scope, error: SessionElsewhere, caller: Caller, quotas: RequestQuotas, header: Authorization
-) -> None:
-    """Leave a request of a caller, who was authenticated by the headers, to the middleware of a node."""
-    _pass_on(scope, error, caller, quotas, _check(gateway, scope, caller, header))
-
-
 def _pass_on(
     scope: Scope, error: SessionElsewhere, caller: Caller, quotas: RequestQuotas, check: Callable[[], object] | None
 ) -> None:

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Response
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import BaseModel, ConfigDict, Field
 from pydantic_core import to_json
 
 from drivers.contract.events import (
@@ -31,13 +31,11 @@ from gateway.events.event_log import Entry
 from gateway.events.turn_reader import Turn
 from gateway.gateway import Gateway
 from gateway.protocols.authenticated_routes import CurrentCaller, CurrentQuotas, authenticated_route
-from gateway.protocols.direct_routes import DirectRequest, DirectRoute
 from gateway.protocols.route_metadata import EventStreamMetadata, openapi_extra
 from gateway.protocols.sse import event_stream
 from gateway.runs.idempotency import IdempotencyKey
 from gateway.runs.one_shot_tasks import Task
 from gateway.security.authentication import Caller
-from gateway.security.quotas import RequestQuotas
 from gateway.text_limits import MAX_NAME, Name
 
 VISIBLE: frozenset[type[Event]] = frozenset(
@@ -104,27 +102,12 @@ def router(gateway: Gateway) -> APIRouter:
         request: ExecuteRequest, caller: CurrentCaller, quotas: CurrentQuotas, last_event_id: AfterHeader = None
     ) -> Response:
         """Run a task and stream its events until `session_end`. The run goes on if the client disconnects."""
-        return await _execute(gateway, request, caller, quotas, last_event_id)
+        quotas.take_stream()
+        task = Task(request.driver, request.task, request.model, caller.name)
+        turn = await gateway.tasks.execute(task, _idempotency_key(request, caller))
+        return event_stream(_frames(turn, last_event_id), gateway.keep_alive, clock=gateway.clock)
 
     return routes
-
-
-def direct_route(gateway: Gateway, routes: APIRouter) -> DirectRoute:
-    """Return the direct route for the route of `router`."""
-
-    async def respond(request: DirectRequest) -> Response:
-        return await _execute(gateway, request.body, request.caller, request.quotas, request.headers["last-event-id"])
-
-    return DirectRoute(routes, "execute", {"last-event-id": TypeAdapter(AfterHeader)}, respond)
-
-
-async def _execute(
-    gateway: Gateway, request: ExecuteRequest, caller: Caller, quotas: RequestQuotas, after: int | None
-) -> Response:
-    quotas.take_stream()
-    task = Task(request.driver, request.task, request.model, caller.name)
-    turn = await gateway.tasks.execute(task, _idempotency_key(request, caller))
-    return event_stream(_frames(turn, after), gateway.keep_alive, clock=gateway.clock)
 
 
 def event_json(event: Event, encoded: bytes) -> bytes | None:

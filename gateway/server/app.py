@@ -28,7 +28,6 @@ from gateway.protocols.aap import versions
 from gateway.protocols.acp import routes as acp
 from gateway.protocols.authenticated_routes import authenticated_route
 from gateway.protocols.authorization import authorization
-from gateway.protocols.direct_routes import DirectRoutes
 from gateway.protocols.model_apis import anthropic_messages, chat_completions, models, responses
 from gateway.protocols.model_apis.vendor_requests import VendorRequests
 from gateway.protocols.operations import driver_list, health_and_metrics
@@ -66,20 +65,14 @@ def create_app(gateway: Gateway) -> ASGIApp:
         telemetry={"tracing": False, "metrics": False, "logs": False},
     )
     with without_pydantic_v1():
-        direct = versions.include(app, gateway)
+        versions.include(app, gateway)
         # Not by `include_router`, which builds each route a second time for the first request.
-        for protocol in (execute, chat_completions, responses, anthropic_messages):
-            routes = protocol.router(gateway)
-            direct.append(protocol.direct_route(gateway, routes))
-            app.router.routes += routes.routes
-        for protocol in (driver_list, models, acp, health_and_metrics):
+        for protocol in (execute, chat_completions, responses, anthropic_messages, driver_list, models, acp, health_and_metrics):
             app.router.routes += protocol.router(gateway).routes
         app.router.routes += _openapi_routes(app, gateway).routes
         app.router.routes.append(DeferredRoutes(app, lambda: _deferred_routes(gateway)))
     _add_error_handlers(app, gateway)
-    # Outside of FastAPI: its own middleware is not for the direct routes.
-    checked = _with_checks(DirectRoutes(app, gateway, direct, app.exception_handlers), gateway, gateway.settings.server)
-    return AccessLog(checked, gateway.metrics)
+    return AccessLog(_with_checks(app, gateway, gateway.settings.server), gateway.metrics)
 
 
 def _deferred_routes(gateway: Gateway) -> list[BaseRoute]:

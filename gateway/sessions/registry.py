@@ -31,7 +31,6 @@ from gateway.errors import (
     Forbidden,
     GatewayError,
     NotFound,
-    SessionElsewhere,
     StoreUnavailable,
     too_many_sessions,
 )
@@ -319,15 +318,6 @@ class Sessions:
         if record is None or not caller.sees(record.owner):
             raise _none(session_id)
         return record.agent
-
-    def remembered_elsewhere(self, session_id: str) -> SessionElsewhere | None:
-        """The error that passes a request for changing a session on to its node, if that is remembered.
-
-        Whether the caller may use the session is checked there.
-        """
-        if self._node is None or self._held_here(session_id) is not None:
-            return None
-        return self._node.directory.remembered_elsewhere(session_id)
 
     def _held_here(self, session_id: str) -> Session | None:
         known = self._known.get(session_id)

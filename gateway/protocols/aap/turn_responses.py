@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from typing import Annotated, Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Annotated
 
-from fastapi import APIRouter, Depends, Header, Request, Response
+from fastapi import Depends, Header, Request, Response
 from fastapi.responses import StreamingResponse
-from pydantic import TypeAdapter
 from pydantic_core import to_json
 
 from drivers.contract.messages import MESSAGE
-from gateway.errors import SessionElsewhere
 from gateway.events.turn_reader import Turn
 from gateway.gateway import Gateway
 from gateway.protocols.aap.schema import AgentResponse, CreateSessionRequest, Tool, TurnFields, TurnRequest, WireModel
@@ -19,7 +17,6 @@ from gateway.protocols.aap.sessions import create_and_submit
 from gateway.protocols.aap.turn_frames import JsonView, Position, StreamView, frame
 from gateway.protocols.aap.turns import submission
 from gateway.protocols.client_connection import ClientConnection
-from gateway.protocols.direct_routes import DirectRequest, DirectRoute
 from gateway.protocols.sse import event_stream
 from gateway.runs.idempotency import IdempotencyKey
 from gateway.security.authentication import Caller
@@ -37,12 +34,6 @@ class Exchange:
 
     def __init__(self, http: Request, caller: Caller, quotas: RequestQuotas, key: str | None, seen: Position | None) -> None:
         self._connection, self._caller, self._quotas, self._key, self._seen = ClientConnection(http), caller, quotas, key, seen
-
-    @classmethod
-    def of(cls, http: Request, caller: Caller, quotas: RequestQuotas, key: str | None, last_event_id: str | None) -> Exchange:
-        """Return the exchange of a request with these headers. Raises BadRequest."""
-        seen = Position.parse(last_event_id) if last_event_id and key else None
-        return cls(http, caller, quotas, key, seen)
 
     def idempotency_key(self, operation: str, request: WireModel) -> IdempotencyKey | None:
         """The request's key, if it has one; keys of other callers and operations are other keys, whatever their text."""
@@ -134,28 +125,11 @@ SeenHeader = Annotated[str | None, Header(description="With Idempotency-Key: the
 async def _exchange(http: Request, idempotency_key: KeyHeader = None, last_event_id: SeenHeader = None) -> Exchange:
     # Async like the caller's (protocols/authenticated_routes.py), for the same reason.
     # Not by dependencies: FastAPI takes 0.05 ms for each.
-    return Exchange.of(http, http.state.caller, http.state.quotas, idempotency_key, last_event_id)
+    seen = Position.parse(last_event_id) if last_event_id and idempotency_key else None
+    return Exchange(http, http.state.caller, http.state.quotas, idempotency_key, seen)
 
 
 ExchangeOf = Annotated[Exchange, Depends(_exchange)]
-_HEADERS: Mapping[str, TypeAdapter[Any]] = {
-    "idempotency-key": TypeAdapter(KeyHeader),
-    "last-event-id": TypeAdapter(SeenHeader),
-}
-
-
-def direct_turn(gateway: Gateway, routes: APIRouter) -> DirectRoute:
-    """Return the direct route for the turns of a session: the route `create_turn` of a version."""
-
-    async def respond(request: DirectRequest) -> Response:
-        key, last_event_id = request.headers["idempotency-key"], request.headers["last-event-id"]
-        exchange = Exchange.of(request.http, request.caller, request.quotas, key, last_event_id)
-        return await exchange.turn(gateway, request.path["session_id"], request.body, request.body.tools)
-
-    def elsewhere(path: Mapping[str, str]) -> SessionElsewhere | None:
-        return gateway.sessions.remembered_elsewhere(path["session_id"])
-
-    return DirectRoute(routes, "create_turn", _HEADERS, respond, elsewhere)
 
 
 def _cancels_on_disconnect(gateway: Gateway, request: TurnFields) -> bool:

@@ -9,8 +9,6 @@ from starlette.routing import BaseRoute, Match
 
 from gateway.gateway import Gateway
 from gateway.protocols.aap import v1, v2, v3
-from gateway.protocols.aap.turn_responses import direct_turn
-from gateway.protocols.direct_routes import DirectRoute
 
 _VERSIONS = {f"v{module.VERSION}": module for module in (v3, v2, v1)}
 _ROOT = "v1"
@@ -19,14 +17,13 @@ MAX_SEGMENTS = 8
 """The segments of a path in which a path of the protocol is searched for."""
 
 
-def include(app: FastAPI, gateway: Gateway) -> list[DirectRoute]:
-    """Add the routes of every version. Returns the direct routes of their turns."""
+def include(app: FastAPI, gateway: Gateway) -> None:
+    """Add the routes of every version."""
     routers = [_VERSIONS[_ROOT].router(gateway, "", f"AAP {_ROOT} at the root")]
     routers += [module.router(gateway, module.BASE, f"AAP {name}") for name, module in _VERSIONS.items()]
     # Not by `include_router`, which builds each route a second time for the first request.
     for router in routers:
         app.router.routes += router.routes
-    return [direct_turn(gateway, router) for router in routers]
 
 
 def session_extensions(gateway: Gateway) -> list[BaseRoute]:

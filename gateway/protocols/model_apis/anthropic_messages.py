@@ -15,10 +15,9 @@ from gateway.errors import GatewayError
 from gateway.gateway import Gateway
 from gateway.protocols.authenticated_routes import CurrentCaller, CurrentQuotas, authenticated_route
 from gateway.protocols.client_connection import ClientConnection
-from gateway.protocols.direct_routes import DirectRequest, DirectRoute
 from gateway.protocols.model_apis.anthropic_messages_request import Conversation, CountTokensRequest, MessagesRequest
 from gateway.protocols.model_apis.anthropic_messages_response import PING, MessageView, error_frame
-from gateway.protocols.model_apis.conversation_headers import CONVERSATION_HEADERS, ChatHeader, SessionHeader
+from gateway.protocols.model_apis.conversation_headers import ChatHeader, SessionHeader
 from gateway.protocols.model_apis.models import effort_options, find_model, find_model_of_session
 from gateway.protocols.model_apis.running_answer import RunningAnswer, failure_response, with_session
 from gateway.protocols.model_apis.vendor_requests import error_body
@@ -121,16 +120,6 @@ def router(gateway: Gateway) -> APIRouter:
         )
 
     return routes
-
-
-def direct_route(gateway: Gateway, routes: APIRouter) -> DirectRoute:
-    """Return the direct route for the messages of `router`."""
-
-    async def respond(request: DirectRequest) -> Response:
-        session, chat = (request.headers[name] for name in CONVERSATION_HEADERS)
-        return await _create(gateway, request.body, request.http, request.caller, request.quotas, session, chat)
-
-    return DirectRoute(routes, "create_message", CONVERSATION_HEADERS, respond)
 
 
 async def _create(

@@ -16,10 +16,9 @@ from gateway.errors import GatewayError
 from gateway.gateway import Gateway
 from gateway.protocols.authenticated_routes import CurrentCaller, CurrentQuotas, authenticated_route
 from gateway.protocols.client_connection import ClientConnection
-from gateway.protocols.direct_routes import DirectRequest, DirectRoute
 from gateway.protocols.model_apis.chat_completions_request import ChatCompletionRequest, is_background_task, read_conversation
 from gateway.protocols.model_apis.chat_completions_response import ChunkWriter, completion
-from gateway.protocols.model_apis.conversation_headers import CONVERSATION_HEADERS, ChatHeader, SessionHeader
+from gateway.protocols.model_apis.conversation_headers import ChatHeader, SessionHeader
 from gateway.protocols.model_apis.models import effort_options, find_model_of_session
 from gateway.protocols.model_apis.running_answer import RunningAnswer, failure_response, with_session
 from gateway.protocols.route_metadata import EventStreamMetadata, openapi_extra
@@ -85,16 +84,6 @@ def router(gateway: Gateway) -> APIRouter:
         return await _respond(gateway, http, caller, quotas, request, x_portico_session, x_openwebui_chat_id)
 
     return routes
-
-
-def direct_route(gateway: Gateway, routes: APIRouter) -> DirectRoute:
-    """Return the direct route for the route of `router`."""
-
-    async def respond(request: DirectRequest) -> Response:
-        session, chat = (request.headers[name] for name in CONVERSATION_HEADERS)
-        return await _respond(gateway, request.http, request.caller, request.quotas, request.body, session, chat)
-
-    return DirectRoute(routes, "create_chat_completion", CONVERSATION_HEADERS, respond)
 
 
 async def _respond(

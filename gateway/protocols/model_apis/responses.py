@@ -37,9 +37,8 @@ from gateway.events.log_entries import TurnStart
 from gateway.gateway import Gateway
 from gateway.protocols.authenticated_routes import CurrentCaller, CurrentQuotas, authenticated_route
 from gateway.protocols.client_connection import ClientConnection
-from gateway.protocols.direct_routes import DirectRequest, DirectRoute
 from gateway.protocols.model_apis.chat_completions_request import is_background_task
-from gateway.protocols.model_apis.conversation_headers import CONVERSATION_HEADERS, ChatHeader, SessionHeader
+from gateway.protocols.model_apis.conversation_headers import ChatHeader, SessionHeader
 from gateway.protocols.model_apis.models import agent_name, effort_options, find_model_of_session
 from gateway.protocols.model_apis.responses_output import (
     CONVERSATION,
@@ -146,19 +145,6 @@ class ConversationUpdate(BaseModel):
 def router(gateway: Gateway) -> APIRouter:
     """Return the routes of a gateway."""
     return _Responses(gateway).router()
-
-
-def direct_route(gateway: Gateway, routes: APIRouter) -> DirectRoute:
-    """Return the direct route for `POST /v1/responses` of `router`."""
-
-    async def respond(request: DirectRequest) -> Response:
-        session, chat = (request.headers[name] for name in CONVERSATION_HEADERS)
-        endpoint = direct.route.endpoint
-        response: Response = await endpoint(request.body, request.http, request.caller, request.quotas, session, chat)
-        return response
-
-    direct = DirectRoute(routes, "create_response", CONVERSATION_HEADERS, respond)
-    return direct
 
 
 @dataclass(frozen=True, slots=True)

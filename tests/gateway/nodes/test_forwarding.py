@@ -15,13 +15,11 @@ import httpx
 import pytest
 
 from gateway.config import parse
-from gateway.errors import SessionElsewhere
 from gateway.gateway import Gateway
 from gateway.nodes.node_keys import NodeKeys
 from gateway.security.authentication import ADMINISTRATOR, Caller
 from gateway.security.redaction import Redactor
 from gateway.server.app import create_app
-from gateway.sessions.settings import SessionSettings
 from tests.daemon import KEY, gateway_config, http_client
 from tests.gateway.aap_client import AapClient, BaseUrl
 from tests.gateway.nodes.cluster import ELSEWHERE, NODE_KEY, Cluster, run_cluster
@@ -30,7 +28,6 @@ from tests.gateway.nodes.two_nodes import ENCRYPTION_KEY
 from tests.gateway.raw_http import connect
 from tests.gateway.requests import create_session, execute, expect_error, get_session, parse_frames, send_turn, user_message
 from tests.manual_clock import ManualClock
-from tests.named_keys import add_key, remove_key
 from tests.waiting import wait_until
 
 WriteScenario = Callable[..., str]
@@ -539,115 +536,3 @@ async def test_keys_are_rotated_in_three_steps_while_requests_are_forwarded(clus
             events = await execute(cluster.a.client, "a task", "echo")
             assert events[-1]["kind"] == "session_end"
     assert outcomes(cluster) == {"answered": 6}
-
-
-# -- the node of the session is remembered ------------------------------------------------------------------------------------
-
-
-def remember(monkeypatch: pytest.MonkeyPatch, cluster: Cluster, node: str = "b") -> list[str]:
-    """Have the node `a` take all sessions for those of another node. Returns the sessions for which it did."""
-    asked = list[str]()
-
-    def remembered(session_id: str) -> SessionElsewhere | None:
-        asked.append(session_id)
-        # The second attempt of a request is one after what was remembered was forgotten.
-        again = len(asked) > 1 and node != "b"
-        return None if again else SessionElsewhere(node, cluster.placement.addresses[node], session_id)
-
-    monkeypatch.setattr(cluster.a.gateway.sessions, "remembered_elsewhere", remembered)
-    return asked
-
-
-async def in_chunks(content: bytes) -> AsyncIterator[bytes]:
-    yield content[:100]
-    yield content[100:]
-
-
-async def test_a_turn_that_is_forwarded_unvalidated_has_the_response_of_its_node(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with run_cluster(tmp_path, "a", "b") as cluster:
-        cluster.placement.creator = "b"
-        for node in (cluster.a, cluster.b):
-            monkeypatch.setattr(node.gateway.quotas.connections, "_limit", 1)
-        session = (await create_session(cluster.a.client, "echo"))["sessionId"]
-        cluster.placement.asked.clear()
-        asked = remember(monkeypatch, cluster)
-        turn = json.dumps({"messages": [user_message("x")]}).encode()
-        cases: list[tuple[str, bytes, dict[str, str], int]] = [
-            (session, turn, {}, 200),
-            (session, b"{", {}, 400),
-            (session, b"{}", {}, 400),
-            (session, turn, {"Idempotency-Key": "x" * 1025}, 400),
-            (session, turn, {"Idempotency-Key": "k", "Last-Event-ID": "x"}, 400),
-            (session, turn, {"Content-Type": "text/plain"}, 415),
-            (session, turn, {"Authorization": "Bearer wrong"}, 401),
-            ("sess_none", turn, {}, 404),
-        ]
-        for session_id, content, headers, status in cases:
-            given = {"Content-Type": "application/json", **headers}
-            for base in ("/session/ID", "/aap/v3/sessions/ID/turns"):
-                path = base.replace("ID", session_id)
-                here = await cluster.a.client.post(path, content=in_chunks(content), headers=given)
-                there = await cluster.b.client.post(path, content=in_chunks(content), headers=given)
-                assert here.status_code == there.status_code == status, (path, content, headers, here.text)
-                if status != 200:
-                    assert here.content == there.content and sorted(here.headers) == sorted(there.headers)
-                # With one connection for the key, the next request would get 429.
-                for node in (cluster.a, cluster.b):
-                    assert not node.gateway.quotas.connections._held and not node.gateway.quotas.streams._held
-        assert len(asked) == 12, "neither without a key nor with another content type"
-        assert "a" not in cluster.placement.asked
-
-
-async def test_a_body_that_is_too_large_for_a_forwarded_turn_is_answered_here(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with run_cluster(tmp_path, "a", "b", server={"max_body": 2000}) as cluster:
-        asked = remember(monkeypatch, cluster)
-        headers, content = {"Content-Type": "application/json"}, b"x" * 5000
-        answer = await cluster.a.client.post("/session/sess_1", content=in_chunks(content), headers=headers)
-        there = await cluster.b.client.post("/session/sess_1", content=in_chunks(content), headers=headers)
-        assert (answer.status_code, answer.content) == (there.status_code, there.content) and answer.status_code == 413
-        assert asked == ["sess_1"] and not cluster.a.gateway.quotas.connections._held
-
-
-async def test_a_turn_whose_node_is_remembered_wrongly_is_answered_by_that_of_its_session(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with run_cluster(tmp_path, "a", "b", "c") as cluster:
-        cluster.placement.creator = "b"
-        session = (await create_session(cluster.a.client, "echo"))["sessionId"]
-        asked = remember(monkeypatch, cluster, "c")
-        assert "again" in json.dumps(await send_turn(cluster.a.client, session, "again"))
-        assert asked == [session, session] and outcomes(cluster)["moved"] == 1
-        assert not cluster.a.gateway.quotas.connections._held
-
-
-async def test_a_revoked_key_ends_a_stream_that_was_forwarded_unvalidated(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write_scenario: WriteScenario
-) -> None:
-    scenario = write_scenario([{"text": "working"}, {"wait_for_file": "go"}, {"text": "done"}])
-    async with run_cluster(tmp_path, "a", "b", shared=("a", "b")) as cluster:
-        cluster.placement.creator = "b"
-        key = await add_key(cluster.a.gateway, "phone")
-        named = {"Authorization": f"Bearer {key}"}
-        session = await cluster.b.gateway.sessions.create(
-            Caller("phone", all_sessions=False),
-            cluster.b.gateway.agents.get("script"),
-            SessionSettings(options={"scenario": scenario}),
-            [],
-        )
-        remember(monkeypatch, cluster)
-        turn = {"messages": [user_message()], "stream": "delta"}
-        async with cluster.a.client.stream("POST", f"/session/{session.id}", json=turn, headers=named) as answer:
-            assert answer.status_code == 200
-            chunks = answer.aiter_text()
-            assert await asyncio.wait_for(anext(chunks), 60)
-            assert cluster.a.gateway.quotas.connections._held["phone"] == 1
-            assert cluster.b.gateway.quotas.streams._held["phone"] == 1
-            await remove_key(cluster.a.gateway, "phone")
-            (tmp_path / "scenes" / "go").touch()
-            rest = "".join([chunk async for chunk in chunks])
-            assert "done" not in rest
-        await wait_until(lambda: not cluster.a.gateway.quotas.connections._held)
