@@ -31,9 +31,6 @@ def serve(config: Path | None, data_dir: Path | None, host: str | None, port: in
     # Imported modules stay for good, and collecting garbage among them is a fifth of the start. The daemon enables it again.
     gc.disable()
     try:
-        from gateway.server.fastapi_import import import_fastapi
-
-        import_fastapi()
         from gateway.server.daemon import serve as run_daemon
 
         with config_errors(INVALID_SETTINGS):

@@ -14,32 +14,45 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
-from starlette.routing import BaseRoute
 from starlette.types import ASGIApp
 
 from gateway import __version__
 from gateway.body_limit import BodyLimit
 from gateway.config import ServerSettings
+from gateway.console import routes as console
 from gateway.doubt_limit import DoubtLimit
 from gateway.errors import GatewayError
 from gateway.gateway import Gateway
-from gateway.protocols import execute
+from gateway.protocols import execute, sign_ins
 from gateway.protocols.aap import versions
 from gateway.protocols.acp import routes as acp
 from gateway.protocols.authenticated_routes import authenticated_route
 from gateway.protocols.authorization import authorization
 from gateway.protocols.model_apis import anthropic_messages, chat_completions, models, responses
 from gateway.protocols.model_apis.vendor_requests import VendorRequests
-from gateway.protocols.operations import driver_list, health_and_metrics
+from gateway.protocols.operations import (
+    audit,
+    diagnosis,
+    driver_list,
+    health_and_metrics,
+    keys,
+    live_agents,
+    nodes,
+    policy,
+    session_frames,
+)
 from gateway.security.redaction import current_redactor
 from gateway.server.access_log import AccessLog
-from gateway.server.deferred_routes import DeferredRoutes, expand_routes
-from gateway.server.fastapi_import import without_pydantic_v1
 from gateway.server.host_origin import EXPOSED, METHODS, HostOriginCheck, origin_pattern
 from gateway.server.openapi import openapi_document
 
 log = logging.getLogger(__name__)
 
+PROTOCOLS = (
+    execute, chat_completions, responses, anthropic_messages, driver_list, models, acp, health_and_metrics,
+    live_agents, keys, nodes, audit, policy, diagnosis, session_frames, sign_ins,
+)  # fmt: skip
+"""What has routes of its own, beside the versions of AAP and the console."""
 ALL_ENDPOINTS = "/openapi.json lists every endpoint"
 
 
@@ -64,38 +77,19 @@ def create_app(gateway: Gateway) -> ASGIApp:
         # The metrics and the access log are the gateway's own.
         telemetry={"tracing": False, "metrics": False, "logs": False},
     )
-    with without_pydantic_v1():
-        versions.include(app, gateway)
-        # Not by `include_router`, which builds each route a second time for the first request.
-        for protocol in (execute, chat_completions, responses, anthropic_messages, driver_list, models, acp, health_and_metrics):
-            app.router.routes += protocol.router(gateway).routes
-        app.router.routes += _openapi_routes(app, gateway).routes
-        app.router.routes.append(DeferredRoutes(app, lambda: _deferred_routes(gateway)))
+    versions.include(app, gateway)
+    # Not by `include_router`, which builds each route a second time for the first request.
+    for protocol in PROTOCOLS:
+        app.router.routes += protocol.router(gateway).routes
+    app.router.routes += _openapi_routes(app, gateway).routes
+    if gateway.settings.server.console:
+        app.router.routes += console.router().routes
     _add_error_handlers(app, gateway)
     return AccessLog(_with_checks(app, gateway, gateway.settings.server), gateway.metrics)
 
 
-def _deferred_routes(gateway: Gateway) -> list[BaseRoute]:
-    """What the console and scripts use: a tenth of the time of a start."""
-    with without_pydantic_v1():
-        from gateway.console import routes as console
-        from gateway.protocols import sign_ins
-        from gateway.protocols.operations import audit, diagnosis, keys, live_agents, nodes, policy, session_frames
-
-        routes = versions.session_extensions(gateway)
-        for protocol in (live_agents, keys, nodes, audit, policy, diagnosis, session_frames, sign_ins):
-            routes += protocol.router(gateway).routes
-        if gateway.settings.server.console:
-            routes += console.router().routes
-        return routes
-
-
 def _openapi_routes(app: FastAPI, gateway: Gateway) -> APIRouter:
-    def made() -> dict[str, Any]:
-        expand_routes(app)
-        return openapi_document(app)
-
-    document = cache(made)
+    document = cache(lambda: openapi_document(app))
     router = APIRouter(route_class=authenticated_route(gateway))
 
     @router.get("/openapi.json", include_in_schema=False)

@@ -6,12 +6,20 @@ from typing import Any
 
 from fastapi import APIRouter, Response
 from pydantic import Field
-from starlette.routing import BaseRoute
 
 from drivers.contract.messages import Message
 from gateway.gateway import Gateway
 from gateway.protocols.aap import cancel_and_follow as extensions
-from gateway.protocols.aap import examples
+from gateway.protocols.aap import (
+    examples,
+    folders,
+    search,
+    session_changes,
+    session_log,
+    session_updates,
+    stored_messages,
+    worktrees,
+)
 from gateway.protocols.aap.agent_info import meta_response
 from gateway.protocols.aap.agent_schema import AgentBase
 from gateway.protocols.aap.common_routes import PAGE, AfterQuery, LimitQuery, version_routers
@@ -143,17 +151,9 @@ def router(gateway: Gateway, base: str, tag: str) -> APIRouter:
         return Response(status_code=204)
 
     routes.routes += [*public.routes, *extensions.router(gateway, base, tag, SESSION).routes]
-    return routes
-
-
-def session_extensions(gateway: Gateway, base: str, tag: str) -> list[BaseRoute]:
-    """Return the routes of the extensions about sessions, which only this version has."""
-    # Imported when they are first needed: they are not part of a start.
-    from gateway.protocols.aap import folders, search, session_changes, session_log, session_updates, stored_messages, worktrees
-
-    routes: list[BaseRoute] = []
     for router_of in (session_log.router, stored_messages.router, folders.router):
-        routes += router_of(gateway, base, tag, SESSION).routes
+        routes.routes += router_of(gateway, base, tag, SESSION).routes
     for of_sessions in (session_updates.router, session_changes.router):
-        routes += of_sessions(gateway, base, tag, SessionInfoV3, ClientTool).routes
-    return [*routes, *search.router(gateway, base, tag).routes, *worktrees.router(gateway, base, tag).routes]
+        routes.routes += of_sessions(gateway, base, tag, SessionInfoV3, ClientTool).routes
+    routes.routes += [*search.router(gateway, base, tag).routes, *worktrees.router(gateway, base, tag).routes]
+    return routes

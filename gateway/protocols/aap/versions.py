@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from fastapi import FastAPI
-from starlette.routing import BaseRoute, Match
+from starlette.routing import Match
 
 from gateway.gateway import Gateway
 from gateway.protocols.aap import v1, v2, v3
@@ -24,12 +24,6 @@ def include(app: FastAPI, gateway: Gateway) -> None:
     # Not by `include_router`, which builds each route a second time for the first request.
     for router in routers:
         app.router.routes += router.routes
-
-
-def session_extensions(gateway: Gateway) -> list[BaseRoute]:
-    """Return the routes of the extensions about sessions."""
-    name = next(name for name, module in _VERSIONS.items() if module is v3)
-    return v3.session_extensions(gateway, v3.BASE, f"AAP {name}")
 
 
 def base_url_hint(app: FastAPI, method: str, path: str) -> str | None:
