@@ -49,8 +49,6 @@ PACKAGES = """
 import gc, os
 gc.disable()
 import pydantic, sqlalchemy
-from gateway.protocols.acp.schema_import import import_schema
-import_schema()
 os._exit(0)
 """
 FLOOR = {"python -c pass": "pass", "imports of pydantic, SQLAlchemy and the protocol's models": PACKAGES}

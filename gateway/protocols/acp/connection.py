@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 from gateway.errors import BadRequest
 from gateway.protocols.acp.initialization import ClientFeatures, client_features, initialize_response
 from gateway.protocols.acp.rpc import INVALID_REQUEST, Client, Id, RpcError, rpc_error
-from gateway.protocols.acp.schema_import import import_schema
 from gateway.security.authentication import Caller
 from gateway.security.redaction import Redactor
 
@@ -234,16 +233,11 @@ class Connection:
         with suppress(Exception):
             await self._gateway.opened()
         await self._may_import.wait()
-        await asyncio.to_thread(_import_requests)
+        await asyncio.to_thread(importlib.import_module, _REQUESTS)
 
 
 def _imported() -> bool:
     return _REQUESTS in sys.modules
-
-
-def _import_requests() -> None:
-    import_schema()
-    importlib.import_module(_REQUESTS)
 
 
 def checked_slash_commands(value: str | None) -> str | None:

@@ -1,6 +1,6 @@
 """The requests and notifications of one client, apart from `initialize`: validates their parameters and calls their handlers.
 
-It imports the `acp` package, which takes 0.2 s with `schema_import`. A connection imports it once its client is initialized.
+It imports the `acp` package, which takes 0.6 s of processor time. A connection imports it once its client is initialized.
 Protocol pages: https://agentclientprotocol.com/protocol/initialization and the pages beside it; unstable methods are RFDs there.
 """
 
