@@ -33,7 +33,6 @@ from gateway.observability.transcripts import Transcripts
 from gateway.private_files import TEMPORARY, private_data_directory, private_directory
 from gateway.runs.admission_and_eviction import AdmissionControl
 from gateway.runs.cancellation import all_ended
-from gateway.runs.earlier_acp_stores import import_earlier_acp_stores
 from gateway.runs.idempotency import Idempotency
 from gateway.runs.one_shot_tasks import TaskRunner, remove_task_folders
 from gateway.runs.recovery import close_open_runs, end_left_behind, remove_containers
@@ -202,11 +201,6 @@ class Gateway:
         encryption = SecretEncryption(data_dir, encryption_key(settings))
         if self.shared_state is not None:
             await self.shared_state.open(self.store, instance, encryption)
-        if (data_dir / "acp").is_dir() and not settings.store.url:
-            # Before the recovery, which ends runs that were under way in them.
-            imported = await import_earlier_acp_stores(self.store, data_dir)
-            if imported:
-                log.warning("%d sessions of portico acp of an earlier release are imported", imported)
         in_cluster = bool(settings.node.address)
         in_containers = await end_left_behind(self.store, instance=instance if in_cluster else None)
         if in_containers or settings.container_runtimes:
@@ -313,8 +307,8 @@ class Gateway:
         return await close_open_runs(store, self._seeds, log_id)
 
     def end_for_good(self) -> None:
-        """End, because a newer program has migrated the store in a way that this one cannot use, or has the id of this node."""
-        # It must write nothing more: it does not know the tables, or another one has taken over what it had.
+        """End, because another daemon has the id of this node."""
+        # It must write nothing more: the other one has taken over what it had.
         self.ended_for_good = True
         self.store.abandon()
         for end in self.on_end_for_good:

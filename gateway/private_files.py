@@ -22,7 +22,7 @@ OTHERS = 0o077
 """The permissions of the group and of all other users."""
 TEMPORARY = "temporary"
 """The folder of a data directory for temporary files, which no agent can write but in a folder of its own there."""
-PRIVATE_FOLDERS = (TEMPORARY, "keys", "sign-ins", "state", "transcripts", "acp", "workspaces", "key-workspaces", "worktrees")
+PRIVATE_FOLDERS = (TEMPORARY, "keys", "sign-ins", "state", "transcripts", "workspaces", "key-workspaces", "worktrees")
 """The folders of a data directory. Workspaces and worktrees belong to agents: the modes of what is in them are not changed."""
 FOLDERS_OF_FILES = ("keys", "sign-ins", "transcripts")
 """Those whose files have mode 0600."""

@@ -185,15 +185,13 @@ class _FastExitServer(EmbeddedServer):
 class Daemon:
     """`portico serve` in its own process. `start()` sets `url`; `kill()` sends SIGKILL, `stop()` SIGTERM.
 
-    The fork server forks it, unless `forked` is false, which is for tests of the start itself. `source` is the folder of another
-    version of the project, which is not forked.
+    The fork server forks it, unless `forked` is false, which is for tests of the start itself.
     """
 
     config: Path
     home: Path
     env: dict[str, str] = field(default_factory=dict)
     forked: bool = True
-    source: Path | None = None
     url: str = ""
     process: asyncio.subprocess.Process | None = None
     """The daemon, or its launcher (tests/fork_launcher.py), which passes signals on and has the daemon's exit status."""
@@ -216,9 +214,10 @@ class Daemon:
     async def _spawn(self, log: IO[bytes]) -> None:
         arguments = ("serve", "--config", str(self.config))
         reading, writing = os.pipe()
-        forked = self.forked and self.source is None
         command = (
-            forked_command("gateway", *arguments, pid_fd=writing) if forked else (sys.executable, "-m", "gateway", *arguments)
+            forked_command("gateway", *arguments, pid_fd=writing)
+            if self.forked
+            else (sys.executable, "-m", "gateway", *arguments)
         )
         try:
             self.process = await asyncio.create_subprocess_exec(
@@ -227,12 +226,11 @@ class Daemon:
                 stderr=log,
                 env=self.environment(),
                 pass_fds=(writing,),
-                cwd=self.source,
             )
         finally:
             os.close(writing)
         try:
-            self.pid = int(await asyncio.to_thread(os.read, reading, 100)) if forked else self.process.pid
+            self.pid = int(await asyncio.to_thread(os.read, reading, 100)) if self.forked else self.process.pid
         finally:
             os.close(reading)
 
@@ -241,9 +239,8 @@ class Daemon:
         return self.home / "daemon.log"
 
     def environment(self) -> dict[str, str]:
-        source = {"PYTHONPATH": str(self.source)} if self.source else {}
         own = {"PATH": os.environ["PATH"], "HOME": str(self.home), "LANG": "C.UTF-8", "TMPDIR": tempfile.gettempdir()}
-        return {**own, **source, **self.env}
+        return {**own, **self.env}
 
     def client(self) -> httpx.AsyncClient:
         return http_client(self.url)

@@ -43,7 +43,6 @@ WRITES = (
     "idempotency_keys.remove",
     "idempotency_keys.update",
     "messages.append",
-    "messages.set_numbers",
     "processes.ended",
     "processes.started",
     "release_space",

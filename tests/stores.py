@@ -99,7 +99,7 @@ def locked(data_dir: Path) -> Iterator[None]:
     engine = backend_of(store_url(data_dir)).engine
     try:
         with engine.connect() as connection:
-            connection.exec_driver_sql("BEGIN IMMEDIATE" if _kind == "sqlite" else "BEGIN; LOCK TABLE schema_version").close()
+            connection.exec_driver_sql("BEGIN IMMEDIATE" if _kind == "sqlite" else "BEGIN; LOCK TABLE store_version").close()
             yield
     finally:
         engine.dispose()

@@ -132,5 +132,4 @@ def _ask(settings: Settings, method: str, path: str) -> dict[str, Any]:
 def _row(one: dict[str, Any]) -> tuple[str, ...]:
     load = f"{one['liveAgents']}/{one['agentSlots']} agents"
     name = one["id"] + (" *" if one["own"] else "")
-    version = f"{one['version']} (store {one['storeVersion']})"
-    return name, one["state"], one["address"], load, f"{one['sessions']} sessions", version, " ".join(one["labels"])
+    return name, one["state"], one["address"], load, f"{one['sessions']} sessions", one["version"], " ".join(one["labels"])

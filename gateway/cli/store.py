@@ -1,11 +1,13 @@
-"""`portico store copy`: moves a gateway to another database."""
+"""`portico store`: moves a gateway to another database, and writes the rows of a database as JSON lines."""
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
@@ -38,6 +40,51 @@ def copy(source: str, target: str) -> None:
         say("The copy is complete: all rows are the same. Set [store] url to the new database; see docs/operations.md.")
 
 
+@store.command()
+@click.argument("url")
+@click.option("--output", type=click.Path(path_type=Path), help="A new file, instead of standard output.")
+def export(url: str, output: Path | None) -> None:
+    """Write all rows of the database URL as JSON lines, each with a table and a row, and change nothing.
+
+    The database may be of any version, and a daemon may use it. What is encrypted stays so. Bytes that are no text have the form
+    {"base64": ...}. The password of a PostgreSQL database comes from PGPASSWORD or a password file.
+    """
+    with config_errors():
+        _check_no_password(url, "URL")
+        with starting():
+            import asyncio
+
+            from gateway.store.export import export_store
+
+        with _new_file(output) if output is not None else nullcontext(sys.stdout.buffer) as file:
+            for name, rows in asyncio.run(export_store(url, file)).items():
+                say(f"{name}: {rows} rows", err=True)
+
+
+@contextmanager
+def _new_file(path: Path) -> Iterator[BinaryIO]:
+    """Create a file that only this user can read, and remove it if it is not written completely. Raises ConfigError."""
+    with starting():
+        from gateway.private_files import private_file
+    try:
+        descriptor = private_file(path, os.O_WRONLY | os.O_EXCL)
+    except FileExistsError:
+        raise ConfigError(f"{path} exists: give the path of a new file") from None
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            yield file
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+
+
+def _check_no_password(url: str, name: str) -> None:
+    with starting():
+        from gateway.store.backend import url_secrets
+    if url_secrets(url, name):
+        raise ConfigError("leave the password out of the command line: set PGPASSWORD, or use a file ~/.pgpass")
+
+
 def _copied(source: str, target: str) -> list[CopiedTable]:
     with starting():
         import asyncio
@@ -60,13 +107,12 @@ def _unused(source: str, target: str) -> Iterator[None]:
     """Lock the data directories of SQLite files, as a daemon does. Raises ConfigError if one runs."""
     with starting():
         from gateway.server.data_dir_lock import lock_as_it_is
-        from gateway.store.backend import backend_of, url_secrets
+        from gateway.store.backend import backend_of
 
     # A set: this process would lock out itself where both files are in one folder.
     folders = set[Path]()
     for name, url in (("SOURCE", source), ("TARGET", target)):
-        if url_secrets(url, name):
-            raise ConfigError("leave the password out of the command line: set PGPASSWORD, or use a file ~/.pgpass")
+        _check_no_password(url, name)
         folder: Path | None = backend_of(url, name).folder
         if folder is not None:
             folders.add(folder.resolve())

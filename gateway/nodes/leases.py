@@ -10,7 +10,7 @@ from weakref import WeakValueDictionary
 
 from drivers.runtime.clock import SYSTEM_CLOCK, Clock
 from gateway.errors import LeaseLost, LogDeleted, NodeUnknown, SessionElsewhere
-from gateway.nodes.node_directory import LogTooNew, NodeDirectory
+from gateway.nodes.node_directory import NodeDirectory
 from gateway.store import Store
 
 log = logging.getLogger(__name__)
@@ -91,7 +91,7 @@ class Leases:
         return self._held.get(log_id)
 
     async def hold(self, log_id: str, previous: HeldLease | None = None) -> HeldLease:
-        """The lease of a log, which is acquired if this node does not hold it. Raises SessionElsewhere, NodeUnknown, LogTooNew.
+        """The lease of a log, which is acquired if this node does not hold it. Raises SessionElsewhere, NodeUnknown.
 
         It is `previous` where nobody had it since that was released; otherwise the log may have changed.
         """
@@ -126,7 +126,7 @@ class Leases:
                 raise LeaseLost(lease.log_id)
             try:
                 found = await self._acquire(lease.log_id, lease)
-            except (SessionElsewhere, NodeUnknown, LogTooNew) as error:
+            except (SessionElsewhere, NodeUnknown) as error:
                 raise LeaseLost(lease.log_id) from error
         if found is not lease:
             # Nobody uses the other one.
@@ -137,11 +137,9 @@ class Leases:
         since = self.clock.monotonic()
         with self._acquisition(log_id):
             lease = await self._store.leases.acquire(log_id, self.node, self.seconds)
-            if lease.node != self.node or not lease.is_readable:
+            if lease.node != self.node:
                 if previous is not None:
                     self.lose(previous)
-                if lease.node == self.node or lease.released:
-                    raise LogTooNew(log_id, lease.compatible_from or 0)
                 raise await self._directory.elsewhere(lease.node, log_id)
             if previous is not None and not previous.lost and lease.token == previous.token + 1:
                 previous.token, previous.since, previous.held = lease.token, since, True

@@ -21,7 +21,6 @@ from gateway.store import Store
 from gateway.store.backend import NodeIdTaken
 from gateway.store.nodes import NODES, NodeReport
 from gateway.store.notifications import deleted_sessions
-from gateway.store.versions import StoreTooNew
 
 log = logging.getLogger(__name__)
 
@@ -53,10 +52,7 @@ class NodeDaemon(Protocol):
         """Remove what sessions have left on this machine that are not here any more."""
 
     def end_for_good(self) -> None:
-        """End: this program may not use the store any more.
-
-        A newer one has migrated it, or another daemon has got the id of this node, while this one was stopped or cut off.
-        """
+        """End: another daemon has got the id of this node, while this one was stopped or cut off from the store."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,13 +132,13 @@ class Node:
         self.wakeups.start()
 
     async def beat(self) -> None:
-        """Report a heartbeat, and renew the leases. Raises StoreUnavailable, StoreTooNew, NodeIdTaken."""
+        """Report a heartbeat, and renew the leases. Raises StoreUnavailable, NodeIdTaken."""
         since = self._clock.monotonic()
         try:
             # A heartbeat that the store takes later shows nodes that were silent as long as this one.
             async with self._clock.timeout(self.intervals.lease):
                 tokens, records = await self._store.nodes.beat(self.daemon.report(), self.intervals.lease)
-        except (StoreTooNew, NodeIdTaken) as error:
+        except NodeIdTaken as error:
             log.error("this node ends: %s", error)
             self.directory.draining = True
             self.daemon.end_for_good()

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from drivers.runtime.clock import SYSTEM_CLOCK, Clock
 from gateway.errors import ConfigError, GatewayError, NodeUnknown, NoNode, SessionElsewhere, StoreUnavailable
 from gateway.security.authentication import request_is_forwarded
-from gateway.store import schema
 from gateway.store.nodes import NodeRecord, NodeReport
 
 LOOK_UP_PAUSE = 0.5
@@ -28,18 +27,6 @@ PLACES = 10_000
 """Logs of which a node remembers where they are."""
 LookUp = Callable[[], Awaitable[Sequence[NodeRecord]]]
 """Reads all nodes from the store."""
-
-
-class LogTooNew(GatewayError):
-    """A newer program has stored something in the log that this one cannot read, and there is no node that can."""
-
-    status = 503
-
-    def __init__(self, log_id: str, reads: int) -> None:
-        super().__init__(
-            f"{log_id!r} has what a newer Portico has stored, and no node runs that can go on with it; send the request again "
-            f"once there is one that offers its agent and reads version {reads} of the store"
-        )
 
 
 class NodeAway(GatewayError):
@@ -219,25 +206,22 @@ class NodeDirectory:
         folder: str | None,
         log_id: str | None = None,
         preferred: str | None = None,
-        reads: int = 0,
         *,
         again: bool = False,
     ) -> None:
         """Raise SessionElsewhere unless this node is the one for a session or a task of this agent in this folder.
 
-        `reads` is the least version of the store that its program must read. A request that was forwarded to this node belongs to
-        it, unless it is drained. With `again` the same is asked once more where this node is the one. Raises LogTooNew; NoNode.
+        A request that was forwarded to this node belongs to it, unless it is drained. With `again` the same is asked once more
+        where this node is the one. Raises NoNode.
         """
         if request_is_forwarded.get() and not self.draining:
             if not again:
                 self._note_placed(self.node)
             return
-        chosen = self.choose(agent, folder, preferred, reads)
+        chosen = self.choose(agent, folder, preferred)
         if chosen is None:
             if request_is_forwarded.get():
                 return
-            if log_id is not None and reads > schema.VERSION:
-                raise LogTooNew(log_id, reads)
             if self.draining:
                 raise NoNode(agent, drained=True)
             self._check_offered(agent)
@@ -252,17 +236,16 @@ class NodeDirectory:
         self._placed[node].append(self._clock.monotonic())
 
     def choose(
-        self, agent: str, folder: str | None, preferred: str | None = None, reads: int = 0, *, without: Collection[str] = ()
+        self, agent: str, folder: str | None, preferred: str | None = None, *, without: Collection[str] = ()
     ) -> str | None:
         """The node for a session or a task: the least loaded of those that are ready, offer the agent and have the folder.
 
-        Their programs read this version of the store at least. The nodes of `without` are left out. The preferred node, which had
-        the session last, is chosen if it is one of these. None if there are none.
+        The nodes of `without` are left out. The preferred node, which had the session last, is chosen if it is one of these.
+        None if there are none.
         """
-        candidates = self._candidates(reads)
         found = {
             report.id: report
-            for report in candidates
+            for report in self._candidates()
             if agent in report.agents and _has(report, folder) and report.id not in without
         }
         if preferred in found:
@@ -274,7 +257,7 @@ class NodeDirectory:
     @property
     def others(self) -> list[str]:
         """The ids of the other nodes that take new work."""
-        return [report.id for report in self._candidates(0) if report.id != self.node]
+        return [report.id for report in self._candidates() if report.id != self.node]
 
     def offered_elsewhere(self, agent: str, without: Collection[str] = ()) -> SessionElsewhere | None:
         """The error that passes a request on to a node that offers an agent; None if there is none, or this one does.
@@ -295,7 +278,7 @@ class NodeDirectory:
 
         Nodes that are not expected back soon do not count: what is wrong with the request is reported then.
         """
-        if any(agent in report.agents for report in self._candidates(0)):
+        if any(agent in report.agents for report in self._candidates()):
             return
         now = self._clock.monotonic()
         expected = [
@@ -306,16 +289,13 @@ class NodeDirectory:
         if any(agent in report.agents for report in expected):
             raise NoNode(agent)
 
-    def _candidates(self, reads: int) -> list[NodeReport]:
+    def _candidates(self) -> list[NodeReport]:
         others = [
             node.record.report
             for node in self._nodes.values()
-            if node.record.report.id != self.node
-            and node.record.state == "ready"
-            and node.record.store_version >= reads
-            and self._is_reachable(node.record.report.id)
+            if node.record.report.id != self.node and node.record.state == "ready" and self._is_reachable(node.record.report.id)
         ]
-        return others if self.draining or reads > schema.VERSION else [self._report(), *others]
+        return others if self.draining else [self._report(), *others]
 
     def _is_reachable(self, node: str) -> bool:
         since = self._unreachable.get(node)
@@ -355,7 +335,7 @@ def _has_moved(before: NodeRecord, now: NodeRecord) -> bool:
 def _terms(record: NodeRecord) -> tuple[object, ...]:
     """What decides whether the sessions of a node go on there."""
     report = record.report
-    return record.started_at, record.state, record.store_version, report.address, report.agents, report.folders
+    return record.started_at, record.state, report.address, report.agents, report.folders
 
 
 def _has(report: NodeReport, folder: str | None) -> bool:

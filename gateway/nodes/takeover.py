@@ -11,7 +11,6 @@ from typing import TypeVar
 from drivers.runtime.clock import SYSTEM_CLOCK, Clock
 from gateway.errors import NodeUnknown, SessionElsewhere, StoreUnavailable
 from gateway.nodes.leases import HeldLease, Leases
-from gateway.nodes.node_directory import LogTooNew
 from gateway.store import Store
 from gateway.store.leases import Lease
 
@@ -98,7 +97,7 @@ class Takeover:
         for log_id in [*self._leases.unrecovered, *await self._store.runs.unfinished_without_lease()]:
             try:
                 held = await self._leases.hold(log_id)
-            except (SessionElsewhere, NodeUnknown, LogTooNew):
+            except (SessionElsewhere, NodeUnknown):
                 # Of a log without a lease, which another node that starts has found too; or it was taken over just now.
                 continue
             finally:

@@ -20,7 +20,6 @@ from drivers.runtime.process_tree import Root, described, end_processes, left_be
 from gateway.events.log_entries import LogEvent, decode
 from gateway.events.messages import Fold
 from gateway.runs.agent_output import failure_of
-from gateway.runs.store_version_4_recovery import number_messages
 from gateway.runs.stored_history import StoredHistory
 from gateway.store import EventRow, FailureRecord, MessageRow, RunRecord, Store
 
@@ -110,8 +109,6 @@ async def close_open_runs(store: Store, seeds: Callable[[str], bool] = lambda ag
     history, as `seeds` answers by the agent's name.
     """
     unfinished = await store.runs.unfinished(log_id)
-    for run in unfinished:
-        await _number_messages(store, run)
     runs = [run for run in unfinished if not await _waits(store, run)]
     for run in runs:
         session = await store.sessions.get(run.log_id)
@@ -209,12 +206,3 @@ async def _events(store: Store, run: RunRecord) -> AsyncIterator[tuple[int, LogE
                 if isinstance(event, SessionEnd):
                     return
                 after = seq
-
-
-async def _number_messages(store: Store, run: RunRecord) -> None:
-    """Numbers the messages of a run that a store of version 4 had not ended."""
-    if await store.messages.unnumbered(run.log_id):
-        rows = await store.messages.rows(run.log_id)
-        events = [entry async for entry in _events(store, run)]
-        numbers = number_messages([MESSAGE.validate_json(row.body) for row in rows], events)
-        await store.messages.set_numbers(run.log_id, numbers)

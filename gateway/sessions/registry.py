@@ -51,7 +51,7 @@ from gateway.sessions.pending_call import PendingCall
 from gateway.sessions.session import Session
 from gateway.sessions.settings import SessionFilter, SessionSettings, SessionSummary
 from gateway.shared_services import SharedServices
-from gateway.store import EXECUTION_PREFIX, Cursor, RunRecord, SessionDetails, SessionRecord, schema
+from gateway.store import EXECUTION_PREFIX, Cursor, RunRecord, SessionDetails, SessionRecord
 from gateway.worktrees.worktrees import SessionWorktree, node_in
 
 if TYPE_CHECKING:
@@ -347,13 +347,11 @@ class Sessions:
         """Release a session that is not at work, and raise SessionElsewhere, for a node that is drained.
 
         A session that is always at work when the node releases what is unused would never leave it. One with a worktree stays,
-        and so does one that no other node can go on with.
+        and so does one whose agent no other node offers.
         """
         if session.config.worktree is not None:
             return
-        lease = await self._store.leases.get(session.id)
-        reads = (lease.compatible_from if lease is not None else None) or 0
-        chosen = node.directory.choose(session.agent.name, session.config.options.get(CWD.name), reads=reads)
+        chosen = node.directory.choose(session.agent.name, session.config.options.get(CWD.name))
         if chosen is None:
             return
         await self._drain(session)
@@ -378,14 +376,14 @@ class Sessions:
             node.directory.remember(session_id, current.node)
             raise await node.directory.elsewhere(current.node, session_id)
         folder = record.config.get("options", {}).get(CWD.name)
-        last, reads = (current.node, current.compatible_from or 0) if current is not None else (None, 0)
+        last = current.node if current is not None else None
         if record.config.get("worktree") is not None and not deleting:
             worktree = await self._store.worktrees.get(session_id)
             if worktree is not None and not await asyncio.to_thread(self._shared.worktrees.is_here, worktree):
                 raise await node.directory.only_at(node_in(worktree.path), session_id, "the worktree")
             last = node.id if worktree is not None else last
-        if not deleting or reads > schema.VERSION:
-            await node.directory.place(record.agent, folder, session_id, last, reads)
+        if not deleting:
+            await node.directory.place(record.agent, folder, session_id, last)
         lease = await node.leases.hold(session_id, known.lease if known is not None else None)
         if known is not None and known.lease is lease:
             return known

@@ -9,7 +9,6 @@ from gateway.store.audit import AuditFilter
 from gateway.store.idempotency_keys import KeyStored
 from gateway.store.rows import (
     EXECUTION_PREFIX,
-    UNNUMBERED,
     AuditRecord,
     ConversationRecord,
     Cursor,
@@ -31,7 +30,6 @@ from gateway.store.store import Store
 
 __all__ = [
     "EXECUTION_PREFIX",
-    "UNNUMBERED",
     "AuditFilter",
     "AuditRecord",
     "ConversationRecord",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -47,8 +48,12 @@ class Backend(Protocol):
     """The folder of the database file; None if the database is not a file."""
     single_connection: bool
     """Whether all reads and writes share one connection."""
-    has_programs: bool
-    """Whether other processes may use the database at the same time, which `programs` finds."""
+
+    def read_only(self) -> AbstractContextManager[Connection]:
+        """Returns a connection that reads one state of the database, and changes neither the database nor its files.
+
+        A database file must exist.
+        """
 
     def before_connecting(self) -> None:
         """Prepares what a first connection needs."""
@@ -78,15 +83,8 @@ class Backend(Protocol):
         Connecting fails as locked while another one uses it. The claim of a database with a server does that.
         """
 
-    def begin_migration(self, connection: Connection) -> None:
-        """Makes the whole migration one transaction, which waits for one of another process.
-
-        It fails as locked where `claim` excludes a process that uses the database. From then on the transaction waits for the
-        locks of others for a moment only, so that those who wait for its own can go on, and fails as locked, too.
-        """
-
-    def programs(self, connection: Connection) -> Collection[int]:
-        """Returns the versions of the store that the programs read which have claimed the database, those that run here too."""
+    def begin_creation(self, connection: Connection) -> None:
+        """Makes the creation of all tables one transaction, which waits for the creation by another process."""
 
     def checkpoint(self, connection: Connection) -> None:
         """Moves what was committed to where it stays. Called outside of a transaction."""

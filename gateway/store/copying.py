@@ -45,7 +45,7 @@ TABLES: Sequence[Table] = tuple(
     # The daemon fills the index of the search anew, which is of another kind. The copy is of no cluster.
     table
     for table in schema.metadata.sorted_tables
-    if table not in (schema.schema_version, schema.search_sessions, *schema.OF_RUNNING_NODES)
+    if table not in (schema.store_version, schema.search_sessions, *schema.OF_RUNNING_NODES)
 )
 _STATE = "store_copy"
 _BEFORE = "bytes_before"
@@ -79,7 +79,7 @@ async def copy_store(source: str, target: str, progress: Progress = lambda name,
     if they differ at the end. No daemon can write to them meanwhile.
     """
     name = _check_different(backend_of(source), backend_of(target))
-    original = await Database.open_unchanged(source, exactly=True)
+    original = await Database.open_unchanged(source)
     try:
         async with original.without_daemons() as check_unchanged:
             copy = await Database.open_for_copy(target)
@@ -145,23 +145,20 @@ def _begin(connection: Connection, source: str) -> bool:
     exists = inspect(connection).has_table(_STATE)
     before = connection.execute(text(f"SELECT source, version FROM {_STATE}")).first() if exists else None
     if before is not None:
-        begun = _without_parameters(before.source)
-        if begun != source:
-            raise ConfigError(f"a copy of {begun} to this database is not finished: finish it, or use an empty database")
+        if before.source != source:
+            raise ConfigError(f"a copy of {before.source} to this database is not finished: finish it, or use an empty database")
         if before.version != schema.VERSION:
             raise ConfigError(
                 f"the copy was begun with a store of version {before.version}, the source is of version {schema.VERSION} now: "
                 "copy it to an empty database"
             )
-        # Earlier versions have stored the parameters, too.
-        connection.execute(text(f"UPDATE {_STATE} SET source = :source"), {"source": source})
         return True
     for table in TABLES:
         if connection.execute(select(literal(1)).select_from(table).limit(1)).first() is not None:
             raise ConfigError(f"the target is used: its table {table.name} has rows; use an empty database")
     connection.execute(text(f"CREATE TABLE IF NOT EXISTS {_STATE} (source text NOT NULL, version integer NOT NULL)"))
     connection.execute(text(f"INSERT INTO {_STATE} VALUES (:source, :version)"), {"source": source, "version": schema.VERSION})
-    connection.execute(update(schema.schema_version).values(version=schema.UNFINISHED_COPY))
+    connection.execute(update(schema.store_version).values(version=schema.UNFINISHED_COPY))
     return False
 
 
@@ -178,7 +175,7 @@ def _without_parameters(name: str) -> str:
 
 def _finish(connection: Connection) -> None:
     # First: this begins a transaction of Python's sqlite3, where DROP TABLE would be one of its own.
-    connection.execute(update(schema.schema_version).values(version=schema.VERSION))
+    connection.execute(update(schema.store_version).values(version=schema.VERSION))
     connection.execute(text(f"DROP TABLE {_STATE}"))
     if connection.dialect.name == "postgresql":
         last = f"SELECT max(id) FROM {schema.audit.name}"

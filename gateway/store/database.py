@@ -24,7 +24,6 @@ from gateway.errors import ConfigError, LeaseLost, StoreAbandoned, StoreFull, St
 from gateway.store import schema
 from gateway.store.backend import Backend, Exclusion, backend_of
 from gateway.store.lease_checks import leases_in_force
-from gateway.store.migrations import COMPATIBLE_FROM, load, migrate
 from gateway.store.versions import check_usable, store_version
 
 log = logging.getLogger(__name__)
@@ -54,9 +53,6 @@ database ends one. It has changed nothing then.
 """
 CONFLICT_PAUSE = 0.02
 """Seconds before it is executed again, twice as long each time, and a random part of that: two writers go on in turn."""
-MIGRATION_TIMEOUT = 60.0
-"""Seconds for which a migration is tried again that has given way to others who use the tables."""
-MIGRATION_PAUSE = 0.25
 
 
 class _Write:
@@ -133,17 +129,15 @@ class Database:
         self.on_doubt: Callable[[], object] = lambda: None
         """Called in the event loop when writes are in doubt."""
         self._waiting: set[asyncio.Future[Any]] = set()
-        self._migrating = False
-        """Whether a migration has begun to change tables: it may have to wait for others who use them."""
         self.abandoned = False
         """Whether `abandon` was called: a thread may still be blocked by the database."""
 
     @classmethod
     async def open(cls, url: str, in_use: Sequence[Path] = ()) -> Self:
-        """Connects; creates the tables or migrates older ones. Sets `problem`.
+        """Connects, and creates the tables in an empty database. Sets `problem`.
 
-        Raises ConfigError if a newer program has migrated the database in a way that this one cannot use, if it cannot be used at
-        all, or if it is empty although it was used before: `in_use` are files and folders that are there only if it was.
+        Raises ConfigError if the database is of another version, with nothing in it changed, if it cannot be used at all, or if
+        it is empty although it was used before: `in_use` are files and folders that are there only if it was.
         """
         return await cls._open(url, in_use)
 
@@ -158,7 +152,7 @@ class Database:
         silent: float = SILENT,
         unfinished_copy: bool = False,
     ) -> Self:
-        """Opens a database, and claims it, `shared` or not, before it is migrated; None: without a claim.
+        """Opens a database, creates its tables if it is empty, and claims it, `shared` or not; None: without a claim.
 
         `node` is the id of the node that opens it: another one with that id is dead after `silent` seconds without a heartbeat.
         With `unfinished_copy` it is the target of a copy.
@@ -168,17 +162,17 @@ class Database:
             backend.use_alone()
         database = cls(backend)
         async with database._opening():
+            await asyncio.get_running_loop().run_in_executor(database._writer, database._check_file)
             if unfinished_copy:
                 # The claim would wait for a daemon, or for the lock of the source if both are one database.
                 await database._check_unused()
             claims = (shared is not None and backend.claim(shared=shared, node=node)) or unfinished_copy
             try:
-                await asyncio.get_running_loop().run_in_executor(
-                    database._writer, database._prepare, in_use, node, unfinished_copy
-                )
+                prepare = partial(database._prepare, in_use, unfinished_copy)
+                await asyncio.get_running_loop().run_in_executor(database._writer, prepare)
                 if claims:
                     # It may have become the target of a copy meanwhile.
-                    check = partial(_check_version, exactly=False, unfinished_copy=unfinished_copy)
+                    check = partial(_check_version, unfinished_copy=unfinished_copy)
                     if node is None:
                         await database.write(check)
                     else:
@@ -206,20 +200,16 @@ class Database:
     async def open_as_node(cls, url: str, node: str | None = None, silent: float = SILENT) -> Self:
         """Opens a database as `open_alone`, but other nodes may use it too. `node` is the id of this one.
 
-        Raises ConfigError if the database is older, and a node runs that could not use it once it is migrated; NodeRuns if a
-        daemon with the same id runs. One that keeps its connection to the database without a heartbeat for `silent` seconds does
-        not: its connection is ended. From then on no other program gets the id until the database is closed or the connection
-        lost. If one has got it, all writes raise NodeIdTaken.
+        Raises NodeRuns if a daemon with the same id runs. One that keeps its connection to the database without a heartbeat for
+        `silent` seconds does not: its connection is ended. From then on no other program gets the id until the database is closed
+        or the connection lost. If one has got it, all writes raise NodeIdTaken.
         """
         return await cls._open(url, shared=True, node=node, silent=silent)
 
     @classmethod
     async def open_for_copy(cls, url: str) -> Self:
-        """Opens a database as `open_alone`, also one to which a copy is not finished. Raises ConfigError for a newer one."""
-        database = await cls._open(url, shared=False, unfinished_copy=True)
-        async with database._opening():
-            await database.read(partial(_check_version, unfinished_copy=True, exactly=True))
-        return database
+        """Opens a database as `open_alone`, also one to which a copy is not finished."""
+        return await cls._open(url, shared=False, unfinished_copy=True)
 
     async def _check_unused(self) -> None:
         exclusion = await self._exclude()
@@ -237,21 +227,47 @@ class Database:
         )
 
     def _is_claimed(self, error: SQLAlchemyError) -> bool:
-        return not self._migrating and self._backend.is_locked(error.__cause__)
+        return self._backend.is_locked(error.__cause__)
 
     @classmethod
-    async def open_unchanged(cls, url: str, *, exactly: bool = False) -> Self:
-        """Connects, and migrates nothing. Raises ConfigError if this program cannot use the database.
-
-        With `exactly` also one of a newer version is refused, whose tables may have more than this program knows.
-        """
+    async def open_unchanged(cls, url: str) -> Self:
+        """Connects, and creates nothing. Raises ConfigError if the database is empty or of another version."""
         database = cls(backend_of(url))
         async with database._opening():
-            if database._is_missing():
-                # Connecting to it would create it.
-                raise ConfigError(f"there is no database in {database._backend.name}: check the path; `portico serve` creates it")
-            await database.read(partial(_check_version, exactly=exactly))
+            database._check_exists()
+            await asyncio.get_running_loop().run_in_executor(database._readers, database._check_file)
+            await database.read(_check_version)
         return database
+
+    @classmethod
+    async def read_only(cls, url: str, query: Callable[[Connection], Result]) -> Result:
+        """Runs a function that reads a database of any version, and changes nothing. Raises ConfigError."""
+        database = cls(backend_of(url))
+
+        def read() -> Result:
+            with database._backend.read_only() as connection:
+                return query(connection)
+
+        async with database._opening():
+            database._check_exists()
+            result = await asyncio.get_running_loop().run_in_executor(database._readers, read)
+        await database.close()
+        return result
+
+    def _check_exists(self) -> None:
+        """Raises ConfigError if there is no database file: connecting would create it."""
+        if self._is_missing():
+            raise ConfigError(f"there is no database in {self._backend.name}: check the path; `portico serve` creates it")
+
+    def _check_file(self) -> None:
+        """Raises ConfigError if a database file is of another version, before a connection changes the file."""
+        if self._backend.folder is None or self._is_missing():
+            return
+        # What cannot be read is reported by the connection that is opened next.
+        with suppress(SQLAlchemyError, StoreUnavailable, OSError), self._backend.read_only() as connection:
+            found = store_version(connection)
+            if found != schema.UNFINISHED_COPY:
+                check_usable(connection, found)
 
     def _is_missing(self) -> bool:
         """Whether the database is a file that does not exist, or has no content yet."""
@@ -290,7 +306,7 @@ class Database:
         finally:
             self._explains = False
 
-    def _prepare(self, in_use: Sequence[Path], node: str | None, unfinished_copy: bool) -> None:
+    def _prepare(self, in_use: Sequence[Path], unfinished_copy: bool) -> None:
         backend = self._backend
         if self._is_missing():
             # Before anything is created.
@@ -300,14 +316,11 @@ class Database:
             found = store_version(connection)
             if found is None:
                 self._check_unused_before(in_use)
+            if not (unfinished_copy and found == schema.UNFINISHED_COPY):
+                check_usable(connection, found)
             self.problem = backend.start(connection)
-        if unfinished_copy and found is not None and found.version == schema.UNFINISHED_COPY:
-            return
-        check_usable(found)
-        if found is None or found.version < schema.VERSION:
-            self._migrate(found is not None, node)
-        elif found.version > schema.VERSION:
-            log.warning("a newer Portico has migrated the store to version %d; this one knows %d", found.version, schema.VERSION)
+        if found is None:
+            self._create()
 
     def _check_unused_before(self, in_use: Sequence[Path]) -> None:
         """Raises ConfigError if an empty database was used before."""
@@ -318,26 +331,12 @@ class Database:
                 f"database, or start with an empty store: move {named} away"
             )
 
-    def _migrate(self, exists: bool, node: str | None) -> None:
-        def migrate_database(connection: Connection) -> None:
-            self._migrating = False
-            self._backend.begin_migration(connection)
-            self._migrating = True
-            _migrate(connection, self._backend, node)
+    def _create(self) -> None:
+        def create(connection: Connection) -> None:
+            self._backend.begin_creation(connection)
+            _create_tables(connection, self._backend.name)
 
-        if exists:
-            load()
-        deadline = time.monotonic() + MIGRATION_TIMEOUT
-        while True:
-            try:
-                self._transaction(migrate_database)
-                break
-            except SQLAlchemyError as error:
-                gives_way = self._migrating and self._backend.is_locked(error.__cause__)
-                if not gives_way or time.monotonic() > deadline:
-                    raise
-            time.sleep(MIGRATION_PAUSE)
-        self._migrating = False
+        self._transaction(create)
         with self._engine.connect() as connection:
             # So that a database whose log is removed has its tables.
             self._backend.checkpoint(connection)
@@ -680,7 +679,7 @@ class Database:
 
     async def touch(self) -> None:
         """Writes a value that is there already. Raises what any other write would raise."""
-        version = schema.schema_version
+        version = schema.store_version
         await self.write(lambda connection: connection.execute(update(version).values(version=version.c.version)).close())
 
 
@@ -715,25 +714,15 @@ def _is(kind: Callable[[BaseException | None], bool], error: BaseException) -> b
     return isinstance(error, SQLAlchemyError) and kind(error.__cause__)
 
 
-def _migrate(connection: Connection, backend: Backend, node: str | None) -> None:
-    # Another process may have migrated it before this one got the lock.
+def _create_tables(connection: Connection, name: str) -> None:
+    # Another process may have created them before this one got the lock.
     found = store_version(connection)
-    check_usable(found)
-    if found is not None and found.version >= schema.VERSION:
+    if found is not None:
+        check_usable(connection, found)
         return
-    if found is not None and backend.has_programs:
-        # Not imported in a daemon with an SQLite file.
-        from gateway.store.older_programs import check_nobody_older
-
-        check_nobody_older(connection, found.version, COMPATIBLE_FROM, lambda: backend.programs(connection), node)
-    if found is None:
-        _check_no_other_tables(connection, backend.name)
+    _check_no_other_tables(connection, name)
     schema.metadata.create_all(connection)
-    if found is None:
-        values = {"version": schema.VERSION, "compatible_from": COMPATIBLE_FROM}
-        connection.execute(insert(schema.schema_version).values(values))
-    else:
-        migrate(connection, found.version)
+    connection.execute(insert(schema.store_version).values(version=schema.VERSION))
 
 
 def _check_no_other_tables(connection: Connection, name: str) -> None:
@@ -745,20 +734,10 @@ def _check_no_other_tables(connection: Connection, name: str) -> None:
             raise ConfigError(f"the database {name} has a table {table} of another program: use an empty database")
 
 
-def _check_version(connection: Connection, *, exactly: bool, unfinished_copy: bool = False) -> None:
+def _check_version(connection: Connection, *, unfinished_copy: bool = False) -> None:
     found = store_version(connection)
-    if unfinished_copy and found is not None and found.version == schema.UNFINISHED_COPY:
+    if unfinished_copy and found == schema.UNFINISHED_COPY:
         return
-    check_usable(found)
+    check_usable(connection, found)
     if found is None:
         raise ConfigError("the database is empty: `portico serve` creates the tables")
-    if found.version < schema.VERSION:
-        raise ConfigError(
-            f"the store is of version {found.version}, this Portico reads {schema.VERSION}: a daemon of this version migrates it "
-            "when it starts; if one of the older version runs, use the command of that version"
-        )
-    if exactly and found.version > schema.VERSION:
-        raise ConfigError(
-            f"the store is of version {found.version}, and this Portico knows only what version {schema.VERSION} has: install "
-            "the version of Portico that wrote it"
-        )

@@ -19,25 +19,18 @@ _RELEASED = 0.0
 class Lease(NamedTuple):
     """The right of a node to write a log. `valid` is whether it had not expired when it was read.
 
-    `expires_at` is 0 once it is released. The token grows with each acquisition. A newer program has stored something in the log
-    that programs before the version `compatible_from` cannot read: nodes of those do not acquire it.
+    `expires_at` is 0 once it is released. The token grows with each acquisition.
     """
 
     log_id: str
     node: str
     token: int
     expires_at: float
-    compatible_from: int | None
     valid: bool
 
     @property
     def released(self) -> bool:
         return self.expires_at == _RELEASED
-
-    @property
-    def is_readable(self) -> bool:
-        """Whether this program can read what is in the log."""
-        return (self.compatible_from or 0) <= schema.VERSION
 
 
 class LeaseRepository:
@@ -49,8 +42,7 @@ class LeaseRepository:
     async def acquire(self, log_id: str, node: str, seconds: float, expected: int | None = None) -> Lease:
         """Gives a node the lease of a log that has none, whose lease is released, or is the node's own already.
 
-        With `expected`, only that of a log whose lease has expired with this token. In each case, only if this program can read
-        what is in the log. Returns the lease that is in force then,
+        With `expected`, only that of a log whose lease has expired with this token. Returns the lease that is in force then,
         which may be another node's. One statement decides: of nodes that acquire at the same time one succeeds.
         """
 
@@ -84,19 +76,16 @@ class LeaseRepository:
         return await self._database.read(lambda connection: _leases(connection, log_ids))
 
     async def unreleased(self, node: str) -> list[Lease]:
-        """Returns the leases of a node that are not released, expired or not, of logs that this program can read."""
-        condition = (_TABLE.c.node == node) & (_TABLE.c.expires_at > _RELEASED) & _IS_READABLE
+        """Returns the leases of a node that are not released, expired or not."""
+        condition = (_TABLE.c.node == node) & (_TABLE.c.expires_at > _RELEASED)
         return await self._database.read(lambda connection: _found(connection, condition))
 
     async def abandoned(self, silent: float, limit: int = 500) -> list[Lease]:
-        """Returns leases that have expired without a release, of nodes without a heartbeat in the last `silent` seconds.
-
-        Those of logs that this program cannot read are omitted.
-        """
+        """Returns leases that have expired without a release, of nodes without a heartbeat in the last `silent` seconds."""
         nodes = schema.nodes
         beating = select(nodes.c.id).where(nodes.c.heartbeat_at > DatabaseTime() - silent)
         expired = (_TABLE.c.expires_at > _RELEASED) & (_TABLE.c.expires_at <= DatabaseTime())
-        condition = expired & _IS_READABLE & _TABLE.c.node.not_in(beating)
+        condition = expired & _TABLE.c.node.not_in(beating)
         return await self._database.read(lambda connection: _found(connection, condition, limit))
 
     async def held_by_others(self, node: str) -> set[str]:
@@ -110,7 +99,6 @@ class LeaseRepository:
         return await self._database.read(lambda connection: {row[0]: row[1] for row in connection.execute(query)})
 
 
-_IS_READABLE = func.coalesce(_TABLE.c.compatible_from, 0) <= schema.VERSION
 _COLUMNS = (*_TABLE.columns, (_TABLE.c.expires_at > DatabaseTime()).label("valid"))
 _RELEASE = (
     update(_TABLE)
@@ -168,6 +156,6 @@ def _acquisition(connection: Connection, *, of_expired: bool) -> Any:
         _acquisitions[key] = statement.on_conflict_do_update(
             index_elements=[_TABLE.c.log_id],
             set_={"node": new.node, "token": _TABLE.c.token + 1, "expires_at": new.expires_at},
-            where=(has_expired if of_expired else is_free) & _IS_READABLE,
+            where=has_expired if of_expired else is_free,
         ).returning(*_COLUMNS)
     return _acquisitions[key]

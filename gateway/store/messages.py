@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sqlalchemy import Connection, bindparam, func, insert, literal, select, update
+from sqlalchemy import Connection, bindparam, func, insert, literal, select
 
 from gateway.store import schema
 from gateway.store.database import Database
 from gateway.store.partial_reads import FETCHED_ROWS, rows_up_to
 from gateway.store.prepared import PreparedStatement
-from gateway.store.rows import UNNUMBERED, MessageRow
+from gateway.store.rows import MessageRow
 
 _NEXT_POSITION = (
     select(func.coalesce(func.max(schema.messages.c.position) + 1, 0))
@@ -87,7 +87,7 @@ class MessageRepository:
         def read(connection: Connection) -> list[tuple[int, MessageRow]]:
             found, size = list[tuple[int, MessageRow]](), 0
             for position, body, seq in rows_up_to(connection, query, table.c.position, table.c.body, PAGE_CHARACTERS):
-                found.append((position, MessageRow(body, None if seq == UNNUMBERED else seq)))
+                found.append((position, MessageRow(body, seq)))
                 size += len(body)
                 if size >= PAGE_CHARACTERS:
                     break
@@ -136,19 +136,6 @@ class MessageRepository:
         table = schema.messages
         query = select(table.c.body, table.c.seq).where(table.c.session_id == session_id).order_by(table.c.position)
         return await self._database.read(lambda connection: [MessageRow(row.body, row.seq) for row in connection.execute(query)])
-
-    async def unnumbered(self, session_id: str) -> bool:
-        """Returns whether a store of version 4 left messages of a session without a number."""
-        table = schema.messages
-        query = select(table.c.position).where(table.c.session_id == session_id, table.c.seq == UNNUMBERED).limit(1)
-        return await self._database.read(lambda connection: connection.execute(query).first() is not None)
-
-    async def set_numbers(self, session_id: str, numbers: Sequence[int | None]) -> None:
-        """Replaces the numbers of the first messages of a session, one for each."""
-        rows = [{"of_session": session_id, "at": position, "number": number} for position, number in enumerate(numbers)]
-        table = schema.messages
-        statement = update(table).where(table.c.session_id == bindparam("of_session"), table.c.position == bindparam("at"))
-        await self._database.write(lambda connection: connection.execute(statement.values(seq=bindparam("number")), rows).close())
 
 
 def _count(connection: Connection, session_id: str) -> int:

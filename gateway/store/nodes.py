@@ -13,7 +13,6 @@ from gateway.store import schema
 from gateway.store.clock import DatabaseTime
 from gateway.store.database import Database
 from gateway.store.leases import renew_leases
-from gateway.store.versions import check_still_usable
 
 _TABLE = schema.nodes
 State = Literal["ready", "draining"]
@@ -45,7 +44,6 @@ class NodeRecord:
     """A stored node. `silent_for` is the age of its last heartbeat, in seconds when it was read."""
 
     report: NodeReport
-    store_version: int
     state: State
     started_at: float
     heartbeat_at: float
@@ -61,12 +59,9 @@ class NodeRepository:
     async def start(self, report: NodeReport, forget: float) -> None:
         """Stores a node that starts now, as ready, in the place of its earlier process. Nodes without a heartbeat for `forget`
         seconds are deleted.
-
-        Raises StoreTooNew if a newer program has migrated the store in a way that this one cannot use.
         """
 
         def transaction(connection: Connection) -> None:
-            check_still_usable(connection, until_commit=True)
             connection.execute(delete(_TABLE).where(_TABLE.c.heartbeat_at < DatabaseTime() - forget)).close()
             connection.execute(delete(_TABLE).where(_TABLE.c.id == report.id)).close()
             started = {"state": "ready", "started_at": DatabaseTime(), "heartbeat_at": DatabaseTime()}
@@ -77,12 +72,10 @@ class NodeRepository:
     async def beat(self, report: NodeReport, seconds: float) -> tuple[dict[str, int], list[NodeRecord]]:
         """Stores a heartbeat, and extends all leases of the node, in one transaction.
 
-        Returns the tokens of its leases by log, and all nodes. A node whose row is missing is stored again. Raises StoreTooNew as
-        `start`.
+        Returns the tokens of its leases by log, and all nodes. A node whose row is missing is stored again.
         """
 
         def transaction(connection: Connection) -> tuple[dict[str, int], list[NodeRecord]]:
-            check_still_usable(connection)
             values = _values(report)
             changed = connection.execute(_BEAT, {**values, "of_node": report.id}).rowcount
             if not changed:
@@ -113,8 +106,7 @@ class NodeRepository:
 
 
 _REPORTED = (
-    "address", "agents", "labels", "folders", "version", "store_version", "live_agents", "running_turns", "agent_slots",
-    "digests",
+    "address", "agents", "labels", "folders", "version", "live_agents", "running_turns", "agent_slots", "digests",
 )  # fmt: skip
 _BEAT = (
     update(_TABLE)
@@ -131,7 +123,6 @@ def _values(report: NodeReport) -> dict[str, Any]:
         "labels": json.dumps(report.labels),
         "folders": json.dumps(report.folders),
         "version": report.version,
-        "store_version": schema.VERSION,
         "live_agents": report.live_agents,
         "running_turns": report.running_turns,
         "agent_slots": report.agent_slots,
@@ -154,7 +145,6 @@ def _records(connection: Connection) -> list[NodeRecord]:
                 agent_slots=row.agent_slots,
                 digests=json.loads(row.digests),
             ),
-            row.store_version,
             row.state,
             row.started_at,
             row.heartbeat_at,

@@ -9,7 +9,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
@@ -25,7 +26,6 @@ from gateway.installation import command_for_extra
 from gateway.store.backend import Exclusion, NodeIdTaken, shown_url
 from gateway.store.postgresql_notifications import Notifications
 from gateway.store.prepared import DEFERRED
-from gateway.store.schema import VERSION
 
 if TYPE_CHECKING:
     import psycopg
@@ -58,16 +58,12 @@ a daemon.
 RESOLVE_TIMEOUT = 10.0
 """Seconds in which the outcome of a commit without an answer is asked for: as long as SQLite waits for a lock."""
 RESOLVE_PAUSE = 0.1
-_MIGRATION_LOCK = 0x706F727469636F
-"""The key of the advisory lock that a migration takes: `portico` in ASCII."""
-_PROGRAMS = 0x706F7274
-"""The class of the advisory locks that programs share which have claimed the database; the object is their version."""
-MIGRATION_WAIT, CLAIM_WAIT = "SET LOCAL lock_timeout = '60s'", "SET LOCAL lock_timeout = '10s'"
-"""Of the beginning of a migration: for that of another process, and for a daemon that does not share the database."""
-MIGRATION_SETTINGS = "SET LOCAL lock_timeout = '500ms'"
-"""Of a migration that changes tables. Whoever wants to use a table waits behind the migration that waits for it; and this is less
-than the time after which the server looks for deadlocks, so that it is the migration that gives way.
-"""
+_CREATION_LOCK = 0x706F727469636F
+"""The key of the advisory lock that the creation of the tables takes: `portico` in ASCII."""
+CREATION_WAIT = "SET LOCAL lock_timeout = '60s'"
+"""Of the creation of the tables: for another process that creates them."""
+READ_ONLY = "BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY; SET LOCAL idle_in_transaction_session_timeout = 0"
+"""Begins a transaction that reads one state of the database, and may wait for a slow reader of its rows."""
 _SHARED = "pg_advisory_lock_shared"
 NODE_SETTINGS = "SET idle_in_transaction_session_timeout = '8s'"
 """Of the connection by which a node of a cluster writes: another node can take over the leases that a stopped one has locked."""
@@ -104,8 +100,6 @@ class PostgresqlBackend:
     what is known about a commit whose answer was lost. The numbers of transactions are even.
     """
 
-    has_programs = True
-
     folder: Path | None = None
     single_connection = False
 
@@ -135,6 +129,16 @@ class PostgresqlBackend:
         self._node: str | None = None
         self.notifications = Notifications(self.engine)
         self._locking: set[Connection] = set()
+
+    @contextmanager
+    def read_only(self) -> Iterator[Connection]:
+        with self.engine.connect() as connection:
+            connection.exec_driver_sql(READ_ONLY).close()
+            try:
+                yield connection
+            finally:
+                # The pool keeps the connection, and takes one in autocommit mode for one without a transaction.
+                connection.invalidate()
 
     def before_connecting(self) -> None:
         pass
@@ -190,22 +194,10 @@ class PostgresqlBackend:
                 return False
             raise
 
-    def begin_migration(self, connection: Connection) -> None:
+    def begin_creation(self, connection: Connection) -> None:
         connection.exec_driver_sql("BEGIN").close()
-        connection.exec_driver_sql(f"{MIGRATION_WAIT}; SELECT pg_advisory_xact_lock({_MIGRATION_LOCK})").close()
-        if self._claim:
-            lock = self._claim.replace("advisory_lock", "advisory_xact_lock")
-            connection.exec_driver_sql(CLAIM_WAIT).close()
-            connection.exec_driver_sql(f"SELECT {lock}({_DAEMON_LOCK})").close()
+        connection.exec_driver_sql(f"{CREATION_WAIT}; SELECT pg_advisory_xact_lock({_CREATION_LOCK})").close()
         connection.exec_driver_sql(_CREATE_WRITERS).close()
-        connection.exec_driver_sql(MIGRATION_SETTINGS).close()
-
-    def programs(self, connection: Connection) -> Sequence[int]:
-        query = (
-            "SELECT DISTINCT objid::bigint FROM pg_locks WHERE locktype = 'advisory' AND granted AND objsubid = 2 "
-            f"AND classid = {_PROGRAMS} AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
-        )
-        return [int(row[0]) for row in connection.exec_driver_sql(query)]
 
     def checkpoint(self, connection: Connection) -> None:
         pass
@@ -215,7 +207,7 @@ class PostgresqlBackend:
         if self._claim and connected is not self._claimed:
             # The lock ends with the connection. That of a lost one may be held until the server notices the loss.
             connection.exec_driver_sql(f"SELECT {self._claim}({_DAEMON_LOCK})").close()
-            connection.exec_driver_sql(f"SELECT {_SHARED}({_PROGRAMS}, {VERSION}); {_FORGET_WRITERS}").close()
+            connection.exec_driver_sql(_FORGET_WRITERS).close()
             if self._claim == _SHARED:
                 connection.exec_driver_sql(NODE_SETTINGS).close()
             if self._node is not None:
@@ -353,7 +345,7 @@ _ADVICE = {
     "42501": "give the user the rights: GRANT CREATE ON SCHEMA public TO USER, and let it own the tables that are there",
     "53100": "free space on the server's disk",
     "53300": _CONNECTIONS,
-    "57014": "raise statement_timeout of the user or the database: a migration or a search may take long",
+    "57014": "raise statement_timeout of the user or the database: a search may take long",
     "57P03": "wait until the server has started",
     "55P03": "end the program that has locked its tables",
 }

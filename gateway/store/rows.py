@@ -12,8 +12,6 @@ Cursor = tuple[float, str]
 """Where a page of sessions ended: `created_at` and id of its last session."""
 EXECUTION_PREFIX = "exec_"
 """The ids of executions' logs begin with it."""
-UNNUMBERED = -1
-"""The number of a message of a run that a store of version 4 had not ended, until recovery gives it one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ import sqlalchemy
 from sqlalchemy import DDL, BigInteger, Boolean, Column, Float, ForeignKey, Index, Integer, LargeBinary, MetaData, Table, event
 from sqlalchemy.types import TypeEngine
 
-VERSION = 11
-"""The version of the tables, which the program is of, too."""
+VERSION = 1
+"""The version of the tables. The program uses a database of this version only."""
 UNFINISHED_COPY = 1_000_000_000
 """The version of a database to which another is being copied."""
 metadata = MetaData()
@@ -26,12 +26,10 @@ Text = sqlalchemy.Text().with_variant(sqlalchemy.Text(collation="C"), "postgresq
 Number = Integer().with_variant(BigInteger(), "postgresql")
 """A number that the database gives to a row."""
 
-# `compatible_from` is the oldest version of a program that can use these tables (gateway/store/migrations.py).
-schema_version = Table(
-    "schema_version",
+store_version = Table(
+    "store_version",
     metadata,
     Column("version", Integer, nullable=False),
-    Column("compatible_from", Integer),
 )
 
 # `config` is JSON (options, tools) without secret option values; `secrets` has those, encrypted.
@@ -74,7 +72,7 @@ compactions = Table(
 
 # What an agent has reported about its session: a title, and the event with its slash commands. `chosen_title` is the user's.
 session_metadata = Table(
-    "notes",
+    "session_metadata",
     metadata,
     Column("session_id", ForeignKey("sessions.id", ondelete="CASCADE"), primary_key=True),
     Column("title", Text),
@@ -234,7 +232,6 @@ nodes = Table(
     Column("labels", Text, nullable=False),
     Column("folders", Text, nullable=False),
     Column("version", String(32), nullable=False),
-    Column("store_version", Integer, nullable=False),
     # 'ready' or 'draining'.
     Column("state", String(16), nullable=False),
     Column("live_agents", Integer, nullable=False),
@@ -254,8 +251,6 @@ leases = Table(
     Column("node", String(64), nullable=False),
     Column("token", BigInteger, nullable=False),
     Column("expires_at", Float, nullable=False),
-    # The oldest version of a program that can read what is in the log; null: any.
-    Column("compatible_from", Integer),
 )
 # Few of the rows are in it: those that are not released.
 # As text: arguments of a dialect would import that of PostgreSQL into each daemon (30 ms).

@@ -8,16 +8,18 @@ import logging
 import os
 import sqlite3
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
 from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine import URL
-from sqlalchemy.pool import StaticPool
+from sqlalchemy.pool import NullPool, StaticPool
 
+from gateway.errors import StoreUnavailable
 from gateway.private_files import correct_file, private_file
 from gateway.store.backend import Exclusion
 
@@ -61,9 +63,9 @@ def configure_sqlite(engine: Engine) -> None:
 
 
 def begin_immediately(connection: Connection) -> None:
-    """Takes the write lock now, so that a whole migration is one transaction.
+    """Takes the write lock now, so that the creation of all tables is one transaction.
 
-    Python's sqlite3 begins a transaction before INSERT, UPDATE and DELETE only: it would commit each CREATE and ALTER by itself.
+    Python's sqlite3 begins a transaction before INSERT, UPDATE and DELETE only: it would commit each CREATE by itself.
     """
     connection.exec_driver_sql("BEGIN IMMEDIATE")
 
@@ -249,8 +251,6 @@ _NOTHING_EXCLUDED = Exclusion(lambda: True, lambda: None)
 class SqliteBackend:
     """A database file, or a database in memory. With `counts`, its commits are counted."""
 
-    has_programs = False
-
     def __init__(self, url: URL) -> None:
         self.name = url.database or url.render_as_string()
         self.single_connection = url.database in (None, "", ":memory:")
@@ -269,6 +269,23 @@ class SqliteBackend:
             connect_args={"check_same_thread": False},
             **({"poolclass": StaticPool} if self.single_connection else {}),
         )
+
+    @contextmanager
+    def read_only(self) -> Iterator[Connection]:
+        file = database_file(self.engine)
+        if file is None:
+            with self.engine.connect() as connection:
+                yield connection
+            return
+        before = _state(file)
+        connect = partial(_read_only_connection, file)
+        engine = create_engine(self.engine.url, hide_parameters=True, creator=connect, poolclass=NullPool)
+        with engine.connect() as connection:
+            # One state of the database for all that is read.
+            connection.exec_driver_sql("BEGIN").close()
+            yield connection
+        if not before.has_log and _state(file) != before:
+            raise StoreUnavailable("another program has written it while it was read: give the command again")
 
     def before_connecting(self) -> None:
         make_private(self.engine)
@@ -330,11 +347,8 @@ class SqliteBackend:
     def stop_listening(self) -> None:
         pass
 
-    def begin_migration(self, connection: Connection) -> None:
+    def begin_creation(self, connection: Connection) -> None:
         begin_immediately(connection)
-
-    def programs(self, connection: Connection) -> Sequence[int]:
-        return ()
 
     def checkpoint(self, connection: Connection) -> None:
         checkpoint(connection)
@@ -391,6 +405,38 @@ class SqliteBackend:
 
 def _connection(file: Path) -> sqlite3.Connection:
     return sqlite3.connect(file, timeout=0.0, isolation_level=None, check_same_thread=False)
+
+
+def _read_only_connection(file: Path) -> sqlite3.Connection:
+    """Opens a database file without changing it or the files beside it.
+
+    An ordinary connection writes to them: the last one that closes moves the write-ahead log to the database. A read-only one
+    would create a missing log, and leave it behind.
+    """
+    if not _state(file).has_log:
+        # No other program has it open.
+        mode = "immutable=1"
+    elif Path(f"{file}-shm").exists():
+        mode = "readonly_shm=1"
+    else:
+        # Somebody has copied two of three files. SQLite creates the third one, the index of the log.
+        mode = ""
+    return sqlite3.connect(
+        f"{file.absolute().as_uri()}?mode=ro&{mode}", uri=True, timeout=1.0, isolation_level=None, check_same_thread=False
+    )
+
+
+class _FileState(NamedTuple):
+    """What changes when a program begins to write a database file."""
+
+    has_log: bool
+    size: int
+    changed_at: int
+
+
+def _state(file: Path) -> _FileState:
+    found = file.stat()
+    return _FileState(Path(f"{file}-wal").exists(), found.st_size, found.st_mtime_ns)
 
 
 def database_file(engine: Engine) -> Path | None:

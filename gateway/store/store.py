@@ -20,7 +20,6 @@ from gateway.store.processes import ProcessRepository
 from gateway.store.responses import ResponseRepository
 from gateway.store.runs import RunRepository
 from gateway.store.search import SearchRepository
-from gateway.store.session_copies import copy_session
 from gateway.store.session_metadata import SessionMetadataRepository
 from gateway.store.sessions import SessionRepository
 from gateway.store.worktrees import WorktreeRepository
@@ -58,8 +57,8 @@ class Store:
     async def open(cls, url: str, in_use: Sequence[Path] = ()) -> Self:
         """Opens the database of an SQLAlchemy URL.
 
-        Raises ConfigError if a newer version of the gateway has migrated it in a way that this one cannot use, if it cannot be
-        used at all, or if it is empty although it was used before: `in_use` are files and folders that are there only if it was.
+        Raises ConfigError if it is of another version, with nothing in it changed, if it cannot be used at all, or if it is empty
+        although it was used before: `in_use` are files and folders that are there only if it was.
         """
         return cls(await Database.open(url, in_use))
 
@@ -72,15 +71,14 @@ class Store:
     async def open_as_node(cls, url: str, node: str | None = None, silent: float = SILENT) -> Self:
         """Opens a database as `open`, for the node of a cluster with this id.
 
-        Raises ConfigError if a daemon that is no node uses it, and where it is of an older version, which a node is of that could
-        not use it once it is migrated. Raises NodeRuns if a daemon with this id runs: one that is connected, and has not been
-        without a heartbeat for `silent` seconds.
+        Raises ConfigError if a daemon that is no node uses it, and NodeRuns if a daemon with this id runs: one that is connected,
+        and has not been without a heartbeat for `silent` seconds.
         """
         return cls(await Database.open_as_node(url, node, silent))
 
     @classmethod
     async def open_unchanged(cls, url: str) -> Self:
-        """Opens a database that a daemon may use, and migrates nothing. Raises ConfigError if it is older, or too new."""
+        """Opens a database that a daemon may use, and creates nothing. Raises ConfigError if it is of another version."""
         return cls(await Database.open_unchanged(url))
 
     # What only a cluster needs is imported there.
@@ -147,13 +145,6 @@ class Store:
     async def close(self) -> None:
         """Waits for the writes that are queued, and closes the database."""
         await self._database.close()
-
-    async def copy_session(self, source: Store, session_id: str, secrets: bytes | None) -> bool:
-        """Copies a session of another store with all that belongs to it, with these encrypted secrets, in one transaction.
-
-        Returns whether this store did not have it.
-        """
-        return await copy_session(source._database, self._database, session_id, secrets)
 
     @property
     def problem(self) -> str | None:

@@ -1,60 +1,52 @@
-"""Which programs can use a database: its version, and the oldest version of a program that its tables are made for."""
+"""The version of a database. A database of another version is refused, and nothing in it is changed."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-from sqlalchemy import Connection, inspect, select
+from sqlalchemy import Connection, inspect, select, text
 
 from gateway.errors import ConfigError
 from gateway.store import schema
+from gateway.store.backend import shown_url
 
-_TABLE = schema.schema_version
-
-
-class StoreTooNew(ConfigError):
-    """A newer program has migrated the store in a way that this one cannot use."""
-
-
-class StoreVersion(NamedTuple):
-    """The version of a database, and the oldest version of a program that can use it."""
-
-    version: int
-    compatible_from: int
+_EARLIER_TABLE = "schema_version"
+"""The table with the version of a database that a Portico before version 1 has written."""
+_EMPTY = {
+    "sqlite": "move the file away, with the files beside it whose names begin the same",
+    "postgresql": "set [store] url to an empty database",
+}
 
 
-def store_version(connection: Connection) -> StoreVersion | None:
-    """Returns the version of a database; None if it is empty."""
-    if not inspect(connection).has_table(_TABLE.name):
+def store_version(connection: Connection) -> int | None:
+    """Returns the version of a database; None if it is empty. Raises ConfigError if it is from before version 1."""
+    found = inspect(connection)
+    if found.has_table(_EARLIER_TABLE):
+        number = connection.execute(text(f"SELECT version FROM {_EARLIER_TABLE}")).scalar()
+        raise ConfigError(
+            f"the store {_shown(connection)} is from before version 1, from an earlier Portico that called its tables version "
+            f"{number}: this Portico does not read it, and has changed nothing. {_export(connection)}. Then start with an empty "
+            f"store: {_EMPTY[connection.dialect.name]}"
+        )
+    if not found.has_table(schema.store_version.name):
         return None
-    version: int | None = connection.execute(select(_TABLE.c.version)).scalar()
-    if version is None:
-        return None
-    # The column is of version 11. It is read where it matters only.
-    newer = version > schema.VERSION and version != schema.UNFINISHED_COPY
-    found = connection.execute(select(_TABLE.c.compatible_from)).scalar() if newer else None
-    return StoreVersion(version, found or version)
+    version: int | None = connection.execute(select(schema.store_version.c.version)).scalar()
+    return version
 
 
-def check_usable(found: StoreVersion | None) -> None:
-    """Raises ConfigError if this program cannot use the tables of a database, however it is migrated."""
-    if found is None:
-        return
-    if found.version == schema.UNFINISHED_COPY:
+def check_usable(connection: Connection, version: int | None) -> None:
+    """Raises ConfigError if this Portico cannot use the tables of a database that has this version."""
+    if version == schema.UNFINISHED_COPY:
         raise ConfigError("a copy of another store to this database is not finished: run `portico store copy` again")
-    if found.compatible_from > schema.VERSION:
-        raise StoreTooNew(
-            f"the store is of version {found.version}, for a Portico that reads {found.compatible_from} or newer; this one reads "
-            f"{schema.VERSION}: install the version of Portico that wrote it"
+    if version not in (None, schema.VERSION):
+        raise ConfigError(
+            f"the store {_shown(connection)} is of version {version}, and this Portico reads version {schema.VERSION} only: it "
+            f"has changed nothing. Install the version of Portico that wrote the store. {_export(connection)}"
         )
 
 
-def check_still_usable(connection: Connection, *, until_commit: bool = False) -> None:
-    """Raises StoreTooNew if a newer program has migrated the database since this one has opened it.
+def _shown(connection: Connection) -> str:
+    """Returns the URL of a database without its password, as `portico store export` takes it."""
+    return shown_url(connection.engine.url.set(password=None))
 
-    With `until_commit` no program can do that before the end of the transaction.
-    """
-    query = select(_TABLE.c.version, _TABLE.c.compatible_from)
-    row = connection.execute(query.with_for_update(read=True) if until_commit else query).first()
-    if row is not None and row.version > schema.VERSION:
-        check_usable(StoreVersion(row.version, row.compatible_from or row.version))
+
+def _export(connection: Connection) -> str:
+    return f"`portico store export {_shown(connection)} --output FILE` writes all of its rows to a file, as JSON lines"

@@ -139,7 +139,6 @@ NODES = [
         "labels": ["gpu"],
         "folders": [],
         "version": "0.1.0",
-        "storeVersion": 10,
         "liveAgents": 3,
         "runningTurns": 1,
         "agentSlots": 16,

@@ -11,10 +11,10 @@ from functools import partial
 from tests.faults.campaign import Campaign, Report, run_campaign
 from tests.faults.clock import clock
 from tests.faults.confinement import confinement
+from tests.faults.creation import creation
 from tests.faults.descriptors import descriptors
 from tests.faults.followers import followers
 from tests.faults.kills import kills, start_kills
-from tests.faults.migrations import migrations
 from tests.faults.pauses import pauses
 from tests.faults.process_one import process_one
 from tests.faults.rules import rules
@@ -31,7 +31,7 @@ CAMPAIGNS: dict[str, Campaign] = {
     "kills-stored-first": partial(kills, durability="stored-first"),
     "volume": volume,
     "trees": trees,
-    "migrations": migrations,
+    "creation": creation,
     "lock": lock,
     "start": start_kills,
     "disk": disk,

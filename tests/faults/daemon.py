@@ -82,8 +82,7 @@ class Client(httpx.AsyncClient):
 class Daemon:
     """`portico serve` with the faulty agents. `faults` runs it by the launcher, which reads the file `faults.json`.
 
-    `traced`: its writes are recorded. `command` is a program with arguments that runs the command line that follows. `source` is
-    the folder of another version of the project.
+    `traced`: its writes are recorded. `command` is a program with arguments that runs the command line that follows.
     """
 
     home: Path
@@ -92,7 +91,6 @@ class Daemon:
     faults: bool = False
     traced: bool = True
     command: Sequence[str] = ()
-    source: Path | None = None
     url: str = ""
     process: asyncio.subprocess.Process | None = None
     starts: int = 0
@@ -156,7 +154,7 @@ class Daemon:
         with self.log.open("ab") as log:
             self.process = await asyncio.create_subprocess_exec(
                 *self.command, sys.executable, "-m", module, "serve", "--config", str(self.config),
-                stdout=asyncio.subprocess.PIPE, stderr=log, cwd=self.source or ROOT, env=self._environment(),
+                stdout=asyncio.subprocess.PIPE, stderr=log, cwd=ROOT, env=self._environment(),
                 start_new_session=True,
             )  # fmt: skip
 
@@ -177,8 +175,6 @@ class Daemon:
     def _environment(self) -> dict[str, str]:
         env = {"PATH": os.environ["PATH"], "HOME": str(self.home / "user"), "LANG": "C.UTF-8", "PYTHONPATH": str(DRIVER)}
         env["PYTHONFAULTHANDLER"] = "1"
-        if self.source is not None:
-            env["PYTHONPATH"] = os.pathsep.join(map(str, (self.source, DRIVER, ROOT)))
         # Its open files are counted.
         env["PORTICO_ALLOW_INSPECTION"] = "1"
         if self.faults:

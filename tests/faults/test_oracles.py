@@ -117,7 +117,7 @@ def test_incomplete_last_frame_of_a_stream_is_left_out() -> None:
         ("INSERT INTO runs (id) VALUES (?)", "INSERT runs"),
         ("\nCREATE TABLE audit (\n id INTEGER)", "CREATE audit"),
         ("CREATE UNIQUE INDEX IF NOT EXISTS newest ON runs (id)", "CREATE newest"),
-        ("DELETE FROM notes WHERE notes.session_id = ?", "DELETE notes"),
+        ("DELETE FROM failures WHERE failures.session_id = ?", "DELETE failures"),
     ],
 )
 def test_write_is_described_by_its_verb_and_table(statement: str, description: str) -> None:

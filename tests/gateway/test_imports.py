@@ -29,7 +29,7 @@ import gateway.cli.serving_process
 print(json.dumps([*found, sorted({name.partition(".")[0] for name in sys.modules})]))
 """
 """Prints what commands have imported."""
-HEAVY = ["acp", "aiosqlite", "alembic", "cryptography", "fastapi", "jsonschema", "mcp", "prometheus_client", "rich", "sqlalchemy",
+HEAVY = ["acp", "aiosqlite", "cryptography", "fastapi", "jsonschema", "mcp", "prometheus_client", "rich", "sqlalchemy",
          "starlette", "uvicorn", "websockets"]  # fmt: skip
 
 
@@ -78,7 +78,7 @@ async def test_the_daemon_imports_what_its_first_request_needs(tmp_path: Path) -
         async with httpx.AsyncClient() as client:
             for path in ("healthz", "meta"):
                 assert (await client.get(f"{url}/{path}")).status_code == 200
-        unused = ["acp", "alembic", "cryptography", "jsonschema", "mcp", "prometheus_client", "rich", "websockets"]
+        unused = ["acp", "cryptography", "jsonschema", "mcp", "prometheus_client", "rich", "websockets"]
         unused += ["drivers.api", "gateway.policy.shell_commands", "gateway.protocols.acp.requests"]
         unused += [
             "gateway.nodes",
@@ -98,7 +98,7 @@ async def test_the_acp_command_answers_without_web_packages(tmp_path: Path) -> N
         initialize = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {"protocolVersion": 1}}
         process.stdin.write(json.dumps(initialize).encode() + b"\n")
         assert json.loads(await process.stdout.readline())["result"]["protocolVersion"] == 1
-        unused = ["alembic", "cryptography", "fastapi", "jsonschema", "mcp", "prometheus_client", "rich", "sse_starlette"]
+        unused = ["cryptography", "fastapi", "jsonschema", "mcp", "prometheus_client", "rich", "sse_starlette"]
         unused += ["starlette", "uvicorn", "websockets", "drivers.api"]
         unused += ["gateway.cli.agents", "gateway.cli.doctor", "gateway.cli.editor", "gateway.cli.service"]
         imported = await modules_of(process)

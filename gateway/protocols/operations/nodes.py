@@ -26,7 +26,6 @@ _EXAMPLE = {
     "labels": ["gpu"],
     "folders": ["/srv/projects"],
     "version": "0.1.0",
-    "storeVersion": 11,
     "liveAgents": 3,
     "runningTurns": 1,
     "agentSlots": 16,
@@ -57,7 +56,6 @@ class NodeInfo(ApiModel):
     labels: list[str]
     folders: list[str]
     version: str
-    store_version: int
     live_agents: int
     running_turns: int
     agent_slots: int
@@ -123,7 +121,6 @@ async def _nodes(gateway: Gateway) -> list[NodeInfo]:
             labels=list(record.report.labels),
             folders=list(record.report.folders),
             version=record.report.version,
-            store_version=record.store_version,
             live_agents=record.report.live_agents,
             running_turns=record.report.running_turns,
             agent_slots=record.report.agent_slots,

@@ -1,7 +1,5 @@
 """`python -m tests.faults.cluster [--sessions N] [--seed N] [--quick]`: soaks a cluster; exit code 1 if a check is violated.
 
-With `--upgrade` the nodes are upgraded instead, one after the other, to a version with other tables, and no turn may fail.
-
 Clients of all sessions, each of whose requests goes to any of three nodes, drop their connections at random, while nodes are
 killed and stopped, and PostgreSQL is restarted, cut off and flooded with notifications. The clocks of the nodes differ by two
 minutes.
@@ -28,7 +26,6 @@ from tests.faults.cluster.checks import Checks
 from tests.faults.cluster.clients import READ_SECONDS, TRANSIENT, Follower, Reader, Talker, Traffic, replay
 from tests.faults.cluster.nodes import SKEWS, Cluster, run_cluster
 from tests.faults.daemon import KEY
-from tests.next_version import COLUMN, NEXT, make_last, make_next
 
 SESSIONS, QUICK_SESSIONS = 200, 20
 AT_ONCE, QUICK_AT_ONCE = 40, 12
@@ -38,6 +35,8 @@ TURNS, TEXTS = 2, 40
 FOLLOWED = 4
 """Of so many sessions one has a follower, and another one waits for permissions."""
 FROZEN_SECONDS = 15.0
+PAUSE = 2.0
+"""Seconds at most between two turns of a session."""
 PROBLEMS = 8
 
 
@@ -47,21 +46,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--sessions", type=int, default=0, help=f"the number of sessions ({SESSIONS}; quick: {QUICK_SESSIONS})")
     parser.add_argument("--seed", type=int, default=1, help="the seed of all random choices (1)")
     parser.add_argument("--quick", action="store_true", help="fewer sessions, and faults at the same time: about a minute")
-    parser.add_argument(
-        "--upgrade", action="store_true", help="upgrade and downgrade the nodes one after the other, without faults"
-    )
-    parser.add_argument("--before", type=Path, default=None, help="with --upgrade: the source tree that the nodes begin with")
     parser.add_argument("--keep", type=Path, default=None, help="an empty folder for the logs, which is kept")
     given = parser.parse_args(argv)
     with tempfile.TemporaryDirectory(prefix="portico-faults-cluster-", ignore_cleanup_errors=True) as folder:
         home = given.keep or Path(folder)
         home.mkdir(exist_ok=True)
         sessions = given.sessions or (QUICK_SESSIONS if given.quick else SESSIONS)
-        if given.upgrade:
-            soak: Soak = Upgrade(sessions, given.seed, given.quick, given.before)
-        else:
-            soak = Soak(sessions, given.seed, given.quick)
-        ok = asyncio.run(soak.run(home))
+        ok = asyncio.run(Soak(sessions, given.seed, given.quick).run(home))
     return 0 if ok else 1
 
 
@@ -73,10 +64,6 @@ class Soak:
         self.began = time.monotonic()
         self.checks = Checks()
         self.ends: dict[str, str] = {}
-        self.source: Path | None = None
-        """The source tree that the nodes begin with; None for this one."""
-        self.pause = 2.0
-        """Seconds at most between two turns of a session."""
 
     def random(self, *names: object) -> random.Random:
         return random.Random("/".join(str(part) for part in (self.seed, *names)))
@@ -84,7 +71,7 @@ class Soak:
     async def run(self, home: Path) -> bool:
         """Run the soak in this folder. Return whether everything holds."""
         self._print(f"{self.sessions} sessions, seed {self.seed}{', quick' if self.quick else ''}, {os.cpu_count()} CPUs")
-        async with run_cluster(home, self.source) as cluster, self._traffic(cluster) as traffic:
+        async with run_cluster(home) as cluster, self._traffic(cluster) as traffic:
             self._say(f"three nodes listen; their clocks are ahead by {', '.join(f'{skew:g} s' for skew in SKEWS.values())}")
             talkers, followers = self._clients(traffic)
             async with asyncio.TaskGroup() as group:
@@ -118,7 +105,7 @@ class Soak:
                 reader=Reader(traffic, self.random("talker", n)),
                 asks=n % FOLLOWED == 1,
                 texts=TEXTS,
-                pause=self.pause,
+                pause=PAUSE,
             )
             for n in range(self.sessions)
         ]
@@ -236,63 +223,6 @@ class Soak:
     def _print(text: str) -> None:
         sys.stdout.write(text + "\n")
         sys.stdout.flush()
-
-
-class Upgrade(Soak):
-    """Replaces the nodes one after the other by those of the next version, while clients go on; then one goes back and returns.
-
-    With `before` they begin as nodes of that source tree, are upgraded to this one first, and do not go back to `before`.
-    """
-
-    def __init__(self, sessions: int, seed: int, quick: bool, before: Path | None) -> None:
-        super().__init__(sessions, seed, quick)
-        self.source, self._pause = before, 2.0 if quick else 10.0
-        if before is not None:
-            # Before store version 11, a session whose turns follow each other at once stays at a node that is drained.
-            self.pause = 12.0
-
-    async def _disturb(self, cluster: Cluster, traffic: Traffic) -> None:
-        following = await asyncio.to_thread(make_next, cluster.home / "next")
-        last = await asyncio.to_thread(make_last, cluster.home / "last")
-        await asyncio.sleep(self._pause)
-        if self.source is not None:
-            for name in cluster.nodes:
-                await self._replace(cluster, traffic, name, None)
-        for name in cluster.nodes:
-            await self._replace(cluster, traffic, name, following)
-        await self._replace(cluster, traffic, "two", None)
-        await self._replace(cluster, traffic, "one", last, refused="not to be migrated")
-        await self._replace(cluster, traffic, "one", following)
-        await self._replace(cluster, traffic, "two", following)
-
-    async def _replace(self, cluster: Cluster, traffic: Traffic, name: str, source: Path | None, refused: str = "") -> None:
-        """Drain and stop a node, unless that was done already, and start it with another version."""
-        problems = []
-        if cluster.nodes[name].running:
-            seconds = await cluster.drain(name, traffic.http)
-            code, stop = await cluster.nodes[name].stop()
-            problems += [f"{name}: exit code {code}"] if code != 0 else []
-            self._say(f"node {name} was drained in {seconds:.1f} s and stopped in {stop:.1f} s")
-        began = time.monotonic()
-        try:
-            await cluster.start(name, source)
-            problems += [f"{name}: it has started"] if refused else []
-        except RuntimeError as error:
-            problems += [] if refused and refused in str(error) else [f"{name}: {error}"]
-        [version] = await asyncio.to_thread(cluster.query, "SELECT version FROM schema_version")
-        self._say(
-            f"node {name} {'is refused' if refused else 'listens'} after {time.monotonic() - began:.1f} s; store {version[0]}"
-        )
-        self.checks.add("stops and starts of nodes", 1, problems)
-        await asyncio.sleep(self._pause)
-
-    async def _check(self, cluster: Cluster, traffic: Traffic, talkers: list[Talker], followers: list[Follower]) -> None:
-        await super()._check(cluster, traffic, talkers, followers)
-        wrong = [f"{name}: {reason}" for name, reason in self.ends.items() if reason != "end_turn"]
-        self.checks.add("turns that have not ended by themselves", len(self.ends), wrong)
-        rows = await asyncio.to_thread(cluster.query, f"SELECT {COLUMN}, count(*) FROM events GROUP BY 1 ORDER BY 1")
-        self._say(f"rows of events by the version that has stored them: {dict(rows)}")
-        self.checks.add("both versions have stored events", 2, [] if {key for key, _ in rows} == {None, NEXT} else [str(rows)])
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import httpx
 import psycopg
 
 from gateway.store.notifications import CHANNEL
@@ -66,25 +65,14 @@ class Cluster:
     def query(self, statement: str) -> list[tuple[Any, ...]]:
         return self.server.execute(statement, self.database)
 
-    async def start(self, name: str, source: Path | None = None) -> None:
-        """Start a node, or start it again, of this version or of that of another source tree. Raises RuntimeError."""
-        self.nodes[name].source = source
+    async def start(self, name: str) -> None:
+        """Start a node, or start it again. Raises RuntimeError."""
         await self.nodes[name].start()
         self.ids[name] = (self.nodes[name].data / "instance-id").read_text().strip()
 
     def leases(self, name: str) -> int:
         """How many leases a node has, expired ones included."""
         return int(self.query(f"SELECT count(*) FROM leases WHERE node = '{self.ids[name]}' AND expires_at > 0")[0][0])
-
-    async def drain(self, name: str, http: httpx.AsyncClient) -> float:
-        """Have another node drain this one, and wait until it has no leases. Return the seconds. Raises RuntimeError."""
-        began = time.monotonic()
-        other = next(node for key, node in self.nodes.items() if key != name)
-        answer = await http.post(f"{other.url}/v1/nodes/{self.ids[name]}/drain")
-        if answer.status_code != 200:
-            raise RuntimeError(f"the node {name} is not drained: {answer.status_code} {answer.text}")
-        await self.taken_over(name)
-        return time.monotonic() - began
 
     async def taken_over(self, name: str) -> float:
         """Wait until this node has no leases any more. Return the seconds. Raises RuntimeError."""
@@ -120,8 +108,8 @@ class Cluster:
 
 
 @asynccontextmanager
-async def run_cluster(home: Path, source: Path | None = None) -> AsyncIterator[Cluster]:
-    """Run three nodes over one PostgreSQL, of this version or of that of another source tree."""
+async def run_cluster(home: Path) -> AsyncIterator[Cluster]:
+    """Run three nodes over one PostgreSQL."""
     server = await asyncio.to_thread(PostgresqlServer)
     try:
         cluster = Cluster(home, server, await asyncio.to_thread(server.create_empty_database))
@@ -134,7 +122,7 @@ async def run_cluster(home: Path, source: Path | None = None) -> AsyncIterator[C
                 daemon = Daemon(home / name, faults=True, traced=False, tables=_tables(cluster, name))
                 cluster.nodes[name] = await stack.enter_async_context(closing(daemon))
                 daemon.inject(clock=skew)
-            await asyncio.gather(*(cluster.start(name, source) for name in SKEWS))
+            await asyncio.gather(*(cluster.start(name) for name in SKEWS))
             statements = [WATCH] + [
                 f"CREATE CONSTRAINT TRIGGER watch AFTER INSERT OR UPDATE ON {table} DEFERRABLE INITIALLY DEFERRED "
                 f"FOR EACH ROW EXECUTE FUNCTION watch('{column}')"

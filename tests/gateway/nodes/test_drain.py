@@ -19,7 +19,6 @@ from gateway.security.authentication import request_is_forwarded
 from gateway.security.redaction import Redactor
 from gateway.store import postgresql
 from gateway.store.nodes import NodeRecord
-from gateway.store.schema import VERSION
 from tests import stores
 from tests.conftest import write_config
 from tests.daemon import Daemon, RunningGateway, gateway_config
@@ -85,30 +84,6 @@ async def test_the_next_turn_of_a_session_leaves_a_drained_node(tmp_path: Path, 
         assert await say(await b.get(session.id))
         await a.node.followed.poll()
         assert len(await read.log.read(0)) > len(await rest(turn))
-
-
-async def test_a_session_that_no_other_node_can_read_stays_at_a_drained_node(tmp_path: Path) -> None:
-    async with run_nodes(tmp_path, "a", "b") as (a, b):
-        session = await a.create()
-
-        def store(statement: str) -> None:
-            with stores.use("postgresql"):
-                stores.sql(tmp_path, statement)
-
-        def is_read_from(version: int) -> None:
-            store(f"UPDATE leases SET compatible_from = {version} WHERE log_id = '{session.id}'")
-
-        # The other node is an older one.
-        is_read_from(VERSION)
-        store(f"UPDATE nodes SET store_version = {VERSION - 1} WHERE id = '{b.id}'")
-        await b.gateway.store.nodes.drain(a.id)
-        a.node.directory.update(await a.gateway.store.nodes.all())
-        assert await a.get(session.id) is session
-        assert await say(session)
-        is_read_from(VERSION - 1)
-        with pytest.raises(SessionElsewhere) as elsewhere:
-            await a.get(session.id)
-        assert elsewhere.value.node_id == b.id
 
 
 async def test_others_know_at_once_that_a_node_has_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,7 +43,7 @@ class Directory:
 
 def record(node: str, silent_for: float) -> NodeRecord:
     fields = {name: None for name in NodeRecord.__dataclass_fields__}
-    return NodeRecord(**{**fields, "report": report(node), "store_version": 0, "state": "ready", "silent_for": silent_for})  # type: ignore[arg-type]
+    return NodeRecord(**{**fields, "report": report(node), "state": "ready", "silent_for": silent_for})  # type: ignore[arg-type]
 
 
 def test_a_node_is_lost_when_it_was_silent_at_two_updates_or_has_stopped() -> None:

@@ -9,9 +9,8 @@ from typing import Literal
 import pytest
 
 from gateway.errors import NodeUnknown, NoNode, SessionElsewhere
-from gateway.nodes.node_directory import LOOK_UP_PAUSE, RETURNS_WITHIN, LogTooNew, NodeDirectory
+from gateway.nodes.node_directory import LOOK_UP_PAUSE, RETURNS_WITHIN, NodeDirectory
 from gateway.security.authentication import request_is_forwarded
-from gateway.store import schema
 from gateway.store.nodes import NodeRecord, NodeReport
 from tests.manual_clock import ManualClock
 
@@ -20,10 +19,8 @@ def report(node: str, live: int = 0, *, agents: tuple[str, ...] = ("echo",), fol
     return NodeReport(id=node, address=f"http://{node}", agents=agents, folders=folders, live_agents=live, agent_slots=10)
 
 
-def record(
-    of: NodeReport, state: Literal["ready", "draining"] = "ready", silent_for: float = 0.0, reads: int = schema.VERSION
-) -> NodeRecord:
-    return NodeRecord(of, reads, state, 1.0, 1.0, silent_for)
+def record(of: NodeReport, state: Literal["ready", "draining"] = "ready", silent_for: float = 0.0) -> NodeRecord:
+    return NodeRecord(of, state, 1.0, 1.0, silent_for)
 
 
 def directory(own: NodeReport, *others: NodeRecord, clock: ManualClock | None = None) -> NodeDirectory:
@@ -81,16 +78,6 @@ async def test_an_agent_that_runs_is_not_counted_twice_at_this_node() -> None:
     live = 1
     assert await placed(nodes) == "m", "one each, and this one needs no forwarding"
     assert await placed(nodes) == "z"
-
-
-async def test_what_only_newer_programs_can_read_goes_to_their_nodes() -> None:
-    newer = schema.VERSION + 1
-    nodes = directory(report("a"), record(report("b")), record(report("c", 9), reads=newer))
-    assert (nodes.choose("echo", None, "b", schema.VERSION), nodes.choose("echo", None, "b", newer)) == ("b", "c")
-    with pytest.raises(SessionElsewhere, match="'c'"):
-        await nodes.place("echo", None, "s", "a", newer)
-    with pytest.raises(LogTooNew, match=f"reads version {newer + 1} of the store"):
-        await nodes.place("echo", None, "s", "a", newer + 1)
 
 
 @pytest.mark.parametrize(

@@ -11,13 +11,10 @@ import pytest
 
 from drivers.contract.events import AgentToken, Error, SessionEnd
 from gateway.errors import SessionElsewhere, StoreUnavailable
-from gateway.nodes.node_directory import LogTooNew
 from gateway.runs.idempotency import IdempotencyKey
 from gateway.runs.one_shot_tasks import Task
 from gateway.runs.recovery import UNSEEN, WHY
 from gateway.store import Store
-from gateway.store.schema import VERSION
-from tests import stores
 from tests.gateway.nodes.three_nodes import (
     INTERVALS,
     ClusterNode,
@@ -321,38 +318,3 @@ async def test_the_sessions_of_a_dead_node_are_taken_over_at_the_same_time(
         monkeypatch.setattr(takeover, "_close_runs", real)
         await b.look(2.0)
         assert not b.node.leases.all
-
-
-async def test_a_log_that_only_newer_programs_can_read_is_left_to_their_nodes(
-    tmp_path: Path, write_scenario: WriteScenario
-) -> None:
-    scenario = write_scenario({"when": "hang", "steps": HANGS}, {"steps": [{"remember": True}]})
-    async with run_nodes(tmp_path, "a", "b") as (a, b):
-        newer, plain = await a.create(), await a.create("script", scenario=scenario)
-        await say(newer)
-        await until(await begin(plain, "hang"), "working")
-        set_newer(tmp_path, f"UPDATE leases SET compatible_from = {VERSION + 1} WHERE log_id = '{newer.id}'")
-        await silence(b.gateway.store, a.id)
-        assert await b.look(*TAKEOVER) == 1, "of the two it takes the one that it can read"
-        lease = await b.gateway.store.leases.get(newer.id)
-        assert lease is not None and (lease.node, lease.is_readable) == (a.id, False)
-        await b.gateway.store.leases.release([(newer.id, lease.token)])
-        with pytest.raises(LogTooNew, match=f"reads version {VERSION + 1} of the store"):
-            await b.get(newer.id)
-        with pytest.raises(LogTooNew):
-            await b.node.leases.hold(newer.id)
-        read = await b.get(newer.id, reading=True)
-        assert [message.role async for message in read.history.messages()] == ["user", "assistant"]
-        # A node of that version has it.
-        set_newer(tmp_path, f"UPDATE nodes SET store_version = {VERSION + 1}, heartbeat_at = heartbeat_at + 3600")
-        records = await b.gateway.store.nodes.all()
-        b.node.directory.update([record for record in records if record.report.id == a.id])
-        with pytest.raises(SessionElsewhere) as elsewhere:
-            await b.get(newer.id)
-        assert elsewhere.value.node_id == a.id
-
-
-def set_newer(folder: Path, statement: str) -> None:
-    """Store what a newer program would store."""
-    with stores.use("postgresql"):
-        stores.sql(folder, statement)

@@ -230,7 +230,7 @@ async def test_readyz_reports_ready_while_the_store_can_be_written(portico: Runn
     answer = await portico.client.get("/readyz", headers={"Authorization": ""})
     assert (answer.status_code, answer.json()) == (200, {"status": "ready"})
     data_dir = portico.gateway.settings.data_dir
-    sql(data_dir, "ALTER TABLE schema_version RENAME TO elsewhere")
+    sql(data_dir, "ALTER TABLE store_version RENAME TO elsewhere")
     assert (await portico.client.get("/readyz")).status_code == 200, "the last result is used for a second"
     await clock.advance(health.CACHE_SECONDS)
     answer = await portico.client.get("/readyz")
@@ -238,7 +238,7 @@ async def test_readyz_reports_ready_while_the_store_can_be_written(portico: Runn
     assert answer.json()["status"] == "not ready"
     assert "the store cannot be written" in answer.json()["reasons"][0]
     assert "elsewhere" not in answer.text
-    sql(data_dir, "ALTER TABLE elsewhere RENAME TO schema_version")
+    sql(data_dir, "ALTER TABLE elsewhere RENAME TO store_version")
     await clock.advance(health.CACHE_SECONDS)
     answer = await portico.client.get("/readyz")
     assert answer.status_code == 200, answer.text

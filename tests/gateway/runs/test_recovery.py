@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 import sys
 import threading
 from collections.abc import Callable, Collection, Sequence
-from contextlib import closing
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,7 +26,7 @@ from gateway.runs.agent_output import RunOutput
 from gateway.runs.pending_calls import unanswered
 from gateway.runs.recovery import UNSEEN, close_open_runs, end_left_behind
 from gateway.security.redaction import Redactor
-from gateway.store import UNNUMBERED, EventRow, MessageRow, RunRecord, SessionRecord, Store
+from gateway.store import EventRow, MessageRow, RunRecord, SessionRecord, Store
 from tests.daemon import Daemon
 from tests.gateway.requests import agent_processes, create_session, get_session, is_alive, read_pid, send_turn, user_message
 from tests.gateway.stored_messages import message_bodies
@@ -442,7 +440,7 @@ async def recover_histories(store: Store, *sessions: str) -> list[list[str]]:
     for rows in found:
         assert [row.body for row in rows[:2]] == ['{"role":"assistant","content":"old"}', PROMPT.model_dump_json()]
         numbers = [row.seq for row in rows if row.seq is not None]
-        assert numbers == sorted(numbers) and UNNUMBERED not in numbers
+        assert numbers == sorted(numbers)
     assert await close_open_runs(store) == 0
     assert [await store.messages.rows(session) for session in sessions] == found
     return [[row.body for row in rows[2:]] for rows in found]
@@ -522,56 +520,3 @@ async def test_recovery_after_several_kills(store: Store) -> None:
     later = [body for answer in answers for body in (PROMPT.model_dump_json(), answer)]
     assert (await message_bodies(store, "s"))[2:] == [*first, *later]
     assert [run.state for run in (await store.runs.last_of_each(["s"])).values()] == ["ended"]
-
-
-# -- databases of version 4, which did not number messages ----------------------------------------------------------
-
-
-def to_version_4(path: Path) -> None:
-    with closing(sqlite3.connect(path / "portico.db")) as connection:
-        connection.executescript("UPDATE schema_version SET version = 4; ALTER TABLE messages DROP COLUMN seq;")
-
-
-# The first version that a database of PostgreSQL may have is 10.
-@pytest.mark.sqlite_only
-@pytest.mark.parametrize("name", ["steered between messages", "steered in a message and in a call", "parallel calls"])
-async def test_run_in_a_database_of_version_4_is_recovered_after_any_kill(tmp_path: Path, name: str) -> None:
-    events, rows = RUNS[name], await stored_messages(tmp_path / "recorded", RUNS[name])
-    cuts = {
-        f"{n} events, {kept} messages": (n, kept)
-        for n in range(len(events) + 1)
-        for kept in range(complete_messages(rows, n) + 1)
-    }
-    store = await Store.open(store_url(tmp_path))
-    for cut, (stored, kept) in cuts.items():
-        await store_killed_run(store, events[:stored], rows[:kept], cut)
-    await store.close()
-    to_version_4(tmp_path)
-    # `portico audit` may migrate it before the daemon starts.
-    await (await Store.open(store_url(tmp_path))).close()
-    store = await Store.open(store_url(tmp_path))
-    histories = dict(zip(cuts, await recover_histories(store, *cuts), strict=True))
-    await store.close()
-    assert histories == {cut: expected_messages(events[:stored]) for cut, (stored, _) in cuts.items()}
-
-
-@pytest.mark.sqlite_only
-async def test_waiting_run_in_a_database_of_version_4_can_be_resumed_and_recovered(tmp_path: Path) -> None:
-    store = await Store.open(store_url(tmp_path))
-    await store_killed_run(store, [AgentToken(text="a"), MessageEnd(), call("1")], [])
-    asked = AssistantMessage(content=(ToolUseBlock(tool_call_id="1", name="lookup", input={}),))
-    before = AssistantMessage(content="a")
-    await store.messages.append("s", [MessageRow(before.model_dump_json()), MessageRow(asked.model_dump_json())])
-    await store.runs.stop("run of s", "waiting", None, EventRow("s", 7, 7, Awaiting(calls=()).encode()))
-    await store.close()
-    to_version_4(tmp_path)
-    store = await Store.open(store_url(tmp_path))
-    assert await close_open_runs(store) == 0
-    assert [row.seq for row in await store.messages.rows("s")] == [None, None, 5, 7]
-    result = ToolMessage(tool_call_id="1", content="given")
-    begin = EventRow("s", 8, 8, TurnStart(messages=(result,)).encode())
-    await store.runs.resume("run of s", "s", [MessageRow(result.model_dump_json(), 8)], begin)
-    await store.events.append(EventRow("s", 9, 10, b"\n".join(e.encode() for e in (found("1"), AgentToken(text="b")))))
-    expected = [before, asked, result, AssistantMessage(content="b")]
-    assert await recover_histories(store, "s") == [[message.model_dump_json() for message in expected]]
-    await store.close()

@@ -28,7 +28,7 @@ from tests.stores import commits, kind, sql, store_url
 IMPORTED = """
 import sys
 import gateway.server.daemon
-unused = ("sqlalchemy.orm", "sqlalchemy.ext", "aiosqlite", "greenlet", "alembic", "psycopg", "gateway.store.postgresql")
+unused = ("sqlalchemy.orm", "sqlalchemy.ext", "aiosqlite", "greenlet", "psycopg", "gateway.store.postgresql")
 print(*(name for name in sys.modules if name.startswith(unused)))
 """
 

@@ -415,7 +415,7 @@ async def test_a_write_that_fails_does_not_take_the_lock_of_the_daemon_to_anothe
     )
     process = "SELECT pg_backend_pid()"
     before = await store._database.write(lambda connection: connection.execute(text(process)).scalar())
-    for failing in ("SELECT 1 / 0", "no statement", "INSERT INTO schema_version VALUES (NULL)"):
+    for failing in ("SELECT 1 / 0", "no statement", "INSERT INTO store_version VALUES (NULL)"):
         with pytest.raises(DBAPIError):
             await store._database.write(lambda connection, failing=failing: connection.execute(text(failing)).close())  # type: ignore[misc]
         # It would wait for the lock of its own connection, in the pool.

@@ -9,9 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from sqlalchemy.exc import DBAPIError
 
-from gateway.errors import ConfigError
 from gateway.store import EventRow, KeyRecord, MessageRow, RunRecord, SessionRecord, Store
 from tests.daemon import Daemon
 from tests.gateway.stored_messages import message_bodies
@@ -25,55 +23,10 @@ async def store(tmp_path: Path) -> AsyncIterator[Store]:
     await found.close()
 
 
-async def test_database_of_a_newer_version_is_rejected(tmp_path: Path) -> None:
-    await (await Store.open(store_url(tmp_path))).close()
-    sql(tmp_path, "UPDATE schema_version SET version = 99, compatible_from = 98")
-    # The newer version has removed a table.
-    sql(tmp_path, "DROP TABLE audit")
-    with pytest.raises(ConfigError, match=r"version 99.*install the version of Portico that wrote it"):
-        await Store.open(store_url(tmp_path))
-    with pytest.raises(DBAPIError, match="audit"):
-        sql(tmp_path, "SELECT * FROM audit")
-
-
-async def test_database_of_version_1_is_migrated(tmp_path: Path) -> None:
-    store = await Store.open(store_url(tmp_path))
-    await store.sessions.create(SessionRecord("s", "echo", {"options": {}}), ["1"])
-    await store.close()
-    sql(tmp_path, "UPDATE schema_version SET version = 1")
-    sql(tmp_path, "ALTER TABLE sessions DROP COLUMN owner")
-    sql(tmp_path, "ALTER TABLE runs DROP COLUMN waiting_since")
-    sql(tmp_path, "ALTER TABLE messages DROP COLUMN seq")
-    sql(tmp_path, "CREATE TABLE executions (id VARCHAR(64) PRIMARY KEY)")
-    for _ in range(2):
-        store = await Store.open(store_url(tmp_path))
-        found = await store.sessions.get("s")
-        assert found == SessionRecord("s", "echo", {"options": {}}, owner=None)
-        assert await message_bodies(store, "s") == ["1"]
-        assert await store.runs.unfinished() == []
-        await store.close()
-
-
-async def test_migration_sets_waiting_since_of_waiting_runs(tmp_path: Path) -> None:
-    store = await Store.open(store_url(tmp_path))
-    for state in ("waiting", "running", "ended"):
-        await store.sessions.create(SessionRecord(state, "echo"), [], RunRecord(f"run {state}", state, state, None, 1))
-    await store.close()
-    sql(tmp_path, "UPDATE schema_version SET version = 2")
-    sql(tmp_path, "ALTER TABLE runs DROP COLUMN waiting_since")
-    sql(tmp_path, "ALTER TABLE messages DROP COLUMN seq")
-    began = time.time()
-    store = await Store.open(store_url(tmp_path))
-    since = {state: run.waiting_since for state, run in (await store.runs.last_of_each(["waiting", "running", "ended"])).items()}
-    await store.close()
-    assert since == {"waiting": since["waiting"], "running": None, "ended": None}
-    assert since["waiting"] is not None and began <= since["waiting"] <= time.time()
-
-
 async def test_daemon_does_not_start_with_a_database_of_another_version(daemon: Daemon, tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     await (await Store.open(store_url(tmp_path / "data"))).close()
-    sql(tmp_path / "data", "UPDATE schema_version SET version = 99, compatible_from = 98")
+    sql(tmp_path / "data", "UPDATE store_version SET version = 99")
     with pytest.raises(RuntimeError, match="version 99"):
         await daemon.start()
     assert await daemon.stop() != 0

@@ -38,7 +38,7 @@ function NodeRow({ node }) {
     <td data-name="Turns" class="number">${formatNumber(node.runningTurns)}</td>
     <td data-name="Sessions" class="number">${formatNumber(node.sessions)}</td>
     <td data-name="Agents">${visibleText(node.agents.join(", ")) || html`<span class="dim">none</span>`}</td>
-    <td data-name="Version" title=${`store version ${node.storeVersion}`}>${node.version}</td>
+    <td data-name="Version">${node.version}</td>
     <td data-name="Heartbeat" class="number" title=${dateTime(node.heartbeatAt)}>${`${formatSeconds(Math.round(node.heartbeatAge))} ago`}</td>
   </tr>`;
 }
