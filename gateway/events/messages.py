@@ -177,17 +177,6 @@ class Fold:
         """The client has given this call's result itself: the message is stored already, an echo is not a second one."""
         self._open.pop(call_id, None)
 
-    def apply(self, message: Message) -> None:
-        """Takes a complete message instead of the events that completed it, some of which are lost."""
-        if isinstance(message, AssistantMessage):
-            self.discard()
-            calls = (block for block in blocks(message.content) if isinstance(block, ToolUseBlock))
-            self._open.update((call.tool_call_id, None) for call in calls)
-        elif isinstance(message, ToolMessage):
-            self.answer(message.tool_call_id)
-        elif isinstance(message, UserMessage) and self._steered:
-            self._steered.pop(0)
-
     def cancel_open(self) -> list[Message]:
         """Tool messages for the calls that will get no result any more."""
         cancelled = self._cancelled()

@@ -162,7 +162,7 @@ async def _missing_messages(
         greatest = max(greatest, seq)
         if isinstance(message, ToolMessage):
             results[seq].append(message.tool_call_id)
-    fold, last, missing = Fold(), 0, list[tuple[int, Message]]()
+    fold, missing = Fold(), list[tuple[int, Message]]()
     failure: FailureRecord | None = None
     async for seq, event in _events(store, run):
         completed = fold.feed(event)
@@ -172,10 +172,6 @@ async def _missing_messages(
         for call_id in results.pop(seq, ()):
             fold.answer(call_id)
         failure = failure_of(fold, event)
-        last = seq
-    async for _, message in _stored(store, run.log_id, last + 1):
-        # An older version was killed after it stored the message, and before it stored the events.
-        fold.apply(message)
     for seq, event in end:
         missing += [(seq, message) for message in fold.feed(event)]
         failure = failure_of(fold, event)
