@@ -30,6 +30,8 @@ class Wakeups:
         self._work: asyncio.Task[None] | None = None
         self._changed: set[str] = set()
         self._all = False
+        self.receiving = asyncio.Event()
+        """Set once notifications are received. What other nodes have written before may have been missed."""
 
     def start(self) -> None:
         """Receive notifications from now on."""
@@ -72,6 +74,8 @@ class Wakeups:
             self._all = False
             try:
                 await self._woken(changed)
+                if changed is None:
+                    self.receiving.set()
             except Exception as error:
                 # The readers are woken by the next poll.
                 log.warning("events of other nodes cannot be read: %s", error)

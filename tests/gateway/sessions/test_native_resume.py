@@ -9,6 +9,7 @@ from pathlib import Path
 from drivers.contract.driver_info import Probe
 from tests.daemon import RunningGateway, gateway_config, run_gateway
 from tests.gateway.requests import create_session, expect_error, get_history, send_turn
+from tests.manual_clock import ManualClock
 from tests.programs import write_program
 from tests.waiting import wait_until
 
@@ -34,44 +35,48 @@ for line in sys.stdin:
     write("assistant", message={"id": "a", "content": [{"type": "text", "text": f"{prompt} after {len(seeds)} seeds"}]})
     write("result", subtype="success", is_error=False)
 """
+SLEEP_AFTER = 0.7
 EISDIR = "Error: EISDIR: illegal operation on a directory, read"
 
 
 @asynccontextmanager
-async def gateway(folder: Path) -> AsyncIterator[RunningGateway]:
+async def gateway(folder: Path, clock: ManualClock) -> AsyncIterator[RunningGateway]:
+    """A gateway with the CLI. Its clock stands still: the check whether the CLI takes a history would be refused, too."""
     program = write_program(folder / "claude", CLAUDE)
     (folder / "work").mkdir()
     env = {"CLAUDE_CONFIG_DIR": str(folder / "config"), "ANTHROPIC_API_KEY": "sk-ant-0123456789"}
     agent = {"driver": "claude", "program": str(program), "cwd": str(folder / "work"), "env": env}
-    async with run_gateway(gateway_config(folder, agents={"claude": agent}, limits={"sleep_after": 0.05})) as portico:
+    async with run_gateway(
+        gateway_config(folder, agents={"claude": agent}, limits={"sleep_after": SLEEP_AFTER}), clock
+    ) as portico:
         yield portico
 
 
-async def asleep(portico: RunningGateway) -> None:
+async def asleep(portico: RunningGateway, clock: ManualClock) -> None:
     async def no_process() -> bool:
         return not await portico.gateway.store.processes.all()
 
-    await wait_until(no_process)
+    await clock.expire_until(wait_until(no_process), SLEEP_AFTER)
 
 
 def refuse(folder: Path, *lines: str) -> None:
     (folder / "work" / "refusal").write_text("\n".join(lines))
 
 
-async def test_a_resume_that_is_refused_for_any_reason_is_seeded_instead(tmp_path: Path) -> None:
-    async with gateway(tmp_path) as portico:
+async def test_a_resume_that_is_refused_for_any_reason_is_seeded_instead(tmp_path: Path, clock: ManualClock) -> None:
+    async with gateway(tmp_path, clock) as portico:
         answer = await create_session(portico.client, "claude", "one")
         assert answer["messages"][0]["content"] == "one after 0 seeds"
-        await asleep(portico)
+        await asleep(portico, clock)
         refuse(tmp_path, EISDIR)
         answer = await send_turn(portico.client, answer["sessionId"], "two")
         assert answer["messages"][0]["content"] == "two after 1 seeds"
 
 
-async def test_a_seeded_start_that_fails_is_an_error_with_the_reason(tmp_path: Path) -> None:
-    async with gateway(tmp_path) as portico:
+async def test_a_seeded_start_that_fails_is_an_error_with_the_reason(tmp_path: Path, clock: ManualClock) -> None:
+    async with gateway(tmp_path, clock) as portico:
         session = (await create_session(portico.client, "claude", "one"))["sessionId"]
-        await asleep(portico)
+        await asleep(portico, clock)
         for reason in (EISDIR, "No conversation found with session ID: x"):
             refuse(tmp_path, reason, "again")
             body = {"messages": [{"role": "user", "content": "two"}]}
@@ -83,10 +88,12 @@ async def test_a_seeded_start_that_fails_is_an_error_with_the_reason(tmp_path: P
         assert [content for content in contents if content in ("one", "two", "three")] == ["one", "three"]
 
 
-async def test_a_lost_session_of_a_program_that_takes_no_history_is_refused_with_its_version(tmp_path: Path) -> None:
-    async with gateway(tmp_path) as portico:
+async def test_a_lost_session_of_a_program_that_takes_no_history_is_refused_with_its_version(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    async with gateway(tmp_path, clock) as portico:
         session = (await create_session(portico.client, "claude", "one"))["sessionId"]
-        await asleep(portico)
+        await asleep(portico, clock)
         # That of the program itself, which may be late, would replace it.
         await portico.gateway.discovery.wait_for_probe(portico.gateway.agents.get("claude"))
         portico.gateway.agents.get("claude").apply_probe(Probe(version="2.1.150", seeds=False))
