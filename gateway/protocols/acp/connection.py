@@ -233,11 +233,15 @@ class Connection:
         with suppress(Exception):
             await self._gateway.opened()
         await self._may_import.wait()
-        await asyncio.to_thread(importlib.import_module, _REQUESTS)
+        await asyncio.to_thread(_import_requests)
 
 
 def _imported() -> bool:
     return _REQUESTS in sys.modules
+
+
+def _import_requests() -> None:
+    importlib.import_module(_REQUESTS)
 
 
 def checked_slash_commands(value: str | None) -> str | None:
