@@ -46,8 +46,8 @@ def copy(source: str, target: str) -> None:
 def export(url: str, output: Path | None) -> None:
     """Write all rows of the database URL as JSON lines, each with a table and a row, and change nothing.
 
-    The database may be of any version, and a daemon may use it. What is encrypted stays so. Bytes that are no text have the form
-    {"base64": ...}. The password of a PostgreSQL database comes from PGPASSWORD or a password file.
+    The database may be of any version, and a daemon may use it. Encrypted values stay encrypted. Bytes that are no text have the
+    form {"base64": ...}. The password of a PostgreSQL database comes from PGPASSWORD or a password file.
     """
     with config_errors():
         _check_no_password(url, "URL")

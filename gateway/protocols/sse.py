@@ -36,8 +36,7 @@ def event_stream(
     close_at_eof: bool = False,
     closed: Callable[[], None] | None = None,
 ) -> Response:
-    """Return a response that streams encoded frames. Every `keep_alive` seconds of `clock` it sends a
-    comment, which keeps it open.
+    """Return a response that streams encoded frames. It sends a comment, which keeps it open, every `keep_alive` seconds.
 
     A protocol that has an event for that sends it instead, as `keep_alive_frame`.
 
