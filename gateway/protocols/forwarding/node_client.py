@@ -98,11 +98,14 @@ class NodeClient:
 
     async def _open(self, url: SplitResult, made: Callable[[], NodeConnection]) -> NodeConnection:
         async with self._clock.timeout(CONNECT_TIMEOUT):
+            tls = await self._tls_context(url)
             _, connection = await asyncio.get_running_loop().create_connection(
                 made,
                 url.hostname or "",
                 url.port or (443 if url.scheme == "https" else 80),
-                ssl=await self._tls_context(url),
+                ssl=tls,
+                # asyncio (3.11) does not close a connection whose wait is cancelled just before the handshake begins.
+                ssl_handshake_timeout=CONNECT_TIMEOUT if tls else None,
                 happy_eyeballs_delay=ADDRESS_DELAY,
             )
             return connection

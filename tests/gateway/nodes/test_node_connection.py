@@ -15,6 +15,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 import pytest
 from cryptography import x509
@@ -644,6 +645,28 @@ async def test_a_server_that_does_not_shake_hands_is_unreachable(server: Server,
     assert "3 seconds" in await asking
     await soon(server.peers[0].closed.wait())
     await client.close()
+
+
+async def test_a_connection_is_closed_whenever_nobody_waits_for_it_any_more(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also between the connection and its handshake."""
+    monkeypatch.setattr(node_client, "CONNECT_TIMEOUT", 1.0)
+    address = server.url.replace("http:", "https:")
+    client = NodeClient(ManualClock())
+    await client._tls_context(urlsplit(address))
+    for steps in range(20):
+        asking = asyncio.create_task(unreachable(client, address))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        asking.cancel()
+        await asyncio.wait([asking])
+    await client.close()
+    assert server.peers
+    # asyncio's own limit of a handshake is 60 s.
+    async with asyncio.timeout(30):
+        for peer in server.peers:
+            await peer.closed.wait()
 
 
 async def test_a_connection_that_is_lost_before_the_request_is_sent_is_unreachable(
