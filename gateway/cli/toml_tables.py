@@ -2,114 +2,76 @@
 
 from __future__ import annotations
 
-import json
-import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from itertools import dropwhile, takewhile
 from typing import Any
 
-_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
-_HEADER = re.compile(r"\s*\[")
+import tomlkit
+from tomlkit.exceptions import TOMLKitError
 
 
 class NotEditable(Exception):
     """The text cannot be edited so that only the table of the agent changes."""
 
 
-def with_agent(text: str, name: str, table: Mapping[str, Any], comment: str) -> str:
-    """Return the text with `[agents.NAME]` at its end; `comment` is the first line in it. Raises NotEditable.
-
-    Values are strings, lists of strings, and mappings of strings.
-    """
-    lines = [f"[agents.{_key(name)}]", f"# {comment}", *(f"{_key(key)} = {_value(value)}" for key, value in table.items())]
+def with_agent(text: str, name: str, table: Mapping[str, str], comment: str) -> str:
+    """Return the text with `[agents.NAME]` at its end; `comment` is the first line in it. Raises NotEditable."""
+    added = tomlkit.table()
+    added.add(tomlkit.comment(comment))
+    added.update(table)
     before = f"{text.rstrip()}\n\n" if text.strip() else ""
-    changed = before + "\n".join(lines) + "\n"
-    expected = _agents(tomllib.loads(text)) | {name: dict(table)}
-    return _checked(text, changed, expected)
+    # Not into the parsed text: tomlkit would add the table between the comment of a later table and that table.
+    changed = before + tomlkit.dumps({"agents": {name: added}})
+    return _checked(changed, text, _agents(text) | {name: dict(table)})
 
 
 def without_agent(text: str, name: str) -> str:
-    """Return the text without `[agents.NAME]` and the tables in it. Comments that belong to what comes next stay.
+    """Return the text without the table of an agent and the tables in it. Comments that belong to what comes next stay.
 
     Raises NotEditable.
     """
-    kept: list[str] = []
-    removed: list[str] | None = None
+    try:
+        document: Any = tomlkit.parse(text)
+        del document["agents"][name]
+    except TOMLKitError as error:
+        raise NotEditable(str(error)) from None
+    without = document.as_string()
+    lines = zip(text.split("\n"), without.split("\n"), strict=False)
+    start = sum(len(line) + 1 for line, _ in takewhile(lambda pair: pair[0] == pair[1], lines))
+    end = start + len(text) - len(without)
+    if text[:start] + text[end:] != without:
+        raise NotEditable(f"[agents.{name}] does not have lines of its own, one after the other")
+    comments = _comments_at_end(text[start:end], is_last=end == len(text))
+    changed = text[:start] + comments + text[end:]
+    if end == len(text) and not comments:
+        changed = changed.rstrip() + "\n"
+    agents = {key: value for key, value in _agents(text).items() if key != name}
+    return _checked(changed if changed.strip() else "", text, agents)
+
+
+def _comments_at_end(table: str, *, is_last: bool) -> str:
+    """Return the comments after the last key, which tomlkit counts to this table; they belong to the next one.
+
+    Of the last table of a file, comments before the first empty line are its own.
+    """
     # Not by `splitlines`, which also ends lines at characters that strings and comments may have.
-    for line in re.findall(r"[^\n]*\n|[^\n]+", text):
-        path = _header(line)
-        if path is not None and path[:2] == ("agents", name):
-            removed = []
-        elif path is not None and removed is not None:
-            kept += _comments_at_end(removed)
-            removed = None
-        (kept if removed is None else removed).append(line)
-    if removed is not None:
-        # At the end of the file only those after an empty line are not the table's.
-        comments = _comments_at_end(removed)
-        before = removed[-len(comments) - 1] if comments else ""
-        kept = [*kept, *comments] if comments and not before.strip() else ["".join(kept).rstrip() + "\n"]
-    changed = "".join(kept)
-    expected = {key: value for key, value in _agents(tomllib.loads(text)).items() if key != name}
-    return _checked(text, changed if changed.strip() else "", expected)
+    lines = table.split("\n")
+    keys = [n for n, line in enumerate(lines) if line.strip() and not line.lstrip().startswith("#")]
+    after = lines[keys[-1] + 1 :]
+    return "\n".join(dropwhile(lambda line: not line.strip(), dropwhile(str.strip, after) if is_last else after))
 
 
-def _comments_at_end(lines: Sequence[str]) -> list[str]:
-    """Return the comments after the last key, with the empty lines among and after them."""
-    found: list[str] = []
-    for line in reversed(lines):
-        if line.strip() and not line.lstrip().startswith("#"):
-            break
-        found.insert(0, line)
-    while found and not found[0].strip():
-        del found[0]
-    return found
-
-
-def _checked(text: str, changed: str, agents: Mapping[str, Any]) -> str:
-    """Return the changed text, if it has exactly these agents and all else as before."""
+def _checked(changed: str, text: str, agents: Mapping[str, Any]) -> str:
+    """Return the changed text, if it has exactly these agents, and all else as before."""
     try:
         found = tomllib.loads(changed)
     except tomllib.TOMLDecodeError as error:
         raise NotEditable(str(error)) from None
-    rest = {key: value for key, value in tomllib.loads(text).items() if key != "agents"}
-    if {key: value for key, value in found.items() if key != "agents"} != rest or _agents(found) != agents:
-        raise NotEditable("the table is not written as [agents.NAME]")
+    if found | {"agents": agents} != tomllib.loads(text) | {"agents": agents} or found.get("agents", {}) != agents:
+        raise NotEditable("the change would be another one than that of the table")
     return changed
 
 
-def _agents(document: Mapping[str, Any]) -> dict[str, Any]:
-    return dict(document.get("agents", {}))
-
-
-def _header(line: str) -> tuple[str, ...] | None:
-    """The keys of a table's header; None for any other line."""
-    if not _HEADER.match(line):
-        return None
-    try:
-        table: Any = tomllib.loads(line)
-    except tomllib.TOMLDecodeError:
-        return None
-    path: list[str] = []
-    while table:
-        [(key, table)] = (table[0] if isinstance(table, list) else table).items()
-        path.append(key)
-        table = table[0] if isinstance(table, list) else table
-    return tuple(path)
-
-
-def _key(name: str) -> str:
-    return name if _BARE_KEY.fullmatch(name) else _string(name)
-
-
-def _string(text: str) -> str:
-    # A string of JSON is one of TOML, but for surrogates, which are not escaped here, and DEL, which TOML does not allow.
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
-
-
-def _value(value: Any) -> str:
-    if isinstance(value, str):
-        return _string(value)
-    if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{_key(key)} = {_value(item)}" for key, item in value.items()) + " }"
-    return "[" + ", ".join(map(_value, value)) + "]"
+def _agents(text: str) -> dict[str, Any]:
+    return dict(tomllib.loads(text).get("agents", {}))

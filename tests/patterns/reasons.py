@@ -52,11 +52,6 @@ REASONS: Mapping[str, Mapping[str, str]] = {
         "f'[{_CONTROL}]'": FIXED,
         r"f'(?!\\r?\\n|\\t)[{_CONTROL}]'": FIXED,
     },
-    "gateway/cli/toml_tables.py": {
-        "[A-Za-z0-9_-]+": ONE_CLASS,
-        r"\s*\[": ONE_WAY,
-        r"[^\n]*\n|[^\n]+": ONE_CLASS,
-    },
     "gateway/config.py": {
         r"f'\\*|(\\*\\.)?{_NAME}|[0-9A-Fa-f]*:[0-9A-Fa-f:.]+'": ONE_WAY,
         r"f'https?://({_NAME}|\\[[0-9A-Fa-f:.]+\\])(:(\\d+|\\*))?|(?!https?:|file:)[A-Za-z][A-Za-z0-9+.-]*://(\\*|{_NAME}(:(\\d+|\\*))?)'": ONE_WAY,  # noqa: E501

@@ -136,10 +136,10 @@ def test_what_is_refused_changes_nothing(config: Path, arguments: tuple[str, ...
 
 
 def test_a_table_that_cannot_be_edited_is_left_alone(config: Path) -> None:
-    text = '[agents]\nreviewer = { driver = "claude" }\n'
+    text = 'agents = { reviewer = { driver = "claude" } }\n'
     config.write_text(text)
     answer = run("remove", "reviewer", "--config", config)
-    assert answer.exit_code == 1 and f"{config} is left as it is: the table is not written as [agents.NAME]" in answer.stderr
+    assert answer.exit_code == 1 and f"{config} is left as it is: [agents.reviewer] does not" in answer.stderr
     assert config.read_text() == text
 
 

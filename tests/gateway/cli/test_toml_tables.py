@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tomllib
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -69,16 +68,32 @@ def test_what_is_added_can_be_removed(name: str, value: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "rest"),
+    [
+        ('agents.demo.driver = "echo"\nagents.demo.cwd = "~"\n# One.\nagents.one.driver = "echo"\n',
+         '# One.\nagents.one.driver = "echo"\n'),
+        ('[agents]\ndemo = { driver = "echo" }\ndemon = { driver = "echo" }\n', '[agents]\ndemon = { driver = "echo" }\n'),
+        ('note = """\n[agents.demo]\n"""\n[agents]\ndemo.driver = "echo"\n', 'note = """\n[agents.demo]\n"""\n[agents]\n'),
+        ('[agents.demo]\ndriver = "echo"\nargs = [\n  ["a"],\n# b\n]\n# [agents.x]\n\n[server]\n', "# [agents.x]\n\n[server]\n"),
+        ('[server]\n[agents.demo]\ndriver = "echo"\n# its own\n\n# [agents.x]', "[server]\n# [agents.x]"),
+        ('[agents.a]\n[server]\n[agents.demo]\n[agents.demo.env]\nA = "b"\n# C\n[agents.c]\n',
+         "[agents.a]\n[server]\n# C\n[agents.c]\n"),
+    ],
+)  # fmt: skip
+def test_a_table_in_any_form_is_removed_and_the_comment_before_the_next_one_stays(text: str, rest: str) -> None:
+    assert without_agent(text, "demo") == rest
+
+
+@pytest.mark.parametrize(
     "text",
     [
         'agents = { demo = { driver = "echo" } }\n',
-        'agents.demo.driver = "echo"\n',
-        '[agents]\ndemo = { driver = "echo" }\n',
-        'note = """\n[agents.demo]\n"""\n[agents]\ndemo.driver = "echo"\n',
+        'agents.demo.driver = "echo"\nport = 1\nagents.demo.cwd = "~"\n',
+        '[agents.demo]\ndriver = "echo"\n\n# The server\n[server]\n\n[agents.demo.env]\nA = "b"\n',
     ],
 )
-def test_a_table_in_another_form_is_left_alone(text: str) -> None:
-    with pytest.raises(NotEditable):
+def test_a_table_without_lines_of_its_own_is_left_alone(text: str) -> None:
+    with pytest.raises(NotEditable, match="lines of its own"):
         without_agent(text, "demo")
 
 
@@ -94,9 +109,9 @@ def test_lines_of_windows_stay() -> None:
 
 def test_a_text_that_looks_like_a_table_stays() -> None:
     text = 'note = """\n[agents.demo]\n"""\n\n[agents.demo]\ndriver = "echo"\n'
-    result: Any
-    try:
-        result = tomllib.loads(without_agent(text, "demo"))
-    except NotEditable:
-        return
-    assert result == {"note": "[agents.demo]\n"}
+    assert without_agent(text, "demo") == 'note = """\n[agents.demo]\n"""\n'
+
+
+def test_what_is_not_toml_is_left_alone() -> None:
+    with pytest.raises(NotEditable):
+        without_agent("[agents.demo\n", "demo")
