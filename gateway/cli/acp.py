@@ -10,17 +10,17 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import click
 
-from gateway.cli.options import CONFIG, DATA_DIR, config_errors, load_settings, starting
+from gateway.cli.main import starting
+from gateway.cli.options import CONFIG, DATA_DIR, config_errors, load_settings
+from gateway.cli.shared_gateway import EditorRequest, SharedGateway
+from gateway.config import Settings
 from gateway.errors import ConfigError
+from gateway.security.loopback import is_loopback
 from gateway.security.process_inspection import deny_process_inspection
-
-if TYPE_CHECKING:
-    from gateway.config import Settings
 
 
 @click.command()
@@ -54,14 +54,13 @@ def acp(
     with config_errors():
         deny_process_inspection()
         if login is not None:
+            # An editor starts `portico acp` often: a login and --connect import what only they need.
             from gateway.cli.login import run_login
 
             run_login(load_settings(config, data_dir), agent, login, connect)
         elif connect is None:
             # As in `starting`. The process that serves the data directory enables it again.
             gc.disable()
-            from gateway.cli.shared_gateway import EditorRequest, SharedGateway
-
             settings = load_settings(config, data_dir)
             request = EditorRequest(agent, slash_commands)
             sys.exit(SharedGateway(settings.data_dir, lambda: load_settings(config, data_dir), request).serve_editor())
@@ -79,10 +78,10 @@ def _run_connected(
 ) -> None:
     """Forward messages between an editor and a daemon. Raises ConfigError if the daemon cannot be reached."""
     with starting():
+        # With websockets and asyncio, as above.
         import asyncio
 
         from gateway.protocols.acp.transport.bridge import bridge, endpoint
-        from gateway.security.loopback import is_loopback
 
     address = endpoint(url, name, slash_commands, terminal_login=is_loopback(host_of(url)))
     asyncio.run(bridge(address, _key(settings, url, key_file, environ)))
@@ -90,8 +89,6 @@ def _run_connected(
 
 def _key(settings: Settings, url: str, key_file: Path | None, environ: Mapping[str, str]) -> str | None:
     """Return the key for a daemon, from the file or the environment. On a loopback address, the default key of this machine."""
-    from gateway.security.loopback import is_loopback
-
     if key_file is not None:
         try:
             return key_file.expanduser().read_text().strip()

@@ -11,22 +11,20 @@ import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
+from drivers import driver_registry
+from drivers.acp.catalogue import CatalogueAgent, catalogue
+from drivers.runtime.cli_driver import Driver
+from gateway.agents.configured_agents import Agents, ConfiguredAgent
 from gateway.cli.file_replacement import replace_file
-from gateway.cli.options import CONFIG, config_errors, load_settings, starting
+from gateway.cli.options import CONFIG, config_errors, load_settings
 from gateway.cli.output import say
 from gateway.cli.toml_tables import NotEditable, with_agent, without_agent
+from gateway.config import Settings, explicit_file, parse, user_file
 from gateway.errors import ConfigError
 from gateway.terminal_text import json_text, one_line
-
-if TYPE_CHECKING:
-    from drivers.acp.catalogue import CatalogueAgent
-    from drivers.runtime.cli_driver import Driver
-    from gateway.agents.configured_agents import Agents, ConfiguredAgent
-    from gateway.config import Settings
 
 NOT_ADDED = frozenset({"acp", "echo", "script"})
 """Drivers that are no agent by themselves, or are for tests."""
@@ -125,7 +123,7 @@ def remove(group: Path | None, config: Path | None, as_json: bool, name: str) ->
         if name not in settings.agents:
             raise ConfigError(f"the configuration has no [agents.{name}]; it has {', '.join(settings.agents) or 'no agents'}")
         file = _edit(config, lambda text: without_agent(text, name))
-        offered = any(agent.name == name and agent.problem() is None for agent in _agents(load_settings(config, None)))
+        offered = any(agent.name == name and agent.problem() is None for agent in Agents(load_settings(config, None)))
         if as_json:
             say(json_text(json.dumps({"agent": name, "file": str(file), "offered": offered})))
             return
@@ -134,19 +132,8 @@ def remove(group: Path | None, config: Path | None, as_json: bool, name: str) ->
             say(f"{name} is offered without an entry too, because its program is on PATH (server.discover_agents)")
 
 
-def _agents(settings: Settings) -> Agents:
-    with starting():
-        from gateway.agents.configured_agents import Agents
-
-    return Agents(settings)
-
-
 def _driver(name: str) -> Driver:
     """Return the driver of an agent, by its name or its id in the protocol's registry. Raises ConfigError."""
-    with starting():
-        import drivers.driver_registry as driver_registry
-        from drivers.acp.catalogue import catalogue
-
     ids = {entry.id: entry.agent for entry in catalogue().values()}
     known = {name: driver for name, driver in driver_registry.load().items() if name not in NOT_ADDED}
     found = known.get(ids.get(name, name))
@@ -161,16 +148,13 @@ def _driver(name: str) -> Driver:
 
 def _edit(config: Path | None, edited: Callable[[str], str]) -> Path:
     """Edit the configuration file, which may be missing, and return its path. Raises ConfigError if the result is invalid."""
-    with starting():
-        from gateway.config import explicit_file, parse, user_file
-
     file = (explicit_file(config) or user_file()).expanduser()
     text = file.read_bytes().decode() if file.exists() else ""
     try:
         changed = edited(text)
     except NotEditable as error:
         raise ConfigError(f"{file} is left as it is: {error}; edit it by hand") from None
-    _agents(parse(tomllib.loads(changed), str(file)))
+    Agents(parse(tomllib.loads(changed), str(file)))
     # It may contain keys.
     replace_file(file, changed, 0o600)
     return file
@@ -178,8 +162,6 @@ def _edit(config: Path | None, edited: Callable[[str], str]) -> Path:
 
 def _advice(driver: Driver, program: str, *, installed: bool) -> Iterator[str]:
     """Yield what a user still has to do for an agent, and has to know about it."""
-    from drivers.acp.catalogue import catalogue
-
     entry, info = catalogue().get(driver.name), driver.info()
     if not installed:
         how = f"install it with `{info.install}`" if info.install or entry is None else f"see {entry.website}"
@@ -193,9 +175,7 @@ def _advice(driver: Driver, program: str, *, installed: bool) -> Iterator[str]:
 
 def _listed(settings: Settings) -> Iterator[ListedAgent]:
     """Yield the agents in the order of `/meta`, then the others of the catalogue."""
-    from drivers.acp.catalogue import catalogue
-
-    known = _agents(settings)
+    known = Agents(settings)
     for agent in known:
         yield _of_agent(agent, catalogue().get(agent.settings.driver), configured=agent.name in settings.agents)
     for name, entry in catalogue().items():

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-from gateway.cli.options import CONFIG, DATA_DIR, config_errors, load_settings, starting
+from gateway.cli.options import CONFIG, DATA_DIR, config_errors, load_settings
 from gateway.cli.output import say
+from gateway.config import Settings
+from gateway.store import AuditRecord, Store
+from gateway.store.sqlite import sqlite_url
 from gateway.terminal_text import json_text, one_line
-
-if TYPE_CHECKING:
-    from gateway.config import Settings
-    from gateway.store import AuditRecord
 
 
 @click.command()
@@ -37,18 +36,11 @@ def _lines(settings: Settings, session: str | None, limit: int, *, as_json: bool
     """Yield the newest decisions, oldest first, one line each."""
     if not settings.store.url and not (settings.data_dir / "portico.db").exists():
         return
-    with starting():
-        import asyncio
-
     for record in asyncio.run(_read(settings, session, limit)):
         yield json_text(json.dumps(asdict(record), ensure_ascii=False)) if as_json else _line(record)
 
 
 async def _read(settings: Settings, session: str | None, limit: int) -> list[AuditRecord]:
-    with starting():
-        from gateway.store import Store
-        from gateway.store.sqlite import sqlite_url
-
     store = await Store.open_unchanged(settings.store.url or sqlite_url(settings.data_dir))
     try:
         with store.explained_errors():

@@ -9,17 +9,19 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-from gateway.cli.options import CONFIG, DATA_DIR, load_settings, starting
+from gateway.cli.doctor_screen import print_report
+from gateway.cli.options import CONFIG, DATA_DIR, load_settings
 from gateway.cli.output import say
+from gateway.cli.own_program import NAMES
+from gateway.cli.signals import EndSignals
+from gateway.config import configuration_file, user_file
+from gateway.diagnosis.daemon import quoted_command
+from gateway.diagnosis.diagnosis import Subject, diagnose
 from gateway.security.process_inspection import deny_process_inspection
 from gateway.terminal_text import json_text
-
-if TYPE_CHECKING:
-    from gateway.diagnosis.diagnosis import Subject
 
 PROBLEM, INTERRUPTED = 1, 130
 """Exit codes: a problem was found; Ctrl-C."""
@@ -40,10 +42,6 @@ def doctor(config: Path | None, data_dir: Path | None, host: str | None, port: i
     The daemon reports the agents where it runs; otherwise this process does. Nothing is changed.
     """
     deny_process_inspection()
-    with starting():
-        from gateway.cli.signals import EndSignals
-        from gateway.diagnosis.diagnosis import diagnose
-
     with _no_logging():
         try:
             report = EndSignals().run(diagnose(_subject(config, data_dir, host, port, tried)))
@@ -53,19 +51,11 @@ def doctor(config: Path | None, data_dir: Path | None, host: str | None, port: i
         printed = {"problems": report.problems, **report.model_dump()}
         say("\n".join(map(json_text, json.dumps(printed, indent=2, ensure_ascii=False).split("\n"))))
     else:
-        with starting():
-            from gateway.cli.doctor_screen import print_report
-
         print_report(report)
     sys.exit(PROBLEM if report.problems else 0)
 
 
 def _subject(config: Path | None, data_dir: Path | None, host: str | None, port: int | None, tried: bool) -> Subject:
-    from gateway.cli.own_program import NAMES
-    from gateway.config import configuration_file, user_file
-    from gateway.diagnosis.daemon import quoted_command
-    from gateway.diagnosis.diagnosis import Subject
-
     try:
         file = configuration_file(config)
     except OSError:

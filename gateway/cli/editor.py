@@ -9,19 +9,18 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from gateway.agents.configured_agents import Agents
 from gateway.cli.file_replacement import replace_file
 from gateway.cli.jsonc import JSONDecodeError, parse, with_member
-from gateway.cli.options import CONFIG, DATA_DIR, config_errors, load_settings, starting
+from gateway.cli.options import CONFIG, DATA_DIR, config_errors, load_settings
 from gateway.cli.output import say
 from gateway.cli.own_program import own_program
+from gateway.config import Settings
 from gateway.errors import ConfigError
-
-if TYPE_CHECKING:
-    from gateway.config import Settings
 
 
 @dataclass(frozen=True)
@@ -56,8 +55,7 @@ def editor(
     With --write, everything else in the settings stays as it is, comments included.
     """
     with config_errors():
-        with starting():
-            settings = load_settings(config, data_dir)
+        settings = load_settings(config, data_dir)
         options = (("--config", config), ("--data-dir", data_dir))
         shared = [text for name, path in options if path is not None for text in (name, str(path.expanduser().absolute()))]
         shared += ["--connect", connect] if connect else []
@@ -70,8 +68,6 @@ def editor(
 
 def _agents(settings: Settings, given: Sequence[str]) -> list[str]:
     """Return the names given, or of all agents that can start. Raises ConfigError if there is no such agent."""
-    from gateway.agents.configured_agents import Agents
-
     known = {agent.name: agent for agent in Agents(settings)}
     for name in given:
         if name not in known:

@@ -1,7 +1,7 @@
 """The editor's side of `portico acp`: carries lines between standard input and output and the process that serves the data
 directory, and connects again when that process has ended.
 
-It imports only what is built in: most processes of `portico acp` run nothing else.
+It imports little, because most processes of `portico acp` run nothing else.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
+
+from gateway.cli.output import say
 
 CHUNK = 1 << 16
 MAX_BUFFERED = 1 << 20
@@ -235,8 +237,6 @@ class EditorLines:
             return False
         if session_id and "error" in message:
             self._state.sessions.pop(session_id, None)
-            from gateway.cli.output import say
-
             say(f"session {session_id} cannot be opened again: {message['error'].get('message')}", err=True)
         return True
 

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from gateway.cli.options import CONFIG, DATA_DIR, config_errors, load_settings, starting
+from gateway.cli.options import CONFIG, DATA_DIR, config_errors, load_settings
 from gateway.cli.output import say
+from gateway.config import Settings
+from gateway.security.api_keys import NamedKeys, default_api_keys
 
 if TYPE_CHECKING:
-    from gateway.config import Settings
     from gateway.nodes.shared_keys import SharedKeys
-    from gateway.security.api_keys import NamedKeys
 
 Result = TypeVar("Result")
 _GroupOptions = tuple[Path | None, Path | None]
@@ -30,9 +30,7 @@ def key(context: click.Context, config: Path | None, data_dir: Path | None) -> N
     """Print the API key; the first call creates it. The subcommands manage further keys, one for each client."""
     context.obj = (config, data_dir)
     if context.invoked_subcommand is None:
-        with config_errors(), starting():
-            from gateway.security.api_keys import default_api_keys
-
+        with config_errors():
             say(default_api_keys(load_settings(config, data_dir))[0])
 
 
@@ -82,30 +80,27 @@ def _named_keys(
     in_store: Callable[[SharedKeys], Awaitable[Result]],
 ) -> Result:
     """Return what a function returns for the named keys of the data directory, or for those of the nodes of a cluster."""
-    with starting():
-        from gateway.security.api_keys import NamedKeys
-
-        settings = load_settings(config or group[0], data_dir or group[1])
-    if not settings.node.address:
-        return in_files(NamedKeys(settings.data_dir))
-    with starting():
-        import asyncio
-
-    return asyncio.run(_in_store(settings, in_store))
+    settings = load_settings(config or group[0], data_dir or group[1])
+    return _in_store(settings, in_store) if settings.node.address else in_files(NamedKeys(settings.data_dir))
 
 
-async def _in_store(settings: Settings, call: Callable[[SharedKeys], Awaitable[Result]]) -> Result:
+def _in_store(settings: Settings, call: Callable[[SharedKeys], Awaitable[Result]]) -> Result:
     """Call a function with the keys in the store. Nodes that run notice a change within two seconds."""
-    with starting():
-        from gateway.nodes.shared_keys import SharedKeys
-        from gateway.store import Store
+    # They take 0.3 s, and `portico key` needs them only on a node of a cluster.
+    import asyncio
 
-    store = await Store.open_unchanged(settings.store.url)
-    try:
-        with store.explained_errors():
-            return await call(SharedKeys(store.shared.credentials))
-    finally:
-        await store.close()
+    from gateway.nodes.shared_keys import SharedKeys
+    from gateway.store import Store
+
+    async def called() -> Result:
+        store = await Store.open_unchanged(settings.store.url)
+        try:
+            with store.explained_errors():
+                return await call(SharedKeys(store.shared.credentials))
+        finally:
+            await store.close()
+
+    return asyncio.run(called())
 
 
 def _local_time(seconds: float) -> str:

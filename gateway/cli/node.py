@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from gateway.cli.options import CONFIG, DATA_DIR, config_errors, load_settings, starting
+from gateway.cli.options import CONFIG, DATA_DIR, config_errors, load_settings
 from gateway.cli.output import say
+from gateway.config import Settings
+from gateway.diagnosis.daemon import daemon_address
+from gateway.errors import ConfigError
+from gateway.security.api_keys import default_api_keys
 from gateway.terminal_text import json_text, one_line
-
-if TYPE_CHECKING:
-    from gateway.config import Settings
 
 POLL = 1.0
 """Seconds between two looks at a node that is drained."""
@@ -101,8 +103,6 @@ def drain(
 
 
 def _nodes(settings: Settings) -> list[dict[str, Any]]:
-    from gateway.errors import ConfigError
-
     found: list[dict[str, Any]] = _ask(settings, "GET", "/v1/nodes")["nodes"]
     if not found:
         raise ConfigError("this daemon is no node of a cluster: its configuration has no node.address")
@@ -111,14 +111,7 @@ def _nodes(settings: Settings) -> list[dict[str, Any]]:
 
 def _ask(settings: Settings, method: str, path: str) -> dict[str, Any]:
     """Return the answer of the daemon. Raises ConfigError that says what to do."""
-    import http.client
-
-    with starting():
-        from gateway.diagnosis.daemon import daemon_address
-        from gateway.errors import ConfigError
-        from gateway.security.api_keys import default_api_keys
-
-        address, key = daemon_address(settings), default_api_keys(settings)[0]
+    address, key = daemon_address(settings), default_api_keys(settings)[0]
     try:
         answer = address.request(method, path, key)
     except (OSError, http.client.HTTPException):

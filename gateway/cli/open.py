@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import html
+import http.client
 import os
 import sys
+import webbrowser
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-from gateway.cli.options import CONFIG, DATA_DIR, config_errors, load_settings, starting
+from gateway.cli.options import CONFIG, DATA_DIR, config_errors, load_settings
 from gateway.cli.output import say
+from gateway.config import Settings
+from gateway.diagnosis.daemon import daemon_address
+from gateway.errors import ConfigError
+from gateway.private_files import private_file
+from gateway.security.api_keys import default_api_keys
 from gateway.security.process_inspection import deny_process_inspection
-
-if TYPE_CHECKING:
-    from gateway.config import Settings
 
 LINK_FILE = "console-link.html"
 """The file in the data directory that leads the browser to the console."""
@@ -37,8 +40,7 @@ def open(config: Path | None, data_dir: Path | None, host: str | None, port: int
     deny_process_inspection()
     with config_errors():
         settings = load_settings(config, data_dir, host, port)
-        with starting():
-            link = _link(settings)
+        link = _link(settings)
         if print_only:
             say(link)
         elif _opened(settings, link):
@@ -49,12 +51,6 @@ def open(config: Path | None, data_dir: Path | None, host: str | None, port: int
 
 def _link(settings: Settings) -> str:
     """Return the address of the console with a new code. Raises ConfigError that says what to do."""
-    import http.client
-
-    from gateway.diagnosis.daemon import daemon_address
-    from gateway.errors import ConfigError
-    from gateway.security.api_keys import default_api_keys
-
     if not settings.server.console:
         raise ConfigError("the web console is switched off: server.console = false in the configuration")
     address = daemon_address(settings)
@@ -77,10 +73,6 @@ def _link(settings: Settings) -> str:
 
 def _opened(settings: Settings, link: str) -> bool:
     """Lead the browser to the link. Return whether there is one that has been started."""
-    import webbrowser
-
-    from gateway.private_files import private_file
-
     graphical = any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"))
     if sys.platform.startswith("linux") and not graphical:
         # A browser in the terminal would run none of the page's scripts.

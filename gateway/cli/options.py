@@ -2,34 +2,27 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from gateway.cli.output import command_error, escape_warnings
+from gateway.config import Settings, load
 from gateway.errors import ConfigError, InvalidSettings
 
-if TYPE_CHECKING:
-    from gateway.config import Settings
-
+INVALID_SETTINGS = 78
+"""The exit code of the daemon for settings that are wrong, EX_CONFIG of sysexits.h: a service manager does not start it again."""
 CONFIG = click.option("--config", type=click.Path(path_type=Path), help="A TOML file; config.example.toml explains every key.")
 DATA_DIR = click.option("--data-dir", type=click.Path(path_type=Path), help="Where sessions and the key are kept.")
 
 
 def load_settings(config: Path | None, data_dir: Path | None, host: str | None = None, port: int | None = None) -> Settings:
     """Return the settings of the configuration file. Options and PORTICO_DATA_DIR replace its values. Raises ConfigError."""
-    # pydantic would search the metadata of all packages for plugins, which takes 10 to 30 ms. Agents do not inherit the variable.
-    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     escape_warnings()
-    # 0.1 s that `--help` and `--version` do not need.
-    from gateway.config import load
-
     settings = load(config)
     from_env = os.environ.get("PORTICO_DATA_DIR")
     given = {"host": host, "port": port, "data_dir": data_dir or (Path(from_env) if from_env else None)}
@@ -54,19 +47,3 @@ def config_errors(invalid_settings: int = 1) -> Iterator[None]:
         if error.filename is None:
             raise
         raise command_error(f"{error.filename} cannot be used: {error.strerror}") from None
-
-
-@contextmanager
-def starting() -> Iterator[None]:
-    """Collect no garbage inside, where a command imports what it runs, and never again what is allocated there.
-
-    Imported modules stay for good; collecting garbage among them is a fifth of the start.
-    """
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.freeze()
-        # As in the daemon (gateway/server/daemon.py), which this does not import: it takes long.
-        gc.set_threshold(10_000)
-        gc.enable()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import click
 
 from gateway.terminal_text import lines
@@ -19,8 +21,6 @@ def command_error(text: str) -> click.ClickException:
 
 def escape_warnings() -> None:
     """Print warnings without control characters too, in commands that set up no log."""
-    # Not imported for `--help`.
-    import logging
 
     class Escaped(logging.Formatter):
         def format(self, record: logging.LogRecord) -> str:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import click
 
-from gateway.cli.options import CONFIG, DATA_DIR, config_errors, load_settings, starting
+from gateway.cli.options import CONFIG, DATA_DIR, config_errors, load_settings
+from gateway.cli.terminal_turn import run_turn
 from gateway.security.process_inspection import deny_process_inspection
 
 
@@ -22,8 +23,4 @@ def run(config: Path | None, data_dir: Path | None, model: str | None, agent: st
     with config_errors():
         deny_process_inspection()
         text = sys.stdin.read() if prompt == "-" else prompt
-        with starting():
-            from gateway.cli.terminal_turn import run_turn
-
-            settings = load_settings(config, data_dir)
-        sys.exit(run_turn(settings, agent, text, model))
+        sys.exit(run_turn(load_settings(config, data_dir), agent, text, model))

@@ -11,10 +11,8 @@ from urllib.parse import urlsplit
 
 import click
 
-from gateway.cli.options import CONFIG, DATA_DIR, config_errors, load_settings
-
-INVALID_SETTINGS = 78
-"""The exit code for settings that are wrong, EX_CONFIG of sysexits.h: a service manager does not start the daemon again."""
+from gateway.cli.options import CONFIG, DATA_DIR, INVALID_SETTINGS, config_errors, load_settings
+from gateway.server.daemon import serve as run_daemon
 
 
 @click.command()
@@ -28,11 +26,9 @@ INVALID_SETTINGS = 78
 )
 def serve(config: Path | None, data_dir: Path | None, host: str | None, port: int | None, no_auth: bool, hints: bool) -> None:
     """Start the daemon."""
-    # Imported modules stay for good, and collecting garbage among them is a fifth of the start. The daemon enables it again.
+    # What the start allocates stays for good, as the imported modules do. The daemon enables it again.
     gc.disable()
     try:
-        from gateway.server.daemon import serve as run_daemon
-
         with config_errors(INVALID_SETTINGS):
             settings = load_settings(config, data_dir, host, port)
             text = _texts(config, data_dir, host, port, no_auth=no_auth, hints=hints)

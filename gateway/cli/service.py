@@ -8,23 +8,23 @@ import os
 import shutil
 import sys
 import time
+import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from gateway import __version__
-from gateway.cli.options import CONFIG, DATA_DIR, config_errors, load_settings, starting
+from gateway.agents.configured_agents import Agents
+from gateway.agents.environment import process_environment
+from gateway.cli.launchd import Launchd
+from gateway.cli.options import CONFIG, DATA_DIR, config_errors, load_settings
 from gateway.cli.output import say
 from gateway.cli.own_program import own_program
+from gateway.cli.service_definition import ServiceDefinition, service_environment
+from gateway.cli.systemd import Systemd
+from gateway.config import Settings
 from gateway.errors import ConfigError
-
-if TYPE_CHECKING:
-    from gateway.cli.launchd import Launchd
-    from gateway.cli.service_definition import ServiceDefinition
-    from gateway.cli.systemd import Systemd
-    from gateway.config import Settings
 
 STOP_SECONDS = 10.0
 """Seconds after `limits.grace` within which the daemon exits in any case (gateway/server/daemon.py, which this does not import:
@@ -52,8 +52,7 @@ def install(config: Path | None, data_dir: Path | None, only_print: bool) -> Non
     """
     with config_errors():
         manager = _manager()
-        with starting():
-            settings = load_settings(config, data_dir)
+        settings = load_settings(config, data_dir)
         definition = _definition(settings, config, data_dir)
         content = manager.content(definition)
         if only_print:
@@ -86,9 +85,8 @@ def status() -> None:
                 say("its log ends with:\n" + "\n".join(f"  {line}" for line in lines.splitlines()))
             sys.exit(1)
         say(f"running     yes, process {state.pid}")
-        with starting():
-            installed = manager.installed()
-            settings = load_settings(installed.option("--config"), installed.option("--data-dir"))
+        installed = manager.installed()
+        settings = load_settings(installed.option("--config"), installed.option("--data-dir"))
         url = state.address or _configured_address(settings)
         version = _version_at(url)
         say(f"address     {url}" + ("" if version else " (does not answer)"))
@@ -128,12 +126,8 @@ def uninstall() -> None:
 
 def _manager() -> Systemd | Launchd:
     if sys.platform == "darwin":
-        from gateway.cli.launchd import Launchd
-
         return Launchd(Path.home())
     if sys.platform == "linux":
-        from gateway.cli.systemd import Systemd
-
         return Systemd(Path.home())
     raise ConfigError(f"there is no service for this system ({sys.platform}): start `portico serve` yourself")
 
@@ -148,8 +142,6 @@ def _installed() -> Systemd | Launchd:
 
 
 def _definition(settings: Settings, config: Path | None, data_dir: Path | None) -> ServiceDefinition:
-    from gateway.cli.service_definition import ServiceDefinition, service_environment
-
     # The service does not get the variables of this shell.
     config = config or (Path(given) if (given := os.environ.get("PORTICO_CONFIG")) else None)
     data_dir = data_dir or (Path(given) if (given := os.environ.get("PORTICO_DATA_DIR")) else None)
@@ -180,8 +172,6 @@ def _configured_address(settings: Settings) -> str | None:
 
 def _version_at(url: str | None) -> str | None:
     """Return the version of the daemon at this address; None if none answers."""
-    import urllib.request
-
     # Without the proxy of the environment: the daemon is on this machine.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
@@ -193,9 +183,6 @@ def _version_at(url: str | None) -> str | None:
 
 def _missing_variables(settings: Settings, manager: Systemd | Launchd, environ: Mapping[str, str]) -> str | None:
     """Return which variables of this shell agents would get by a daemon that is started in it, and not by the service."""
-    from gateway.agents.configured_agents import Agents
-    from gateway.agents.environment import process_environment
-
     known = manager.variables()
     given = environ.keys() & {"PORTICO_API_KEY", "PORTICO_ENCRYPTION_KEY", "PORTICO_NODE_KEYS"}
     for agent in Agents(settings):
@@ -211,8 +198,6 @@ def _missing_variables(settings: Settings, manager: Systemd | Launchd, environ: 
 
 def _programs_not_found(settings: Settings, installed: ServiceDefinition, environ: Mapping[str, str]) -> list[str]:
     """Return the agents whose programs this shell finds, and the service does not."""
-    from gateway.agents.configured_agents import Agents
-
     here, there = (variables.get("PATH", os.defpath) for variables in (environ, installed.environment))
     programs = ((agent.name, agent.settings.program or agent.info.program or "") for agent in Agents(settings))
     found = (name for name, program in programs if shutil.which(program, path=here) and not shutil.which(program, path=there))

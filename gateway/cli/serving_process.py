@@ -16,7 +16,7 @@ from drivers.runtime.subreaper import adopted_orphans
 from gateway import __version__
 from gateway.agents.configured_agents import Agents
 from gateway.agents.discovery import Discovery
-from gateway.cli.options import starting
+from gateway.cli.main import starting
 from gateway.cli.shared_gateway import RESERVED, STARTED_WITH, settings_digest
 from gateway.config import Settings
 from gateway.errors import ConfigError, GatewayError

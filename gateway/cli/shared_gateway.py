@@ -19,19 +19,18 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from click import ClickException
 
 from gateway import __version__
 from gateway.cli.editor_lines import EditorLines, ServingProcessFailed
 from gateway.cli.options import config_errors
+from gateway.config import Settings
 from gateway.errors import ConfigError
 from gateway.security.socket_peer import connect, is_same_user
 from gateway.security.socket_proof import prove
-
-if TYPE_CHECKING:
-    from gateway.config import Settings
+from gateway.server.data_dir_lock import DataDirLocked, data_dir_lock
 
 RECORD = "acp-socket.json"
 """The file in a data directory with the path of the socket and the token that connects to it: mode 0600."""
@@ -172,9 +171,9 @@ class SharedGateway:
 
     def _start(self, hello: dict[str, Any]) -> socket.socket | None:
         """Fork the serving process. None if another process has the data directory."""
-        # Imported before the fork, which ends before what follows if the settings cannot be used.
+        # With asyncio and the drivers, which an editor that connects to a process does not need. Imported before the fork, which
+        # ends before what follows if the settings cannot be used.
         from gateway.cli.serving_process import checked_agents, serve_editors
-        from gateway.server.data_dir_lock import DataDirLocked, data_dir_lock
 
         settings = self._load()
         agents = checked_agents(settings, self._request.agent)

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 
 import click
 
-from gateway.cli.options import config_errors, starting
+from gateway.cli.options import config_errors
 from gateway.cli.output import say
 from gateway.errors import ConfigError
-
-if TYPE_CHECKING:
-    from gateway.store.copying import CopiedTable
+from gateway.private_files import private_file
+from gateway.server.data_dir_lock import lock_as_it_is
+from gateway.store.backend import backend_of, url_secrets
+from gateway.store.copying import CopiedTable, copy_store
+from gateway.store.export import export_store
 
 
 @click.group()
@@ -51,11 +54,6 @@ def export(url: str, output: Path | None) -> None:
     """
     with config_errors():
         _check_no_password(url, "URL")
-        with starting():
-            import asyncio
-
-            from gateway.store.export import export_store
-
         with _new_file(output) if output is not None else nullcontext(sys.stdout.buffer) as file:
             for name, rows in asyncio.run(export_store(url, file)).items():
                 say(f"{name}: {rows} rows", err=True)
@@ -64,8 +62,6 @@ def export(url: str, output: Path | None) -> None:
 @contextmanager
 def _new_file(path: Path) -> Iterator[BinaryIO]:
     """Create a file that only this user can read, and remove it if it is not written completely. Raises ConfigError."""
-    with starting():
-        from gateway.private_files import private_file
     try:
         descriptor = private_file(path, os.O_WRONLY | os.O_EXCL)
     except FileExistsError:
@@ -79,18 +75,11 @@ def _new_file(path: Path) -> Iterator[BinaryIO]:
 
 
 def _check_no_password(url: str, name: str) -> None:
-    with starting():
-        from gateway.store.backend import url_secrets
     if url_secrets(url, name):
         raise ConfigError("leave the password out of the command line: set PGPASSWORD, or use a file ~/.pgpass")
 
 
 def _copied(source: str, target: str) -> list[CopiedTable]:
-    with starting():
-        import asyncio
-
-        from gateway.store.copying import copy_store
-
     shown = dict[str, int]()
 
     def progress(name: str, rows: int, total: int) -> None:
@@ -105,10 +94,6 @@ def _copied(source: str, target: str) -> list[CopiedTable]:
 @contextmanager
 def _unused(source: str, target: str) -> Iterator[None]:
     """Lock the data directories of SQLite files, as a daemon does. Raises ConfigError if one runs."""
-    with starting():
-        from gateway.server.data_dir_lock import lock_as_it_is
-        from gateway.store.backend import backend_of
-
     # A set: this process would lock out itself where both files are in one folder.
     folders = set[Path]()
     for name, url in (("SOURCE", source), ("TARGET", target)):

@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 
 from gateway.cli.file_replacement import replace_file
-from gateway.cli.serve import INVALID_SETTINGS
+from gateway.cli.options import INVALID_SETTINGS
 from gateway.cli.service_definition import CALL_TIMEOUT, ServiceDefinition, ServiceState, run
 from gateway.errors import ConfigError
 

@@ -37,8 +37,8 @@ LOADS_SETTINGS = """
 import importlib.metadata
 groups, entry_points = [], importlib.metadata.entry_points
 importlib.metadata.entry_points = lambda **given: groups.append(given) or entry_points(**given)
-from gateway.cli.options import load_settings
-load_settings(None, None)
+from gateway.cli.main import main
+main(["key", "list"], standalone_mode=False)
 assert not groups, groups
 """
 """Loads the settings, and fails if the metadata of all packages is searched meanwhile, such as for plugins of pydantic."""
