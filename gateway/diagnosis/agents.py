@@ -8,10 +8,11 @@ import json
 import re
 import shlex
 import shutil
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -25,14 +26,13 @@ from gateway.agents.configured_agents import TEST_DRIVERS, Agents
 from gateway.agents.discovery import PROBE_TIMEOUT, Discovery
 from gateway.agents.driver_states import AgentState, DriverState, driver_states
 from gateway.agents.probe_cache import CACHE
-from gateway.config import Settings, StoreSettings
-from gateway.diagnosis.daemon import Address, Answer
+from gateway.config import NodeSettings, Settings, StoreSettings
+from gateway.diagnosis.daemon import Address
 from gateway.diagnosis.report import AgentReport, Check, Trial
-from gateway.errors import AgentProblem, GatewayError
+from gateway.errors import AgentProblem, ConfigError, GatewayError
+from gateway.gateway import Gateway
+from gateway.runs.one_shot_tasks import Task as OneShotTask
 from gateway.security.redaction import Redactor
-
-if TYPE_CHECKING:
-    from gateway.gateway import Gateway
 
 TASK = "Reply with the single word ok, and use no tools."
 TRIAL_SECONDS = 120.0
@@ -52,147 +52,101 @@ ABOUT_LOGIN = re.compile(r"log.?in|logged|auth|api.?key|credential|\b40[13]\b", 
 _DRIVERS = TypeAdapter(dict[str, list[DriverState]])
 
 
+Events = list[dict[str, Any]]
+"""What an agent does, as `/v1/execute` streams it."""
+States = Callable[..., Awaitable[list[DriverState]]]
+"""Returns the state of every driver and its agents. With `refresh` all are probed now, for PROBE_TIMEOUT at most."""
+Task = Callable[[str], Awaitable[Events]]
+"""Lets an agent do TASK. Raises GatewayError if that is refused, an AgentProblem if the agent cannot do it."""
+
+
 class DaemonError(Exception):
     """The daemon does not answer, or refuses the key; in words."""
 
 
-class AgentSource(Protocol):
-    """Where agents are asked and tasks are run."""
-
-    async def drivers(self, *, refresh: bool) -> list[DriverState]:
-        """Return the state of every driver and its agents. With `refresh` all are probed now, for PROBE_TIMEOUT at most.
-
-        Raises DaemonError.
-        """
-
-    async def run(self, agent: str) -> tuple[list[dict[str, Any]], Trial | None]:
-        """Run TASK. Return its events as `/v1/execute` streams them; with a Trial if the task was not accepted."""
-
-
-class DaemonAgents:
-    """The agents of a daemon that runs."""
-
-    def __init__(self, address: Address, key: str | None, clock: Clock) -> None:
-        self._address, self._key, self._clock = address, key, clock
-
-    async def drivers(self, *, refresh: bool) -> list[DriverState]:
-        # The daemon waits so long for programs.
-        seconds = PROBE_TIMEOUT + ANSWER_SECONDS
-        try:
-            answer = await self._ask("GET", f"/v1/drivers?refresh={str(refresh).lower()}", None, seconds)
-        except (OSError, ValueError, http.client.HTTPException) as error:
-            raise DaemonError(f"it does not report its agents within {seconds:g} s") from error
-        if answer.status == 401:
-            raise DaemonError("it does not accept the key of this data folder")
-        try:
-            return _DRIVERS.validate_python(answer.object())["drivers"]
-        except (ValidationError, KeyError) as error:
-            raise DaemonError(f"its answer about agents cannot be read (HTTP status {answer.status})") from error
-
-    async def run(self, agent: str) -> tuple[list[dict[str, Any]], Trial | None]:
-        answer = await self._ask("POST", "/v1/execute", {"driver": agent, "task": TASK}, TRIAL_SECONDS)
-        if answer.status != 200:
-            error = str(answer.object().get("error", f"HTTP status {answer.status}"))
-            return [], Trial(seconds=0, error=error, refused=answer.status in REFUSED)
-        data = [line.removeprefix(b"data: ") for line in answer.body.split(b"\n") if line.startswith(b"data: ")]
-        return [json.loads(line) for line in data], None
-
-    async def _ask(self, method: str, path: str, body: Any, seconds: float) -> Answer:
-        return await bounded(lambda: self._address.request(method, path, self._key, body, seconds), seconds, self._clock)
-
-
-class OwnAgents:
-    """The agents of the configuration, in this process. Nothing is written into the data directory of the settings."""
-
-    def __init__(self, settings: Settings, agents: Agents, folder: Path, redactor: Redactor, clock: Clock) -> None:
-        self._agents, self._redactor, self._clock = agents, redactor, clock
-        # A store of its own, which is gone afterwards.
-        server = settings.server.model_copy(update={"data_dir": folder / "data"})
-        self._settings = settings.model_copy(update={"server": server, "store": StoreSettings()})
-        self._discovery = Discovery(agents, folder, redactor, probes_at_start=False, clock=clock)
-        self._discovery.spawner = Spawner(temporary=folder)
-        self._gateway: Any = None
-        self._opening = asyncio.Lock()
-
-    async def drivers(self, *, refresh: bool) -> list[DriverState]:
-        return await driver_states(self._agents, self._discovery, self._redactor, refresh=refresh)
-
-    async def run(self, agent: str) -> tuple[list[dict[str, Any]], Trial | None]:
-        try:
-            gateway = await self._opened()
-        except GatewayError as error:
-            return [], Trial(seconds=0, error=str(error), refused=not isinstance(error, AgentProblem))
-        return await _run_task(gateway, agent)
-
-    async def _opened(self) -> Any:
-        async with self._opening:
-            if self._gateway is None:
-                # With SQLAlchemy, which takes half a second, and which only a task needs.
-                from gateway.gateway import Gateway
-
-                gateway = Gateway(self._settings, (), self._redactor, self._agents, self._discovery, clock=self._clock)
-                await gateway.open()
-                self._gateway = gateway
-        return self._gateway
-
-    async def close(self) -> None:
-        await self._discovery.close()
-        if self._gateway is not None:
-            await self._gateway.close()
-
-
-class RunningAgents:
-    """The agents of the daemon that this process is."""
-
-    def __init__(self, gateway: Gateway) -> None:
-        self._gateway = gateway
-
-    async def drivers(self, *, refresh: bool) -> list[DriverState]:
-        gateway = self._gateway
-        return await driver_states(gateway.agents, gateway.discovery, gateway.redactor, refresh=refresh)
-
-    async def run(self, agent: str) -> tuple[list[dict[str, Any]], Trial | None]:
-        return await _run_task(self._gateway, agent)
-
-
-async def _run_task(gateway: Gateway, agent: str) -> tuple[list[dict[str, Any]], Trial | None]:
-    from gateway.runs.one_shot_tasks import Task
-
-    events: list[dict[str, Any]] = []
+async def states_of_daemon(address: Address, key: str | None, clock: Clock, *, refresh: bool) -> list[DriverState]:
+    """Ask a daemon for its agents. Raises DaemonError."""
+    # The daemon waits so long for programs.
+    seconds = PROBE_TIMEOUT + ANSWER_SECONDS
+    path = f"/v1/drivers?refresh={str(refresh).lower()}"
     try:
-        turn = await gateway.tasks.execute(Task(agent, TASK))
-        async for entries in turn.batches():
-            events += [json.loads(entry.data) for entry in entries]
-    except GatewayError as error:
-        return events, Trial(seconds=0, error=str(error), refused=not isinstance(error, AgentProblem))
-    return events, None
+        answer = await bounded(lambda: address.request("GET", path, key, None, seconds), seconds, clock)
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        raise DaemonError(f"it does not report its agents within {seconds:g} s") from error
+    if answer.status == 401:
+        raise DaemonError("it does not accept the key of this data folder")
+    try:
+        return _DRIVERS.validate_python(answer.object())["drivers"]
+    except (ValidationError, KeyError) as error:
+        raise DaemonError(f"its answer about agents cannot be read (HTTP status {answer.status})") from error
+
+
+async def task_of_daemon(address: Address, key: str | None, clock: Clock, agent: str) -> Events:
+    """Let an agent of a daemon do TASK."""
+    body = {"driver": agent, "task": TASK}
+    answer = await bounded(lambda: address.request("POST", "/v1/execute", key, body, TRIAL_SECONDS), TRIAL_SECONDS, clock)
+    if answer.status != 200:
+        error = str(answer.object().get("error", f"HTTP status {answer.status}"))
+        raise GatewayError(error) if answer.status in REFUSED else AgentProblem(error)
+    data = [line.removeprefix(b"data: ") for line in answer.body.split(b"\n") if line.startswith(b"data: ")]
+    return [json.loads(line) for line in data]
+
+
+async def task_of_gateway(gateway: Gateway, agent: str) -> Events:
+    """Let an agent of a gateway in this process do TASK."""
+    turn = await gateway.tasks.execute(OneShotTask(agent, TASK))
+    return [json.loads(entry.data) async for entries in turn.batches() for entry in entries]
 
 
 @asynccontextmanager
 async def own_agents(
     settings: Settings, agents: Agents, folder: Path, redactor: Redactor, clock: Clock
-) -> AsyncIterator[OwnAgents]:
-    """The agents in this process. Their processes are ended afterwards."""
+) -> AsyncIterator[tuple[States, Task]]:
+    """Probe the agents, and let them do TASK, in this process. Their processes are ended afterwards.
+
+    Nothing is written into the data directory of the settings.
+    """
+    # A store of its own, which is gone afterwards.
+    server = settings.server.model_copy(update={"data_dir": folder / "data"})
+    own = settings.model_copy(update={"server": server, "store": StoreSettings(), "node": NodeSettings()})
+    opening, opened = asyncio.Lock(), list[Gateway]()
+    # Whether agents take a history, which is known later than what a probe waits for. `Discovery` reads it when it is made.
+    with suppress(OSError, TimeoutError):
+        await bounded(lambda: shutil.copyfile(settings.data_dir / CACHE, folder / CACHE), clock=clock)
+    discovery = Discovery(agents, folder, redactor, probes_at_start=False, clock=clock)
+    discovery.spawner = Spawner(temporary=folder)
+
+    async def task(agent: str) -> Events:
+        async with opening:
+            if not opened:
+                gateway = Gateway(own, (), redactor, agents, discovery, clock=clock)
+                await gateway.open()
+                opened.append(gateway)
+        return await task_of_gateway(opened[0], agent)
+
+    async def close() -> None:
+        await discovery.close()
+        for gateway in opened:
+            await gateway.close()
+
     async with adopted_orphans():
-        # Whether agents take a history, which is known later than what a probe waits for.
-        with suppress(OSError, TimeoutError):
-            await bounded(lambda: shutil.copyfile(settings.data_dir / CACHE, folder / CACHE), clock=clock)
-        own = OwnAgents(settings, agents, folder, redactor, clock)
         try:
-            yield own
+            yield partial(driver_states, agents, discovery, redactor), task
         finally:
-            await despite_cancellation(own.close())
+            await despite_cancellation(close())
 
 
-async def report_agents(source: AgentSource, tried: bool, portico: str, edit: str | None, clock: Clock) -> list[AgentReport]:
-    """Report every agent; with a task of each that is offered, at the same time, if they are `tried`. Raises DaemonError.
+async def report_agents(states: States, task: Task | None, portico: str, edit: str | None, clock: Clock) -> list[AgentReport]:
+    """Report every agent; with a task of each that is offered, at the same time, if there is a `task`. Raises DaemonError.
 
     `portico` is as in `check_daemon`; `edit` is the command that edits the configuration.
     """
-    found = await _probed(source)
-    trials = await asyncio.gather(*(_trial(source, state.name, clock) for _, state in found if tried and state.offered))
-    by_name = dict(zip([state.name for _, state in found if tried and state.offered], trials, strict=True))
-    return [_report(driver, state, by_name.get(state.name), portico, edit) for driver, state in found]
+    found = await _probed(states)
+    trials: dict[str, Trial] = {}
+    if task is not None:
+        tried = [state.name for _, state in found if state.offered]
+        trials = dict(zip(tried, await asyncio.gather(*(_trial(task, name, clock) for name in tried)), strict=True))
+    return [_report(driver, state, trials.get(state.name), portico, edit) for driver, state in found]
 
 
 def check_any_agent(agents: Sequence[AgentReport]) -> Check | None:
@@ -209,12 +163,12 @@ def check_any_agent(agents: Sequence[AgentReport]) -> Check | None:
     return Check(name="Agents", status="problem", text=text, command=command)
 
 
-async def _probed(source: AgentSource) -> list[tuple[DriverState, AgentState]]:
+async def _probed(states: States) -> list[tuple[DriverState, AgentState]]:
     """Return each agent with its driver. Those without a result after PROBE_TIMEOUT have as long again: some start slowly."""
-    found = [(driver, state) for driver in await source.drivers(refresh=True) for state in driver.agents]
+    found = [(driver, state) for driver in await states(refresh=True) for state in driver.agents]
     if not any(_has_no_result(state) for _, state in found):
         return found
-    later = {state.name: state for driver in await source.drivers(refresh=False) for state in driver.agents}
+    later = {state.name: state for driver in await states(refresh=False) for state in driver.agents}
     return [(driver, later.get(state.name, state) if _has_no_result(state) else state) for driver, state in found]
 
 
@@ -223,18 +177,19 @@ def _has_no_result(state: AgentState) -> bool:
     return not state.probed and state.version is None
 
 
-async def _trial(source: AgentSource, agent: str, clock: Clock) -> Trial:
+async def _trial(task: Task, agent: str, clock: Clock) -> Trial:
     started = clock.monotonic()
     try:
         async with clock.timeout(TRIAL_SECONDS):
-            events, trial = await source.run(agent)
+            events = await task(agent)
     except TimeoutError:
         return Trial(seconds=TRIAL_SECONDS, error=f"the task was not over after {TRIAL_SECONDS:g} s")
-    except (OSError, ValueError, http.client.HTTPException) as error:
+    except GatewayError as error:
+        refused = not isinstance(error, AgentProblem)
+        return Trial(seconds=clock.monotonic() - started, error=str(error), refused=refused)
+    except (OSError, ValueError, http.client.HTTPException, ConfigError) as error:
         return Trial(seconds=clock.monotonic() - started, error=f"the task cannot be run: {error}")
     seconds = clock.monotonic() - started
-    if trial is not None:
-        return trial.model_copy(update={"seconds": seconds})
     text = "".join(event["text"] for event in events if event.get("kind") == "agent_token").strip()
     errors = [str(event.get("message")) for event in events if event.get("kind") == "error"]
     code = next((event.get("exit_code") for event in events if event.get("kind") == "session_end"), None)

@@ -148,11 +148,13 @@ def daemon_address(settings: Settings) -> Address:
     return Address(_reachable(settings.server.host), settings.server.port)
 
 
-async def check_daemon(settings: Settings, portico: str, clock: Clock = SYSTEM_CLOCK) -> DaemonReport:
+async def check_daemon(settings: Settings | None, portico: str, clock: Clock = SYSTEM_CLOCK) -> DaemonReport:
     """Find out who serves the configured port, and who has the data directory.
 
     `portico` is the shell command of Portico, with `{}` for a subcommand; arguments can be appended.
     """
+    if settings is None:
+        return DaemonReport([], None)
     server = settings.server
     address = daemon_address(settings)
     asked = asyncio.create_task(_port(server.host, address, clock)) if server.port else None

@@ -5,39 +5,42 @@ from __future__ import annotations
 import asyncio
 import os
 import shlex
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
 
 from drivers.runtime.clock import SYSTEM_CLOCK, Clock
 from drivers.runtime.file_threads import ANSWER_SECONDS, bounded
 from gateway import __version__
 from gateway.agents.configured_agents import Agents
+from gateway.agents.driver_states import driver_states
 from gateway.config import Settings, load
 from gateway.diagnosis.agents import (
-    AgentSource,
-    DaemonAgents,
     DaemonError,
-    RunningAgents,
+    States,
+    Task,
     check_any_agent,
     own_agents,
     report_agents,
+    states_of_daemon,
+    task_of_daemon,
+    task_of_gateway,
 )
-from gateway.diagnosis.daemon import Address, Holder, check_daemon
+from gateway.diagnosis.daemon import Address, DaemonReport, Holder, check_daemon
 from gateway.diagnosis.data_folder import KEY_FILE, check_data_folder, check_disk, check_key, check_store_password, existing_keys
 from gateway.diagnosis.machine import check_containers, check_git, check_proxies, check_sandbox, check_software
-from gateway.diagnosis.nodes import check_nodes
 from gateway.diagnosis.report import AgentReport, Check, Report
 from gateway.errors import ConfigError
+from gateway.gateway import Gateway
 from gateway.observability.health import DRAINED
 from gateway.private_files import TEMPORARY
 from gateway.security.redaction import Redactor, redact_patterns
-
-if TYPE_CHECKING:
-    from gateway.gateway import Gateway
+from gateway.store import Store
+from gateway.store.backend import url_secrets
 
 OPEN_FILE = "${VISUAL:-${EDITOR:-vi}} {}"
 
@@ -62,30 +65,15 @@ class Subject:
 
 async def diagnose(subject: Subject) -> Report:
     """Run all checks. Raises nothing for what they find."""
-    redactor, clock = Redactor(), subject.clock
+    redactor = Redactor()
     async with AsyncExitStack() as stack:
         settings, agents, configuration = await _configuration(subject, stack)
         for agent in agents[0] if agents else ():
             redactor.register(agent.secrets)
-        checks = [await asyncio.to_thread(check_software), configuration]
-        address = None
-        if settings is not None:
-            redactor.register(settings.auth.keys)
-            asked = asyncio.create_task(check_daemon(settings, subject.portico, clock))
-            key = _check_key(settings, subject.environ, subject.portico, clock)
-            checks += await asyncio.gather(*_checks_of_folder(settings.data_dir, subject.portico, clock), key)
-            checks += await _check_store_password(settings, clock)
-            daemon = await asked
-            checks += daemon.checks
-            address = daemon.address
-            if nodes := await check_nodes(settings, subject.environ, clock=clock):
-                checks.append(nodes)
-        elif subject.data_dir is not None:
-            checks += await asyncio.gather(*_checks_of_folder(subject.data_dir, subject.portico, clock))
-        checks += [check_sandbox(settings), *await check_containers(settings, subject.environ)]
-        checks += await check_git(settings, subject.environ, clock)
-        checks += [check_proxies(subject.environ, agents[0] if agents else None, _edit(subject.file))]
-        found: list[AgentReport] = []
+        redactor.register(settings.auth.keys if settings else ())
+        daemon = asyncio.create_task(check_daemon(settings, subject.portico, subject.clock))
+        checks = await _checked(subject, configuration, settings, agents[0] if agents else None, _checks_of(daemon))
+        address, found = (await daemon).address, list[AgentReport]()
         if settings is not None:
             address, found = await _agents(subject, settings, agents, address, checks, redactor)
     report = Report(version=__version__, daemon=address.url if address else None, checks=checks, agents=found)
@@ -97,21 +85,55 @@ async def diagnose_running(gateway: Gateway, environ: Mapping[str, str], portico
 
     `portico` and `tried` are as in `Subject`.
     """
-    settings, clock = gateway.settings, gateway.clock
-    checks = [await asyncio.to_thread(check_software), await _configuration_of_daemon(settings, clock)]
-    key = _check_key(settings, environ, portico, clock)
-    checks += await asyncio.gather(*_checks_of_folder(settings.data_dir, portico, clock), key)
-    checks += await _check_store_password(settings, clock)
-    checks.append(await _running(gateway, portico))
-    if nodes := await check_nodes(settings, environ, gateway.store, clock):
-        checks.append(nodes)
-    checks += [check_sandbox(settings), *await check_containers(settings, environ), *await check_git(settings, environ, clock)]
-    checks.append(check_proxies(environ, gateway.agents, _edit(settings.file)))
-    found = await report_agents(RunningAgents(gateway), tried, portico, _edit(settings.file), clock)
-    if problem := check_any_agent(found):
-        checks.append(problem)
+    settings, agents = gateway.settings, gateway.agents
+    subject = Subject(settings.file, lambda: settings, None, environ, portico, tried, gateway.clock)
+    configuration = await _configuration_of_daemon(settings, gateway.clock)
+    checks = await _checked(subject, configuration, settings, agents, _running(gateway, portico), gateway.store)
+    states = partial(driver_states, agents, gateway.discovery, gateway.redactor)
+    found = await _reported(states, partial(task_of_gateway, gateway), subject, checks)
     report = Report(version=__version__, daemon=None, checks=checks, agents=found)
     return _without_secrets(report, gateway.redactor)
+
+
+async def _checked(
+    subject: Subject,
+    configuration: Check,
+    settings: Settings | None,
+    agents: Agents | None,
+    daemon: Awaitable[list[Check]],
+    store: Store | None = None,
+) -> list[Check]:
+    """Run the checks at the same time, and return what they find, in this order. A given store stays open."""
+    environ, portico, clock = subject.environ, subject.portico, subject.clock
+    folder = settings.data_dir if settings is not None else subject.data_dir
+    checks: list[Awaitable[list[Check]]] = []
+    if folder is not None:
+        checks += [
+            _answered("Data folder", partial(check_data_folder, folder, portico), folder, clock),
+            _answered("Disk", partial(check_disk, folder), folder, clock),
+        ]
+    if settings is not None:
+        checks.append(_answered("Key", partial(check_key, settings, environ, portico), settings.data_dir, clock))
+    if settings is not None and settings.file is not None and _has_password(settings):
+        checks.append(_answered("Store password", partial(check_store_password, settings.file), settings.file, clock))
+    checks.append(daemon)
+    if settings is not None and settings.node.address:
+        # It takes 0.1 s, with the dialect of PostgreSQL. A daemon that is no node has not imported it, and its sessions stream.
+        from gateway.diagnosis.nodes import check_nodes
+
+        checks.append(check_nodes(settings, environ, store, clock))
+    checks += [
+        check_sandbox(settings),
+        check_containers(settings, environ),
+        check_git(settings, environ, clock),
+        check_proxies(environ, agents, _edit(subject.file)),
+    ]
+    found = await asyncio.gather(*checks)
+    return [await asyncio.to_thread(check_software), configuration, *chain.from_iterable(found)]
+
+
+async def _checks_of(daemon: Awaitable[DaemonReport]) -> list[Check]:
+    return (await daemon).checks
 
 
 async def _configuration_of_daemon(settings: Settings, clock: Clock) -> Check:
@@ -132,17 +154,17 @@ async def _configuration_of_daemon(settings: Settings, clock: Clock) -> Check:
     return Check(name=name, status="ok", text=str(file))
 
 
-async def _running(gateway: Gateway, portico: str) -> Check:
+async def _running(gateway: Gateway, portico: str) -> list[Check]:
     running = f"running, version {__version__}, process {os.getpid()}"
     reasons = await gateway.problems()
     if reasons == [DRAINED]:
         # Without a command: a restart would end the drain.
-        return Check(name="Daemon", status="warning", text=f"{running}; {DRAINED}")
+        return [Check(name="Daemon", status="warning", text=f"{running}; {DRAINED}")]
     if reasons:
         restart = Holder(os.getpid()).restart(portico.format("serve"))
         text = f"{running}; it cannot take work: {'; '.join(reasons)}"
-        return Check(name="Daemon", status="problem", text=text, command=restart)
-    return Check(name="Daemon", status="ok", text=running)
+        return [Check(name="Daemon", status="problem", text=text, command=restart)]
+    return [Check(name="Daemon", status="ok", text=running)]
 
 
 async def _configuration(subject: Subject, stack: AsyncExitStack) -> tuple[Settings | None, tuple[Agents, Path] | None, Check]:
@@ -173,46 +195,27 @@ async def _configuration(subject: Subject, stack: AsyncExitStack) -> tuple[Setti
     return settings, (agents, folder), Check(name=name, status="ok", text=text)
 
 
-def _checks_of_folder(folder: Path, portico: str, clock: Clock) -> list[asyncio.Task[Check]]:
-    return [
-        asyncio.create_task(_answered("Data folder", lambda: check_data_folder(folder, portico), folder, clock)),
-        asyncio.create_task(_answered("Disk", lambda: check_disk(folder), folder, clock)),
-    ]
-
-
-async def _check_store_password(settings: Settings, clock: Clock) -> list[Check]:
-    """The check of a password in the configuration file, if that has one."""
-    file = settings.file
-    if file is None or not settings.store.url:
-        return []
-    # Not imported for the default store.
-    from gateway.store.backend import url_secrets
-
+def _has_password(settings: Settings) -> bool:
     try:
-        secrets = url_secrets(settings.store.url)
+        return bool(url_secrets(settings.store.url))
     except ConfigError:
-        return []
-    return [await _answered("Store password", lambda: check_store_password(file), file, clock)] if secrets else []
+        return False
 
 
-async def _check_key(settings: Settings, environ: Mapping[str, str], portico: str, clock: Clock) -> Check:
-    return await _answered("Key", lambda: check_key(settings, environ, portico), settings.data_dir, clock)
-
-
-async def _answered(name: str, check: Callable[[], Check], folder: Path, clock: Clock) -> Check:
-    """The check, or the problem that the file system fails or does not answer."""
+async def _answered(name: str, check: Callable[[], Check], folder: Path, clock: Clock) -> list[Check]:
+    """Return what a check finds, or the problem that the file system fails or does not answer."""
     look = f"ls -ld {shlex.quote(str(folder))}"
     try:
-        return await bounded(check, clock=clock)
+        return [await bounded(check, clock=clock)]
     except TimeoutError:
         text = f"{folder} does not answer within {ANSWER_SECONDS:g} s"
-        return Check(name=name, status="problem", text=text, command=look)
+        return [Check(name=name, status="problem", text=text, command=look)]
     except OSError as error:
         text = f"{error.filename or folder} cannot be read ({error.strerror})"
-        return Check(name=name, status="problem", text=text, command=look)
+        return [Check(name=name, status="problem", text=text, command=look)]
     except UnicodeDecodeError:
         text = f"{folder / KEY_FILE} is not a text; the key must be made anew"
-        return Check(name=name, status="problem", text=text, command=f"rm {shlex.quote(str(folder / KEY_FILE))}")
+        return [Check(name=name, status="problem", text=text, command=f"rm {shlex.quote(str(folder / KEY_FILE))}")]
 
 
 async def _agents(
@@ -228,26 +231,21 @@ async def _agents(
         try:
             keys = await bounded(lambda: existing_keys(settings, subject.environ), clock=subject.clock)
             redactor.register(keys)
-            source = DaemonAgents(address, keys[0] if keys else None, subject.clock)
-            return address, await _reported(source, subject, checks)
+            asked = address, keys[0] if keys else None, subject.clock
+            return address, await _reported(partial(states_of_daemon, *asked), partial(task_of_daemon, *asked), subject, checks)
         except (DaemonError, OSError, UnicodeDecodeError) as error:
             text = f"the daemon is not asked about agents: {error}; this process probes them"
             restart = subject.portico.format("serve")
             checks.append(Check(name="Agents", status="warning", text=text, command=restart))
     if agents is None:
         return None, []
-    async with _own(settings, agents, redactor, subject.clock) as own:
-        return None, await _reported(own, subject, checks)
+    async with own_agents(settings, *agents, redactor, subject.clock) as (states, task):
+        return None, await _reported(states, task, subject, checks)
 
 
-@asynccontextmanager
-async def _own(settings: Settings, agents: tuple[Agents, Path], redactor: Redactor, clock: Clock) -> AsyncIterator[AgentSource]:
-    async with own_agents(settings, *agents, redactor, clock) as own:
-        yield own
-
-
-async def _reported(source: AgentSource, subject: Subject, checks: list[Check]) -> list[AgentReport]:
-    found = await report_agents(source, subject.tried, subject.portico, _edit(subject.file), subject.clock)
+async def _reported(states: States, task: Task, subject: Subject, checks: list[Check]) -> list[AgentReport]:
+    task_if_tried = task if subject.tried else None
+    found = await report_agents(states, task_if_tried, subject.portico, _edit(subject.file), subject.clock)
     if problem := check_any_agent(found):
         checks.append(problem)
     return found

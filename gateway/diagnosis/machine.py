@@ -35,14 +35,14 @@ def check_software() -> Check:
     return Check(name="Portico", status="ok", text=text)
 
 
-def check_sandbox(settings: Settings | None) -> Check:
+async def check_sandbox(settings: Settings | None) -> list[Check]:
     """A sandbox that an agent of the configuration needs and cannot have is a problem of the configuration."""
     problem = unavailable()
     if problem is not None:
-        return Check(name="Sandbox", status="info", text=f"not available: {problem}")
+        return [Check(name="Sandbox", status="info", text=f"not available: {problem}")]
     names = [name for name, agent in settings.agents.items() if agent.sandbox != "off"] if settings else []
     used = f"; used by {', '.join(names)}" if names else ""
-    return Check(name="Sandbox", status="ok", text=f"available (Landlock version {landlock_version()}){used}")
+    return [Check(name="Sandbox", status="ok", text=f"available (Landlock version {landlock_version()}){used}")]
 
 
 async def check_containers(settings: Settings | None, environ: Mapping[str, str]) -> list[Check]:
@@ -96,7 +96,7 @@ async def check_git(settings: Settings | None, environ: Mapping[str, str], clock
     return [Check(name="Git", status="ok", text=f"{version}, {program}; {used}")]
 
 
-def check_proxies(environ: Mapping[str, str], agents: Agents | None, edit: str | None) -> Check:
+async def check_proxies(environ: Mapping[str, str], agents: Agents | None, edit: str | None) -> list[Check]:
     """Whether programs would send requests for this machine to a proxy. `edit` is the command that edits the configuration.
 
     Names of variables only: the address of a proxy may contain a password.
@@ -108,14 +108,14 @@ def check_proxies(environ: Mapping[str, str], agents: Agents | None, edit: str |
             f"{', '.join(names)} is set, and NO_PROXY does not have 127.0.0.1: clients and agents send requests for this machine "
             "to the proxy"
         )
-        return Check(name="Proxy", status="problem", text=text, command=f"export NO_PROXY={value} no_proxy={value}")
+        return [Check(name="Proxy", status="problem", text=text, command=f"export NO_PROXY={value} no_proxy={value}")]
     for agent in agents or ():
         if names := _catching({**environ, **agent.settings.env}):
             where = f"agents.{agent.name}.env"
             text = f"{where} has {', '.join(names)}, and no NO_PROXY with 127.0.0.1: add it there"
-            return Check(name="Proxy", status="problem", text=text, command=edit)
+            return [Check(name="Proxy", status="problem", text=text, command=edit)]
     used = any(environ.get(name) for name in PROXIES)
-    return Check(name="Proxy", status="ok", text="set, but not for this machine" if used else "none for this machine")
+    return [Check(name="Proxy", status="ok", text="set, but not for this machine" if used else "none for this machine")]
 
 
 def _catching(environ: Mapping[str, str]) -> list[str]:

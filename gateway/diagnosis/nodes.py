@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from drivers.runtime.clock import SYSTEM_CLOCK, Clock
 from drivers.runtime.file_threads import ANSWER_SECONDS
@@ -12,45 +11,37 @@ from gateway.config import Settings
 from gateway.diagnosis.data_folder import existing_keys
 from gateway.diagnosis.report import Check
 from gateway.errors import ConfigError, StoreUnavailable
+from gateway.nodes.configuration_digests import configuration_digests, differences
+from gateway.nodes.node import Intervals
+from gateway.nodes.node_keys import MAX_CLOCK_DIFFERENCE, node_keys
+from gateway.nodes.shared_state import ENCRYPTION
 from gateway.security.encryption import SecretEncryption, encryption_key
-
-if TYPE_CHECKING:
-    from gateway.store import Store
+from gateway.store import Store
 
 NAME = "Nodes"
 
 
 async def check_nodes(
     settings: Settings, environ: Mapping[str, str], store: Store | None = None, clock: Clock = SYSTEM_CLOCK
-) -> Check | None:
-    """Compare this node with those that the store knows; None for a daemon that is no node. A given store stays open."""
-    if not settings.node.address:
-        return None
+) -> list[Check]:
+    """Compare this node with those that the store knows. A given store stays open."""
     try:
         async with clock.timeout(ANSWER_SECONDS):
             if store is not None:
-                return await _compared(settings, environ, store, clock)
-            # Not imported for a daemon that is no node.
-            from gateway.store import Store as OpenedStore
-
-            opened = await OpenedStore.open_unchanged(settings.store.url)
+                return [await _compared(settings, environ, store, clock)]
+            opened = await Store.open_unchanged(settings.store.url)
             try:
                 with opened.explained_errors():
-                    return await _compared(settings, environ, opened, clock)
+                    return [await _compared(settings, environ, opened, clock)]
             finally:
                 await opened.close()
     except (ConfigError, StoreUnavailable, OSError) as error:
-        return Check(name=NAME, status="problem", text=str(error))
+        return [Check(name=NAME, status="problem", text=str(error))]
     except TimeoutError:
-        return Check(name=NAME, status="problem", text=f"the store does not answer within {ANSWER_SECONDS:g} seconds")
+        return [Check(name=NAME, status="problem", text=f"the store does not answer within {ANSWER_SECONDS:g} seconds")]
 
 
 async def _compared(settings: Settings, environ: Mapping[str, str], store: Store, clock: Clock) -> Check:
-    from gateway.nodes.configuration_digests import configuration_digests, differences
-    from gateway.nodes.node import Intervals
-    from gateway.nodes.node_keys import MAX_CLOCK_DIFFERENCE, node_keys
-    from gateway.nodes.shared_state import ENCRYPTION
-
     key = encryption_key(settings, environ)
     if (value := await store.shared.values.get(ENCRYPTION)) is not None:
         SecretEncryption(settings.data_dir, key).check(value.encode())

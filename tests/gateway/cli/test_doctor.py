@@ -82,6 +82,8 @@ async def test_without_a_daemon_the_agents_are_probed_here_and_nothing_is_writte
     report = await doctor(tmp_path, "--try")
     assert report.is_well
     assert (report["version"], report["daemon"]) == (__version__, None)
+    names = [check["name"] for check in report["checks"]]
+    assert names == ["Portico", "Configuration", "Data folder", "Disk", "Key", "Port", "Daemon", "Sandbox", "Proxy"]
     assert report.check("Daemon")["command"].endswith(f"serve --config {tmp_path}/config.toml")
     assert report.check("echo")["status"] == "ok"
     assert not (tmp_path / "data").exists()
@@ -759,6 +761,15 @@ async def test_a_task_that_rules_forbid_is_not_tried(tmp_path: Path, daemon: Dae
     report = await doctor(tmp_path, *options)
     assert report.is_well
     assert report.check("demo")["details"][-1].startswith("not tried: agent 'demo' has rules")
+
+
+async def test_tasks_of_a_node_that_does_not_run_are_tried_here(tmp_path: Path) -> None:
+    play(tmp_path, {"text": "ok"})
+    with (tmp_path / "config.toml").open("a") as config:
+        config.write('\n[node]\naddress = "http://127.0.0.1:1"\n[store]\nurl = "postgresql://me@127.0.0.1:1/portico"\n')
+    report = await doctor(tmp_path, "--try", env={"PORTICO_NODE_KEYS": "node-key-for-tests-" * 3})
+    assert report.check("demo")["details"][-1].endswith(": ok")
+    assert report.check("Nodes")["status"] == "problem"
 
 
 async def test_tasks_in_this_process_leave_nothing(tmp_path: Path) -> None:

@@ -41,23 +41,22 @@ async def test_a_node_with_another_policy_is_shown(tmp_path: Path, monkeypatch: 
     other = node_config(tmp_path, "two", node={"address": "http://127.0.0.1:2"})
     other["agents"]["script"]["allow_bypass"] = True
     async with run_gateway(one) as first:
-        found = await check_nodes(first.gateway.settings, {}, first.gateway.store)
-        assert found is not None and found.status == "ok" and found.text.startswith("1 running")
+        [found] = await check_nodes(first.gateway.settings, {}, first.gateway.store)
+        assert found.status == "ok" and found.text.startswith("1 running")
         async with run_gateway(other) as second:
             [own] = [node for node in (await second.client.get("/v1/nodes")).json()["nodes"] if node["own"]]
             [there] = [node for node in (await second.client.get("/v1/nodes")).json()["nodes"] if not node["own"]]
             assert own["differs"] == [] and there["differs"] == ["policy"]
-            found = await check_nodes(first.gateway.settings, {})
-            assert found is not None and found.status == "warning"
+            [found] = await check_nodes(first.gateway.settings, {})
+            assert found.status == "warning"
             assert "policy of node" in found.details[0] and len(found.details) == 1
             diagnosis = (await first.client.get("/v1/diagnosis")).json()
             assert [check["status"] for check in diagnosis["checks"] if check["name"] == "Nodes"] == ["warning"]
     wrong = tmp_path / "wrong-key"
     wrong.write_text("V1dXV1dXV1dXV1dXV1dXV1dXV1dXV1dXV1dXV1dXV1c=")
     one["node"]["encryption_key_file"] = str(wrong)
-    found = await check_nodes(parse(one), {})
-    assert found is not None and found.status == "problem" and "another key than this node" in found.text
-    assert await check_nodes(parse({}), {}) is None
+    [found] = await check_nodes(parse(one), {})
+    assert found.status == "problem" and "another key than this node" in found.text
 
 
 async def test_what_keeps_nodes_from_talking_to_each_other_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,8 +66,8 @@ async def test_what_keeps_nodes_from_talking_to_each_other_is_shown(tmp_path: Pa
         now = time.time
         monkeypatch.setattr(time, "time", lambda: now() + 200)
         keys = {"PORTICO_NODE_KEYS": "another-node-key-for-tests-0123456789abcdef"}
-        found = await check_nodes(first.gateway.settings, keys, second.gateway.store)
-        assert found is not None and found.status == "warning" and len(found.details) == 4
+        [found] = await check_nodes(first.gateway.settings, keys, second.gateway.store)
+        assert found.status == "warning" and len(found.details) == 4
         assert all("node keys of node" in detail for detail in found.details[:2])
         assert "http://127.0.0.1:1 is the address of the nodes" in found.details[2]
         assert "the clock of this machine is 200 seconds ahead of the database's" in found.details[3]
