@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from gateway.cli.file_replacement import replace_file
-from gateway.cli.service_definition import ServiceDefinition, ServiceState, run
+from gateway.cli.service_definition import ServiceDefinition, ServiceState, run, succeed
 from gateway.errors import ConfigError
 from gateway.private_files import private_file
 
@@ -25,7 +25,6 @@ STOP_STEP = 0.1
 class Launchd:
     """The user's launchd, of the graphical session."""
 
-    name = "launchd"
     edit = f"edit ~/Library/LaunchAgents/{LABEL}.plist"
 
     def __init__(self, home: Path) -> None:
@@ -85,8 +84,8 @@ class Launchd:
         replace_file(self.file, content, 0o644)
         self.log.parent.mkdir(parents=True, exist_ok=True)
         os.close(private_file(self.log, os.O_WRONLY | os.O_APPEND))
-        _launchctl("enable", self._target)
-        _launchctl("bootstrap", self._domain, str(self.file))
+        succeed("launchctl", "enable", self._target)
+        succeed("launchctl", "bootstrap", self._domain, str(self.file))
 
     def uninstall(self) -> None:
         """Stop the daemon, and remove the property list. Raises ConfigError."""
@@ -127,16 +126,10 @@ class Launchd:
 
     def _unload(self, seconds: float) -> None:
         """Stop the agent, and wait until launchd has forgotten it: `bootstrap` fails before. Raises ConfigError."""
-        _launchctl("bootout", self._target)
+        # 36 is "operation now in progress": `bootout` returns before the agent has ended.
+        succeed("launchctl", "bootout", self._target, accepted=36)
         deadline = time.monotonic() + seconds + 5
         while self._is_loaded():
             if time.monotonic() > deadline:
                 raise ConfigError(f"launchd has not ended {LABEL} after {seconds + 5:g} seconds; try again")
             time.sleep(STOP_STEP)
-
-
-def _launchctl(*arguments: str) -> None:
-    called = run("launchctl", *arguments)
-    # 36 is "operation now in progress": `bootout` returns before the agent has ended.
-    if called.returncode != 0 and not (arguments[0] == "bootout" and called.returncode == 36):
-        raise ConfigError(f"`launchctl {' '.join(arguments)}` failed: {called.stderr.strip() or called.stdout.strip()}")

@@ -16,7 +16,6 @@ SHARED_FOLDERS = ("/tmp", "/var/tmp", "/dev/shm", "/run", "/var/run", "/private/
 """Folders whose entries vanish."""
 OF_ONE_SHELL = "fnm_multishells"
 """The folder in which fnm has a link for each shell."""
-_NOTHING = subprocess.DEVNULL
 CALL_TIMEOUT = 60.0
 """Seconds for a call of the service manager that does not start or stop the daemon."""
 
@@ -76,3 +75,11 @@ def run(*command: str, timeout: float = CALL_TIMEOUT) -> subprocess.CompletedPro
         raise ConfigError(f"{command[0]} cannot be called: {error.strerror}") from None
     except subprocess.TimeoutExpired:
         raise ConfigError(f"`{' '.join(command)}` has not ended after {timeout:g} seconds") from None
+
+
+def succeed(*command: str, timeout: float = CALL_TIMEOUT, accepted: int = 0) -> str:
+    """Call a program of the service manager, and return what it prints. Raises ConfigError if it fails with another exit code."""
+    called = run(*command, timeout=timeout)
+    if called.returncode not in (0, accepted):
+        raise ConfigError(f"`{' '.join(command)}` failed: {called.stderr.strip() or called.stdout.strip()}")
+    return called.stdout

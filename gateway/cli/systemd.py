@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gateway.cli.file_replacement import replace_file
 from gateway.cli.options import INVALID_SETTINGS
-from gateway.cli.service_definition import CALL_TIMEOUT, ServiceDefinition, ServiceState, run
+from gateway.cli.service_definition import CALL_TIMEOUT, ServiceDefinition, ServiceState, run, succeed
 from gateway.errors import ConfigError
 
 UNIT = "portico.service"
@@ -17,8 +17,8 @@ FIRST_LINE = "# Written by `portico service install`, which replaces it. For cha
 START_TIMEOUT = 600.0
 """Seconds for a start. The first one after an update may convert the store."""
 RESTART_SECONDS = 5
-PROPERTIES = ("ActiveState", "SubState", "MainPID", "Result", "ExecMainCode", "ExecMainStatus", "NRestarts", "StatusText",
-              "UnitFileState")  # fmt: skip
+PROPERTIES = ("ActiveState", "SubState", "MainPID", "Result", "ExecMainCode", "ExecMainStatus", "StatusText", "UnitFileState")
+SYSTEMCTL = ("systemctl", "--user")
 
 _TEMPLATE = f"""{FIRST_LINE}
 [Unit]
@@ -53,7 +53,6 @@ WantedBy=default.target
 class Systemd:
     """The user's instance of systemd."""
 
-    name = "systemd"
     edit = f"systemctl --user edit {UNIT.partition('.')[0]}"
 
     def __init__(self, home: Path) -> None:
@@ -84,7 +83,7 @@ class Systemd:
 
     def variables(self) -> set[str]:
         """Return the names of the variables that systemd gives to all services of the user."""
-        return {line.partition("=")[0] for line in _systemctl("show-environment").splitlines()}
+        return {line.partition("=")[0] for line in succeed(*SYSTEMCTL, "show-environment").splitlines()}
 
     def is_own(self) -> bool:
         """Whether the unit is one that `portico service install` wrote."""
@@ -97,7 +96,7 @@ class Systemd:
                 "there is no systemd here (`systemctl` is not on PATH): start `portico serve` by the service manager that this "
                 "system has; in a container, make it the container's command"
             )
-        asked = run("systemctl", "--user", "show", "--property=Version")
+        asked = run(*SYSTEMCTL, "show", "--property=Version")
         if asked.returncode != 0:
             raise ConfigError(
                 f"systemd does not run for this user (`systemctl --user`: {asked.stderr.strip()}): in a container, make "
@@ -108,24 +107,24 @@ class Systemd:
     def install(self, content: str) -> None:
         """Write the unit, and start it, now and at each login. Raises ConfigError."""
         replace_file(self.file, content, 0o644)
-        _systemctl("daemon-reload")
-        _systemctl("enable", UNIT)
+        succeed(*SYSTEMCTL, "daemon-reload")
+        succeed(*SYSTEMCTL, "enable", UNIT)
         # Not `enable --now`: that leaves a daemon with the former unit running.
-        started = run("systemctl", "--user", "restart", UNIT, timeout=START_TIMEOUT + 60)
+        started = run(*SYSTEMCTL, "restart", UNIT, timeout=START_TIMEOUT + 60)
         if started.returncode != 0:
             raise ConfigError(f"the service is installed, but does not start:\n{_indented(self.last_lines())}")
 
     def uninstall(self) -> None:
         """Stop the daemon, and remove the unit. Raises ConfigError."""
-        _systemctl("disable", "--now", UNIT, timeout=self.installed().stop_seconds + CALL_TIMEOUT)
+        succeed(*SYSTEMCTL, "disable", "--now", UNIT, timeout=self.installed().stop_seconds + CALL_TIMEOUT)
         self.file.unlink()
-        _systemctl("daemon-reload")
+        succeed(*SYSTEMCTL, "daemon-reload")
         # It fails if the unit has not failed.
-        run("systemctl", "--user", "reset-failed", UNIT)
+        run(*SYSTEMCTL, "reset-failed", UNIT)
 
     def state(self) -> ServiceState:
         """Return what systemd reports. Raises ConfigError."""
-        shown = _systemctl("show", UNIT, "--property=" + ",".join(PROPERTIES))
+        shown = succeed(*SYSTEMCTL, "show", UNIT, "--property=" + ",".join(PROPERTIES))
         found = dict(line.split("=", 1) for line in shown.splitlines() if "=" in line)
         running = found.get("ActiveState") in ("active", "reloading")
         address = re.search(r"listening on (\S+)", found.get("StatusText", "")) if running else None
@@ -153,13 +152,6 @@ class Systemd:
         if (self._linger / user).exists():
             return None
         return f"It stops when you log out. `loginctl enable-linger {user}` starts it with the system, and keeps it running."
-
-
-def _systemctl(*arguments: str, timeout: float = CALL_TIMEOUT) -> str:
-    called = run("systemctl", "--user", *arguments, timeout=timeout)
-    if called.returncode != 0:
-        raise ConfigError(f"`systemctl --user {' '.join(arguments)}` failed: {called.stderr.strip() or called.stdout.strip()}")
-    return called.stdout
 
 
 def _reason(found: dict[str, str]) -> str:
