@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
+import http.client
 import math
 import os
 import shutil
 import sys
 import time
-import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import click
 
@@ -24,6 +24,7 @@ from gateway.cli.own_program import own_program
 from gateway.cli.service_definition import ServiceDefinition, service_environment
 from gateway.cli.systemd import Systemd
 from gateway.config import Settings
+from gateway.diagnosis.daemon import Address, daemon_address, daemon_version
 from gateway.errors import ConfigError
 
 STOP_SECONDS = 10.0
@@ -166,18 +167,17 @@ def _wait_until_ready(manager: Systemd | Launchd, settings: Settings) -> bool:
 
 def _configured_address(settings: Settings) -> str | None:
     """Return the URL by the settings; None if the system chooses the port."""
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.server.host, settings.server.host)
-    return f"http://{f'[{host}]' if ':' in host else host}:{settings.server.port}" if settings.server.port else None
+    return daemon_address(settings).url if settings.server.port else None
 
 
 def _version_at(url: str | None) -> str | None:
     """Return the version of the daemon at this address; None if none answers."""
-    # Without the proxy of the environment: the daemon is on this machine.
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    parts = urlsplit(url or "")
+    if not parts.hostname or not parts.port:
+        return None
     try:
-        with opener.open(f"{url}/healthz", timeout=ANSWER_TIMEOUT) as answer:
-            return str(json.load(answer)["version"])
-    except (OSError, ValueError, KeyError, TypeError):
+        return daemon_version(Address(parts.hostname, parts.port).request("GET", "/healthz", seconds=ANSWER_TIMEOUT))
+    except (OSError, http.client.HTTPException):
         return None
 
 

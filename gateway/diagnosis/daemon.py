@@ -148,6 +148,13 @@ def daemon_address(settings: Settings) -> Address:
     return Address(_reachable(settings.server.host), settings.server.port)
 
 
+def daemon_version(answer: Answer) -> str | None:
+    """Return the version of the daemon that has answered `GET /healthz` so; None if it is another program."""
+    found = answer.object()
+    version = found.get("version")
+    return version if answer.status == 200 and found.get("status") == "ok" and isinstance(version, str) else None
+
+
 async def check_daemon(settings: Settings | None, portico: str, clock: Clock = SYSTEM_CLOCK) -> DaemonReport:
     """Find out who serves the configured port, and who has the data directory.
 
@@ -193,10 +200,8 @@ async def _port(host: str, address: Address, clock: Clock) -> Port:
         return Port("silent")
     except (OSError, http.client.HTTPException):
         return Port("other")
-    found = answer.object()
-    if answer.status == 200 and found.get("status") == "ok" and isinstance(found.get("version"), str):
-        return Port("portico", found["version"])
-    return Port("other")
+    version = daemon_version(answer)
+    return Port("portico", version) if version is not None else Port("other")
 
 
 async def _running(address: Address, port: Port, holder: Holder, portico: str, clock: Clock) -> list[Check]:
