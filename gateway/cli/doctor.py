@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 
 from gateway.cli.doctor_screen import print_report
-from gateway.cli.options import CONFIG, DATA_DIR, load_settings
+from gateway.cli.options import CONFIG, DATA_DIR, HOST, PORT, load_settings
 from gateway.cli.output import say
 from gateway.cli.own_program import NAMES
 from gateway.cli.signals import EndSignals
@@ -30,10 +30,8 @@ PROBLEM, INTERRUPTED = 1, 130
 @click.command()
 @CONFIG
 @DATA_DIR
-@click.option("--host", help="The address of the daemon; server.host of the configuration by default.")
-@click.option(
-    "--port", type=click.IntRange(0, 65535), help="The port of the daemon; server.port of the configuration by default."
-)
+@HOST
+@PORT
 @click.option("--try", "tried", is_flag=True, help="Let each agent that can be used answer a short task. It costs some tokens.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
 def doctor(config: Path | None, data_dir: Path | None, host: str | None, port: int | None, tried: bool, as_json: bool) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from gateway.cli.options import CONFIG, DATA_DIR, config_errors, load_settings
+from gateway.cli.options import CONFIG, DATA_DIR, HOST, PORT, config_errors, load_settings
 from gateway.cli.output import say
 from gateway.config import Settings
 from gateway.diagnosis.daemon import daemon_address
@@ -20,10 +20,6 @@ from gateway.terminal_text import json_text, one_line
 
 POLL = 1.0
 """Seconds between two looks at a node that is drained."""
-HOST = click.option("--host", help="The address of the daemon; server.host of the configuration by default.")
-PORT = click.option(
-    "--port", type=click.IntRange(0, 65535), help="The port of the daemon; server.port of the configuration by default."
-)
 JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from gateway.cli.options import CONFIG, DATA_DIR, config_errors, load_settings
+from gateway.cli.options import CONFIG, DATA_DIR, HOST, PORT, config_errors, load_settings
 from gateway.cli.output import say
 from gateway.config import Settings
 from gateway.diagnosis.daemon import daemon_address
@@ -27,10 +27,8 @@ LINK_FILE = "console-link.html"
 @click.command()
 @CONFIG
 @DATA_DIR
-@click.option("--host", help="The address of the daemon; server.host of the configuration by default.")
-@click.option(
-    "--port", type=click.IntRange(0, 65535), help="The port of the daemon; server.port of the configuration by default."
-)
+@HOST
+@PORT
 @click.option("--print", "print_only", is_flag=True, help="Print the link only.")
 def open(config: Path | None, data_dir: Path | None, host: str | None, port: int | None, print_only: bool) -> None:
     """Open the web console in the browser, signed in. The daemon must run.

@@ -1,4 +1,4 @@
-"""What several commands share: the options --config and --data-dir, the settings that they give, and errors as exit code 1."""
+"""What several commands share: options, the settings that --config and --data-dir give, and errors as exit code 1."""
 
 from __future__ import annotations
 
@@ -18,6 +18,10 @@ INVALID_SETTINGS = 78
 """The exit code of the daemon for settings that are wrong, EX_CONFIG of sysexits.h: a service manager does not start it again."""
 CONFIG = click.option("--config", type=click.Path(path_type=Path), help="A TOML file; config.example.toml explains every key.")
 DATA_DIR = click.option("--data-dir", type=click.Path(path_type=Path), help="Where sessions and the key are kept.")
+HOST = click.option("--host", help="The address of the daemon; server.host of the configuration by default.")
+PORT = click.option(
+    "--port", type=click.IntRange(0, 65535), help="The port of the daemon; server.port of the configuration by default."
+)
 
 
 def load_settings(config: Path | None, data_dir: Path | None, host: str | None = None, port: int | None = None) -> Settings:
