@@ -30,8 +30,8 @@ from drivers.contract.events import (
 from gateway.events.event_log import Entry
 from gateway.events.turn_reader import Turn
 from gateway.gateway import Gateway
-from gateway.protocols.authenticated_routes import CurrentCaller, CurrentQuotas, authenticated_route
-from gateway.protocols.route_metadata import EventStreamMetadata, openapi_extra
+from gateway.protocols.authenticated_routes import CurrentCaller, CurrentQuotas, authenticated_router
+from gateway.protocols.route_metadata import BODY, errors, stream_response
 from gateway.protocols.sse import event_stream
 from gateway.runs.idempotency import IdempotencyKey
 from gateway.runs.one_shot_tasks import Task
@@ -55,26 +55,15 @@ KINDS = [
     "agent_token", "thinking", "tool_call", "tool_result", "subagent", "hook", "usage",
     "stdout", "stderr", "session_end", "error",
 ]  # fmt: skip
-EXAMPLES = openapi_extra(
-    {
-        "A task": {"driver": "echo", "task": "hello"},
-        "A task that runs once, however often it is sent": {
-            "driver": "echo",
-            "task": "hello",
-            "model": "sonnet",
-            "idempotency_key": "7d1f0a",
-        },
-    },
-    stream=EventStreamMetadata(
-        """Server-sent events without names, whose data are objects of a `kind`; the last is `session_end`. Lines that begin with
+STREAM = stream_response(
+    """Server-sent events without names, whose data are objects of a `kind`; the last is `session_end`. Lines that begin with
 a colon only keep the connection open.""",
-        """data: {"kind":"agent_token","text":"hello"}
+    """data: {"kind":"agent_token","text":"hello"}
 
 data: {"kind":"session_end","exit_code":0,"duration_ms":26}
 
 """,
-        {"": {"type": "object", "properties": {"kind": {"enum": KINDS}}, "required": ["kind"]}},
-    ),
+    {"": {"type": "object", "properties": {"kind": {"enum": KINDS}}, "required": ["kind"]}},
 )
 
 
@@ -84,7 +73,16 @@ AfterHeader = Annotated[int | None, Header(ge=0, description="Number the frames,
 class ExecuteRequest(BaseModel):
     """One task. `driver` is the name of an agent here. The API key is `auth_token` or in the Authorization header."""
 
-    model_config = ConfigDict(extra="ignore", frozen=True)
+    model_config = ConfigDict(
+        extra="ignore",
+        frozen=True,
+        json_schema_extra={
+            "examples": [
+                {"driver": "echo", "task": "hello"},
+                {"driver": "echo", "task": "hello", "model": "sonnet", "idempotency_key": "7d1f0a"},
+            ]
+        },
+    )
 
     task: str = Field(min_length=1)
     driver: str = Field(min_length=1, max_length=MAX_NAME)
@@ -95,9 +93,9 @@ class ExecuteRequest(BaseModel):
 
 def router(gateway: Gateway) -> APIRouter:
     """Return the route of a gateway."""
-    routes = APIRouter(tags=["OutputEvent gateway"], route_class=authenticated_route(gateway, "auth_token"))
+    routes = authenticated_router(gateway, "OutputEvent gateway", body_field="auth_token")
 
-    @routes.post("/v1/execute", response_class=Response, openapi_extra=EXAMPLES)
+    @routes.post("/v1/execute", response_class=Response, responses={**errors(*BODY), 200: STREAM})
     async def execute(
         request: ExecuteRequest, caller: CurrentCaller, quotas: CurrentQuotas, last_event_id: AfterHeader = None
     ) -> Response:

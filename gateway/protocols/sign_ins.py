@@ -6,14 +6,15 @@ from datetime import UTC, datetime
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.config import JsonDict
 
 from gateway.errors import BadRequest, Conflict, Forbidden, NotFound, Unauthorized
 from gateway.gateway import Gateway
-from gateway.protocols.authenticated_routes import CurrentCaller, authenticated_route, unauthenticated_body, with_body
+from gateway.protocols.authenticated_routes import NEEDS_KEY, CurrentCaller, authenticated_router, unauthenticated_body, with_body
 from gateway.protocols.authorization import authorization, cookie_name, is_from_own_page
 from gateway.protocols.json_bodies import Handler, StrictJsonRoute
-from gateway.protocols.route_metadata import openapi_extra
+from gateway.protocols.route_metadata import ANY_REQUEST, BODY, errors, operation_id
 from gateway.security.sign_in_codes import CODE_SECONDS
 from gateway.security.sign_ins import KeyIdentity, OfferedSignIn
 
@@ -22,12 +23,17 @@ MAX_BODY = 4096
 COOKIE_SECONDS = 400 * 24 * 3600
 """Seconds for which a browser keeps the cookie, the most that browsers allow. An unused sign-in ends earlier."""
 
-_SIGNED_IN = {"name": "phone", "administrator": False, "expiresAt": "2026-12-24T12:00:00Z", "open": False}
-_CODE_EXAMPLE = {"code": "wZJ2Pq…", "expiresIn": 60, "url": "http://127.0.0.1:7700/console/#code=wZJ2Pq…"}
+_SIGNED_IN: JsonDict = {"name": "phone", "administrator": False, "expiresAt": "2026-12-24T12:00:00Z", "open": False}
 
 
 class SignInCode(BaseModel):
     """A code, and the address of the console with it. Without authentication there is no code."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"code": "wZJ2Pq…", "expiresIn": 60, "url": "http://127.0.0.1:7700/console/#code=wZJ2Pq…"}]
+        }
+    )
 
     code: str | None
     expires_in: int = Field(serialization_alias="expiresIn", description="Seconds.")
@@ -37,12 +43,16 @@ class SignInCode(BaseModel):
 class SignInRequest(BaseModel):
     """Either a code or a key."""
 
+    model_config = ConfigDict(json_schema_extra={"examples": [{"code": "wZJ2Pq…"}, {"key": "pk-…"}]})
+
     code: str | None = None
     key: str | None = None
 
 
 class SignInState(BaseModel):
     """Who is signed in. `name` is that of the key, null for a default key. `open`: no authentication is needed."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [_SIGNED_IN]})
 
     name: str | None
     administrator: bool
@@ -53,15 +63,22 @@ class SignInState(BaseModel):
 class NewSignIn(SignInState):
     """`token` is the value of the header `X-Portico-Sign-In`, which is needed besides the cookie."""
 
+    model_config = ConfigDict(json_schema_extra={"examples": [{**_SIGNED_IN, "token": "q9Xv…"}]})
+
     token: str
 
 
 def router(gateway: Gateway) -> APIRouter:
     """Return the routes of a gateway."""
-    authenticated = APIRouter(tags=["operations"], route_class=authenticated_route(gateway))
-    public = APIRouter(tags=["operations"], route_class=_sign_in_route(gateway))
+    authenticated = authenticated_router(gateway, "operations")
+    public = APIRouter(
+        tags=["operations"],
+        route_class=_sign_in_route(gateway),
+        responses=errors(*ANY_REQUEST, *BODY),
+        generate_unique_id_function=operation_id,
+    )
 
-    @authenticated.post("/v1/sign-in-codes", openapi_extra=openapi_extra(responses={200: _CODE_EXAMPLE}))
+    @authenticated.post("/v1/sign-in-codes", dependencies=[NEEDS_KEY])
     async def make_sign_in_code(request: Request) -> SignInCode:
         """Make a code that signs a browser in, once and within a minute, with the key of this request."""
         base = f"{request.url.scheme}://{request.headers['host']}/console/"
@@ -70,16 +87,7 @@ def router(gateway: Gateway) -> APIRouter:
         code = await gateway.credentials.make_code(gateway.auth.identity(authorization(request.headers)))
         return SignInCode(code=code, expires_in=int(CODE_SECONDS), url=f"{base}#code={code}")
 
-    @public.post(
-        "/v1/sign-ins",
-        status_code=201,
-        openapi_extra=_with_error(
-            401,
-            openapi_extra(
-                {"By a code": {"code": "wZJ2Pq…"}, "By a key": {"key": "pk-…"}}, {201: {**_SIGNED_IN, "token": "q9Xv…"}}
-            ),
-        ),
-    )
+    @public.post("/v1/sign-ins", status_code=201)
     async def sign_in(body: SignInRequest, request: Request, response: Response) -> NewSignIn:
         """Sign a browser in: it gets a cookie, and a token for the header `X-Portico-Sign-In`; both are needed."""
         identity = await _identity(gateway, body, request)
@@ -89,13 +97,15 @@ def router(gateway: Gateway) -> APIRouter:
         offered = OfferedSignIn((secrets.cookie,), secrets.token)
         return NewSignIn(**_state(gateway, offered, identity.name), token=secrets.token)
 
-    @authenticated.get("/v1/sign-ins/current", openapi_extra=openapi_extra(responses={200: _SIGNED_IN}))
+    @authenticated.get("/v1/sign-ins/current")
     async def current_sign_in(caller: CurrentCaller, request: Request, response: Response) -> SignInState:
         """Who this request is authenticated as, and until when."""
         response.headers["Cache-Control"] = "no-store"
         return SignInState(**_state(gateway, authorization(request.headers), caller.name))
 
-    @authenticated.delete("/v1/sign-ins/current", status_code=204, response_class=Response, openapi_extra=_with_error(404))
+    @authenticated.delete(
+        "/v1/sign-ins/current", status_code=204, dependencies=[NEEDS_KEY], response_class=Response, responses=errors(404)
+    )
     async def sign_out(request: Request) -> Response:
         """End the sign-in of this request, also for its streams."""
         found = gateway.auth.sign_in(authorization(request.headers))
@@ -108,13 +118,6 @@ def router(gateway: Gateway) -> APIRouter:
 
     authenticated.routes += public.routes
     return authenticated
-
-
-def _with_error(status: int, extra: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Return the `openapi_extra` with an error that the form of the operation does not show."""
-    found = extra or openapi_extra()
-    found["responses"][str(status)] = {"$ref": f"#/components/responses/{status}"}
-    return found
 
 
 def _sign_in_route(gateway: Gateway) -> type[StrictJsonRoute]:

@@ -26,7 +26,7 @@ from gateway.gateway import Gateway
 from gateway.protocols import execute, sign_ins
 from gateway.protocols.aap import versions
 from gateway.protocols.acp import routes as acp
-from gateway.protocols.authenticated_routes import authenticated_route
+from gateway.protocols.authenticated_routes import authenticated_router
 from gateway.protocols.authorization import authorization
 from gateway.protocols.model_apis import anthropic_messages, chat_completions, models, responses
 from gateway.protocols.model_apis.vendor_requests import VendorRequests
@@ -44,7 +44,7 @@ from gateway.protocols.operations import (
 from gateway.security.redaction import current_redactor
 from gateway.server.access_log import AccessLog
 from gateway.server.host_origin import EXPOSED, METHODS, HostOriginCheck, origin_pattern
-from gateway.server.openapi import openapi_document
+from gateway.server.openapi import LICENSE, SERVERS, SUMMARY, TAGS, openapi_document
 
 log = logging.getLogger(__name__)
 
@@ -74,6 +74,10 @@ def create_app(gateway: Gateway) -> ASGIApp:
         docs_url=None,
         redoc_url=None,
         openapi_url=None,
+        summary=SUMMARY,
+        license_info=LICENSE,
+        servers=SERVERS,
+        openapi_tags=TAGS,
         # The metrics and the access log are the gateway's own.
         telemetry={"tracing": False, "metrics": False, "logs": False},
     )
@@ -90,7 +94,7 @@ def create_app(gateway: Gateway) -> ASGIApp:
 
 def _openapi_routes(app: FastAPI, gateway: Gateway) -> APIRouter:
     document = cache(lambda: openapi_document(app))
-    router = APIRouter(route_class=authenticated_route(gateway))
+    router = authenticated_router(gateway, "operations")
 
     @router.get("/openapi.json", include_in_schema=False)
     async def openapi() -> JSONResponse:

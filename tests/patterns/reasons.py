@@ -148,6 +148,9 @@ REASONS: Mapping[str, Mapping[str, str]] = {
     "gateway/protocols/operations/keys.py": {
         "AGENT_NAME": FIXED,
     },
+    "gateway/protocols/route_metadata.py": {
+        "[^a-z0-9]+": ONE_CLASS,
+    },
     "gateway/security/api_keys.py": {
         "AGENT_NAME": FIXED,
     },
@@ -162,9 +165,6 @@ REASONS: Mapping[str, Mapping[str, str]] = {
     },
     "gateway/server/host_origin.py": {
         r"(\[[0-9a-f:.]+\]|[^\s:/@?#\[\]]+)(:\d*)?": ONE_WAY,
-    },
-    "gateway/server/openapi.py": {
-        "[^a-z0-9]+": ONE_CLASS,
     },
     "gateway/sessions/call_files.py": {
         r"^\*\*\* (?:(?:Add|Update|Delete) File|Move to): (.*)$": ONE_CLASS,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 
@@ -80,6 +80,18 @@ class SelectOption(_Option):
 AgentOption = Annotated[TextOption | SecretOption | SelectOption, Field(discriminator="type")]
 
 
+ECHO: dict[str, Any] = {
+    "name": "echo",
+    "title": "Echo",
+    "version": "1.0.0",
+    "description": "Repeats each prompt; for tests and first steps.",
+    "tools": [],
+    "options": [{"type": "text", "name": "cwd", "title": "Working folder", "description": "", "default": ""}],
+    "capabilities": {"history": {"full": {}}, "stream": {"delta": {}, "message": {}, "none": {}}},
+}
+"""An agent in examples."""
+
+
 class AgentBase(WireModel):
     """An agent. Each version of the protocol adds `tools`."""
 
@@ -99,6 +111,10 @@ class AgentInfo(AgentBase):
 
 class MetaResponse(WireModel):
     """`GET /meta` of versions 1 and 2."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"version": 1, "agents": [ECHO]}, {"version": 2, "agents": [ECHO]}]}
+    )
 
     version: int
     agents: list[AgentInfo]

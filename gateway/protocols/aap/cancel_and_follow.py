@@ -11,11 +11,11 @@ from gateway.errors import BadRequest
 from gateway.events.event_log import Entry
 from gateway.events.turn_reader import LAST
 from gateway.gateway import Gateway
-from gateway.protocols.aap import examples
 from gateway.protocols.aap.common_routes import version_routers
 from gateway.protocols.aap.schema import CancelResponse
-from gateway.protocols.aap.turn_frames import Position, StreamView
+from gateway.protocols.aap.turn_frames import EVENTS, EVENTS_OF_OTHERS, Position, StreamView
 from gateway.protocols.authenticated_routes import CurrentCaller, CurrentQuotas
+from gateway.protocols.route_metadata import errors, stream_response
 from gateway.protocols.sse import event_stream
 from gateway.sessions.session import Session
 
@@ -23,20 +23,26 @@ AfterQuery = Annotated[str | None, Query(description="The id of the last event t
 LastEventId = Annotated[str | None, Header(alias="Last-Event-ID", description="The same; it wins over `after`.")]
 ModeQuery = Annotated[Literal["delta", "message"], Query(description="Which of the protocol's stream modes.")]
 UntilQuery = Annotated[Literal["turn_stop"] | None, Query(description="End the stream behind the next turn_stop.")]
+STREAM = stream_response(
+    """Server-sent events: those of the session's turns, each with its `id`, and the messages of clients. Lines that
+begin with a colon only keep the connection open.""",
+    'event: client_message\ndata: {"role":"user","content":"2 + 2?"}\nid: 1.1\n\nevent: turn_start\ndata: {}\nid: 1\n\n',
+    {**{name: data for name, data in EVENTS.items() if name != "session_start"}, **EVENTS_OF_OTHERS},
+)
 
 
 def router(gateway: Gateway, base: str, tag: str, session_path: str) -> APIRouter:
     """The routes under a version's path of a session, such as `/session/{session_id}`, at a base URL, with this tag."""
     _, routes = version_routers(gateway, base, tag)
 
-    @routes.post(session_path + "/cancel", openapi_extra=examples.CANCEL)
+    @routes.post(session_path + "/cancel", responses=errors(404))
     async def cancel(caller: CurrentCaller, session_id: str) -> CancelResponse:
         """Stop the run, and cancel the calls that wait for the client: the session is idle then. If it was, nothing happens."""
         session = await gateway.sessions.get(caller, session_id)
         cancelled = await session.cancel()
         return CancelResponse(session_id=session.id, cancelled=cancelled, state=session.state)
 
-    @routes.get(session_path + "/events", response_class=Response, openapi_extra=examples.FOLLOW_EVENTS)
+    @routes.get(session_path + "/events", response_class=Response, responses={**errors(404), 200: STREAM})
     async def events(
         caller: CurrentCaller,
         quotas: CurrentQuotas,

@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 
 from gateway.gateway import Gateway
-from gateway.protocols.authenticated_routes import authenticated_route, public_route
+from gateway.protocols.authenticated_routes import authenticated_router, public_router
 
 AfterQuery = Annotated[str | None, Query(description="The `next` of the previous page.")]
 LimitQuery = Annotated[int, Query(ge=1, le=1000, description="Items per page.")]
@@ -19,5 +19,4 @@ def version_routers(gateway: Gateway, base: str, tag: str) -> tuple[APIRouter, A
 
     `base` begins the paths of their routes, `tag` is that of the routes in the OpenAPI document.
     """
-    public, authenticated = public_route(gateway), authenticated_route(gateway)
-    return APIRouter(prefix=base, tags=[tag], route_class=public), APIRouter(prefix=base, tags=[tag], route_class=authenticated)
+    return public_router(gateway, tag, prefix=base), authenticated_router(gateway, tag, prefix=base)

@@ -6,16 +6,17 @@ from collections.abc import Callable
 from typing import Annotated, Literal, TypeVar
 
 from fastapi import APIRouter, Query
+from pydantic import ConfigDict
 
 from gateway.agents.folder_access import in_time
 from gateway.agents.folder_completion import complete_folders
 from gateway.agents.folder_files import FolderFiles
 from gateway.errors import BadRequest, NotFound
 from gateway.gateway import Gateway
-from gateway.protocols.aap import sessions_examples as examples
 from gateway.protocols.aap.common_routes import version_routers
 from gateway.protocols.aap.schema import OmitIfNone, WireModel, iso_time
 from gateway.protocols.authenticated_routes import CurrentCaller
+from gateway.protocols.route_metadata import errors
 from gateway.sessions.call_files import FileOnDisk, paths_of, read_files
 
 LimitQuery = Annotated[int, Query(ge=1, le=500, description="The most paths of the response.")]
@@ -34,6 +35,17 @@ class FileInfo(WireModel):
 
 class FilesResponse(WireModel):
     """The best matches first. `truncated`: there are more, or the folder has more than was looked at."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "files": [{"path": "src/main.py", "type": "file"}, {"path": "src/main", "type": "folder"}],
+                    "truncated": False,
+                }
+            ]
+        }
+    )
 
     files: list[FileInfo]
     truncated: bool
@@ -69,11 +81,32 @@ class CallFileInfo(WireModel):
 class CallFilesResponse(WireModel):
     """The files in the order in which the call names them."""
 
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "files": [
+                        {
+                            "path": "/home/ada/project/notes.md",
+                            "exists": True,
+                            "text": "# Notes\n",
+                            "size": 8,
+                            "modified": "2026-11-20T09:30:04.125Z",
+                        },
+                        {"path": "/etc/hosts", "problem": "it is outside of the session's folders"},
+                    ]
+                }
+            ]
+        }
+    )
+
     files: list[CallFileInfo]
 
 
 class FoldersResponse(WireModel):
     """Absolute paths of folders."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"folders": ["/home/ada/project", "/home/ada/project-2"]}]})
 
     folders: list[str]
 
@@ -83,7 +116,7 @@ def router(gateway: Gateway, base: str, tag: str, session_path: str) -> APIRoute
     _, routes = version_routers(gateway, base, tag)
     folder_files = FolderFiles()
 
-    @routes.get(session_path + "/files", openapi_extra=examples.FILES)
+    @routes.get(session_path + "/files", responses=errors(404))
     async def files(caller: CurrentCaller, session_id: str, q: PathQuery = "", limit: LimitQuery = 50) -> FilesResponse:
         """Files and folders of a session's working folder that match, without those that a `.gitignore` excludes."""
         session = await gateway.sessions.get(caller, session_id)
@@ -94,7 +127,7 @@ def router(gateway: Gateway, base: str, tag: str, session_path: str) -> APIRoute
 
         return await _in_time(find)
 
-    @routes.get(session_path + "/calls/{call_id:path}/files", openapi_extra=examples.CALL_FILES)
+    @routes.get(session_path + "/calls/{call_id:path}/files", responses=errors(404))
     async def call_files(caller: CurrentCaller, session_id: str, call_id: str) -> CallFilesResponse:
         """The files that a call which waits for permission would change, as they are on the disk now.
 
@@ -107,7 +140,7 @@ def router(gateway: Gateway, base: str, tag: str, session_path: str) -> APIRoute
         found = await _in_time(lambda: read_files(paths_of(call.input), *session.folders()))
         return CallFilesResponse(files=[CallFileInfo.of(file, session.redactor.clean) for file in found])
 
-    @routes.get("/folders", openapi_extra=examples.FOLDERS)
+    @routes.get("/folders")
     async def folders(
         caller: CurrentCaller, agent: AgentQuery, prefix: PrefixQuery = "", limit: LimitQuery = 50
     ) -> FoldersResponse:

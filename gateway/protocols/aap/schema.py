@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic.config import JsonDict
 from pydantic_core import PydanticCustomError
 
 from drivers.contract.driver_info import ToolSpec
@@ -21,6 +22,28 @@ SessionState = Literal["idle", "running", "waiting"]
 HistoryType = Literal["compacted", "full"]
 
 T = TypeVar("T")
+SESSION_ID = "sess_0f4c1c9e2a7b4d5e8f90123456789abc"
+USER: JsonDict = {"role": "user", "content": "What is 2 + 2?"}
+ANSWER: JsonDict = {"role": "assistant", "content": "4"}
+WEATHER: JsonDict = {
+    "name": "get_weather",
+    "description": "The weather of a city.",
+    "inputSchema": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+}
+SESSION_EXAMPLE: JsonDict = {
+    "sessionId": SESSION_ID,
+    "agent": {"name": "claude", "tools": [{"name": "Bash", "trust": False}], "options": {"model": "sonnet"}},
+    "tools": [WEATHER],
+    EXTENSIONS: {
+        "state": "idle",
+        "stopReason": "end_turn",
+        "title": "What is 2 + 2?",
+        "createdAt": "2026-11-20T09:30:00.000Z",
+        "updatedAt": "2026-11-20T09:30:04.125Z",
+    },
+}
+"""Parts of the examples of models."""
+
 OmitIfNone = Annotated[T | None, Field(exclude_if=lambda value: value is None)]
 """A field that is omitted if it is None."""
 
@@ -118,6 +141,30 @@ class TurnRequest(TurnFields):
     `when_busy` is an extension: what happens to a user message while a run is active.
     """
 
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {"messages": [USER], "stream": "delta"},
+                {"messages": [{"role": "tool", "toolCallId": "toolu_01", "content": "Sunny, 21 degrees."}]},
+                {
+                    "messages": [
+                        {"role": "tool_permission", "toolCallId": "toolu_02", "granted": False, "reason": "Not that file."}
+                    ]
+                },
+                {
+                    "messages": [
+                        {
+                            "role": "tool_permission",
+                            "toolCallId": "toolu_02",
+                            "granted": True,
+                            EXTENSIONS: {"choice": "allow_always"},
+                        }
+                    ]
+                },
+            ]
+        }
+    )
+
     agent: AgentOverrides | None = None
     messages: tuple[TurnMessage, ...]
     when_busy: Literal["refuse", "steer", "queue"] = "refuse"
@@ -125,6 +172,19 @@ class TurnRequest(TurnFields):
 
 class CreateSessionRequest(TurnFields):
     """`PUT /session` of versions 1 and 2. The last message must be the user's."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {"agent": {"name": "echo"}, "messages": [USER]},
+                {"agent": {"name": "echo"}, "messages": [USER], "stream": "delta"},
+                {
+                    "agent": {"name": "echo"},
+                    "messages": [USER, ANSWER, {"role": "user", "content": [{"type": "text", "text": "And 3 + 3?"}]}],
+                },
+            ]
+        }
+    )
 
     agent: AgentConfig
     messages: tuple[Message, ...]
@@ -213,7 +273,16 @@ class TurnExtension(WireModel):
 
 
 class AgentResponse(WireModel):
-    """The JSON response of `stream: none`."""
+    """The JSON response of `stream: none`. Only the response that creates a session has its id."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {"stopReason": "end_turn", "messages": [ANSWER]},
+                {"sessionId": SESSION_ID, "stopReason": "end_turn", "messages": [ANSWER]},
+            ]
+        }
+    )
 
     session_id: OmitIfNone[str] = Field(default=None, alias="sessionId")
     stop_reason: StopReason = Field(alias="stopReason")
@@ -231,11 +300,15 @@ class SessionHistory(WireModel):
 class SessionHistoryResponse(WireModel):
     """The history of a session, as of versions 2 and 3."""
 
+    model_config = ConfigDict(json_schema_extra={"examples": [{"history": {"full": [USER, ANSWER]}}]})
+
     history: SessionHistory
 
 
 class CancelResponse(WireModel):
     """The result of a cancel: whether there was a run to cancel, and the state of the session."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"sessionId": SESSION_ID, "cancelled": True, "state": "idle"}]})
 
     session_id: str = Field(alias="sessionId")
     cancelled: bool

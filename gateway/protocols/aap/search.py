@@ -7,14 +7,14 @@ import json
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from gateway.errors import BadRequest
 from gateway.gateway import Gateway
-from gateway.protocols.aap import sessions_examples as examples
 from gateway.protocols.aap.common_routes import version_routers
-from gateway.protocols.aap.schema import OmitIfNone, WireModel, iso_time
+from gateway.protocols.aap.schema import SESSION_ID, OmitIfNone, WireModel, iso_time
 from gateway.protocols.authenticated_routes import CurrentCaller
+from gateway.protocols.route_metadata import errors
 from gateway.sessions.search import Found
 
 WordsQuery = Annotated[
@@ -63,6 +63,28 @@ class SearchResult(WireModel):
 class SearchResponse(WireModel):
     """A page of results; `next` is absent on the last. `complete`: all earlier sessions are searched already."""
 
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "results": [
+                        {
+                            "sessionId": SESSION_ID,
+                            "title": "Arithmetic",
+                            "agent": "claude",
+                            "updatedAt": "2026-11-20T09:30:04.125Z",
+                            "role": "user",
+                            "position": 0,
+                            "seq": 1,
+                            "snippet": [{"text": "What is the ", "match": False}, {"text": "sum", "match": True}],
+                        }
+                    ],
+                    "complete": True,
+                }
+            ]
+        }
+    )
+
     results: list[SearchResult]
     next: OmitIfNone[str] = None
     complete: bool
@@ -72,7 +94,7 @@ def router(gateway: Gateway, base: str, tag: str) -> APIRouter:
     """The route at a base URL, with this tag."""
     _, routes = version_routers(gateway, base, tag)
 
-    @routes.get("/search", responses=examples.NO_SEARCH, openapi_extra=examples.SEARCH)
+    @routes.get("/search", responses=errors(501))
     async def search(
         caller: CurrentCaller, q: WordsQuery, agent: AgentQuery = None, limit: LimitQuery = 20, after: AfterQuery = None
     ) -> SearchResponse:

@@ -6,17 +6,17 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Header, Query, Request, Response
-from pydantic import Field
+from pydantic import ConfigDict, Field
 from pydantic_core import to_json
 
 from gateway.errors import BadRequest
 from gateway.events.log_pages import Line, gap, page_after, page_before
 from gateway.gateway import Gateway
-from gateway.protocols.aap import sessions_examples as examples
 from gateway.protocols.aap.common_routes import version_routers
 from gateway.protocols.aap.schema import OmitIfNone, StopReason, WireModel, iso_time
 from gateway.protocols.aap.stop_reasons import STOP_REASONS
 from gateway.protocols.authenticated_routes import CurrentCaller, CurrentQuotas
+from gateway.protocols.route_metadata import errors, stream_response
 from gateway.protocols.sse import event_stream
 from gateway.sessions.session import Session
 from gateway.store import RunTimes
@@ -27,6 +27,15 @@ Number = Annotated[int | None, Query(ge=0, le=MAX_SEQ)]
 LastEventId = Annotated[str | None, Header(alias="Last-Event-ID", description="As `after`, which it precedes. Streams only.")]
 LimitQuery = Annotated[int, Query(ge=1, le=5000, description="About how many events a page has.")]
 MergeQuery = Annotated[bool, Query(description="Successive deltas of one kind are one event. Pages only.")]
+STREAM = stream_response(
+    """With `Accept: text/event-stream`: every event after a number, without an end. `event: deleted` is the last one if the
+session is deleted. Lines that begin with a colon only keep the connection open.""",
+    'id: 2\ndata: {"kind":"agent_token","text":"4"}\n\n',
+    {
+        "": {"type": "object", "properties": {"kind": {"type": "string"}}, "required": ["kind"]},
+        "deleted": {"type": "object", "properties": {"sessionId": {"type": "string"}}},
+    },
+)
 
 
 class LogEventInfo(WireModel):
@@ -67,6 +76,45 @@ class LogPageResponse(WireModel):
     `runs` are those of its events, `seeds` is how many stored messages came before the first event of the log.
     """
 
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "events": [
+                        {
+                            "id": 1,
+                            "event": {
+                                "kind": "turn_start",
+                                "messages": [{"role": "user", "content": "What is 2 + 2?"}],
+                                "permissions": [],
+                            },
+                        },
+                        {"id": 2, "event": {"kind": "agent_token", "text": "4"}},
+                        {"id": 3, "event": {"kind": "message_end", "discarded": False}},
+                        {
+                            "id": 4,
+                            "event": {"kind": "session_end", "exit_code": 0, "duration_ms": 812, "stop_reason": "end_turn"},
+                        },
+                    ],
+                    "first": 1,
+                    "last": 4,
+                    "more": False,
+                    "runs": [
+                        {
+                            "id": "run_5d2b1c9e2a7b4d5e8f90123456789abc",
+                            "firstSeq": 1,
+                            "startedAt": "2026-11-20T09:30:03.310Z",
+                            "endedAt": "2026-11-20T09:30:04.125Z",
+                            "state": "ended",
+                            "stopReason": "end_turn",
+                        }
+                    ],
+                    "seeds": 0,
+                }
+            ]
+        }
+    )
+
     events: list[LogEventInfo]
     first: int
     last: int
@@ -79,7 +127,7 @@ def router(gateway: Gateway, base: str, tag: str, session_path: str) -> APIRoute
     """The routes under the path of a session, at a base URL, with this tag."""
     _, routes = version_routers(gateway, base, tag)
 
-    @routes.get(session_path + "/log", response_model=LogPageResponse, openapi_extra=examples.LOG)
+    @routes.get(session_path + "/log", response_model=LogPageResponse, responses={**errors(404), 200: STREAM})
     async def log(
         http: Request,
         caller: CurrentCaller,

@@ -6,14 +6,15 @@ from collections.abc import AsyncIterator
 from typing import TypeVar
 
 from fastapi import APIRouter, Response
+from fastapi.openapi.constants import REF_PREFIX
 from pydantic_core import to_json
 
 from gateway.gateway import Gateway
-from gateway.protocols.aap import sessions_examples as examples
 from gateway.protocols.aap.common_routes import version_routers
-from gateway.protocols.aap.schema import SessionInfo, Tool
+from gateway.protocols.aap.schema import SESSION_ID, SessionInfo, Tool
 from gateway.protocols.aap.sessions import session_info
 from gateway.protocols.authenticated_routes import CurrentCaller, CurrentQuotas
+from gateway.protocols.route_metadata import stream_response
 from gateway.protocols.sse import event_stream
 from gateway.sessions.changes import ChangeListener
 
@@ -25,8 +26,24 @@ Info = TypeVar("Info", bound=SessionInfo)
 def router(gateway: Gateway, base: str, tag: str, kind: type[Info], tool: type[Tool]) -> APIRouter:
     """The route at a base URL, with this tag. `kind` and `tool` are the version's formats of a session and of a tool."""
     _, routes = version_routers(gateway, base, tag)
+    stream = stream_response(
+        """Server-sent events: first `ready`, then `session` with a session as in the list whenever one is created or changes, and
+`session_deleted`. Lines that begin with a colon only keep the connection open.""",
+        f"""event: ready
+data: {{}}
 
-    @routes.get("/updates", response_class=Response, openapi_extra=examples.UPDATES)
+event: session
+data: {{"sessionId":"{SESSION_ID}","agent":{{"name":"claude"}},"x-portico":{{"state":"running"}}}}
+
+""",
+        {
+            "ready": {"type": "object"},
+            "session": {"$ref": REF_PREFIX + kind.__name__},
+            "session_deleted": {"type": "object", "properties": {"sessionId": {"type": "string"}}, "required": ["sessionId"]},
+        },
+    )
+
+    @routes.get("/updates", response_class=Response, responses={200: stream})
     async def updates(caller: CurrentCaller, quotas: CurrentQuotas) -> Response:
         """Follow all sessions: what the list has of one, whenever it is created or changes. Nothing is repeated."""
         quotas.take_stream()

@@ -34,6 +34,32 @@ from gateway.protocols.aap.schema import AgentResponse, PermissionExtension, Too
 from gateway.protocols.aap.stop_reasons import stop_reason
 
 
+def _data(**fields: Any) -> dict[str, Any]:
+    needed = [name for name in fields if name != EXTENSIONS]
+    return {"type": "object", "properties": fields, **({"required": needed} if needed else {})}
+
+
+STRING = {"type": "string"}
+EVENTS = {
+    "session_start": _data(sessionId=STRING),
+    "turn_start": _data(),
+    "text_delta": _data(delta=STRING),
+    "thinking_delta": _data(delta=STRING),
+    "text": _data(text=STRING),
+    "thinking": _data(thinking=STRING),
+    "tool_call": _data(toolCallId=STRING, name=STRING, input={}),
+    "tool_result": _data(toolCallId=STRING, content={}),
+    "turn_stop": _data(stopReason=STRING, **{EXTENSIONS: {"type": "object"}}),
+    "gap": _data(**{"from": {"type": "integer"}, "to": {"type": "integer"}, "reason": STRING}),
+}
+"""The JSON schemas of the data of the frames, by their names."""
+EVENTS_OF_OTHERS = {
+    "client_message": {"type": "object", "properties": {"role": STRING}, "required": ["role"]},
+    "tool_calls_cancelled": _data(toolCallIds={"type": "array", "items": STRING}),
+}
+"""The same of frames that only a reader gets who follows the turns of other clients."""
+
+
 def frame(name: str, data: Any, number: str) -> bytes:
     """Return one SSE frame: `event: NAME`, `data: JSON`, `id: NUMBER`."""
     return b"event: %b\ndata: %b\nid: %b\n\n" % (name.encode(), to_json(data, by_alias=True), number.encode())

@@ -12,11 +12,13 @@ from pydantic_core import to_json
 from drivers.contract.messages import MESSAGE
 from gateway.events.turn_reader import Turn
 from gateway.gateway import Gateway
-from gateway.protocols.aap.schema import AgentResponse, CreateSessionRequest, Tool, TurnFields, TurnRequest, WireModel
+from gateway.protocols.aap.schema import SESSION_ID, AgentResponse, CreateSessionRequest, Tool, TurnFields, TurnRequest, WireModel
 from gateway.protocols.aap.sessions import create_and_submit
-from gateway.protocols.aap.turn_frames import JsonView, Position, StreamView, frame
+from gateway.protocols.aap.turn_frames import EVENTS, JsonView, Position, StreamView, frame
 from gateway.protocols.aap.turns import submission
+from gateway.protocols.authenticated_routes import CurrentCaller
 from gateway.protocols.client_connection import ClientConnection
+from gateway.protocols.route_metadata import stream_response
 from gateway.protocols.sse import event_stream
 from gateway.runs.idempotency import IdempotencyKey
 from gateway.security.authentication import Caller
@@ -27,6 +29,26 @@ from gateway.store import KeyRecord
 MAX_KEPT = 8 * 1024 * 1024
 """Bytes of events, as JSON, of a turn whose JSON answer is kept in memory until the turn is over."""
 Started = tuple[Session, Turn]
+_STREAMS = """With `stream` of `delta` or `message`: server-sent events, each with a name and JSON data. The first is
+`turn_start`, the last `turn_stop`, with the reason of an `error` in `x-portico`; before a new session's first turn stands
+`session_start`. Lines that begin with a colon only keep the connection open."""
+_TURN = """event: turn_start
+data: {}
+id: 1
+
+event: text_delta
+data: {"delta":"4"}
+id: 2
+
+event: turn_stop
+data: {"stopReason":"end_turn"}
+id: 4
+
+"""
+TURN_STREAM = stream_response(_STREAMS, _TURN, EVENTS)
+NEW_SESSION_STREAM = stream_response(
+    _STREAMS, f'event: session_start\ndata: {{"sessionId":"{SESSION_ID}"}}\nid: 0\n\n{_TURN}', EVENTS
+)
 
 
 class Exchange:
@@ -122,11 +144,16 @@ KeyHeader = Annotated[str | None, Header(min_length=1, max_length=1024, descript
 SeenHeader = Annotated[str | None, Header(description="With Idempotency-Key: the stream goes on behind this event.")]
 
 
-async def _exchange(http: Request, idempotency_key: KeyHeader = None, last_event_id: SeenHeader = None) -> Exchange:
+async def _exchange(
+    http: Request,
+    caller: CurrentCaller,
+    idempotency_key: KeyHeader = None,
+    last_event_id: SeenHeader = None,
+) -> Exchange:
     # Async like the caller's (protocols/authenticated_routes.py), for the same reason.
-    # Not by dependencies: FastAPI takes 0.05 ms for each.
+    # The quotas are not a dependency: FastAPI takes 0.05 ms for each.
     seen = Position.parse(last_event_id) if last_event_id and idempotency_key else None
-    return Exchange(http, http.state.caller, http.state.quotas, idempotency_key, seen)
+    return Exchange(http, caller, http.state.quotas, idempotency_key, seen)
 
 
 ExchangeOf = Annotated[Exchange, Depends(_exchange)]

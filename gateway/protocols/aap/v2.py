@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from fastapi import APIRouter, Response
+from pydantic import ConfigDict
 
 from gateway.gateway import Gateway
 from gateway.protocols.aap import cancel_and_follow as extensions
-from gateway.protocols.aap import examples
 from gateway.protocols.aap.agent_info import meta_response
 from gateway.protocols.aap.agent_schema import MetaResponse
 from gateway.protocols.aap.common_routes import PAGE, AfterQuery, LimitQuery, version_routers
 from gateway.protocols.aap.schema import (
+    SESSION_EXAMPLE,
     AgentResponse,
     ApplicationTool,
     CreateSessionRequest,
@@ -22,8 +23,9 @@ from gateway.protocols.aap.schema import (
     WireModel,
 )
 from gateway.protocols.aap.sessions import histories, page, session_info
-from gateway.protocols.aap.turn_responses import ExchangeOf
+from gateway.protocols.aap.turn_responses import NEW_SESSION_STREAM, TURN_STREAM, ExchangeOf
 from gateway.protocols.authenticated_routes import CurrentCaller
+from gateway.protocols.route_metadata import BODY, errors
 
 VERSION = 2
 BASE = "/aap/v2"
@@ -33,11 +35,15 @@ SESSION = "/session/{session_id}"
 class SessionInfoV2(SessionInfo):
     """`GET /session/:id`, and an item of the list."""
 
+    model_config = ConfigDict(json_schema_extra={"examples": [SESSION_EXAMPLE]})
+
     tools: OmitIfNone[list[ApplicationTool]] = None
 
 
 class SessionListV2(WireModel):
     """A page of sessions, newest first; `next` is absent on the last."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"sessions": [SESSION_EXAMPLE]}]})
 
     sessions: list[SessionInfoV2]
     next: OmitIfNone[str] = None
@@ -47,41 +53,41 @@ def router(gateway: Gateway, base: str, tag: str) -> APIRouter:
     """Return the routes of this version at a base URL, with this tag."""
     public, routes = version_routers(gateway, base, tag)
 
-    @public.get("/meta", openapi_extra=examples.META_V2)
+    @public.get("/meta")
     async def meta() -> MetaResponse:
         """The protocol's version, and the agents that can be used now."""
         return await meta_response(gateway, VERSION, MetaResponse, ApplicationTool)
 
-    @routes.get("/sessions", openapi_extra=examples.LIST_V2)
+    @routes.get("/sessions")
     async def list_sessions(caller: CurrentCaller, after: AfterQuery = None, limit: LimitQuery = PAGE) -> SessionListV2:
         """Sessions with their settings, newest first, a page at a time."""
         records, more = await page(gateway, caller, after, limit)
         found = await gateway.sessions.summaries(records)
         return SessionListV2(sessions=[session_info(gateway, SessionInfoV2, ApplicationTool, one) for one in found], next=more)
 
-    @routes.put("/session", response_model=AgentResponse, status_code=201, openapi_extra=examples.CREATE)
+    @routes.put("/session", response_model=AgentResponse, status_code=201, responses={**errors(*BODY), 200: NEW_SESSION_STREAM})
     async def create_session(request: CreateSessionRequest, exchange: ExchangeOf) -> Response:
         """Create a session and answer its last user message."""
         return await exchange.create(gateway, request)
 
-    @routes.post(SESSION, response_model=AgentResponse, openapi_extra=examples.CREATE_TURN)
+    @routes.post(SESSION, response_model=AgentResponse, responses={**errors(404, *BODY), 200: TURN_STREAM})
     async def create_turn(session_id: str, request: SessionTurnRequest, exchange: ExchangeOf) -> Response:
         """Send a user message, or answer the pending tool calls; the agent goes on."""
         return await exchange.turn(gateway, session_id, request, request.tools)
 
-    @routes.get(SESSION, openapi_extra=examples.GET_SESSION_V2)
+    @routes.get(SESSION, responses=errors(404))
     async def get_session(caller: CurrentCaller, session_id: str) -> SessionInfoV2:
         """A session's settings."""
         summary = await gateway.sessions.summary(await gateway.sessions.get(caller, session_id, reading=True))
         return session_info(gateway, SessionInfoV2, ApplicationTool, summary)
 
-    @routes.get(SESSION + "/history", response_model=SessionHistoryResponse, openapi_extra=examples.HISTORY)
+    @routes.get(SESSION + "/history", response_model=SessionHistoryResponse, responses=errors(404))
     async def get_history(caller: CurrentCaller, session_id: str, type: HistoryType) -> Response:
         """One of the histories that the agent declares."""
         session = await gateway.sessions.get(caller, session_id, reading=True)
         return await histories(session, type, errors_as_text=gateway.settings.server.errors_as_text)
 
-    @routes.delete(SESSION, status_code=204)
+    @routes.delete(SESSION, status_code=204, responses=errors(404))
     async def delete_session(caller: CurrentCaller, session_id: str) -> Response:
         """Stop a session and delete it."""
         await gateway.sessions.delete(caller, session_id)

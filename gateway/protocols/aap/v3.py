@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from fastapi import APIRouter, Response
-from pydantic import Field
+from pydantic import ConfigDict, Field
+from pydantic.config import JsonDict
 
 from drivers.contract.messages import Message
 from gateway.gateway import Gateway
 from gateway.protocols.aap import cancel_and_follow as extensions
 from gateway.protocols.aap import (
-    examples,
     folders,
     search,
     session_changes,
@@ -21,9 +21,14 @@ from gateway.protocols.aap import (
     worktrees,
 )
 from gateway.protocols.aap.agent_info import meta_response
-from gateway.protocols.aap.agent_schema import AgentBase
+from gateway.protocols.aap.agent_schema import ECHO, AgentBase
 from gateway.protocols.aap.common_routes import PAGE, AfterQuery, LimitQuery, version_routers
 from gateway.protocols.aap.schema import (
+    ANSWER,
+    SESSION_EXAMPLE,
+    SESSION_ID,
+    USER,
+    WEATHER,
     AgentConfig,
     AgentResponse,
     HistoryType,
@@ -36,12 +41,17 @@ from gateway.protocols.aap.schema import (
 )
 from gateway.protocols.aap.session_filters import Wanted, filtered
 from gateway.protocols.aap.sessions import create, histories, session_info
-from gateway.protocols.aap.turn_responses import ExchangeOf
+from gateway.protocols.aap.turn_responses import TURN_STREAM, ExchangeOf
 from gateway.protocols.authenticated_routes import CurrentCaller
+from gateway.protocols.route_metadata import BODY, errors
 
 VERSION = 3
 BASE = "/aap/v3"
 SESSION = "/sessions/{session_id}"
+SESSION_EXAMPLE_V3: JsonDict = {
+    **SESSION_EXAMPLE,
+    "tools": [{("parameters" if name == "inputSchema" else name): value for name, value in WEATHER.items()}],
+}
 
 
 class ClientTool(Tool):
@@ -61,12 +71,18 @@ class AgentInfoV3(AgentBase):
 class MetaResponseV3(WireModel):
     """`GET /meta`."""
 
+    model_config = ConfigDict(json_schema_extra={"examples": [{"version": 3, "agents": [ECHO]}]})
+
     version: int
     agents: list[AgentInfoV3]
 
 
 class PostSessionsRequest(WireModel):
     """`POST /sessions`. The messages are history: nothing runs yet."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"agent": {"name": "echo"}}, {"agent": {"name": "echo"}, "messages": [USER, ANSWER]}]}
+    )
 
     agent: AgentConfig
     messages: tuple[Message, ...] = ()
@@ -75,6 +91,8 @@ class PostSessionsRequest(WireModel):
 
 class PostSessionsResponse(WireModel):
     """The new session's id."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"sessionId": SESSION_ID}]})
 
     session_id: str = Field(alias="sessionId")
 
@@ -88,11 +106,15 @@ class PostSessionTurnRequest(TurnRequest):
 class SessionInfoV3(SessionInfo):
     """`GET /sessions/:id`, and an item of the list."""
 
+    model_config = ConfigDict(json_schema_extra={"examples": [SESSION_EXAMPLE_V3]})
+
     tools: OmitIfNone[list[ClientTool]] = None
 
 
 class SessionListV3(WireModel):
     """A page of sessions, newest first; `next` is absent on the last."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"sessions": [SESSION_EXAMPLE_V3]}]})
 
     sessions: list[SessionInfoV3]
     next: OmitIfNone[str] = None
@@ -102,12 +124,12 @@ def router(gateway: Gateway, base: str, tag: str) -> APIRouter:
     """Return the routes of this version at a base URL, with this tag."""
     public, routes = version_routers(gateway, base, tag)
 
-    @public.get("/meta", openapi_extra=examples.META_V3)
+    @public.get("/meta")
     async def meta() -> MetaResponseV3:
         """The protocol's version, and the agents that can be used now."""
         return await meta_response(gateway, VERSION, MetaResponseV3, ClientTool)
 
-    @routes.get("/sessions", openapi_extra=examples.LIST_V3)
+    @routes.get("/sessions")
     async def list_sessions(
         caller: CurrentCaller, wanted: Wanted, after: AfterQuery = None, limit: LimitQuery = PAGE
     ) -> SessionListV3:
@@ -116,7 +138,7 @@ def router(gateway: Gateway, base: str, tag: str) -> APIRouter:
         found = await gateway.sessions.summaries(records)
         return SessionListV3(sessions=[session_info(gateway, SessionInfoV3, ClientTool, one) for one in found], next=more)
 
-    @routes.post("/sessions", status_code=201, openapi_extra=examples.CREATE_V3)
+    @routes.post("/sessions", status_code=201, responses=errors(*BODY))
     async def create_session(caller: CurrentCaller, request: PostSessionsRequest, exchange: ExchangeOf) -> PostSessionsResponse:
         """Create a session; the agent does not run."""
         key = exchange.idempotency_key("create v3", request)
@@ -127,24 +149,24 @@ def router(gateway: Gateway, base: str, tag: str) -> APIRouter:
         )
         return PostSessionsResponse(session_id=session.id)
 
-    @routes.post(SESSION + "/turns", response_model=AgentResponse, openapi_extra=examples.CREATE_TURN)
+    @routes.post(SESSION + "/turns", response_model=AgentResponse, responses={**errors(404, *BODY), 200: TURN_STREAM})
     async def create_turn(session_id: str, request: PostSessionTurnRequest, exchange: ExchangeOf) -> Response:
         """Send a user message, or answer the pending tool calls; the agent goes on."""
         return await exchange.turn(gateway, session_id, request, request.tools)
 
-    @routes.get(SESSION, openapi_extra=examples.GET_SESSION_V3)
+    @routes.get(SESSION, responses=errors(404))
     async def get_session(caller: CurrentCaller, session_id: str) -> SessionInfoV3:
         """A session's settings."""
         summary = await gateway.sessions.summary(await gateway.sessions.get(caller, session_id, reading=True))
         return session_info(gateway, SessionInfoV3, ClientTool, summary)
 
-    @routes.get(SESSION + "/history", response_model=SessionHistoryResponse, openapi_extra=examples.HISTORY)
+    @routes.get(SESSION + "/history", response_model=SessionHistoryResponse, responses=errors(404))
     async def get_history(caller: CurrentCaller, session_id: str, type: HistoryType) -> Response:
         """One of the histories that the agent declares."""
         session = await gateway.sessions.get(caller, session_id, reading=True)
         return await histories(session, type, errors_as_text=gateway.settings.server.errors_as_text)
 
-    @routes.delete(SESSION, status_code=204)
+    @routes.delete(SESSION, status_code=204, responses=errors(404))
     async def delete_session(caller: CurrentCaller, session_id: str) -> Response:
         """Stop a session and delete it."""
         await gateway.sessions.delete(caller, session_id)

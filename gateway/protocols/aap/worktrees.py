@@ -8,14 +8,15 @@ from contextlib import asynccontextmanager
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query, Response
-from pydantic import Field
+from pydantic import ConfigDict, Field
+from pydantic.config import JsonDict
 
 from gateway.errors import AgentProblem, Conflict, NotFound
 from gateway.gateway import Gateway
-from gateway.protocols.aap import worktrees_examples as examples
 from gateway.protocols.aap.common_routes import version_routers
-from gateway.protocols.aap.schema import OmitIfNone, WireModel, iso_time
+from gateway.protocols.aap.schema import SESSION_ID, OmitIfNone, WireModel, iso_time
 from gateway.protocols.authenticated_routes import CurrentCaller
+from gateway.protocols.route_metadata import BODY, errors
 from gateway.runs.cancellation import completed
 from gateway.security.authentication import Caller
 from gateway.sessions.session import Session
@@ -29,6 +30,18 @@ MAX_NAMES = 500
 """Paths of a response that are not committed. `uncommittedCount` is how many there are."""
 PathQuery = Annotated[str, Query(min_length=1, max_length=4096, description="The path of a changed file, as in `files`.")]
 ForceQuery = Annotated[bool, Query(description="Remove it also if work is lost with it.")]
+COMMIT = "3f2a9d0c5b7e4a1f8c6d2e9b0a7f5c3d1e8b6a49"
+EXAMPLE: JsonDict = {
+    "sessionId": SESSION_ID,
+    "session": True,
+    "agent": "claude",
+    "repository": "/home/ada/project/.git",
+    "path": "/home/ada/.local/share/portico/worktrees/project-0f4c1c9e2a7b",
+    "branch": "portico/0f4c1c9e2a7b",
+    "baseBranch": "main",
+    "baseCommit": COMMIT,
+    "createdAt": "2026-11-20T09:30:03.310Z",
+}
 
 
 class WorktreeInfo(WireModel):
@@ -47,6 +60,8 @@ class WorktreeInfo(WireModel):
 
 class WorktreeList(WireModel):
     """All worktrees of the caller, the newest first."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"worktrees": [EXAMPLE]}]})
 
     worktrees: list[WorktreeInfo]
 
@@ -71,6 +86,27 @@ class WorktreeState(WorktreeInfo):
     runs.
     """
 
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    **EXAMPLE,
+                    "head": COMMIT,
+                    "checkedOut": "portico/0f4c1c9e2a7b",
+                    "baseExists": True,
+                    "ahead": 0,
+                    "behind": 0,
+                    "files": [{"path": "src/main.py", "status": "modified", "additions": 3, "deletions": 1}],
+                    "truncated": False,
+                    "uncommitted": ["src/main.py"],
+                    "uncommittedCount": 1,
+                    "loses": "changes that are not committed (src/main.py)",
+                    "atWork": False,
+                }
+            ]
+        }
+    )
+
     head: str
     checked_out: OmitIfNone[str] = Field(default=None, alias="checkedOut")
     base_exists: bool = Field(alias="baseExists")
@@ -88,6 +124,18 @@ class WorktreeState(WorktreeInfo):
 class FileDiff(WireModel):
     """The diff of a changed file in git's format, against the base. `truncated`: it is cut after 1 MiB."""
 
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "path": "src/main.py",
+                    "diff": "diff --git a/src/main.py b/src/main.py\n--- a/src/main.py\n+++ b/src/main.py\n@@ -1 +1 @@\n-1\n+2\n",
+                    "truncated": False,
+                }
+            ]
+        }
+    )
+
     path: str
     diff: str
     truncated: bool
@@ -96,11 +144,15 @@ class FileDiff(WireModel):
 class CommitRequest(WireModel):
     """`POST /worktrees/:id/commit`."""
 
+    model_config = ConfigDict(json_schema_extra={"examples": [{"message": "Add the sum"}]})
+
     message: Annotated[str, Field(min_length=1, max_length=MAX_MESSAGE)]
 
 
 class CommitResponse(WireModel):
     """The new commit."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"commit": COMMIT}]})
 
     commit: str
 
@@ -111,6 +163,8 @@ class MergeResponse(WireModel):
     `commit` is that of the base branch `branch`.
     """
 
+    model_config = ConfigDict(json_schema_extra={"examples": [{"outcome": "fast_forward", "branch": "main", "commit": COMMIT}]})
+
     outcome: Literal["up_to_date", "fast_forward", "merge_commit"]
     branch: str
     commit: str
@@ -120,14 +174,14 @@ def router(gateway: Gateway, base: str, tag: str) -> APIRouter:
     """The routes at a base URL, with this tag."""
     _, routes = version_routers(gateway, base, tag)
 
-    @routes.get("/worktrees", openapi_extra=examples.LIST)
+    @routes.get("/worktrees")
     async def list_worktrees(caller: CurrentCaller) -> WorktreeList:
         """The worktrees of sessions, and those that were kept when their session was deleted."""
         records = [one for one in await gateway.worktrees.all() if caller.sees(one.owner)]
         known = {one.id for one in await gateway.store.sessions.some([record.session_id for record in records])}
         return WorktreeList(worktrees=[WorktreeInfo.model_validate(_info(one, one.session_id in known)) for one in records])
 
-    @routes.get(WORKTREE, openapi_extra=examples.STATE)
+    @routes.get(WORKTREE, responses=errors(404, 409))
     async def get_worktree(caller: CurrentCaller, session_id: str) -> WorktreeState:
         """A worktree with its state, and the files that differ from its base."""
         record, session = await _found(gateway, caller, session_id)
@@ -135,7 +189,7 @@ def router(gateway: Gateway, base: str, tag: str) -> APIRouter:
             state, changes = await checkout.state(), await checkout.changes()
         return _state(record, session, state, changes)
 
-    @routes.get(WORKTREE + "/diff", openapi_extra=examples.DIFF)
+    @routes.get(WORKTREE + "/diff", responses=errors(404, 409))
     async def get_worktree_diff(caller: CurrentCaller, session_id: str, path: PathQuery) -> FileDiff:
         """The diff of a file of a worktree against its base."""
         record, _ = await _found(gateway, caller, session_id)
@@ -143,7 +197,7 @@ def router(gateway: Gateway, base: str, tag: str) -> APIRouter:
             diff, truncated = await checkout.diff(path)
         return FileDiff(path=path, diff=diff, truncated=truncated)
 
-    @routes.post(WORKTREE + "/commit", status_code=201, openapi_extra=examples.COMMIT)
+    @routes.post(WORKTREE + "/commit", status_code=201, responses=errors(404, *BODY))
     async def commit_worktree(caller: CurrentCaller, session_id: str, request: CommitRequest) -> CommitResponse:
         """Commit everything that is not committed in a worktree."""
         message = message_of(request.message)
@@ -158,7 +212,7 @@ def router(gateway: Gateway, base: str, tag: str) -> APIRouter:
 
         return CommitResponse(commit=await completed(commit()))
 
-    @routes.post(WORKTREE + "/merge", openapi_extra=examples.MERGE)
+    @routes.post(WORKTREE + "/merge", responses=errors(404, 409))
     async def merge_worktree(caller: CurrentCaller, session_id: str) -> MergeResponse:
         """Merge the branch of a worktree into its base branch, in the folder too where that is checked out."""
 
@@ -173,7 +227,7 @@ def router(gateway: Gateway, base: str, tag: str) -> APIRouter:
 
         return await completed(merge())
 
-    @routes.delete(WORKTREE, status_code=204, openapi_extra=examples.REMOVE)
+    @routes.delete(WORKTREE, status_code=204, responses=errors(404, 409))
     async def remove_worktree(caller: CurrentCaller, session_id: str, force: ForceQuery = False) -> Response:
         """Remove a worktree, with its files and its branch. The next turn of its session begins a new one."""
         await completed(_remove(gateway, caller, session_id, force))

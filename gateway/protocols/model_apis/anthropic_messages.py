@@ -13,15 +13,15 @@ from drivers.contract.messages import ImageBlock, Message, TextBlock, ToolUseBlo
 from gateway.conversations.conversations import ConversationRequest
 from gateway.errors import GatewayError
 from gateway.gateway import Gateway
-from gateway.protocols.authenticated_routes import CurrentCaller, CurrentQuotas, authenticated_route
+from gateway.protocols.authenticated_routes import NEEDS_KEY, CurrentCaller, CurrentQuotas, authenticated_router
 from gateway.protocols.client_connection import ClientConnection
 from gateway.protocols.model_apis.anthropic_messages_request import Conversation, CountTokensRequest, MessagesRequest
 from gateway.protocols.model_apis.anthropic_messages_response import PING, MessageView, error_frame
 from gateway.protocols.model_apis.conversation_headers import ChatHeader, SessionHeader
 from gateway.protocols.model_apis.models import effort_options, find_model, find_model_of_session
 from gateway.protocols.model_apis.running_answer import RunningAnswer, failure_response, with_session
-from gateway.protocols.model_apis.vendor_requests import error_body
-from gateway.protocols.route_metadata import EventStreamMetadata, openapi_extra
+from gateway.protocols.model_apis.vendor_requests import anthropic_errors, error_body
+from gateway.protocols.route_metadata import BODY, example, stream_response
 from gateway.protocols.sse import event_stream
 from gateway.security.authentication import Caller
 from gateway.security.quotas import RequestQuotas
@@ -31,37 +31,13 @@ TOKENS_PER_MESSAGE = 4
 TOKENS_PER_IMAGE = 1600
 """Of the estimate: no tokenizer of a model is here. English text has about four bytes a token, and an image 1,600 at most."""
 
-EXAMPLES = openapi_extra(
-    {
-        "A message": {
-            "model": "echo",
-            "max_tokens": 1024,
-            "messages": [{"role": "user", "content": "hello"}],
-        },
-        "A stream, with the agent's thinking": {
-            "model": "echo",
-            "max_tokens": 1024,
-            "stream": True,
-            "thinking": {"type": "adaptive"},
-            "system": "Be brief.",
-            "messages": [{"role": "user", "content": [{"type": "text", "text": "Is it raining in Rome?"}]}],
-        },
-    },
-    {
-        200: {
-            "id": "msg_1",
-            "type": "message",
-            "role": "assistant",
-            "model": "echo",
-            "content": [{"type": "text", "text": "hello"}],
-            "stop_reason": "end_turn",
-            "stop_sequence": None,
-            "usage": {"input_tokens": 0, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 0, "output_tokens": 0},
-        }
-    },
-    stream=EventStreamMetadata(
-        "With `stream`: the events of a message. Their data are objects whose `type` is the name of the event.",
-        """event: message_start
+EVENTS = (
+    "message_start", "ping", "content_block_start", "content_block_delta", "content_block_stop", "message_delta", "message_stop",
+    "error",
+)  # fmt: skip
+ANSWER = stream_response(
+    "With `stream`: the events of a message. Their data are objects whose `type` is the name of the event.",
+    """event: message_start
 data: {"type":"message_start","message":{"id":"msg_1","type":"message","role":"assistant","model":"echo","content":[],…}}
 
 event: content_block_start
@@ -80,26 +56,28 @@ event: message_stop
 data: {"type":"message_stop"}
 
 """,
+    {name: {"type": "object", "properties": {"type": {"const": name}}, "required": ["type"]} for name in EVENTS},
+    json=example(
         {
-            name: {"type": "object", "properties": {"type": {"const": name}}, "required": ["type"]}
-            for name in (
-                "message_start", "ping", "content_block_start", "content_block_delta", "content_block_stop",
-                "message_delta", "message_stop", "error",
-            )
-        },
+            "id": "msg_1",
+            "type": "message",
+            "role": "assistant",
+            "model": "echo",
+            "content": [{"type": "text", "text": "hello"}],
+            "stop_reason": "end_turn",
+            "stop_sequence": None,
+            "usage": {"input_tokens": 0, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 0, "output_tokens": 0},
+        }
     ),
-)  # fmt: skip
-EXAMPLES["responses"]["200"]["content"]["application/json"]["schema"] = {"type": "object", "title": "Message"}
-COUNT_EXAMPLES = openapi_extra(
-    {"A conversation": {"model": "echo", "messages": [{"role": "user", "content": "hello"}]}}, {200: {"input_tokens": 6}}
 )
+_ERRORS = anthropic_errors(404, *BODY, 502)
 
 
 def router(gateway: Gateway) -> APIRouter:
     """Return the routes of a gateway."""
-    routes = APIRouter(tags=["Anthropic: messages"], route_class=authenticated_route(gateway))
+    routes = authenticated_router(gateway, "Anthropic: messages", errors=anthropic_errors)
 
-    @routes.post("/v1/messages", response_class=Response, openapi_extra=EXAMPLES)
+    @routes.post("/v1/messages", response_class=JSONResponse, responses={**_ERRORS, 200: ANSWER})
     async def create_message(
         request: MessagesRequest,
         http: Request,
@@ -111,7 +89,7 @@ def router(gateway: Gateway) -> APIRouter:
         """Answer the last message of a conversation, which continues its session. `model` is `AGENT` or `AGENT/MODEL`."""
         return await _create(gateway, request, http, caller, quotas, x_portico_session, x_openwebui_chat_id)
 
-    @routes.post("/v1/messages/count_tokens", openapi_extra=COUNT_EXAMPLES)
+    @routes.post("/v1/messages/count_tokens", dependencies=[NEEDS_KEY], responses={**_ERRORS, 200: example({"input_tokens": 6})})
     async def count_tokens(request: CountTokensRequest) -> JSONResponse:
         """Estimate the tokens of a conversation by its length."""
         find_model(gateway, request.model)

@@ -66,7 +66,11 @@ class ToolParam(BaseModel):
 class CountTokensRequest(BaseModel):
     """A conversation whose tokens are counted. `model` is `AGENT` or `AGENT/MODEL`."""
 
-    model_config = ConfigDict(extra="allow", frozen=True)
+    model_config = ConfigDict(
+        extra="allow",
+        frozen=True,
+        json_schema_extra={"examples": [{"model": "echo", "messages": [{"role": "user", "content": "hello"}]}]},
+    )
 
     model: str = Field(min_length=1, max_length=MAX_NAME)
     messages: list[MessageParam] = Field(min_length=1)
@@ -79,6 +83,22 @@ class CountTokensRequest(BaseModel):
 
 class MessagesRequest(CountTokensRequest):
     """A conversation whose last message is new."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {"model": "echo", "max_tokens": 1024, "messages": [{"role": "user", "content": "hello"}]},
+                {
+                    "model": "echo",
+                    "max_tokens": 1024,
+                    "stream": True,
+                    "thinking": {"type": "adaptive"},
+                    "system": "Be brief.",
+                    "messages": [{"role": "user", "content": [{"type": "text", "text": "Is it raining in Rome?"}]}],
+                },
+            ]
+        }
+    )
 
     max_tokens: int = Field(ge=1)
     stream: bool | None = None

@@ -14,35 +14,33 @@ from fastapi.responses import JSONResponse
 from gateway.conversations.conversations import ConversationRequest
 from gateway.errors import GatewayError
 from gateway.gateway import Gateway
-from gateway.protocols.authenticated_routes import CurrentCaller, CurrentQuotas, authenticated_route
+from gateway.protocols.authenticated_routes import CurrentCaller, CurrentQuotas, authenticated_router
 from gateway.protocols.client_connection import ClientConnection
 from gateway.protocols.model_apis.chat_completions_request import ChatCompletionRequest, is_background_task, read_conversation
 from gateway.protocols.model_apis.chat_completions_response import ChunkWriter, completion
 from gateway.protocols.model_apis.conversation_headers import ChatHeader, SessionHeader
 from gateway.protocols.model_apis.models import effort_options, find_model_of_session
 from gateway.protocols.model_apis.running_answer import RunningAnswer, failure_response, with_session
-from gateway.protocols.route_metadata import EventStreamMetadata, openapi_extra
+from gateway.protocols.model_apis.vendor_requests import openai_errors
+from gateway.protocols.route_metadata import BODY, example, stream_response
 from gateway.protocols.sse import event_stream
 from gateway.security.authentication import Caller
 from gateway.security.quotas import RequestQuotas
 
-EXAMPLES = openapi_extra(
-    {
-        "A message": {"model": "echo", "messages": [{"role": "user", "content": "hello"}]},
-        "A conversation, answered by a stream": {
-            "model": "echo",
-            "messages": [
-                {"role": "system", "content": "Be brief."},
-                {"role": "user", "content": "hello"},
-                {"role": "assistant", "content": "hello"},
-                {"role": "user", "content": "Once more."},
-            ],
-            "stream": True,
-            "stream_options": {"include_usage": True},
-        },
-    },
-    {
-        200: {
+ANSWER = stream_response(
+    """With `stream`: server-sent events without names, whose data are chunks, or an object with an `error`; and the last
+`[DONE]`. Lines that begin with a colon only keep the connection open.""",
+    """data: {"id":"chatcmpl-1","choices":[{"index":0,"delta":{"content":"hello"},"finish_reason":null}]}
+
+data: {"id":"chatcmpl-1","choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}
+
+data: [DONE]
+
+""",
+    {"": {"type": "object"}},
+    last="[DONE]",
+    json=example(
+        {
             "id": "chatcmpl-1",
             "object": "chat.completion",
             "created": 1795410529,
@@ -50,28 +48,15 @@ EXAMPLES = openapi_extra(
             "choices": [{"index": 0, "message": {"role": "assistant", "content": "hello"}, "finish_reason": "stop"}],
             "usage": {"prompt_tokens": 3, "completion_tokens": 1, "total_tokens": 4},
         }
-    },
-    stream=EventStreamMetadata(
-        """With `stream`: server-sent events without names, whose data are chunks, or an object with an `error`; and the last
-`[DONE]`. Lines that begin with a colon only keep the connection open.""",
-        """data: {"id":"chatcmpl-1","choices":[{"index":0,"delta":{"content":"hello"},"finish_reason":null}]}
-
-data: {"id":"chatcmpl-1","choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}
-
-data: [DONE]
-
-""",
-        {"": {"type": "object"}},
-        "[DONE]",
     ),
 )
 
 
 def router(gateway: Gateway) -> APIRouter:
     """Return the route of a gateway."""
-    routes = APIRouter(tags=["OpenAI: chat completions"], route_class=authenticated_route(gateway))
+    routes = authenticated_router(gateway, "OpenAI: chat completions", errors=openai_errors)
 
-    @routes.post("/v1/chat/completions", response_class=JSONResponse, openapi_extra=EXAMPLES)
+    @routes.post("/v1/chat/completions", response_class=JSONResponse, responses={**openai_errors(404, *BODY, 502), 200: ANSWER})
     async def create_chat_completion(
         request: ChatCompletionRequest,
         http: Request,

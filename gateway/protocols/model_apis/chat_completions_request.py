@@ -112,6 +112,25 @@ class StreamOptions(_Fields):
 class ChatCompletionRequest(_Fields):
     """A whole conversation, whose last messages are new. `model` is an agent, or `AGENT/MODEL`."""
 
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {"model": "echo", "messages": [{"role": "user", "content": "hello"}]},
+                {
+                    "model": "echo",
+                    "messages": [
+                        {"role": "system", "content": "Be brief."},
+                        {"role": "user", "content": "hello"},
+                        {"role": "assistant", "content": "hello"},
+                        {"role": "user", "content": "Once more."},
+                    ],
+                    "stream": True,
+                    "stream_options": {"include_usage": True},
+                },
+            ]
+        }
+    )
+
     model: str = Field(min_length=1, max_length=MAX_NAME)
     messages: list[ChatMessage] = Field(min_length=1)
     stream: bool | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -14,9 +15,9 @@ from gateway.agents.agent_descriptions import AgentDescription
 from gateway.conversations.conversations import other_agent
 from gateway.errors import NotFound
 from gateway.gateway import Gateway
-from gateway.protocols.authenticated_routes import authenticated_route
-from gateway.protocols.model_apis.vendor_requests import error_body, vendor_of
-from gateway.protocols.route_metadata import openapi_extra
+from gateway.protocols.authenticated_routes import NEEDS_KEY, authenticated_router
+from gateway.protocols.model_apis.vendor_requests import AnthropicErrorResponse, OpenAIErrorResponse, error_body, vendor_of
+from gateway.protocols.route_metadata import errors, example
 from gateway.security.authentication import Caller, request_is_forwarded
 
 
@@ -91,15 +92,14 @@ def _models_of(agent: AgentDescription) -> Iterator[Model]:
 
 
 _EXAMPLE = {"id": "claude/sonnet", "object": "model", "created": 1735689600, "owned_by": "claude", "name": "Claude Code: Sonnet"}
-_LIST = openapi_extra(responses={200: {"object": "list", "data": [_EXAMPLE]}})
-_MODEL = openapi_extra(responses={200: _EXAMPLE})
+_errors = partial(errors, models=(OpenAIErrorResponse, AnthropicErrorResponse))
 
 
 def router(gateway: Gateway) -> APIRouter:
     """Return the routes of a gateway."""
-    routes = APIRouter(tags=["OpenAI and Anthropic: models"], route_class=authenticated_route(gateway))
+    routes = authenticated_router(gateway, "OpenAI and Anthropic: models", errors=_errors)
 
-    @routes.get("/v1/models", openapi_extra=_LIST)
+    @routes.get("/v1/models", dependencies=[NEEDS_KEY], responses={200: example({"object": "list", "data": [_EXAMPLE]})})
     async def list_models(request: Request) -> JSONResponse:
         """List the models: an agent with its own settings (`AGENT`), or with one of its models (`AGENT/MODEL`)."""
         models = await _models(gateway)
@@ -108,7 +108,7 @@ def router(gateway: Gateway) -> APIRouter:
             return JSONResponse({"data": [_of_anthropic(model) for model in models], "has_more": False, **ids})
         return JSONResponse({"object": "list", "data": [_of_openai(model) for model in models]})
 
-    @routes.get("/v1/models/{model_id:path}", openapi_extra=_MODEL)
+    @routes.get("/v1/models/{model_id:path}", dependencies=[NEEDS_KEY], responses={**_errors(404), 200: example(_EXAMPLE)})
     async def get_model(request: Request, model_id: str) -> JSONResponse:
         """A model by its id."""
         vendor = vendor_of(request.scope)

@@ -35,7 +35,7 @@ from gateway.conversations.conversations import ConversationRequest, Conversatio
 from gateway.errors import BadRequest, Conflict, GatewayError, NotFound
 from gateway.events.log_entries import TurnStart
 from gateway.gateway import Gateway
-from gateway.protocols.authenticated_routes import CurrentCaller, CurrentQuotas, authenticated_route
+from gateway.protocols.authenticated_routes import CurrentCaller, CurrentQuotas, authenticated_router
 from gateway.protocols.client_connection import ClientConnection
 from gateway.protocols.model_apis.chat_completions_request import is_background_task
 from gateway.protocols.model_apis.conversation_headers import ChatHeader, SessionHeader
@@ -54,8 +54,8 @@ from gateway.protocols.model_apis.responses_output import (
 from gateway.protocols.model_apis.responses_request import Conversation, Item, ResponsesRequest
 from gateway.protocols.model_apis.running_answer import SESSION, RunningAnswer, failure_response, with_session
 from gateway.protocols.model_apis.stored_responses import NoResponse, StoredResponse, StoredResponses, read
-from gateway.protocols.model_apis.vendor_requests import error_body
-from gateway.protocols.route_metadata import EventStreamMetadata, openapi_extra
+from gateway.protocols.model_apis.vendor_requests import error_body, openai_errors
+from gateway.protocols.route_metadata import BODY, example, stream_response
 from gateway.protocols.sse import event_stream
 from gateway.security.authentication import Caller, request_is_forwarded
 from gateway.security.quotas import RequestQuotas
@@ -72,21 +72,6 @@ EVENTS = (
     "response.reasoning_summary_part.done", "response.function_call_arguments.delta", "response.function_call_arguments.done",
     "response.output_item.done", "response.completed", "response.incomplete", "response.failed", "error",
 )  # fmt: skip
-STREAM = EventStreamMetadata(
-    """With `stream`: the events of a response, whose data are objects with their `type` and their `sequence_number`; and the last
-`[DONE]`. Lines that begin with a colon only keep the connection open.""",
-    """event: response.output_text.delta
-data: {"type":"response.output_text.delta","sequence_number":4,"item_id":"msg_1","output_index":0,"delta":"hello"}
-
-event: response.completed
-data: {"type":"response.completed","sequence_number":8,"response":{"id":"resp_1","object":"response","status":"completed"}}
-
-data: [DONE]
-
-""",
-    {name: {"type": "object", "properties": {"type": {"const": name}}, "required": ["type"]} for name in EVENTS},
-    "[DONE]",
-)
 RESPONSE_EXAMPLE = {
     "id": "resp_1",
     "object": "response",
@@ -102,33 +87,30 @@ RESPONSE_EXAMPLE = {
         }
     ],
 }
-CREATE = openapi_extra(
-    {
-        "A text": {"model": "echo", "input": "hello"},
-        "Items, with a tool of the client": {
-            "model": "script",
-            "instructions": "Be brief.",
-            "input": [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Is it raining in Rome?"}]}],
-            "tools": [
-                {
-                    "type": "function",
-                    "name": "weather",
-                    "description": "The weather of a city.",
-                    "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
-                }
-            ],
-            "stream": True,
-        },
-    },
-    {200: RESPONSE_EXAMPLE},
-    stream=STREAM,
+ANSWER = stream_response(
+    """With `stream`: the events of a response, whose data are objects with their `type` and their `sequence_number`; and the last
+`[DONE]`. Lines that begin with a colon only keep the connection open.""",
+    """event: response.output_text.delta
+data: {"type":"response.output_text.delta","sequence_number":4,"item_id":"msg_1","output_index":0,"delta":"hello"}
+
+event: response.completed
+data: {"type":"response.completed","sequence_number":8,"response":{"id":"resp_1","object":"response","status":"completed"}}
+
+data: [DONE]
+
+""",
+    {name: {"type": "object", "properties": {"type": {"const": name}}, "required": ["type"]} for name in EVENTS},
+    last="[DONE]",
+    json=example(RESPONSE_EXAMPLE),
 )
+CONVERSATION_EXAMPLE = {"id": "conv_1", "object": "conversation", "created_at": 1763800000, "metadata": {}}
+NOT_FOUND, CREATION = openai_errors(404), openai_errors(404, *BODY, 502)
 
 
 class NewConversation(BaseModel):
     """A conversation that has no items yet."""
 
-    model_config = ConfigDict(extra="allow", frozen=True)
+    model_config = ConfigDict(extra="allow", frozen=True, json_schema_extra={"examples": [{"metadata": {"topic": "demo"}}]})
 
     metadata: Metadata | None = None
     items: list[dict[str, Any]] | None = Field(default=None, max_length=0, description="Not supported: send them as `input`.")
@@ -137,7 +119,7 @@ class NewConversation(BaseModel):
 class ConversationUpdate(BaseModel):
     """What a conversation has from now on."""
 
-    model_config = ConfigDict(extra="allow", frozen=True)
+    model_config = ConfigDict(extra="allow", frozen=True, json_schema_extra={"examples": [{"metadata": {"topic": "another"}}]})
 
     metadata: Metadata
 
@@ -162,9 +144,9 @@ class _Responses:
         gateway.close_last.append(self._stored.close)
 
     def router(self) -> APIRouter:
-        routes = APIRouter(tags=["OpenAI: responses"], route_class=authenticated_route(self._gateway))
+        routes = authenticated_router(self._gateway, "OpenAI: responses", errors=openai_errors)
 
-        @routes.post("/v1/responses", response_class=JSONResponse, openapi_extra=CREATE)
+        @routes.post("/v1/responses", response_class=JSONResponse, responses={**CREATION, 200: ANSWER})
         async def create_response(
             request: ResponsesRequest,
             http: Request,
@@ -185,7 +167,7 @@ class _Responses:
         @routes.get(
             "/v1/responses/{response_id}",
             response_class=JSONResponse,
-            openapi_extra=openapi_extra(responses={200: RESPONSE_EXAMPLE}, stream=STREAM),
+            responses={**NOT_FOUND, 200: ANSWER},
         )
         async def get_response(
             response_id: str,
@@ -206,7 +188,7 @@ class _Responses:
 
         @routes.delete(
             "/v1/responses/{response_id}",
-            openapi_extra=openapi_extra(responses={200: {"id": "resp_1", "object": "response", "deleted": True}}),
+            responses={**NOT_FOUND, 200: example({"id": "resp_1", "object": "response", "deleted": True})},
         )
         async def delete_response(response_id: str, caller: CurrentCaller) -> JSONResponse:
             """Delete a response, and cancel it if it is in progress. What was said stays in its session."""
@@ -217,7 +199,7 @@ class _Responses:
 
         @routes.post(
             "/v1/responses/{response_id}/cancel",
-            openapi_extra=openapi_extra(responses={200: {**RESPONSE_EXAMPLE, "status": "cancelled"}}),
+            responses={**NOT_FOUND, 200: example({**RESPONSE_EXAMPLE, "status": "cancelled"})},
         )
         async def cancel_response(response_id: str, caller: CurrentCaller) -> Response:
             """Cancel a response in the background. One that is over stays as it is."""
@@ -229,9 +211,10 @@ class _Responses:
 
         @routes.get(
             "/v1/responses/{response_id}/input_items",
-            openapi_extra=openapi_extra(
-                responses={200: {"object": "list", "data": [], "first_id": None, "last_id": None, "has_more": False}}
-            ),
+            responses={
+                **NOT_FOUND,
+                200: example({"object": "list", "data": [], "first_id": None, "last_id": None, "has_more": False}),
+            },
         )
         async def list_input_items(
             response_id: str,
@@ -248,11 +231,9 @@ class _Responses:
         return routes
 
     def _add_conversations(self, routes: APIRouter) -> None:
-        example = {"id": "conv_1", "object": "conversation", "created_at": 1763800000, "metadata": {}}
+        found = {**NOT_FOUND, 200: example(CONVERSATION_EXAMPLE)}
 
-        @routes.post(
-            "/v1/conversations", openapi_extra=openapi_extra({"A conversation": {"metadata": {"topic": "demo"}}}, {200: example})
-        )
+        @routes.post("/v1/conversations", responses={**openai_errors(*BODY), 200: example(CONVERSATION_EXAMPLE)})
         async def create_conversation(request: NewConversation, caller: CurrentCaller) -> JSONResponse:
             """Create the name of a conversation, for the field `conversation` of responses."""
             record = ConversationRecord(
@@ -261,15 +242,12 @@ class _Responses:
             await self._gateway.store.responses.add_conversation(record)
             return JSONResponse(_conversation(record))
 
-        @routes.get("/v1/conversations/{conversation_id}", openapi_extra=openapi_extra(responses={200: example}))
+        @routes.get("/v1/conversations/{conversation_id}", responses=found)
         async def get_conversation(conversation_id: str, caller: CurrentCaller) -> JSONResponse:
             """A conversation."""
             return JSONResponse(_conversation(await self._find_conversation(caller, conversation_id)))
 
-        @routes.post(
-            "/v1/conversations/{conversation_id}",
-            openapi_extra=openapi_extra({"Other metadata": {"metadata": {"topic": "another"}}}, {200: example}),
-        )
+        @routes.post("/v1/conversations/{conversation_id}", responses={**openai_errors(*BODY), **found})
         async def update_conversation(conversation_id: str, request: ConversationUpdate, caller: CurrentCaller) -> JSONResponse:
             """Replace the metadata of a conversation."""
             record = await self._find_conversation(caller, conversation_id)
@@ -279,7 +257,7 @@ class _Responses:
 
         @routes.delete(
             "/v1/conversations/{conversation_id}",
-            openapi_extra=openapi_extra(responses={200: {"id": "conv_1", "object": "conversation.deleted", "deleted": True}}),
+            responses={**NOT_FOUND, 200: example({"id": "conv_1", "object": "conversation.deleted", "deleted": True})},
         )
         async def delete_conversation(conversation_id: str, caller: CurrentCaller) -> JSONResponse:
             """Delete the name of a conversation. Its responses and their sessions stay."""

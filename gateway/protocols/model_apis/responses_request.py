@@ -72,7 +72,31 @@ class ConversationParam(BaseModel):
 class ResponsesRequest(BaseModel):
     """New items of a conversation. `model` is `AGENT` or `AGENT/MODEL`; without it, that of the previous response."""
 
-    model_config = ConfigDict(extra="allow", frozen=True)
+    model_config = ConfigDict(
+        extra="allow",
+        frozen=True,
+        json_schema_extra={
+            "examples": [
+                {"model": "echo", "input": "hello"},
+                {
+                    "model": "script",
+                    "instructions": "Be brief.",
+                    "input": [
+                        {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Is it raining in Rome?"}]}
+                    ],
+                    "tools": [
+                        {
+                            "type": "function",
+                            "name": "weather",
+                            "description": "The weather of a city.",
+                            "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
+                        }
+                    ],
+                    "stream": True,
+                },
+            ]
+        },
+    )
 
     model: str | None = Field(default=None, min_length=1, max_length=MAX_NAME)
     input: str | list[dict[str, Any]] = Field(description="A text of the user, or items.")

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Literal
 
+from pydantic import BaseModel, ConfigDict
 from pydantic_core import from_json, to_json
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.observability.logs import request_id
+from gateway.protocols.route_metadata import errors
 
 Vendor = Literal["openai", "anthropic"]
 
@@ -35,6 +38,68 @@ _ANTHROPIC_TYPES: Mapping[int, str] = {
 }
 
 
+class OpenAIError(BaseModel):
+    """`param` is the field that is wrong."""
+
+    model_config = ConfigDict(defer_build=True)
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class OpenAIErrorResponse(BaseModel):
+    """Every error of OpenAI's APIs."""
+
+    model_config = ConfigDict(
+        defer_build=True,
+        json_schema_extra={
+            "examples": [
+                {
+                    "error": {
+                        "message": "model: missing; GET /v1/models lists the models",
+                        "type": "invalid_request_error",
+                        "param": "model",
+                        "code": None,
+                    }
+                }
+            ]
+        },
+    )
+
+    error: OpenAIError
+
+
+class AnthropicError(BaseModel):
+    """`type` tells programs what was wrong, `message` people."""
+
+    model_config = ConfigDict(defer_build=True)
+
+    type: str
+    message: str
+
+
+class AnthropicErrorResponse(BaseModel):
+    """Every error of Anthropic's API."""
+
+    model_config = ConfigDict(
+        defer_build=True,
+        json_schema_extra={
+            "examples": [
+                {"type": "error", "error": {"type": "invalid_request_error", "message": "messages: empty; send one user message"}}
+            ]
+        },
+    )
+
+    type: Literal["error"]
+    error: AnthropicError
+
+
+openai_errors = partial(errors, models=(OpenAIErrorResponse,))
+anthropic_errors = partial(errors, models=(AnthropicErrorResponse,))
+
+
 def vendor_of(scope: Scope) -> Vendor | None:
     """Return the vendor whose API a request is for; None for other requests. A client of Anthropic sends `anthropic-version`."""
     path: str = scope["path"]
@@ -43,14 +108,6 @@ def vendor_of(scope: Scope) -> Vendor | None:
     if path.startswith(_OPENAI):
         return "anthropic" if path.startswith("/v1/models") and "anthropic-version" in Headers(scope=scope) else "openai"
     return None
-
-
-def documented_vendors(path: str) -> tuple[Vendor, ...]:
-    """Return the vendors whose error responses a path has, for its documentation."""
-    if path.startswith("/v1/models"):
-        return ("openai", "anthropic")
-    vendor = vendor_of({"path": path})
-    return (vendor,) if vendor else ()
 
 
 def error_body(vendor: Vendor, status: int, text: str, *, code: str | None = None, param: str | None = None) -> dict[str, Any]:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import Depends, Request
+from fastapi import Depends
 
 from gateway.errors import Forbidden
+from gateway.protocols.authenticated_routes import CurrentCaller
 from gateway.security.authentication import Caller
 
 
-async def _administrator(request: Request) -> Caller:
-    caller: Caller = request.state.caller
+async def _administrator(caller: CurrentCaller) -> Caller:
     if caller.name is not None:
         raise Forbidden(
             f"the key {caller.name!r} may not do this: it concerns the whole gateway; use a default key (`portico key` prints it)"

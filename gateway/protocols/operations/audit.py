@@ -5,35 +5,14 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Query
+from pydantic import ConfigDict
 
 from gateway.gateway import Gateway
 from gateway.protocols.aap.schema import iso_time
-from gateway.protocols.authenticated_routes import CurrentCaller, authenticated_route
+from gateway.protocols.authenticated_routes import CurrentCaller, authenticated_router
 from gateway.protocols.operations.api_model import ApiModel
-from gateway.protocols.route_metadata import openapi_extra
 from gateway.store import AuditFilter
 
-EXAMPLE = openapi_extra(
-    responses={
-        200: {
-            "entries": [
-                {
-                    "id": 42,
-                    "at": "2026-11-20T09:30:00.000Z",
-                    "sessionId": "sess_0f4c1c9e2a7b4d5e8f90123456789abc",
-                    "agent": "claude",
-                    "tool": "Bash",
-                    "callId": "toolu_01",
-                    "outcome": "denied",
-                    "by": "policy[1]",
-                    "reason": "Deleting files is not allowed.",
-                    "arguments": '{"command": "rm -r build"}',
-                }
-            ],
-            "next": 42,
-        }
-    }
-)
 MAX_TEXT = 200
 
 
@@ -55,6 +34,30 @@ class AuditEntry(ApiModel):
 class AuditResponse(ApiModel):
     """A page, newest first. `next` is the `before` of the next page, null on the last."""
 
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "entries": [
+                        {
+                            "id": 42,
+                            "at": "2026-11-20T09:30:00.000Z",
+                            "sessionId": "sess_0f4c1c9e2a7b4d5e8f90123456789abc",
+                            "agent": "claude",
+                            "tool": "Bash",
+                            "callId": "toolu_01",
+                            "outcome": "denied",
+                            "by": "policy[1]",
+                            "reason": "Deleting files is not allowed.",
+                            "arguments": '{"command": "rm -r build"}',
+                        }
+                    ],
+                    "next": 42,
+                }
+            ]
+        }
+    )
+
     entries: list[AuditEntry]
     next: int | None = None
 
@@ -72,9 +75,9 @@ Limit = Annotated[int, Query(description="Entries per page.", ge=1, le=1000)]
 
 def router(gateway: Gateway) -> APIRouter:
     """Return the route of a gateway."""
-    routes = APIRouter(tags=["operations"], route_class=authenticated_route(gateway))
+    routes = authenticated_router(gateway, "operations")
 
-    @routes.get("/v1/audit", openapi_extra=EXAMPLE)
+    @routes.get("/v1/audit")
     async def audit(
         caller: CurrentCaller,
         session: Session = None,

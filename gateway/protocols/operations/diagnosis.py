@@ -9,34 +9,32 @@ from fastapi import APIRouter, Query
 from fastapi.responses import JSONResponse
 
 from gateway.gateway import Gateway
-from gateway.protocols.authenticated_routes import authenticated_route
+from gateway.protocols.authenticated_routes import authenticated_router
 from gateway.protocols.operations.administrators import CurrentAdministrator
-from gateway.protocols.route_metadata import openapi_extra
+from gateway.protocols.route_metadata import example
 
-EXAMPLE = openapi_extra(
-    responses={
-        200: {
-            "problems": 1,
-            "version": "0.1.0",
-            "daemon": None,
-            "checks": [
-                {"name": "Daemon", "status": "ok", "text": "running, version 0.1.0, process 4711", "command": None, "details": []}
-            ],
-            "agents": [
-                {
-                    "check": {
-                        "name": "claude",
-                        "status": "problem",
-                        "text": "claude is not logged in",
-                        "command": "claude auth login --claudeai",
-                        "details": [],
-                    },
-                    "driver": "claude",
-                    "state": {},
-                    "trial": None,
-                }
-            ],
-        }
+EXAMPLE = example(
+    {
+        "problems": 1,
+        "version": "0.1.0",
+        "daemon": None,
+        "checks": [
+            {"name": "Daemon", "status": "ok", "text": "running, version 0.1.0, process 4711", "command": None, "details": []}
+        ],
+        "agents": [
+            {
+                "check": {
+                    "name": "claude",
+                    "status": "problem",
+                    "text": "claude is not logged in",
+                    "command": "claude auth login --claudeai",
+                    "details": [],
+                },
+                "driver": "claude",
+                "state": {},
+                "trial": None,
+            }
+        ],
     }
 )
 Try = Annotated[bool, Query(alias="try", description="Let each agent that can be used answer a short task, for some tokens.")]
@@ -44,9 +42,9 @@ Try = Annotated[bool, Query(alias="try", description="Let each agent that can be
 
 def router(gateway: Gateway) -> APIRouter:
     """Return the route of a gateway."""
-    routes = APIRouter(tags=["operations"], route_class=authenticated_route(gateway))
+    routes = authenticated_router(gateway, "operations")
 
-    @routes.get("/v1/diagnosis", response_model=dict[str, Any], openapi_extra=EXAMPLE)
+    @routes.get("/v1/diagnosis", response_model=dict[str, Any], responses={200: EXAMPLE})
     async def diagnosis(administrator: CurrentAdministrator, tried: Try = False) -> JSONResponse:
         """What `portico doctor --json` prints: checks of the daemon and its agents, with the commands that solve problems.
 

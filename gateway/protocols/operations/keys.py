@@ -6,27 +6,18 @@ import logging
 import re
 
 from fastapi import APIRouter, Response
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from gateway.config import AGENT_NAME
 from gateway.errors import BadRequest, ConfigError, Conflict, Forbidden, NotFound
 from gateway.gateway import Gateway
 from gateway.protocols.aap.schema import iso_time
-from gateway.protocols.authenticated_routes import authenticated_route
+from gateway.protocols.authenticated_routes import authenticated_router
 from gateway.protocols.operations.administrators import CurrentAdministrator
 from gateway.protocols.operations.api_model import ApiModel
-from gateway.protocols.route_metadata import openapi_extra
+from gateway.protocols.route_metadata import BODY, errors
 
 log = logging.getLogger(__name__)
-
-LIST = openapi_extra(
-    responses={
-        200: {"keys": [{"name": "phone", "createdAt": "2026-11-20T09:30:00.000Z", "lastUsedAt": "2026-11-22T18:04:11.000Z"}]}
-    }
-)
-ADD = openapi_extra(
-    {"A key for one client": {"name": "phone"}}, {201: {"name": "phone", "key": "pk-3q2-EXAMPLE-0rH7b0u5nWq9sXv1cY4zA6tE8mK2dJ"}}
-)
 
 
 class KeyInfo(ApiModel):
@@ -38,15 +29,29 @@ class KeyInfo(ApiModel):
 
 
 class KeysResponse(ApiModel):
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {"keys": [{"name": "phone", "createdAt": "2026-11-20T09:30:00.000Z", "lastUsedAt": "2026-11-22T18:04:11.000Z"}]}
+            ]
+        }
+    )
+
     keys: list[KeyInfo]
 
 
 class NewKey(ApiModel):
+    model_config = ConfigDict(json_schema_extra={"examples": [{"name": "phone"}]})
+
     name: str = Field(min_length=1, max_length=64)
 
 
 class CreatedKey(ApiModel):
     """The key itself. It is not shown again: only its hash is stored."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"name": "phone", "key": "pk-3q2-EXAMPLE-0rH7b0u5nWq9sXv1cY4zA6tE8mK2dJ"}]}
+    )
 
     name: str
     key: str
@@ -54,9 +59,9 @@ class CreatedKey(ApiModel):
 
 def router(gateway: Gateway) -> APIRouter:
     """Return the routes of a gateway."""
-    routes = APIRouter(tags=["operations"], route_class=authenticated_route(gateway))
+    routes = authenticated_router(gateway, "operations")
 
-    @routes.get("/v1/keys", openapi_extra=LIST)
+    @routes.get("/v1/keys")
     async def list_keys(administrator: CurrentAdministrator) -> KeysResponse:
         """List the named keys, the oldest first. Default keys are not among them."""
         found = await gateway.credentials.keys()
@@ -71,7 +76,7 @@ def router(gateway: Gateway) -> APIRouter:
             ]
         )
 
-    @routes.post("/v1/keys", status_code=201, openapi_extra=ADD)
+    @routes.post("/v1/keys", status_code=201, responses=errors(*BODY))
     async def add_key(administrator: CurrentAdministrator, request: NewKey, response: Response) -> CreatedKey:
         """Create a key for a client, which sees its own sessions only. It is valid at once."""
         _require_authentication(gateway)
@@ -85,7 +90,7 @@ def router(gateway: Gateway) -> APIRouter:
         response.headers["Cache-Control"] = "no-store"
         return CreatedKey(name=request.name, key=key)
 
-    @routes.delete("/v1/keys/{name}", status_code=204)
+    @routes.delete("/v1/keys/{name}", status_code=204, responses=errors(404))
     async def remove_key(administrator: CurrentAdministrator, name: str) -> Response:
         """Revoke a key: its next request gets a 401, and its open streams end. Its sessions stay."""
         _require_authentication(gateway)

@@ -5,35 +5,14 @@ from __future__ import annotations
 from typing import Literal
 
 from fastapi import APIRouter, Response
+from pydantic import ConfigDict
 
 from gateway.gateway import Gateway
 from gateway.protocols.aap.schema import iso_time
-from gateway.protocols.authenticated_routes import CurrentCaller, authenticated_route
+from gateway.protocols.authenticated_routes import CurrentCaller, authenticated_router
 from gateway.protocols.operations.api_model import ApiModel
-from gateway.protocols.route_metadata import openapi_extra
+from gateway.protocols.route_metadata import errors
 from gateway.sessions.live_agents import LiveAgentSummary, end_live_agent, live_agents
-
-EXAMPLE = openapi_extra(
-    responses={
-        200: {
-            "agents": [
-                {
-                    "sessionId": "sess_0f4c1c9e2a7b4d5e8f90123456789abc",
-                    "taskId": None,
-                    "agent": "claude",
-                    "key": None,
-                    "pid": 4711,
-                    "processes": 3,
-                    "memoryBytes": 241172480,
-                    "cpuPercent": 12.5,
-                    "startedAt": "2026-11-20T09:30:00.000Z",
-                    "state": "idle",
-                    "idleSince": "2026-11-20T09:31:12.250Z",
-                }
-            ]
-        }
-    }
-)
 
 
 class LiveAgentInfo(ApiModel):
@@ -74,20 +53,44 @@ class LiveAgentInfo(ApiModel):
 
 
 class LiveAgentsResponse(ApiModel):
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "agents": [
+                        {
+                            "sessionId": "sess_0f4c1c9e2a7b4d5e8f90123456789abc",
+                            "taskId": None,
+                            "agent": "claude",
+                            "key": None,
+                            "pid": 4711,
+                            "processes": 3,
+                            "memoryBytes": 241172480,
+                            "cpuPercent": 12.5,
+                            "startedAt": "2026-11-20T09:30:00.000Z",
+                            "state": "idle",
+                            "idleSince": "2026-11-20T09:31:12.250Z",
+                        }
+                    ]
+                }
+            ]
+        }
+    )
+
     agents: list[LiveAgentInfo]
 
 
 def router(gateway: Gateway) -> APIRouter:
     """Return the routes of a gateway."""
-    routes = APIRouter(tags=["operations"], route_class=authenticated_route(gateway))
+    routes = authenticated_router(gateway, "operations")
 
-    @routes.get("/v1/live-agents", openapi_extra=EXAMPLE)
+    @routes.get("/v1/live-agents")
     async def list_live_agents(caller: CurrentCaller) -> LiveAgentsResponse:
         """The live agents of the caller's sessions and tasks, or of all for an administrator, with what their processes take."""
         found = await live_agents(gateway.sessions, gateway.tasks, caller)
         return LiveAgentsResponse(agents=[LiveAgentInfo.of(one) for one in found])
 
-    @routes.delete("/v1/live-agents/{id}", status_code=204)
+    @routes.delete("/v1/live-agents/{id}", status_code=204, responses=errors(404))
     async def end_agent(caller: CurrentCaller, id: str) -> Response:
         """End the agent of a session or a task, by its id. A run at work ends with an error; the next turn has a fresh one."""
         await end_live_agent(gateway.sessions, gateway.tasks, caller, id)

@@ -6,18 +6,19 @@ from collections import Counter
 from typing import Literal
 
 from fastapi import APIRouter
-from pydantic import Field
+from pydantic import ConfigDict, Field
+from pydantic.config import JsonDict
 
 from gateway.errors import NotFound
 from gateway.gateway import Gateway
 from gateway.protocols.aap.schema import iso_time
-from gateway.protocols.authenticated_routes import authenticated_route
+from gateway.protocols.authenticated_routes import authenticated_router
 from gateway.protocols.operations.administrators import CurrentAdministrator
 from gateway.protocols.operations.api_model import ApiModel
-from gateway.protocols.route_metadata import openapi_extra
+from gateway.protocols.route_metadata import errors
 from gateway.worktrees.worktrees import node_in
 
-_EXAMPLE = {
+EXAMPLE: JsonDict = {
     "id": "4be5e2a1f0c94d6f8f4c1c9e2a7b4d5e",
     "address": "http://10.0.0.5:7700",
     "own": True,
@@ -36,8 +37,6 @@ _EXAMPLE = {
     "heartbeatAt": "2026-11-23T10:12:41.512Z",
     "heartbeatAge": 1.4,
 }
-LIST = openapi_extra(responses={200: {"nodes": [_EXAMPLE]}})
-DRAIN = openapi_extra(responses={200: {**_EXAMPLE, "state": "draining"}})
 
 
 class NodeInfo(ApiModel):
@@ -47,6 +46,8 @@ class NodeInfo(ApiModel):
     the tasks at work; `worktrees` are on its machine, and no other node goes on with their sessions. `differs` is what of its
     configuration is not as on the node that answers, such as `policy`.
     """
+
+    model_config = ConfigDict(json_schema_extra={"examples": [EXAMPLE]})
 
     id: str
     address: str
@@ -68,19 +69,21 @@ class NodeInfo(ApiModel):
 
 
 class NodesResponse(ApiModel):
+    model_config = ConfigDict(json_schema_extra={"examples": [{"nodes": [EXAMPLE]}]})
+
     nodes: list[NodeInfo]
 
 
 def router(gateway: Gateway) -> APIRouter:
     """Return the routes of a gateway."""
-    routes = APIRouter(tags=["operations"], route_class=authenticated_route(gateway))
+    routes = authenticated_router(gateway, "operations")
 
-    @routes.get("/v1/nodes", openapi_extra=LIST)
+    @routes.get("/v1/nodes")
     async def list_nodes(_: CurrentAdministrator) -> NodesResponse:
         """The nodes of the cluster, in the order of their ids. A daemon that is no node has none."""
         return NodesResponse(nodes=await _nodes(gateway))
 
-    @routes.post("/v1/nodes/{id}/drain", openapi_extra=DRAIN)
+    @routes.post("/v1/nodes/{id}/drain", responses=errors(404))
     async def drain(_: CurrentAdministrator, id: str) -> NodeInfo:
         """Have a node take no new work: its idle sessions are free for the others, runs at work go on to their end.
 

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query
-from pydantic import Field
+from pydantic import ConfigDict, Field
+from pydantic.config import JsonDict
 
 from drivers.runtime.file_threads import ANSWER_SECONDS, bounded
 from gateway.agents.configured_agents import ConfiguredAgent
@@ -14,30 +15,20 @@ from gateway.errors import BadRequest
 from gateway.gateway import Gateway
 from gateway.policy.paths import PathResolver
 from gateway.policy.rules import Evaluation, Explanation, Rule
-from gateway.protocols.authenticated_routes import authenticated_route
+from gateway.protocols.authenticated_routes import authenticated_router
 from gateway.protocols.operations.administrators import CurrentAdministrator
 from gateway.protocols.operations.api_model import ApiModel
-from gateway.protocols.route_metadata import openapi_extra
+from gateway.protocols.route_metadata import BODY, errors
 from gateway.security.redaction import Redactor
 from gateway.text_limits import Name
 
-RULE = {"index": 1, "tool": "Bash", "when": {"command": "rm *"}, "decide": "deny", "reason": "Deleting files is not allowed."}
-LIST = openapi_extra(responses={200: {"agents": [{"agent": "claude", "rules": [RULE]}]}})
-CHECK = openapi_extra(
-    {"Two commands": {"agent": "claude", "tool": "Bash", "input": {"command": "git status && rm -r build"}}},
-    {
-        200: {
-            "decision": "deny",
-            "rule": RULE,
-            "reason": "Deleting files is not allowed.",
-            "lines": [{"argument": "command", "text": "git status && rm -r build", "plain": True, "known": True}],
-            "commands": [
-                {"argument": "command", "text": "git status", "decision": "allow", "rule": 0},
-                {"argument": "command", "text": "rm -r build", "decision": "deny", "rule": 1},
-            ],
-        }
-    },
-)
+RULE: JsonDict = {
+    "index": 1,
+    "tool": "Bash",
+    "when": {"command": "rm *"},
+    "decide": "deny",
+    "reason": "Deleting files is not allowed.",
+}
 
 Decision = Literal["allow", "ask", "deny", "none"]
 
@@ -66,11 +57,17 @@ class AgentRules(ApiModel):
 
 
 class PolicyResponse(ApiModel):
+    model_config = ConfigDict(json_schema_extra={"examples": [{"agents": [{"agent": "claude", "rules": [RULE]}]}]})
+
     agents: list[AgentRules]
 
 
 class PolicyCheck(ApiModel):
     """A call. `cwd` is the absolute folder in which relative paths are; by default the agent's own."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"agent": "claude", "tool": "Bash", "input": {"command": "git status && rm -r build"}}]}
+    )
 
     agent: Name
     tool: str = Field(min_length=1, max_length=255)
@@ -99,6 +96,23 @@ class CheckedCommand(ApiModel):
 class PolicyCheckResponse(ApiModel):
     """What the rules say about a call. `none`: no rule matches, and the session's trust in the tool decides."""
 
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "decision": "deny",
+                    "rule": RULE,
+                    "reason": "Deleting files is not allowed.",
+                    "lines": [{"argument": "command", "text": "git status && rm -r build", "plain": True, "known": True}],
+                    "commands": [
+                        {"argument": "command", "text": "git status", "decision": "allow", "rule": 0},
+                        {"argument": "command", "text": "rm -r build", "decision": "deny", "rule": 1},
+                    ],
+                }
+            ]
+        }
+    )
+
     decision: Decision
     rule: RuleInfo | None = None
     reason: str | None = None
@@ -111,15 +125,15 @@ AgentQuery = Annotated[str | None, Query(description="Only the rules of this age
 
 def router(gateway: Gateway) -> APIRouter:
     """Return the routes of a gateway."""
-    routes = APIRouter(tags=["operations"], route_class=authenticated_route(gateway))
+    routes = authenticated_router(gateway, "operations")
 
-    @routes.get("/v1/policy", openapi_extra=LIST)
+    @routes.get("/v1/policy")
     async def policy(administrator: CurrentAdministrator, agent: AgentQuery = None) -> PolicyResponse:
         """The rules about tool calls of every agent, or of one, in order."""
         found = list(gateway.agents) if agent is None else [gateway.agents.get(agent)]
         return PolicyResponse(agents=[AgentRules(agent=one.name, rules=_rules(one, gateway.redactor)) for one in found])
 
-    @routes.post("/v1/policy/check", openapi_extra=CHECK)
+    @routes.post("/v1/policy/check", responses=errors(*BODY))
     async def check(administrator: CurrentAdministrator, request: PolicyCheck) -> PolicyCheckResponse:
         """What the rules say about a call, which is not made, and about each command of its command lines."""
         agent = gateway.agents.get(request.agent)

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query
+from pydantic import ConfigDict
 from pydantic_core import to_json
 
 from gateway.errors import BadRequest
@@ -17,26 +18,14 @@ from gateway.gateway import Gateway
 from gateway.protocols.aap.schema import OmitIfNone, WireModel
 from gateway.protocols.aap.turn_frames import JsonView, StreamView
 from gateway.protocols.aap.v3 import BASE, SESSION
-from gateway.protocols.authenticated_routes import CurrentCaller, authenticated_route
+from gateway.protocols.authenticated_routes import CurrentCaller, authenticated_router
 from gateway.protocols.execute import event_json
 from gateway.protocols.model_apis.past_turn import stream_of_turn
-from gateway.protocols.route_metadata import openapi_extra
+from gateway.protocols.route_metadata import errors
 from gateway.sessions.session import Session
 
 MAX_EVENTS = 4 * 1024 * 1024
 """Bytes of the events of a turn, as JSON, that are converted; the frames of later ones are left out."""
-EXAMPLE = openapi_extra(
-    responses={
-        200: {
-            "frames": [
-                {"id": "1", "event": "turn_start", "data": {}},
-                {"id": "2", "event": "text_delta", "data": {"delta": "4"}},
-                {"id": "3", "event": "turn_stop", "data": {"stopReason": "end_turn"}},
-            ],
-            "truncated": False,
-        }
-    }
-)
 
 ProtocolName = Literal[
     "aap-delta", "aap-message", "aap-none", "acp", "execute", "openai-chat", "openai-responses", "anthropic-messages"
@@ -54,6 +43,21 @@ class Frame(WireModel):
 class FramesResponse(WireModel):
     """The frames of a turn. `truncated`: the turn is longer, and the frames of its later events are left out."""
 
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "frames": [
+                        {"id": "1", "event": "turn_start", "data": {}},
+                        {"id": "2", "event": "text_delta", "data": {"delta": "4"}},
+                        {"id": "3", "event": "turn_stop", "data": {"stopReason": "end_turn"}},
+                    ],
+                    "truncated": False,
+                }
+            ]
+        }
+    )
+
     frames: list[Frame]
     truncated: bool
 
@@ -64,9 +68,9 @@ ProtocolQuery = Annotated[ProtocolName, Query(description="Whose clients.")]
 
 def router(gateway: Gateway) -> APIRouter:
     """Return the route of a gateway."""
-    routes = APIRouter(prefix=BASE, tags=["AAP v3"], route_class=authenticated_route(gateway))
+    routes = authenticated_router(gateway, "AAP v3", prefix=BASE)
 
-    @routes.get(SESSION + "/frames", openapi_extra=EXAMPLE)
+    @routes.get(SESSION + "/frames", responses=errors(404))
     async def get_frames(caller: CurrentCaller, session_id: str, turn: TurnQuery, protocol: ProtocolQuery) -> FramesResponse:
         """A turn as a client of a protocol gets it, whichever protocol it began over. A turn at work has frames so far."""
         session = await gateway.sessions.get(caller, session_id, reading=True)
