@@ -88,6 +88,8 @@ def test_the_agents_own_arguments_come_first() -> None:
         ("/clear", {}, b"\n/clear"),
         ("/clear", {"slash_commands": "off"}, b"\n/clear"),
         ("/clear", {"slash_commands": "on"}, b"/clear"),
+        ("/config\ufeffa=b", {"slash_commands": "on"}, "\n/config\ufeffa=b".encode()),
+        ("/list-agents", {"slash_commands": "on"}, b"\n/list-agents"),
         ("-p \u00e9", {}, "-p \u00e9".encode()),
         ("a /b", {}, b"a /b"),
     ],
