@@ -29,6 +29,11 @@ def no_tool_name(_: ToolCall | ToolCallUpdate) -> str | None:
     return None
 
 
+def any_command(name: str) -> bool:
+    """Whether a prompt may be the command of this name: it may be any."""
+    return True
+
+
 @dataclass(frozen=True)
 class AgentProfile:
     """How to read one agent's tool calls and how to write its prompts. The defaults fit any agent.
@@ -40,6 +45,7 @@ class AgentProfile:
     app_tool: the application-side tool that a call belongs to; None for the agent's own calls.
     missing_file_is_empty: `fs/read_text_file` of a missing file returns an empty text instead of an error.
     slash_commands: a prompt can be a slash command, so the client is sent the list of them.
+    is_command: whether a prompt may be the command of this name. Only those are listed.
     call_update: a call's update, or the call in a permission request, in the form that other agents give it.
     reported_tool: the name of the tool in such an update, where the agent's program writes it and never its model. An
         application-side tool of that name needs no permission.
@@ -54,6 +60,7 @@ class AgentProfile:
     app_tool: AppToolName = no_app_tools
     missing_file_is_empty: bool = False
     slash_commands: bool = True
+    is_command: Callable[[str], bool] = any_command
     call_update: Callable[[ToolCall | ToolCallUpdate], ToolCall | ToolCallUpdate] = unchanged
     reported_tool: Callable[[ToolCall | ToolCallUpdate], str | None] = no_tool_name
     inputs_vary: bool = False

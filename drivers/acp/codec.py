@@ -137,7 +137,7 @@ class AcpCodec(JsonLineCodec, SupportsDebounce, SupportsClientRequests, Supports
         handshake = Handshake(self._rpc, request, self._session_ready, self._session_failed)
         self.session, self.drain, self._replay = handshake.session, handshake.drain, handshake.replay
         self._cost = SessionCost(resumed=request.resume is not None)
-        self._session_updates = SessionUpdates(self.session, report_commands=self._profile.slash_commands)
+        self._session_updates = SessionUpdates(self.session, self._profile)
 
     delta_text = dict.fromkeys((AgentToken, Thinking), ("params", "update", "content", "text"))
 

@@ -14,6 +14,7 @@ from acp.schema import (
     UsageUpdate,
 )
 
+from drivers.acp.agent_profile import AgentProfile
 from drivers.acp.content import text_of_block
 from drivers.acp.handshake import SessionState
 from drivers.codecs.deduplication import Deduplicator
@@ -106,8 +107,8 @@ class SessionCost:
 class SessionUpdates:
     """The slash commands and the title of the session, each reported when it has changed; `session` keeps the commands."""
 
-    def __init__(self, session: SessionState, *, report_commands: bool) -> None:
-        self._session, self._report_commands = session, report_commands
+    def __init__(self, session: SessionState, profile: AgentProfile) -> None:
+        self._session, self._profile = session, profile
         self._deduplicator = Deduplicator()
 
     def read(self, update: Mapping[str, Any]) -> list[OutputEvent]:
@@ -115,19 +116,15 @@ class SessionUpdates:
         if update["sessionUpdate"] == "session_info_update":
             # An omitted title is unchanged; null removes it.
             return self._deduplicator.changed(Title(text=update["title"])) if "title" in update else []
-        commands = _commands(update)
-        self._session.commands = commands.commands
-        return self._deduplicator.changed(commands) if self._report_commands else []
+        found = tuple(command for command in _commands(update) if self._profile.is_command(command.name))
+        self._session.commands = found
+        return self._deduplicator.changed(Commands(commands=found)) if self._profile.slash_commands else []
 
 
 def _plan(update: AgentPlanUpdate) -> Plan:
     return Plan(entries=tuple(PlanEntry(content=e.content, priority=e.priority, status=e.status) for e in update.entries))
 
 
-def _commands(update: Mapping[str, Any]) -> Commands:
+def _commands(update: Mapping[str, Any]) -> list[SlashCommand]:
     found = AvailableCommandsUpdate.model_validate(update).available_commands
-    return Commands(
-        commands=tuple(
-            SlashCommand(name=c.name, description=c.description, hint=c.input.root.hint if c.input else None) for c in found
-        )
-    )
+    return [SlashCommand(name=c.name, description=c.description, hint=c.input.root.hint if c.input else None) for c in found]

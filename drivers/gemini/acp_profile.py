@@ -8,6 +8,7 @@ from typing import Any
 from acp.schema import FileEditToolCallContent, TextContentBlock
 
 from drivers.acp import AgentProfile, ToolCallState, default_input, prompt_blocks, tool_output, unified_diff
+from drivers.codecs.slash_commands import first_word, without_spaces
 from drivers.contract.agent import Prompt
 from drivers.contract.driver_info import ToolSpec
 from drivers.contract.line_splitter import parse_object
@@ -15,6 +16,9 @@ from drivers.gemini.tools import SHELL, app_tool_name, tool_of_call
 
 ZERO_WIDTH_SPACE = "\u200b"
 """Put before a `/` or `$` that would make a prompt a command of the CLI, which trims any other space."""
+COMMANDS = frozenset({"about", "help", "memory"})
+"""The commands that only report. The others ask nobody (0.61.0): `/init` and `/restore` write files, and `/extensions` installs
+programs, or waits for an answer on standard input, which the gateway does not have."""
 
 
 def agent_profile(*, verbatim: bool, app_tools: Iterable[ToolSpec] = ()) -> AgentProfile:
@@ -26,10 +30,9 @@ def agent_profile(*, verbatim: bool, app_tools: Iterable[ToolSpec] = ()) -> Agen
 
     def prompt(given: Prompt) -> list[Any]:
         blocks = prompt_blocks(given.content)
-        if verbatim and given.text.lstrip().startswith(("/", "$")):
-            first = next(n for n, block in enumerate(blocks) if isinstance(block, TextContentBlock) and block.text.strip())
-            blocks[first] = TextContentBlock(type="text", text=ZERO_WIDTH_SPACE + blocks[first].text)
-        return blocks if verbatim else _command_first(blocks)
+        ordered = blocks if verbatim else _command_first(blocks)
+        name = _command_name(ordered)
+        return ordered if name is None or (not verbatim and is_command(name)) else _without_command(blocks)
 
     return AgentProfile(
         title="gemini",
@@ -40,7 +43,27 @@ def agent_profile(*, verbatim: bool, app_tools: Iterable[ToolSpec] = ()) -> Agen
         # After an error for a missing file the CLI cannot create it: it searches the error's text, but has an object (0.61.0).
         missing_file_is_empty=True,
         slash_commands=not verbatim,
+        is_command=is_command,
     )
+
+
+def is_command(name: str) -> bool:
+    """Whether a prompt may be the command of this name."""
+    return name.partition(" ")[0] in COMMANDS
+
+
+def _command_name(blocks: Iterable[Any]) -> str | None:
+    """The name of the command that the CLI would run; None for a text. It reads all blocks of text as one (0.61.0)."""
+    text = without_spaces("".join(block.text for block in blocks if isinstance(block, TextContentBlock)))
+    return first_word(without_spaces(text[1:])) if text.startswith(("/", "$")) else None
+
+
+def _without_command(blocks: list[Any]) -> list[Any]:
+    """The blocks, where the first text begins with a character that makes it no command."""
+    if _command_name(blocks) is None:
+        return blocks
+    first = next(n for n, block in enumerate(blocks) if isinstance(block, TextContentBlock) and without_spaces(block.text))
+    return [*blocks[:first], TextContentBlock(type="text", text=ZERO_WIDTH_SPACE + blocks[first].text), *blocks[first + 1 :]]
 
 
 def _tool_name(call: ToolCallState) -> str:

@@ -92,7 +92,7 @@ async def test_gemini_commands(gemini: Gemini) -> None:
         session = (await agent.new_session(cwd=str(gemini.work), mcp_servers=[])).session_id
         await editor.until(lambda: command_lists(editor))
         [known] = command_lists(editor)
-        assert {"about", "memory show", "init"} <= set(known)
+        assert set(known) == {"about", "help", "memory", "memory inbox", "memory list", "memory refresh", "memory show"}
         assert "Version: 0.61.0" in await answer_to(editor, agent, session, "/about")
         assert "Version: 0.61.0" in await answer_to(editor, agent, session, "/about", LINK)
         assert "Version: 0.61.0" in await answer_to(editor, agent, session, LINK, "/about")
@@ -102,3 +102,17 @@ async def test_gemini_commands(gemini: Gemini) -> None:
         await agent.set_config_option(session_id=session, config_id="slash_commands", value="off")
         assert command_lists(editor)[-1] == {}
         assert "Version" not in await answer_to(editor, agent, session, "/about [[plain]]")
+
+
+@pytest.mark.parametrize("slash_commands", ["on", "off"])
+async def test_no_command_of_gemini_writes_or_installs(gemini: Gemini, slash_commands: str) -> None:
+    extension = gemini.base / "extension"
+    extension.mkdir()
+    (extension / "gemini-extension.json").write_text('{"name": "other", "version": "1.0.0"}')
+    gemini.agent["options"] = {"slash_commands": slash_commands}
+    async with editor_of("gemini", gemini.base, gemini.home, gemini.config()) as (editor, agent, _):
+        session = (await agent.new_session(cwd=str(gemini.work), mcp_servers=[])).session_id
+        for text in ("/init", "$init", "\ufeff/ init", f"/extensions link {extension}", "/restore list"):
+            assert await answer_to(editor, agent, session, f"{text} [[plain]]") == "Hello from the model, this is plain text."
+            assert f"{text} [[plain]]" in gemini.last_request()["contents"][-1]["parts"][-1]["text"]
+    assert list(gemini.work.iterdir()) == []

@@ -58,6 +58,13 @@ def test_commands_are_not_reported_where_a_slash_is_text() -> None:
     assert agent.codec.session.commands == HELP_COMMANDS.commands
 
 
+def test_only_commands_that_a_prompt_may_be_are_listed() -> None:
+    agent = Agent(AgentProfile(is_command=lambda name: name != "help"))
+    agent.open()
+    assert agent.commands(HELP) == [Commands(commands=())]
+    assert agent.codec.session.commands == ()
+
+
 def test_a_title_is_set_and_removed() -> None:
     agent = running()
     assert agent.update("session_info_update", updatedAt="2026-01-01T00:00:00Z") == []

@@ -103,7 +103,28 @@ def test_prompts_that_would_be_commands_are_text() -> None:
     assert prompt(Prompt("hello"))[0].text == "hello"
     assert prompt(Prompt("  /help"))[0].text == ZERO_WIDTH_SPACE + "  /help"
     assert prompt(Prompt((TextBlock(text=" "), TextBlock(text="$x"))))[1].text == ZERO_WIDTH_SPACE + "$x"
+    # A byte order mark is a space for the CLI.
+    assert prompt(Prompt("\ufeff/help"))[0].text == ZERO_WIDTH_SPACE + "\ufeff/help"
+    assert prompt(Prompt((TextBlock(text="\ufeff"), TextBlock(text="/help"))))[1].text == ZERO_WIDTH_SPACE + "/help"
     assert agent_profile(verbatim=False).prompt(Prompt("/help"))[0].text == "/help"
+
+
+@pytest.mark.parametrize(
+    ("texts", "first"),
+    [
+        (("/about",), "/about"),
+        ((" \ufeff$memory show",), " \ufeff$memory show"),
+        (("/init",), ZERO_WIDTH_SPACE + "/init"),
+        ((" /\ufeffinit",), ZERO_WIDTH_SPACE + " /\ufeffinit"),
+        (("/about\ufeffx",), "/about\ufeffx"),
+        (("/", "init"), ZERO_WIDTH_SPACE + "/"),
+        (("/init", "a file"), ZERO_WIDTH_SPACE + "/init"),
+        (("a file", "/init"), "a file"),
+    ],
+)
+def test_only_commands_that_report_are_commands(texts: tuple[str, ...], first: str) -> None:
+    found = agent_profile(verbatim=False).prompt(Prompt(tuple(TextBlock(text=text) for text in texts)))
+    assert [block.text for block in found] == [first, *texts[1:]]
 
 
 @pytest.mark.parametrize("texts", [("/help", "a file"), ("a file", "/help"), ("a file", "a path")])
