@@ -29,6 +29,7 @@ from drivers.gemini.home import (
     project_files,
     project_names,
     require_own_servers,
+    require_trust,
     session_settings,
     task_settings,
     user_folder,
@@ -171,6 +172,8 @@ class GeminiDriver(CliDriver):
             spec = replace(spec, mcp_servers=tuple(rename_servers(spec.mcp_servers, project_names(spec.cwd))))
         names = [server.name for server in spec.mcp_servers] + ([SERVER] if spec.tool_server else [])
         require_own_servers(spec.cwd, names)
+        if names:
+            require_trust(spec)
         state, folder, model = _state(spec), str(spec.cwd), spec.options.get("model")
         files = _session_files(spec, state, folder)
         resume = spec.resume

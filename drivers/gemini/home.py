@@ -259,20 +259,40 @@ def auth_type(spec: AgentSpec, user: Path) -> str | None:
     return "oauth-personal" if (user / "oauth_creds.json").exists() else None
 
 
+def distrust(spec: AgentSpec) -> str | None:
+    """Return why the CLI gets the working folder as one that is not trusted, with what to do; None for a trusted one. It blocks.
+
+    In a folder that is not trusted the settings of the project have no effect, and the CLI starts no MCP servers, the gateway's
+    and the client's included (0.61.0).
+    """
+    if spec.options.get("settings", "user,project") != "user,project":
+        return "the option settings leaves out the project: set it to user,project"
+    if isinstance(spec, SessionSpec) and own_mode(spec) is not None and project_permits(spec.cwd):
+        path = spec.cwd / ".gemini" / "settings.json"
+        return f"{path} may permit tools: remove tools, autoAccept and escapes from it, or choose the mode ask"
+    return None
+
+
+def require_trust(spec: SessionSpec) -> None:
+    """Raise AgentUnavailable if the CLI would not start the session's MCP servers. It blocks."""
+    if reason := distrust(spec):
+        raise AgentUnavailable(
+            f"gemini starts no MCP servers in a folder that is not trusted, and {reason}, or do without application-side tools "
+            "and MCP servers of the client"
+        )
+
+
 def environment(spec: AgentSpec, state: Path) -> dict[str, str]:
     """The CLI's environment. TMPDIR is private: the CLI writes whole conversations there when a request fails."""
     key = spec.options.get("api_key")
     preload = f"--require {json.dumps(str(state / 'blocking-output.cjs'))}"
-    trusted = spec.options.get("settings", "user,project") == "user,project"
-    if trusted and isinstance(spec, SessionSpec) and own_mode(spec) is not None:
-        trusted = not project_permits(spec.cwd)
     return {
         # Without it the CLI starts a second node process, which survives the first.
         "GEMINI_CLI_NO_RELAUNCH": "true",
         **spec.env,
         "GEMINI_CLI_HOME": str(state),
         "TMPDIR": str(state / "tmp"),
-        "GEMINI_CLI_TRUST_WORKSPACE": "true" if trusted else "false",
+        "GEMINI_CLI_TRUST_WORKSPACE": "false" if distrust(spec) else "true",
         "NODE_OPTIONS": " ".join(filter(None, (spec.env.get("NODE_OPTIONS"), preload))),
         **({"GEMINI_API_KEY": key} if key else {}),
     }

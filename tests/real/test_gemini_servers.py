@@ -6,12 +6,14 @@ import json
 import sys
 
 import psutil
+import pytest
 from acp import text_block
 from acp.schema import EnvVariable, McpServerStdio
 
+from tests.gateway.protocols.acp.client import RpcFailed, connect
 from tests.model_server.scenarios import Scenario, Step, ToolUse, text_step
 from tests.real.editor import SERVER, editor_of
-from tests.real.gemini import SCENARIOS, Gemini
+from tests.real.gemini import READ, SCENARIOS, Gemini, create_session
 from tests.real.processes import arguments
 
 SECRET = "tok-5up3r-s3cr3t"
@@ -51,3 +53,36 @@ async def test_a_denied_call_does_not_run(gemini: Gemini) -> None:
         assert [call.title.split()[0] for call in editor.permission_requests] == ["mcp__portico-2__secret"]
         assert editor.of("tool_call_update")[-1].status == "failed"
     assert "letters" not in json.dumps(gemini.last_request())
+
+
+@pytest.mark.parametrize("settings", ["user,project", "user"])
+@pytest.mark.parametrize("mode", ["ask", "default"])
+async def test_no_server_of_the_projects_settings_starts(gemini: Gemini, mode: str, settings: str) -> None:
+    marks = gemini.base / "marks"
+    (gemini.work / ".gemini").mkdir()
+    servers = {"mcpServers": {"evil": {"command": "touch", "args": [str(marks)]}}, "mcp": {"serverCommand": f"touch {marks}"}}
+    (gemini.work / ".gemini" / "settings.json").write_text(json.dumps(servers))
+    async with gemini.gateway() as running:
+        aap = await create_session(running.client, "[[plain]]", tools={READ: False}, mode=mode, settings=settings)
+        assert aap.last["stopReason"] == "end_turn" and gemini.tools() == [READ]
+    assert not marks.exists()
+
+
+@pytest.mark.parametrize("kind", ["tools", "servers"])
+async def test_a_session_whose_servers_would_not_start_is_refused(gemini: Gemini, kind: str) -> None:
+    gemini.agent["options"] = {"mode": "ask", "settings": "user"}
+    async with gemini.gateway() as running:
+        if kind == "tools":
+            tool = {"name": "get_weather", "description": "The weather.", "inputSchema": {"type": "object", "properties": {}}}
+            body = {"agent": {"name": "gemini"}, "tools": [tool], "messages": [{"role": "user", "content": "[[plain]]"}]}
+            answer = await running.client.put("/session", json=body)
+            assert answer.status_code == 503 and "not trusted" in answer.json()["error"], answer.text
+        else:
+            client, connection = connect(running.gateway, "gemini")
+            await client.initialize()
+            given = {"name": "my server", "command": sys.executable, "args": [str(SERVER)], "env": []}
+            session = (await client.request("session/new", {"cwd": ".", "mcpServers": [given]}))["sessionId"]
+            with pytest.raises(RpcFailed, match="not trusted"):
+                await client.prompt(session, "[[plain]]")
+            await connection.close()
+    assert not [request for request in gemini.model.requests if request.body.get("contents")]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import tomllib
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -154,6 +155,28 @@ def test_settings_of_a_project_permit_no_tools(base: Path, text: str | None, tru
     variable = "GEMINI_CLI_TRUST_WORKSPACE"
     assert GeminiDriver().session(spec(base, "default")).command.env[variable] == trusted
     assert GeminiDriver().session(spec(base, "ask")).command.env[variable] == "true"
+
+
+@pytest.mark.parametrize(
+    ("mode", "settings", "project", "reason"),
+    [
+        ("ask", "user", "{}", "the option settings leaves out the project"),
+        ("default", "none", "{}", "the option settings leaves out the project"),
+        ("default", "user,project", '{"tools": {}}', "may permit tools"),
+        ("ask", "user,project", '{"tools": {}}', None),
+        ("default", "user,project", "{}", None),
+    ],
+)
+def test_no_session_loses_its_servers_in_a_folder_that_is_not_trusted(
+    base: Path, mode: str, settings: str, project: str, reason: str | None
+) -> None:
+    (base / ".gemini").mkdir()
+    (base / ".gemini" / "settings.json").write_text(project)
+    without = spec(base, mode, settings=settings)
+    session = replace(without, mcp_servers=(McpServer("files", "stdio", command="x"),))
+    assert GeminiDriver().session(without)
+    with nullcontext() if reason is None else pytest.raises(AgentUnavailable, match=reason):
+        GeminiDriver().session(session)
 
 
 def test_settings_and_policies_that_cannot_be_read(tmp_path: Path) -> None:
