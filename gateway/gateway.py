@@ -218,13 +218,7 @@ class Gateway:
         temporary = data_dir / TEMPORARY
         await asyncio.to_thread(private_directory, temporary)
         await asyncio.to_thread(remove_left_behind, temporary)
-        spawner = Spawner(
-            instance,
-            self.store.processes,
-            containers_removed=self._containers_removed,
-            temporary=temporary,
-            clock=self.clock,
-        )
+        spawner = Spawner(instance, self.store.processes, temporary=temporary, clock=self.clock)
         chosen = settings.limits
         limits = Limits(chosen.start, chosen.idle, chosen.total, chosen.grace)
         states = data_dir / "state"

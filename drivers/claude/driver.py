@@ -215,11 +215,11 @@ class ClaudeDriver(CliDriver):
 
     async def check_seeding(self, spec: AgentSpec, spawner: Spawner) -> bool | None:
         """A CLI that cannot read the seeded session does not answer `initialize` (claude 2.1.148 to 2.1.202 did so)."""
-        async with throwaway_folder(spawner) as (home, confined):
+        async with throwaway_folder(spawner.temporary) as home:
             env = {**spec.env, "CLAUDE_CONFIG_DIR": str(home), "ANTHROPIC_API_KEY": DUMMY_KEY, **NO_TRAFFIC}
             env.pop("ANTHROPIC_AUTH_TOKEN", None)
             session = replace(_probed(spec), cwd=home, env=env, options={"settings": "none"})
-            return await self.opens_with_seed(session, confined)
+            return await self.opens_with_seed(session, spawner)
 
     def home_folders(self, spec: AgentSpec) -> tuple[Path, ...]:
         return (_home(spec),)

@@ -119,11 +119,11 @@ class CodexDriver(CliDriver):
 
     async def check_seeding(self, spec: AgentSpec, spawner: Spawner) -> bool | None:
         """A CLI that takes no history refuses the request that adds it to the thread."""
-        async with throwaway_folder(spawner) as (home, confined):
+        async with throwaway_folder(spawner.temporary) as home:
             env = {**spec.env, "CODEX_HOME": str(home)}
             env.pop("CODEX_API_KEY", None)
             session = SessionSpec(spec.program, home, env, spec.args, {}, spec.state, spec.confined)
-            return await self.opens_with_seed(session, confined)
+            return await self.opens_with_seed(session, spawner)
 
     def home_folders(self, spec: AgentSpec) -> tuple[Path, ...]:
         return (_home(spec),)

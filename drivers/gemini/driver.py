@@ -107,7 +107,7 @@ class GeminiDriver(CliDriver):
 
     async def probe(self, spec: AgentSpec, spawner: Spawner) -> Probe:
         await import_protocol()
-        async with throwaway_folder(spawner) as (state, confined):
+        async with throwaway_folder(spawner.temporary) as state:
             await asyncio.to_thread(prepare_home, user_folder(spec), state, link_all=False)
             # Not in the working folder: the CLI reads the folder's files, and keeps a history of it.
             options = {**spec.options, "settings": "user"}
@@ -116,7 +116,7 @@ class GeminiDriver(CliDriver):
                 unknown_arguments=spec.unknown_arguments,
             )  # fmt: skip
             # The CLI's modes are levels of trust; a session grants tools by its list instead.
-            found = replace(await probe_session(self, session, confined), options=())
+            found = replace(await probe_session(self, session, spawner), options=())
             if found.problem is None and not await _keeps_to_its_home(session, found.unknown_arguments):
                 found = replace(found, problem=NOT_IN_ITS_HOME)
             if found.problem is None:
@@ -128,14 +128,14 @@ class GeminiDriver(CliDriver):
     async def check_seeding(self, spec: AgentSpec, spawner: Spawner) -> bool | None:
         """A CLI that does not find the seed's messages replays none of them, which is the error of a resume."""
         await import_protocol()
-        async with throwaway_folder(spawner) as (state, confined):
+        async with throwaway_folder(spawner.temporary) as state:
             key = {"GEMINI_API_KEY": DUMMY_KEY, "GOOGLE_GENAI_USE_VERTEXAI": "false"}
             env = {**spec.env, **key, "GEMINI_CLI_HOME": str(state / "user")}
             session = SessionSpec(
                 spec.program, state / "tmp", env, spec.args, {"settings": "none"}, state, spec.confined,
                 unknown_arguments=spec.unknown_arguments,
             )  # fmt: skip
-            return await self.opens_with_seed(session, confined)
+            return await self.opens_with_seed(session, spawner)
 
     async def open(self, spec: SessionSpec, spawner: Spawner, limits: Limits) -> Agent:
         await import_protocol()

@@ -1,6 +1,6 @@
 """Runs commands in a container of podman or docker, or in namespaces made by bubblewrap (bwrap), by the program's command line.
 
-A `Container` is where an agent's commands run: `located` gives the command of the runtime for one of them, with the same pipes.
+A `Container` is where an agent's commands run: it launches each by a command of the runtime, which has the same pipes.
 A container of podman or docker has the name `portico-MARKER` and the label `portico.instance=INSTANCE`, by which it is removed;
 others are never touched. What drivers write for their CLI has the same path inside.
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import csv
 import fnmatch
+import functools
 import io
 import logging
 import os
@@ -18,14 +19,16 @@ import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from drivers.contract.codec import Command
 from drivers.contract.errors import AgentUnavailable
 from drivers.runtime.clock import SYSTEM_CLOCK, Clock
 from drivers.runtime.confined_files import identity
+from drivers.runtime.file_threads import in_thread
+from drivers.runtime.launcher import LaunchedCommand, Launcher
+from drivers.runtime.process_tree import MARKER
 
 log = logging.getLogger(__name__)
 
@@ -95,14 +98,14 @@ class Mount:
 
 
 @dataclass(frozen=True, slots=True)
-class Container:
-    """Where commands run.
+class Container(Launcher):
+    """Where commands run, each in a container of its own.
 
     `program` is the path of the runtime's program and `environ` the gateway's own environment, which that program gets. `mounts`
-    are there in addition to a command's working folder, its state folder and its files; those that are missing are left out, but
-    the folders `created` are created. `hidden` are files and folders that bwrap, which shows the whole system read-only, does not
-    show. `own_env` are names of variables that the configuration sets, and which are passed on whatever they name. `installed` is
-    the agent's program.
+    are there in addition to the folders and files of a command; those that are missing are left out, but the folders `created`
+    are created. `hidden` are files and folders that bwrap, which shows the whole system read-only, does not show. `own_env` are
+    names of variables that the configuration sets, and which are passed on whatever they name. `installed` is the agent's
+    program. `clock` is the clock of the runtime's time limits.
     """
 
     runtime: Runtime
@@ -118,25 +121,47 @@ class Container:
     args: tuple[str, ...] = ()
     own_env: frozenset[str] = frozenset()
     installed: str = ""
+    clock: Clock = SYSTEM_CLOCK
 
     @property
     def has_image(self) -> bool:
-        """Whether its programs are those of an image, and not of this machine."""
+        """Whether it is a container of an image, which has programs of its own."""
         return self.runtime != "bwrap"
 
-    def located(self, command: Command, marker: str, name: str) -> Located:
-        """Return the runtime's command that runs `command`; `marker` is the name of the variable with the process' marker, `name`
-        its value. Creates the folders `created` and the state folder. Blocks. Raises OSError, AgentUnavailable."""
-        env = {**self._environment(command.env), marker: name}
-        mounts = _ordered(self._mounts(command))
-        # What the administrator's own arguments mount instead is not known here.
-        replaced = tuple(_targets_of_image(self.args) if self.has_image else _targets_of_bwrap(self.args))
-        check = _check_of([mount for mount in mounts if not any(mount.target.is_relative_to(target) for target in replaced)])
-        if not self.has_image:
-            inside = [part for key in env if _is_any(key, OF_LOADER) for part in ("--setenv", key, env[key])]
-            given = {key: value for key, value in env.items() if not _is_any(key, OF_LOADER)}
-            argv = (self.program, *self._of_bwrap(mounts, command.cwd), *inside, "--", *check, *command.argv)
-            return Located(argv, {**given, **self._of_loader()})
+    @property
+    def has_programs(self) -> bool:
+        return self.has_image
+
+    @property
+    def untrusted(self) -> tuple[Path, ...]:
+        return (*self.created, *(mount.source for mount in self.mounts if mount.writable))
+
+    async def launch(self, command: LaunchedCommand) -> LaunchedCommand:
+        if self.has_image and (removed := _removals.get(command.marker.partition(".")[0])):
+            # Its container would have the label of those that are removed.
+            await removed.wait()
+        await check_image(self, self.clock)
+        return await in_thread(self.located, command)
+
+    def located(self, command: LaunchedCommand) -> LaunchedCommand:
+        """Return the runtime's command that runs `command`. Creates the folders `created` and the state folder. Blocks.
+
+        Raises OSError, AgentUnavailable.
+        """
+        return self._in_image(command) if self.has_image else self._in_bwrap(command)
+
+    def _in_bwrap(self, command: LaunchedCommand) -> LaunchedCommand:
+        env = self._environment(command.env)
+        mounts, check = self._checked_mounts(command)
+        inside = [part for key in env if _is_any(key, OF_LOADER) for part in ("--setenv", key, env[key])]
+        given = {key: value for key, value in env.items() if not _is_any(key, OF_LOADER)}
+        argv = (self.program, *self._of_bwrap(mounts, command.cwd), *inside, "--", *check, *command.argv)
+        return replace(command, argv=argv, env={**given, **self._of_loader()}, confined=True)
+
+    def _in_image(self, command: LaunchedCommand) -> LaunchedCommand:
+        marker = _with_runtime(command.marker, self.runtime)
+        env = {**self._environment(command.env), MARKER: marker}
+        mounts, check = self._checked_mounts(command)
         passed, given = list[str](), dict[str, str]()
         own = {key: value for key, value in self.environ.items() if _is_any(key, OF_RUNTIME)} | self._of_loader()
         for key, value in env.items():
@@ -148,10 +173,24 @@ class Container:
                 passed.append(f"--env={key}")
                 given[key] = value
         argv = (
-            self.program, "run", *self._of_image(name, mounts), f"--workdir={command.cwd}", *passed, *self.args,
+            self.program, "run", *self._of_image(marker, mounts), f"--workdir={command.cwd}", *passed, *self.args,
             f"--entrypoint={check[0]}", self.image, *check[1:], *command.argv,
         )  # fmt: skip
-        return Located(argv, {**given, **own})
+        names = [container_name(marker)]
+        removal = functools.partial(remove, self.runtime, self.program, names, self.environ, self.clock)
+        # It descends from docker's daemon, or from podman's conmon, an orphan without the marker.
+        return replace(
+            command, argv=argv, env={**given, **own}, marker=marker, confined=True, descends=False,
+            ended=(*command.ended, removal),
+        )  # fmt: skip
+
+    def _checked_mounts(self, command: LaunchedCommand) -> tuple[list[Mount], tuple[str, ...]]:
+        """Return the mounts of a command, and the command inside that checks them and then runs its arguments."""
+        mounts = _ordered(self._mounts(command))
+        # What the administrator's own arguments mount instead is not known here.
+        replaced = tuple(_targets_of_image(self.args) if self.has_image else _targets_of_bwrap(self.args))
+        check = _check_of([mount for mount in mounts if not any(mount.target.is_relative_to(target) for target in replaced)])
+        return mounts, check
 
     def _of_loader(self) -> dict[str, str]:
         """The gateway's own variables of the loader, with which its programs are started."""
@@ -166,7 +205,7 @@ class Container:
             if key in self.own_env or self.environ.get(key) != value or not _is_any(key, names)
         }
 
-    def _mounts(self, command: Command) -> Iterator[Mount]:
+    def _mounts(self, command: LaunchedCommand) -> Iterator[Mount]:
         for path in self.created:
             try:
                 path.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -180,7 +219,7 @@ class Container:
         if not self.has_image:
             yield from (Mount(path, path) for path in self._installation() if path.exists())
         yield from (mount for mount in self.mounts if mount.source.exists())
-        for path in (command.cwd, *self.created, *((command.state,) if command.state else ())):
+        for path in (command.cwd, *self.created, *((command.state,) if command.state else ()), *command.writable):
             yield Mount(path, path, writable=True)
         for path in command.files:
             yield Mount(path, path, writable=True)
@@ -243,14 +282,6 @@ class Container:
             yield f"--mount={_csv(fields)}"
 
 
-@dataclass(frozen=True, slots=True)
-class Located:
-    """The command of a runtime, and the environment of its own process."""
-
-    argv: tuple[str, ...]
-    env: Mapping[str, str] = field(repr=False)
-
-
 def installation(program: str) -> Iterator[Path]:
     """Yield folders that have the files of an installed program: those of each link up to its file, the npm prefix of a package,
     and the environment of a program in `bin`."""
@@ -275,6 +306,12 @@ def installation(program: str) -> Iterator[Path]:
 def container_name(marker: str) -> str:
     """The name of the container of a process with this marker."""
     return f"portico-{marker}"
+
+
+def _with_runtime(marker: str, runtime: Runtime) -> str:
+    """Return the marker of a process whose container a runtime has: a later daemon finds there where to look."""
+    instance, _, own = marker.rpartition(".")
+    return f"{instance}.{runtime}.{own}"
 
 
 def runtime_of(marker: str) -> Runtime | None:
@@ -445,10 +482,28 @@ async def names_of(program: str, instance: str, environ: Mapping[str, str], cloc
     return [name for name in output.split() if name.startswith(container_name(f"{instance}."))]
 
 
+_removals = dict[str, asyncio.Event]()
+"""By instance: set once the containers of an earlier daemon are removed, or cannot be removed."""
+
+
 async def remove_left_behind(
     instance: str, runtimes: Iterable[Runtime], environ: Mapping[str, str], clock: Clock = SYSTEM_CLOCK
 ) -> dict[Runtime, str]:
-    """Remove the containers that an earlier daemon with this data directory left behind. Return why that failed, by runtime."""
+    """Remove the containers that an earlier daemon with this data directory left behind. Return why that failed, by runtime.
+
+    New containers of the instance start afterwards.
+    """
+    removed = _removals[instance] = asyncio.Event()
+    try:
+        return await _remove_left_behind(instance, runtimes, environ, clock)
+    finally:
+        _removals.pop(instance, None)
+        removed.set()
+
+
+async def _remove_left_behind(
+    instance: str, runtimes: Iterable[Runtime], environ: Mapping[str, str], clock: Clock
+) -> dict[Runtime, str]:
     problems = dict[Runtime, str]()
     for runtime in sorted(set(runtimes)):
         program = shutil.which(runtime, path=environ.get("PATH"))

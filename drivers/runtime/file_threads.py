@@ -69,6 +69,16 @@ async def in_thread(access: Callable[..., Result], *args: object, daemon: bool =
     return await done
 
 
+async def in_thread_or_undone(access: Callable[[], Result], undo: Callable[[Result], None]) -> Result:
+    """Call a function as `in_thread` does. If the caller is cancelled, `undo` gets the result once the thread has ended."""
+    calling = asyncio.ensure_future(in_thread(access))
+    try:
+        return await asyncio.shield(calling)
+    except asyncio.CancelledError:
+        calling.add_done_callback(lambda done: None if done.cancelled() or done.exception() else undo(done.result()))
+        raise
+
+
 async def bounded(call: Callable[[], Result], seconds: float = ANSWER_SECONDS, clock: Clock = SYSTEM_CLOCK) -> Result:
     """Call a function in a thread and return its result.
 

@@ -14,9 +14,8 @@ import os
 import shutil
 import signal
 import uuid
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -34,12 +33,11 @@ from drivers.runtime.confined_files import (
     open_folder,
     regular_file,
 )
-from drivers.runtime.containers import Container, Located, check_image, container_name, remove
-from drivers.runtime.file_threads import in_thread
+from drivers.runtime.file_threads import in_thread, in_thread_or_undone
+from drivers.runtime.launcher import LaunchedCommand, Launcher
 from drivers.runtime.pipes import Pipes, Splitter, Unsplit
 from drivers.runtime.process_tree import (
     KILL_SECONDS,
-    MARKER,
     Root,
     child_runs,
     described,
@@ -52,9 +50,7 @@ from drivers.runtime.process_tree import (
     searched,
     starting,
 )
-from drivers.runtime.sandbox import Sandbox, command_in_sandbox, environment_in_sandbox
 from drivers.runtime.subreaper import reap
-from drivers.runtime.temporary_folder import AgentTemporary
 from drivers.runtime.traffic_recorder import TrafficRecorder
 
 log = logging.getLogger(__name__)
@@ -69,8 +65,8 @@ CPU_SECONDS = 0.1
 """Seconds over which the use of the processor is measured."""
 LEDGER_SECONDS = 0.5
 """Seconds that a close waits for the ledger. Its write goes on in the background."""
-REMOVAL_SECONDS = 1.0
-"""Seconds that a close waits until the temporary folder is removed. The removal goes on in the background."""
+RELEASE_SECONDS = 1.0
+"""Seconds that a close waits until what the launchers have made is released. The release goes on in the background."""
 LEDGER_RETRIES = (1.0, 5.0, 30.0, 120.0, 600.0)
 """Seconds before each repetition of a failed write of the ledger."""
 
@@ -93,20 +89,14 @@ class Process:
         self,
         transport: asyncio.SubprocessTransport,
         pipes: Pipes,
-        marker: str,
+        command: LaunchedCommand,
         ledger: Ledger | None,
         recorder: TrafficRecorder | None = None,
-        remove_container: Callable[[], Awaitable[str | None]] | None = None,
-        *,
-        temporary: AgentTemporary | None = None,
-        elsewhere: bool = False,
-        confined: bool = False,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._clock = clock
         self._transport, self._pipes, self._recorder = transport, pipes, recorder
-        self._remove_container, self._temporary, self._elsewhere = remove_container, temporary, elsewhere
-        self._marker, self._ledger = marker, ledger
+        self._command, self._ledger = command, ledger
         self._closing: asyncio.Task[None] | None = None
         self._forgetting: asyncio.Task[None] | None = None
         self._input_ended = False
@@ -118,7 +108,7 @@ class Process:
         found = process_of(self.pid)
         self.created = 0.0 if found is None else found.create_time()
         """The start time in seconds since the epoch."""
-        self.root = Root.running(marker, self.pid, confined=confined)
+        self.root = Root.running(command.marker, self.pid, confined=command.confined)
         """How its processes are found."""
         live_roots[self.root] = False
         pipes.ended.add_done_callback(lambda _: self._begin_close(0.0))
@@ -127,7 +117,7 @@ class Process:
         """Store that it runs, if there is a ledger. Raises what the ledger raises."""
         try:
             if self._ledger:
-                await self._ledger.started(self._marker, self.pid, self.created)
+                await self._ledger.started(self._command.marker, self.pid, self.created)
         finally:
             self._in_ledger.set()
 
@@ -145,8 +135,8 @@ class Process:
         return self._pipes.failure
 
     async def use(self) -> ProcessUse | None:
-        """What it takes with everything that it has started; None where that are not processes of this machine."""
-        if self._elsewhere:
+        """What it takes with everything that it has started. None if the driver's program does not descend from it."""
+        if not self._command.descends:
             return None
         try:
             found = await in_thread(family, self.root)
@@ -259,11 +249,11 @@ class Process:
     async def _close(self, grace: float) -> None:
         left = await self._end(grace)
         self._close_transport()
-        if self._temporary is not None:
-            await self._clock.wait([asyncio.create_task(in_thread(self._temporary.leave, limited=False))], REMOVAL_SECONDS)
-        if self._remove_container and (problem := await self._remove_container()):
+        if self._command.release:
+            await self._clock.wait([asyncio.create_task(_release(self._command))], RELEASE_SECONDS)
+        if problems := [problem for ended in self._command.ended if (problem := await ended())]:
             # It stays in the ledger: a later daemon tries again.
-            log.warning("the container of process %d cannot be removed: %s", self.pid, problem)
+            log.warning("process %d of an agent has left something behind: %s", self.pid, "; ".join(problems))
         elif self._ledger:
             self._forgetting = asyncio.create_task(self._forget(self._ledger))
             if not left:
@@ -318,7 +308,7 @@ class Process:
         await self._pipes.exited.wait()
         for delay in (*LEDGER_RETRIES, None):
             try:
-                return await ledger.ended(self._marker)
+                return await ledger.ended(self._command.marker)
             except Exception as error:
                 log.warning("the end of process %d cannot be stored: %s", self.pid, error)
             if delay is not None:
@@ -342,8 +332,8 @@ def unfinished_ends() -> int:
 class Spawner:
     """Starts processes; each has the marker of this gateway's `instance` in its environment and is entered in the ledger.
 
-    Those in containers start after `containers_removed`, which removes the containers of an earlier daemon by their label.
-    `clock` is the clock of all time limits of its processes and agents.
+    Its launchers say where the processes run (drivers/runtime/launcher.py). `clock` is the clock of all time limits of its
+    processes and agents.
     """
 
     def __init__(
@@ -352,19 +342,15 @@ class Spawner:
         ledger: Ledger | None = None,
         recorder: TrafficRecorder | None = None,
         on_start: Callable[[], None] | None = None,
-        containers_removed: asyncio.Task[None] | None = None,
         temporary: Path | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.clock = clock
         self._instance = instance or uuid.uuid4().hex
-        self._containers_removed = containers_removed
         self.temporary = temporary
         """The folder for the gateway's own temporary files; None for that of the system."""
         self._ledger, self._recorder, self._on_start = ledger, recorder, on_start
-        self._sandbox: Sandbox | None = None
-        self._agent_temporary: AgentTemporary | None = None
-        self._container: Container | None = None
+        self._launchers: tuple[Launcher, ...] = ()
         self._max_output: int | None = None
 
     def with_recorder(self, recorder: TrafficRecorder) -> Spawner:
@@ -373,29 +359,16 @@ class Spawner:
         other._recorder = recorder
         return other
 
-    def with_sandbox(self, sandbox: Sandbox) -> Spawner:
-        """A spawner whose processes are in a sandbox, and share a temporary folder if the sandbox has variables for it."""
+    def with_launcher(self, launcher: Launcher) -> Spawner:
+        """A spawner that starts, by this one, what the launcher makes of each command."""
         other = copy.copy(self)
-        other._sandbox = sandbox
-        other._agent_temporary = AgentTemporary(self.temporary) if sandbox.temporary else None
+        other._launchers = (launcher, *self._launchers)
         return other
-
-    def with_writable(self, folder: Path) -> Spawner:
-        """A spawner whose processes may also write in a folder, if they are in a sandbox."""
-        if self._sandbox is None:
-            return self
-        return self.with_sandbox(replace(self._sandbox, writable=(*self._sandbox.writable, folder)))
 
     def with_output_limit(self, size: int) -> Spawner:
         """A spawner each of whose processes may write `size` bytes to standard output: then nothing more is read (`failure`)."""
         other = copy.copy(self)
         other._max_output = size
-        return other
-
-    def with_container(self, container: Container) -> Spawner:
-        """A spawner whose processes are in a container, each in one of its own."""
-        other = copy.copy(self)
-        other._container = container
         return other
 
     def with_callback(self, on_start: Callable[[], None]) -> Spawner:
@@ -405,9 +378,12 @@ class Spawner:
         return other
 
     def finds(self, program: str, path: str | None) -> bool:
-        """Whether a program is found, on PATH if it is a name, and is executable. One of an image is not looked for. Blocks."""
-        in_image = self._container is not None and self._container.has_image
-        return in_image or shutil.which(program, os.F_OK | os.X_OK, path) is not None
+        """Whether a program is found, on PATH if it is a name, and is executable. Blocks.
+
+        It is not looked for if a launcher has programs of its own.
+        """
+        own = any(launcher.has_programs for launcher in self._launchers)
+        return own or shutil.which(program, os.F_OK | os.X_OK, path) is not None
 
     async def spawn(self, command: Command, *, lines: bool = True) -> Process:
         """Start a command. Raises AgentUnavailable with what to do if it cannot be started.
@@ -418,19 +394,15 @@ class Spawner:
         Parameters:
             lines: Whether `read_lines` returns whole lines. If not, it returns the chunks of output as they are.
         """
-        container = self._container
-        marker = new_marker(self._instance, container.runtime if container and container.has_image else "")
-        if container is not None:
-            if container.has_image and self._containers_removed is not None:
-                await asyncio.wait([self._containers_removed])
-            await check_image(container, self.clock)
+        untrusted = [folder for launcher in self._launchers for folder in launcher.untrusted]
         try:
-            opened = await _prepared(command, self._sandbox, self._agent_temporary, container, marker)
+            folder = await in_thread_or_undone(functools.partial(_prepared, command, untrusted), os.close)
+            launched = await self._launched(command, folder)
         except OSError as error:
             path = error.filename or command.cwd
             raise AgentUnavailable(f"{path} cannot be used: {error.strerror or error}") from error
         # Must not be cancelled half-way: asyncio would reap a child that its own watcher waits for.
-        starting = asyncio.ensure_future(self._start(command, opened, marker, None if lines else Unsplit()))
+        starting = asyncio.ensure_future(self._start(command, launched, folder, None if lines else Unsplit()))
         try:
             process = await asyncio.shield(starting)
             await process.enter_in_ledger()
@@ -439,33 +411,38 @@ class Spawner:
             raise
         return process
 
-    async def _start(self, command: Command, opened: _Opened, marker: str, splitter: Splitter | None) -> Process:
-        loop = asyncio.get_running_loop()
-        argv, env = opened.command(command, marker)
+    async def _launched(self, command: Command, folder: int) -> LaunchedCommand:
+        """The command that starts the process. If that fails, the descriptor of the working folder is closed."""
+        launched = LaunchedCommand.of(command, new_marker(self._instance))
+        try:
+            for launcher in self._launchers:
+                launched = await launcher.launch(launched)
+        except BaseException:
+            _close(folder, *launched.pass_fds)
+            await asyncio.shield(_release(launched))
+            raise
+        return launched
 
-        starting.add(marker)
+    async def _start(self, command: Command, launched: LaunchedCommand, folder: int, splitter: Splitter | None) -> Process:
+        loop = asyncio.get_running_loop()
+        starting.add(launched.marker)
         try:
             transport, pipes = await loop.subprocess_exec(
                 lambda: Pipes(splitter, self.clock, max_output=self._max_output),
-                *argv,
-                env=env,
+                *launched.argv,
+                env=launched.env,
                 start_new_session=True,
-                **opened.arguments,
+                pass_fds=launched.pass_fds,
+                **_working_folder(folder),
             )
-            process = Process(
-                transport, pipes, marker, self._ledger, self._recorder, self._removal(marker),
-                temporary=self._agent_temporary,
-                elsewhere=self._is_elsewhere, confined=self._sandbox is not None or self._container is not None,
-                clock=self.clock,
-            )  # fmt: skip
+            process = Process(transport, pipes, launched, self._ledger, self._recorder, self.clock)
         except (OSError, ValueError) as error:
-            reason = str(error).replace(f"/proc/self/fd/{opened.folder}", str(command.cwd))
-            if self._agent_temporary is not None:
-                await in_thread(self._agent_temporary.leave, limited=False)
-            raise AgentUnavailable(f"cannot start {argv[0]!r} in {command.cwd}: {reason}") from error
+            await _release(launched)
+            reason = str(error).replace(f"/proc/self/fd/{folder}", str(command.cwd))
+            raise AgentUnavailable(f"cannot start {launched.argv[0]!r} in {command.cwd}: {reason}") from error
         finally:
-            starting.discard(marker)
-            opened.close()
+            starting.discard(launched.marker)
+            _close(folder, *launched.pass_fds)
         if self._recorder:
             self._recorder.started(process.pid, command.argv)
         if self._on_start:
@@ -475,80 +452,24 @@ class Spawner:
             process.end_input()
         return process
 
-    @property
-    def _is_elsewhere(self) -> bool:
-        """Whether the command does not descend from its client: docker's daemon runs it, or podman's conmon, an orphan without
-        the agent's marker."""
-        return self._container is not None and self._container.has_image
-
-    def _removal(self, marker: str) -> Callable[[], Awaitable[str | None]] | None:
-        container = self._container
-        if container is None or not container.has_image:
-            return None
-        names = [container_name(marker)]
-        return functools.partial(remove, container.runtime, container.program, names, container.environ, self.clock)
-
 
 async def _undo(starting: asyncio.Future[Process]) -> None:
     with suppress(AgentUnavailable):
         await (await starting).close(0.0)
 
 
-@dataclass(frozen=True, slots=True)
-class _Opened:
-    """What is open for the start of a process: the working folder and, with a sandbox, its rules. In a container, its command."""
-
-    folder: int
-    ruleset: int | None = None
-    located: Located | None = None
-    variables: Mapping[str, str] = field(default_factory=dict)
-    """Variables of the environment that name the temporary folder."""
-
-    def command(self, command: Command, marker: str) -> tuple[tuple[str, ...], Mapping[str, str]]:
-        """The arguments and the environment of the process."""
-        if self.located is not None:
-            return self.located.argv, self.located.env
-        env = {**command.env, **self.variables, MARKER: marker}
-        if self.ruleset is None:
-            return tuple(command.argv), env
-        return command_in_sandbox(self.ruleset, command.argv), {**environment_in_sandbox(env), MARKER: marker}
-
-    @property
-    def arguments(self) -> dict[str, Any]:
-        """The arguments of `Popen` that pass it on."""
-        passed = {} if self.ruleset is None else {"pass_fds": (self.ruleset,)}
-        return {**_working_folder(self.folder), **passed}
-
-    def close(self) -> None:
-        os.close(self.folder)
-        if self.ruleset is not None:
-            os.close(self.ruleset)
+async def _release(command: LaunchedCommand) -> None:
+    for release in command.release:
+        await in_thread(release, limited=False)
 
 
-async def _prepared(
-    command: Command, sandbox: Sandbox | None, temporary: AgentTemporary | None, container: Container | None, marker: str
-) -> _Opened:
-    """Run `_prepare` in a thread. What it returns is closed if the caller is cancelled meanwhile."""
-    preparing = asyncio.ensure_future(in_thread(_prepare, command, sandbox, temporary, container, marker))
-    try:
-        return await asyncio.shield(preparing)
-    except asyncio.CancelledError:
-        preparing.add_done_callback(functools.partial(_close_result, temporary))
-        raise
+def _close(*descriptors: int) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)
 
 
-def _close_result(temporary: AgentTemporary | None, preparing: asyncio.Future[_Opened]) -> None:
-    if not preparing.cancelled() and preparing.exception() is None:
-        preparing.result().close()
-        if temporary is not None:
-            temporary.leave()
-
-
-def _prepare(
-    command: Command, sandbox: Sandbox | None, temporary: AgentTemporary | None, container: Container | None, marker: str
-) -> _Opened:
-    """Write the files of a command, and open its working folder and the rules of its sandbox, or find its place in a container.
-    Raises AgentUnavailable."""
+def _prepared(command: Command, untrusted: Sequence[Path]) -> int:
+    """Write the files of a command, and return the descriptor of its working folder. Raises AgentUnavailable."""
     try:
         folder = open_folder(command.cwd)
     except (FileNotFoundError, NotADirectoryError, ValueError):
@@ -559,35 +480,24 @@ def _prepare(
         reason = "its path contains a symbolic link" if error.errno == errno.ELOOP else error.strerror
         raise AgentUnavailable(f"the working folder {command.cwd} cannot be opened: {reason}") from error
     try:
-        folders = (*((command.state,) if command.state else ()), *_written_by_agent(sandbox, container))
-        for path, content in command.files.items():
-            inside = next((folder for folder in folders if path.is_relative_to(folder)), None)
-            try:
-                _write_private(path, content, inside)
-            except (OSError, OutsideFolders, NotRegularFile) as error:
-                reason = error.strerror if isinstance(error, OSError) else None
-                if isinstance(error, OutsideFolders):
-                    reason = f"a symbolic link leads out of {inside}; remove it"
-                raise AgentUnavailable(f"cannot write {path}: {reason or error}") from error
-        if container is not None:
-            return _Opened(folder, None, container.located(command, MARKER, marker))
-        if sandbox is None or temporary is None:
-            return _Opened(folder, sandbox.ruleset() if sandbox else None)
-        return _in_temporary(folder, sandbox, temporary)
+        _write_files(command, untrusted)
     except BaseException:
         os.close(folder)
         raise
+    return folder
 
 
-def _in_temporary(folder: int, sandbox: Sandbox, temporary: AgentTemporary) -> _Opened:
-    """Enter the temporary folder, in which the process may write. It is left again if that fails."""
-    own = temporary.enter()
-    try:
-        ruleset = replace(sandbox, folders=(*sandbox.folders, own)).ruleset()
-    except BaseException:
-        temporary.leave()
-        raise
-    return _Opened(folder, ruleset, None, dict.fromkeys(sandbox.temporary, str(own)))
+def _write_files(command: Command, untrusted: Sequence[Path]) -> None:
+    folders = (*((command.state,) if command.state else ()), *untrusted)
+    for path, content in command.files.items():
+        inside = next((folder for folder in folders if path.is_relative_to(folder)), None)
+        try:
+            _write_private(path, content, inside)
+        except (OSError, OutsideFolders, NotRegularFile) as error:
+            reason = error.strerror if isinstance(error, OSError) else None
+            if isinstance(error, OutsideFolders):
+                reason = f"a symbolic link leads out of {inside}; remove it"
+            raise AgentUnavailable(f"cannot write {path}: {reason or error}") from error
 
 
 def _working_folder(descriptor: int) -> dict[str, Any]:
@@ -595,13 +505,6 @@ def _working_folder(descriptor: int) -> dict[str, Any]:
     if has_descriptor_paths():
         return {"cwd": f"/proc/self/fd/{descriptor}"}
     return {"preexec_fn": functools.partial(os.fchdir, descriptor)}
-
-
-def _written_by_agent(sandbox: Sandbox | None, container: Container | None) -> tuple[Path, ...]:
-    """The folders in which an agent can make links that lead out of its sandbox or container."""
-    of_sandbox = (*sandbox.created, *sandbox.writable) if sandbox else ()
-    of_container = (*container.created, *(mount.source for mount in container.mounts if mount.writable)) if container else ()
-    return (*of_sandbox, *of_container)
 
 
 def _write_private(path: Path, content: bytes, inside: Path | None) -> None:

@@ -50,7 +50,7 @@ SLEEP_SECONDS = 1.0
 class Root:
     """A process that a gateway has started: its marker, its pid, and its start time by the clock of `_Row.started`.
 
-    `confined` is whether it is in a sandbox or a container.
+    `confined` is whether it is kept from files of its user.
     """
 
     marker: str
@@ -89,9 +89,9 @@ def set_adoption(*, on: bool, only_agents: bool = False) -> None:
     _adoption.on, _adoption.only_agents = on, on and only_agents
 
 
-def new_marker(instance: str, kind: str = "") -> str:
-    """Return a marker for a process of this instance, `INSTANCE.AGENT` or `INSTANCE.KIND.AGENT`."""
-    return f"{instance}.{f'{kind}.' if kind else ''}{secrets.token_hex(16)}"
+def new_marker(instance: str) -> str:
+    """Return a marker for a process of this instance, `INSTANCE.AGENT`."""
+    return f"{instance}.{secrets.token_hex(16)}"
 
 
 def process_of(pid: int) -> psutil.Process | None:
@@ -118,7 +118,7 @@ def family(root: Root) -> set[psutil.Process]:
 
 
 def is_confined(pid: int) -> bool:
-    """Whether a process may be one of an agent of this process that is in a sandbox. It may be if it has ended by now."""
+    """Whether a process may be one of a confined agent of this process. It may be if it has ended by now."""
     roots = {root.pid: root.confined for root in tuple(live_roots)}
     if not any(roots.values()):
         return False

@@ -16,13 +16,16 @@ import os
 import stat
 import struct
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from drivers.contract.errors import AgentUnavailable
 from drivers.runtime.confined_files import SEARCH, open_folder, open_place
+from drivers.runtime.file_threads import in_thread_or_undone
+from drivers.runtime.launcher import LaunchedCommand, Launcher
+from drivers.runtime.process_tree import MARKER
 from drivers.runtime.sandbox_exec import PREFIX
 
 MIN_ABI = 3
@@ -51,14 +54,14 @@ DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 
 
 @dataclass(frozen=True, slots=True)
-class Sandbox:
+class Sandbox(Launcher):
     """Files that processes may use: they write in `writable` and in `folders` only, and read all but `hidden`.
 
-    Both may be below a hidden path, and are readable then; a symbolic link that leads there makes nothing writable. Writable
-    paths that do not exist are left out, but the folders `created` are created, and are writable too. `folders` are real paths
-    of files and folders that agents may replace: one that has become a link, or is in one, is refused. `readable` are such paths
-    below hidden ones that are read only. `temporary` are the variables of the environment that name a temporary folder which is
-    the processes' own, and which they may write in; without any they have none.
+    A process that is launched also writes in its working folder and its state folder. All these folders may be below a hidden
+    path, and are readable then; a symbolic link that leads there makes nothing writable. Writable paths that do not exist are
+    left out, but the folders `created` are created, and are writable too. `folders` are real paths of files and folders that
+    agents may replace: a path that has become a link, or has one in it, is refused. `readable` are such paths below hidden ones
+    that are read only.
     """
 
     writable: tuple[Path, ...]
@@ -66,7 +69,26 @@ class Sandbox:
     created: tuple[Path, ...] = ()
     folders: tuple[Path, ...] = ()
     readable: tuple[Path, ...] = ()
-    temporary: tuple[str, ...] = ()
+
+    @property
+    def untrusted(self) -> tuple[Path, ...]:
+        return (*self.created, *self.writable)
+
+    async def launch(self, command: LaunchedCommand) -> LaunchedCommand:
+        own = replace(
+            self,
+            created=(*self.created, *((command.state,) if command.state else ())),
+            folders=(*self.folders, command.cwd, *command.writable),
+        )
+        ruleset = await in_thread_or_undone(own.ruleset, os.close)
+        return replace(
+            command,
+            # It inherits the descriptor of the ruleset.
+            argv=(sys.executable, "-I", "-S", str(_PROGRAM), str(ruleset), *command.argv),
+            env={**_renamed(command.env), MARKER: command.marker},
+            pass_fds=(*command.pass_fds, ruleset),
+            confined=True,
+        )
 
     def conflict(self) -> str | None:
         """Return why the sandbox is not possible: a writable path has a hidden one in it, or is a link to what is in one."""
@@ -129,13 +151,8 @@ class Sandbox:
             os.close(folder)
 
 
-def command_in_sandbox(ruleset: int, argv: Sequence[str]) -> tuple[str, ...]:
-    """Return the command that executes another one restricted by a ruleset, whose descriptor it inherits."""
-    return (sys.executable, "-I", "-S", str(_PROGRAM), str(ruleset), *argv)
-
-
-def environment_in_sandbox(env: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment for `command_in_sandbox`, with which the other command has the variables of `env`."""
+def _renamed(env: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment with which the program of the sandbox runs a command that has the variables `env`."""
     own = {name: os.environ[name] for name in _OF_PYTHON if name in os.environ}
     return {**own, **{f"{PREFIX}{name}": value for name, value in env.items()}}
 

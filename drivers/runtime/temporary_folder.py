@@ -9,15 +9,14 @@ import asyncio
 import os
 import tempfile
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from drivers.runtime.confined_files import discard_tree
-
-if TYPE_CHECKING:
-    from drivers.runtime.process import Spawner
+from drivers.runtime.file_threads import in_thread_or_undone
+from drivers.runtime.launcher import LaunchedCommand, Launcher
 
 AGENT_PREFIX = "t-"
 """What the names of agents' folders begin with. It is short: the path of a Unix socket has 108 bytes."""
@@ -25,28 +24,38 @@ PROBE_PREFIX = "portico-probe-"
 """What the names of folders for probes begin with."""
 
 
-class AgentTemporary:
-    """The temporary folder that the processes of one agent share: created for the first one, removed after the last one.
+class AgentTemporary(Launcher):
+    """Launcher that gives the processes of one agent a temporary folder to share: created for the first, removed after the last.
 
-    `parent` is a folder where only the gateway writes; None for the system's folder for temporary files.
+    `parent` is a folder where only the gateway writes; None for the system's folder for temporary files. `variables` are the
+    variables of the environment that name the folder.
     """
 
-    def __init__(self, parent: Path | None) -> None:
-        self._parent = parent
+    def __init__(self, parent: Path | None, variables: Sequence[str]) -> None:
+        self._parent, self._variables = parent, tuple(variables)
         self._lock = threading.Lock()
         self._folder: Path | None = None
         self._processes = 0
 
-    def enter(self) -> Path:
-        """Return the real path of the folder for one more process. Blocks. Raises OSError."""
+    async def launch(self, command: LaunchedCommand) -> LaunchedCommand:
+        own = await in_thread_or_undone(self._enter, lambda _: self._leave())
+        return replace(
+            command,
+            env={**command.env, **dict.fromkeys(self._variables, str(own))},
+            writable=(*command.writable, own),
+            release=(*command.release, self._leave),
+        )
+
+    def _enter(self) -> Path:
+        """Return the real path of the folder for one more process. Raises OSError."""
         with self._lock:
             if self._folder is None:
                 self._folder = _make(AGENT_PREFIX, self._parent)
             self._processes += 1
             return self._folder
 
-    def leave(self) -> None:
-        """Remove the folder if no other process has entered it. Blocks."""
+    def _leave(self) -> None:
+        """Remove the folder if no other process has entered it."""
         with self._lock:
             self._processes -= 1
             if self._processes:
@@ -57,14 +66,15 @@ class AgentTemporary:
 
 
 @asynccontextmanager
-async def throwaway_folder(spawner: Spawner) -> AsyncIterator[tuple[Path, Spawner]]:
-    """A fresh folder, as a real path, and a spawner whose processes may write in it. The folder is removed at the end.
+async def throwaway_folder(parent: Path | None) -> AsyncIterator[Path]:
+    """A fresh folder in `parent`, or in the system's folder for temporary files, as a real path. It is removed at the end.
 
-    It is where only the gateway writes: programs of an agent without a sandbox load files of it.
+    It is where only the gateway writes: programs of an agent without a sandbox load files of it. A process that has it as its
+    working folder or its state folder may write in it.
     """
-    folder = await asyncio.to_thread(_make, PROBE_PREFIX, spawner.temporary)
+    folder = await asyncio.to_thread(_make, PROBE_PREFIX, parent)
     try:
-        yield folder, spawner.with_writable(folder)
+        yield folder
     finally:
         await asyncio.shield(asyncio.to_thread(discard_tree, folder))
 

@@ -10,9 +10,11 @@ from pathlib import Path
 
 from drivers.contract.agent_specs import AgentSpec, SessionSpec
 from drivers.runtime.cli_driver import Driver
+from drivers.runtime.clock import Clock
 from drivers.runtime.containers import Container, Mount, Runtime, install_command
 from drivers.runtime.process import Spawner
 from drivers.runtime.sandbox import Sandbox, unavailable
+from drivers.runtime.temporary_folder import AgentTemporary
 from gateway.agents.user_folders import problem_of_folder
 from gateway.config import AgentSettings, parse_mount
 from gateway.errors import AgentProblem, BadRequest, InvalidSettings
@@ -71,7 +73,7 @@ class AgentFolders:
         """
         others = spec.additional_directories if isinstance(spec, SessionSpec) else ()
         if self._settings.runtime is not None:
-            return spawner.with_container(self._container(self._settings.runtime, spec, others))
+            return spawner.with_launcher(self._container(self._settings.runtime, spec, others, spawner.clock))
         if self._settings.sandbox == "off":
             return spawner
         writable = (*((spec.state,) if spec.state else ()), *self._driver.home_folders(spec), *self._driver.home_files(spec))
@@ -79,9 +81,10 @@ class AgentFolders:
         folders = (spec.cwd, *others, *self._configured_writable())
         temporary = tuple(name for name in _temporary_variables(spec.env) if name not in self._settings.env)
         created = self._driver.home_folders(spec)
-        return spawner.with_sandbox(Sandbox(writable, self._secret_paths, created, folders, temporary=temporary))
+        sandboxed = spawner.with_launcher(Sandbox(writable, self._secret_paths, created, folders))
+        return sandboxed.with_launcher(AgentTemporary(spawner.temporary, temporary)) if temporary else sandboxed
 
-    def _container(self, runtime: Runtime, spec: AgentSpec, others: Sequence[Path]) -> Container:
+    def _container(self, runtime: Runtime, spec: AgentSpec, others: Sequence[Path], clock: Clock) -> Container:
         """Where the processes of a session or task run."""
         given = self._settings.container
         own = (*((given.home.expanduser().absolute(),) if given.home else ()), *self._driver.home_folders(spec))
@@ -102,6 +105,7 @@ class AgentFolders:
             given.args,
             frozenset(self._settings.env),
             spec.program,
+            clock,
         )
 
     def check_sandbox(self, environment: Mapping[str, str]) -> None:

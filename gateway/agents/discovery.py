@@ -270,9 +270,10 @@ class Discovery:
         self._forget_replaced(agent, key)
         known = self._results.get(key)
         try:
-            async with self._places, throwaway_folder(spawner.with_output_limit(MAX_PROBE_OUTPUT)) as (folder, limited):
+            async with self._places, throwaway_folder(spawner.temporary) as folder:
                 # The agent may have the result of another version of the program still.
                 unknown = frozenset(known.unknown_arguments if known else ())
+                limited = spawner.with_output_limit(MAX_PROBE_OUTPUT)
                 spec, sandboxed = await self._sandboxed(agent, limited, cwd=folder, unknown_arguments=unknown)
                 probe = await agent.driver.probe(spec, sandboxed)
         except GatewayError as error:

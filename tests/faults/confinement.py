@@ -114,7 +114,7 @@ async def _patch(folders: Folders) -> str:
     """A trusted patch in the gateway's sandbox, which the CLI writes by itself when it is accepted."""
     if unavailable() or not await _accepted(folders, confined=True):
         return REJECTED
-    sandbox = folders.spawner.with_sandbox(Sandbox((folders.work,), ()))
+    sandbox = folders.spawner.with_launcher(Sandbox((folders.work,), ()))
     write = Command(("sh", "-c", "echo x > sub/patched"), folders.work, dict(os.environ), stdin=b"")
     code, _ = await run_to_end(write, sandbox)
     return REJECTED if code else INSIDE

@@ -22,6 +22,7 @@ from drivers.contract.codec import Command
 from drivers.contract.errors import AgentUnavailable
 from drivers.runtime import containers
 from drivers.runtime.containers import Container, Mount, Runtime, installation, names_of, remove_left_behind
+from drivers.runtime.launcher import LaunchedCommand
 from drivers.runtime.process import Process, Spawner
 from drivers.runtime.process_tree import MARKER
 from tests.container_runtimes import IMAGE, SYSTEM_MOUNTS, bwrap_problem, docker_daemon, install_fake_docker, require_podman
@@ -51,7 +52,7 @@ class Place:
         return self.base / "work"
 
     def spawner(self, **changes: object) -> Spawner:
-        return Spawner(INSTANCE).with_container(replace(self.container, **changes))  # type: ignore[arg-type]
+        return Spawner(INSTANCE).with_launcher(replace(self.container, **changes))  # type: ignore[arg-type]
 
     async def spawn(self, script: str, **changes: object) -> Process:
         process = await self.spawner(**changes).spawn(Command(("sh", "-c", script), self.work, ENV))
@@ -211,7 +212,7 @@ async def test_killed_client_leaves_nothing_running(place: Place) -> None:
 async def test_containers_of_an_earlier_daemon_are_removed_and_no_others(place: Place) -> None:
     if not place.container.has_image:
         pytest.skip("bwrap has no containers that outlive it")
-    other = Spawner("another1").with_container(place.container)
+    other = Spawner("another1").with_launcher(place.container)
     seconds = next(_seconds)
     script = f"sleep {seconds} & echo begun; wait"
     process = await place.spawn(script)
@@ -308,7 +309,7 @@ def container(runtime: Runtime, **changes: object) -> Container:
 
 
 def located(where: Container, work: Path, **env: str) -> tuple[list[str], dict[str, str]]:
-    found = where.located(Command(("claude", "--print"), work, env), MARKER, "c0ffee.podman.1")
+    found = where.located(LaunchedCommand.of(Command(("claude", "--print"), work, env), "c0ffee.1"))
     return list(found.argv), dict(found.env)
 
 
@@ -356,7 +357,7 @@ def test_command_line_of_a_container(runtime: Runtime, tmp_path: Path) -> None:
     assert argv[:6] == [f"/usr/bin/{runtime}", "run", "--rm", "--interactive", "--init", "--pull=never"]
     assert [*argv[-8:-4], *argv[-3:]] == ["--pids-limit=99", "--entrypoint=/bin/sh", "image:1", "-c", "sh", "claude", "--print"]
     expected = {
-        "--name=portico-c0ffee.podman.1", "--label=portico.instance=c0ffee", "--network=agents", "--memory=2g", "--cpus=1.5",
+        f"--name=portico-c0ffee.{runtime}.1", "--label=portico.instance=c0ffee", "--network=agents", "--memory=2g", "--cpus=1.5",
         "--cap-drop=all", "--security-opt=no-new-privileges", "--log-driver=none", f"--workdir={tmp_path}",
         f"--mount=type=bind,source={tmp_path},target={tmp_path}", f'--mount=type=bind,"source={folder}",target=/data,readonly',
         "--env=ANTHROPIC_API_KEY", f"--env={MARKER}", "--env=HOME=/srv/home",
@@ -423,7 +424,7 @@ async def test_error_names_the_path_that_has_it(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     command = Command(("true",), tmp_path, ENV, state=tmp_path / "file")
     with pytest.raises(AgentUnavailable, match=f"{tmp_path}/file cannot be used: File exists"):
-        await Spawner().with_container(container("bwrap")).spawn(command)
+        await Spawner().with_launcher(container("bwrap")).spawn(command)
 
 
 def test_bwrap_shows_the_program_and_python_where_they_are_hidden(tmp_path: Path) -> None:
@@ -456,7 +457,7 @@ def test_installation_of_an_npm_package_has_its_prefix(tmp_path: Path) -> None:
 async def test_stand_in_of_docker_gets_the_command_line_of_docker(tmp_path: Path) -> None:
     environ = {**os.environ, **install_fake_docker(tmp_path)}
     program = str(tmp_path / "fake-bin" / "docker")
-    spawner = Spawner(INSTANCE).with_container(Container("docker", program, environ, "image:1"))
+    spawner = Spawner(INSTANCE).with_launcher(Container("docker", program, environ, "image:1"))
     process = await spawner.spawn(Command((sys.executable, "-c", "print(1)"), tmp_path, ENV, stdin=b""))
     assert await process.read_lines() == [b"1"]
     await process.close(0.0)
@@ -541,7 +542,7 @@ def test_no_secret_with_a_name_of_the_runtime_is_in_the_arguments(tmp_path: Path
     names = ("DOCKER_AUTH_CONFIG", "DOCKER_PASSWORD", "CONTAINER_REGISTRY_TOKEN", "STORAGE_ACCOUNT_KEY", "DBUS_SECRET")
     container = Container("docker", "/usr/bin/docker", {"PATH": "/usr/bin", "DOCKER_HOST": "unix:///run/d.sock"}, "app:1")
     env = {**dict.fromkeys(names, "sesame"), "DOCKER_HOST": "tcp://agent"}
-    located = container.located(Command(("sh",), tmp_path, env), MARKER, f"{INSTANCE}.docker.1")
+    located = container.located(LaunchedCommand.of(Command(("sh",), tmp_path, env), f"{INSTANCE}.1"))
     assert not [argument for argument in located.argv if "sesame" in argument]
     assert {f"--env={name}" for name in names} <= {*located.argv} and all(located.env[name] == "sesame" for name in names)
     assert "--env=DOCKER_HOST=tcp://agent" in located.argv and located.env["DOCKER_HOST"] == "unix:///run/d.sock"

@@ -224,12 +224,12 @@ async def test_starts_that_a_file_system_blocks_do_not_delay_others(tmp_path: Pa
 @pytest.mark.skipif(unavailable() is not None, reason="needs Landlock")
 async def test_a_file_of_a_sandboxed_agent_is_written_through_no_link_out_of_its_folders(tmp_path: Path) -> None:
     """claude's history is a file of its own folder, which its tools can write."""
-    home, other, data = tmp_path / "home", tmp_path / "other", tmp_path / "data"
-    for folder in (home / "projects", other, data):
+    home, other, data, work = tmp_path / "home", tmp_path / "other", tmp_path / "data", tmp_path / "work"
+    for folder in (home / "projects", other, data, work):
         folder.mkdir(parents=True)
     (home / "projects" / "work").symlink_to(other)
-    command = Command(("/bin/true",), tmp_path, {}, files={home / "projects" / "work" / "session.jsonl": b"seed"})
-    confined = Spawner().with_sandbox(Sandbox((), (data,), created=(home,)))
+    command = Command(("/bin/true",), work, {}, files={home / "projects" / "work" / "session.jsonl": b"seed"})
+    confined = Spawner().with_launcher(Sandbox((), (data,), created=(home,)))
     with pytest.raises(AgentUnavailable, match=f"a symbolic link leads out of {home}"):
         await confined.spawn(command)
     assert not list(other.iterdir())

@@ -47,7 +47,7 @@ def folder() -> Iterator[Path]:
 async def run(folder: Path, script: str, *, pid: int = 0, places: tuple[str, ...] = ()) -> list[str]:
     """Run a shell script in the sandbox, in `work`. Return the lines of its output; errors of commands are part of it."""
     writable, hidden = (folder / "work", folder / "data" / "workspace"), (folder / "data", folder / "missing")
-    spawner = Spawner(INSTANCE).with_sandbox(Sandbox(writable, hidden, folders=tuple(map(Path, places))))
+    spawner = Spawner(INSTANCE).with_launcher(Sandbox(writable, hidden, folders=tuple(map(Path, places))))
     command = Command(("sh", "-c", f"exec 2>&1; {script}"), folder / "work", {**ENV, "F": str(folder), "P": str(pid)}, stdin=b"")
     process = await spawner.spawn(command)
     lines = []
@@ -220,7 +220,7 @@ def filtered(architecture: int, number: int, pid: int, new_limit: int) -> int:
 
 
 async def test_daemon_ends_processes_in_the_sandbox(folder: Path) -> None:
-    spawner = Spawner(INSTANCE).with_sandbox(Sandbox((folder / "work",), (folder / "data",)))
+    spawner = Spawner(INSTANCE).with_launcher(Sandbox((folder / "work",), (folder / "data",)))
     process = await spawner.spawn(Command(("sh", "-c", "setsid sleep 60 & echo $!; exec sleep 60"), folder / "work", ENV))
     [child] = await process.read_lines()
     assert (await process.exit_code(0.0)) < 0
@@ -229,7 +229,7 @@ async def test_daemon_ends_processes_in_the_sandbox(folder: Path) -> None:
 
 async def test_exit_code_and_missing_program(folder: Path) -> None:
     assert await run(folder, "exit 3") == []
-    spawner = Spawner(INSTANCE).with_sandbox(Sandbox((folder / "work",), (folder / "data",)))
+    spawner = Spawner(INSTANCE).with_launcher(Sandbox((folder / "work",), (folder / "data",)))
     # Not the PATH of the tests: a folder on it that may not be entered gives another reason.
     process = await spawner.spawn(Command(("no-such-program",), folder / "work", {**ENV, "PATH": "/usr/bin:/bin"}))
     assert (await process.read_lines(), await process.exit_code()) == ([], 1)
@@ -239,7 +239,7 @@ async def test_exit_code_and_missing_program(folder: Path) -> None:
 
 @pytest.mark.parametrize("writable", ["", "data", "data/.."])
 async def test_writable_folder_that_contains_a_hidden_file_is_refused(folder: Path, writable: str) -> None:
-    spawner = Spawner(INSTANCE).with_sandbox(Sandbox((folder / writable,), (folder / "data" / "api-key",)))
+    spawner = Spawner(INSTANCE).with_launcher(Sandbox((folder / writable,), (folder / "data" / "api-key",)))
     with pytest.raises(AgentUnavailable, match=r"which contains .*/data/api-key"):
         await spawner.spawn(Command(("true",), folder / "work", ENV))
 
@@ -273,12 +273,12 @@ def test_folder_below_a_hidden_one_is_writable_however_that_is_named(folder: Pat
 async def test_sandbox_is_refused_without_landlock(folder: Path, abi: int, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sandbox_module, "landlock_version", lambda: abi)
     with pytest.raises(AgentUnavailable, match=reason):
-        await Spawner(INSTANCE).with_sandbox(Sandbox((folder,), ())).spawn(Command(("true",), folder, ENV))
+        await Spawner(INSTANCE).with_launcher(Sandbox((folder,), ())).spawn(Command(("true",), folder, ENV))
 
 
 async def test_no_variable_of_a_command_holds_before_it_is_in_the_sandbox(folder: Path) -> None:
     """An agent chooses those of its terminals. The dynamic loader of a program outside of the sandbox would write this file."""
-    spawner = Spawner(INSTANCE).with_sandbox(Sandbox((folder / "work",), ()))
+    spawner = Spawner(INSTANCE).with_launcher(Sandbox((folder / "work",), ()))
     outside = folder / "outside"
     outside.mkdir()
     chosen = {

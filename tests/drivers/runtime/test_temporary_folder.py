@@ -12,14 +12,14 @@ from drivers.contract.errors import AgentUnavailable
 from drivers.runtime.cli_driver import run_to_end
 from drivers.runtime.process import Process, Spawner
 from drivers.runtime.sandbox import Sandbox, unavailable
-from drivers.runtime.temporary_folder import remove_left_behind, throwaway_folder
+from drivers.runtime.temporary_folder import AgentTemporary, remove_left_behind, throwaway_folder
 
 needs_landlock = pytest.mark.skipif(unavailable() is not None, reason="needs Landlock")
 ENV = {"PATH": os.environ["PATH"], "TMPDIR": "/tmp", "OTHER": "kept"}
 
 
 async def test_the_folder_of_a_probe_is_in_that_of_the_spawner_and_removed(tmp_path: Path) -> None:
-    async with throwaway_folder(Spawner(temporary=tmp_path)) as (folder, _):
+    async with throwaway_folder(tmp_path) as folder:
         assert folder.parent == tmp_path
         assert folder.stat().st_mode & 0o777 == 0o700
         (folder / "file").write_text("x")
@@ -27,14 +27,14 @@ async def test_the_folder_of_a_probe_is_in_that_of_the_spawner_and_removed(tmp_p
 
 
 @needs_landlock
-async def test_a_probe_in_the_sandbox_writes_in_its_own_only(tmp_path: Path) -> None:
+async def test_a_probe_in_the_sandbox_writes_in_its_own_folders_only(tmp_path: Path) -> None:
     temporary = tmp_path / "data" / "temporary"
     temporary.mkdir(parents=True)
-    spawner = Spawner(temporary=temporary).with_sandbox(Sandbox((), (tmp_path / "data",)))
-    async with throwaway_folder(spawner) as (own, confined), throwaway_folder(spawner) as (other, _):
-        for folder in (own, other):
-            await run_to_end(Command(("/bin/sh", "-c", f"echo x > {folder}/file"), Path("/"), {}), confined)
-        assert [folder.joinpath("file").exists() for folder in (own, other)] == [True, False]
+    spawner = Spawner().with_launcher(Sandbox((), (tmp_path / "data",)))
+    async with throwaway_folder(temporary) as own, throwaway_folder(temporary) as state, throwaway_folder(temporary) as other:
+        for folder in (own, state, other):
+            await run_to_end(Command(("/bin/sh", "-c", f"echo x > {folder}/file"), own, {}, state=state), spawner)
+        assert [folder.joinpath("file").exists() for folder in (own, state, other)] == [True, True, False]
 
 
 class Place:
@@ -46,8 +46,9 @@ class Place:
             folder.mkdir(parents=True)
 
     def agent(self) -> Spawner:
-        sandbox = Sandbox((), (self.base / "data",), folders=(self.work,), temporary=("TMPDIR", "TMP"))
-        return Spawner(temporary=self.temporary).with_sandbox(sandbox)
+        temporary = AgentTemporary(self.temporary, ("TMPDIR", "TMP"))
+        sandbox = Sandbox((), (self.base / "data",), folders=(self.work,))
+        return Spawner().with_launcher(sandbox).with_launcher(temporary)
 
     def command(self, script: str) -> Command:
         return Command(("/bin/sh", "-c", f"exec 2>&1; {script}"), self.work, ENV)

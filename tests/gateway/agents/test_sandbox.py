@@ -15,7 +15,9 @@ from typing import Any
 
 import pytest
 
+from drivers.contract.codec import Command
 from drivers.runtime import sandbox
+from drivers.runtime.cli_driver import run_to_end
 from drivers.runtime.process import Spawner
 from gateway.agents.configured_agents import Agents
 from gateway.config import load, parse
@@ -144,10 +146,13 @@ async def test_a_temporary_folder_of_the_configuration_is_used_and_writable(fold
 async def test_a_programs_own_variable_for_it_names_the_agents_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Such as one of the daemon's environment."""
     monkeypatch.setenv("CLAUDE_CODE_TMPDIR", "/tmp")
-    entry = {"driver": "claude", "program": sys.executable, "sandbox": "workspace-write"}
+    env = {"HOME": str(folder / "home")}
+    entry = {"driver": "claude", "program": sys.executable, "sandbox": "workspace-write", "env": env}
     agent = Agents(parse({**config_of(folder), "agents": {"claude": entry}})).get("claude")
-    sandbox = agent.sandboxed(Spawner(), agent.spec({}))._sandbox
-    assert sandbox is not None and sandbox.temporary == ("TMPDIR", "TMP", "TEMP", "CLAUDE_CODE_TMPDIR")
+    spec = agent.spec({})
+    script = 'for name in "$TMPDIR" "$TMP" "$TEMP" "$CLAUDE_CODE_TMPDIR"; do echo x > $name/file; echo "$name"; done'
+    code, printed = await run_to_end(Command(("sh", "-c", script), spec.cwd, spec.env), agent.sandboxed(Spawner(), spec))
+    assert (code, len(set(printed.split()))) == (0, 1) and printed.split()[0] != "/tmp"
 
 
 @needs_landlock
