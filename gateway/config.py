@@ -294,7 +294,7 @@ class Settings(_Table):
 
     @model_validator(mode="after")
     def _node_has_a_shared_store(self) -> Self:
-        if self.node.address and not self.store.url.startswith("postgresql"):
+        if self.node.address and not self.store.url.startswith("postgres"):
             raise ValueError("node.address: the nodes of a cluster have one store on PostgreSQL: set store.url, or remove [node]")
         return self
 
@@ -322,8 +322,8 @@ class Settings(_Table):
         sandbox cannot read."""
         files = [self._file] if self._file else []
         files += [Path(file).expanduser().absolute() for file in (self.node.key_file, self.node.encryption_key_file) if file]
-        scheme, separator, database = self.store.url.partition(":///")
-        if separator and scheme.startswith("sqlite") and database:
+        scheme, _, database = self.store.url.partition(":///")
+        if scheme == "sqlite" and database:
             file = Path(database.partition("?")[0]).absolute()
             files += [file.with_name(file.name + suffix) for suffix in ("", "-wal", "-shm", "-journal", "-commits")]
         return (self.data_dir, *files)

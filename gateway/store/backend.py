@@ -154,38 +154,32 @@ class Backend(Protocol):
         """Called after the last transaction."""
 
 
-SYNCHRONOUS_DRIVERS = {
-    "sqlite+aiosqlite": "sqlite",
-    "postgres": "postgresql+psycopg",
-    "postgresql": "postgresql+psycopg",
-    "postgresql+asyncpg": "postgresql+psycopg",
-}
-"""Drivers that configurations name, and what is used instead: some work with asyncio only."""
+DRIVERS = {"sqlite": "sqlite", "postgresql": "postgresql+psycopg", "postgres": "postgresql+psycopg"}
+"""SQLAlchemy's drivers, by the schemes of URLs. libpq has both names of PostgreSQL."""
 
 SETTING = "store.url"
 """The setting of the configuration with the URL."""
+_URLS = "use sqlite:///FILE or postgresql://USER@HOST/DATABASE"
 _KEY_PASSWORD = "sslpassword"
 
 
 def backend_of(url: str, name: str = SETTING) -> Backend:
-    """Returns the backend of an SQLAlchemy URL, without a connection. Raises ConfigError if there is none for it.
+    """Returns the backend of a URL of the configuration, without a connection. Raises ConfigError if there is none for it.
 
     `name` is that of the URL in errors.
     """
     parsed = database_url(url, name)
-    if parsed.get_backend_name() == "sqlite":
+    if parsed.drivername == "sqlite":
         from gateway.store.sqlite import SqliteBackend
 
         return SqliteBackend(parsed)
-    if parsed.drivername == "postgresql+psycopg":
-        from gateway.store.postgresql import PostgresqlBackend
+    from gateway.store.postgresql import PostgresqlBackend
 
-        return PostgresqlBackend(parsed)
-    raise ConfigError(f"{name}: there is no store for {parsed.drivername}: use sqlite:///FILE or postgresql://USER@HOST/DATABASE")
+    return PostgresqlBackend(parsed)
 
 
 def database_url(url: str, name: str = SETTING) -> URL:
-    """Parses a URL of the configuration, and replaces its driver by the one that is used. Raises ConfigError.
+    """Parses a URL of the configuration, and adds the driver that is used. Raises ConfigError.
 
     A password is in `password`, also where it is a parameter of the URL.
     """
@@ -193,14 +187,16 @@ def database_url(url: str, name: str = SETTING) -> URL:
         parsed = make_url(url)
     except Exception:
         # The error of SQLAlchemy has the URL, which may have a password.
-        raise ConfigError(f"{name} is no URL of a database: use sqlite:///FILE or postgresql://USER@HOST/DATABASE") from None
+        raise ConfigError(f"{name} is no URL of a database: {_URLS}") from None
+    if parsed.drivername not in DRIVERS:
+        raise ConfigError(f"{name}: there is no store for {parsed.drivername}: {_URLS}")
     if "@" in (parsed.host or ""):
         # A part of the password would be a part of the host, which errors have.
         raise ConfigError(f"{name} has more than one @ before the host: write an @ in the user or the password as %40")
     if (password := parsed.normalized_query.get("password")) is not None:
         # The parameter is what libpq uses where both are given.
         parsed = parsed.difference_update_query(["password"]).set(password=password[-1])
-    return parsed.set(drivername=SYNCHRONOUS_DRIVERS.get(parsed.drivername, parsed.drivername))
+    return parsed.set(drivername=DRIVERS[parsed.drivername])
 
 
 def url_secrets(url: str, name: str = SETTING) -> list[str]:

@@ -55,7 +55,7 @@ class Store:
 
     @classmethod
     async def open(cls, url: str, in_use: Sequence[Path] = ()) -> Self:
-        """Opens the database of an SQLAlchemy URL.
+        """Opens the database of a URL of the configuration.
 
         Raises ConfigError if it is of another version, with nothing in it changed, if it cannot be used at all, or if it is empty
         although it was used before: `in_use` are files and folders that are there only if it was.

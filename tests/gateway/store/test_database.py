@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import sqlite3
 import subprocess
 import sys
@@ -18,8 +19,9 @@ import pytest
 from sqlalchemy import Connection, Engine, delete, event, func, insert, select, text
 from sqlalchemy.exc import OperationalError
 
-from gateway.errors import StoreAbandoned, StoreFull, StoreUnavailable
+from gateway.errors import ConfigError, StoreAbandoned, StoreFull, StoreUnavailable
 from gateway.store import IntegrityError, MessageRow, SessionRecord, Store, schema
+from gateway.store.backend import database_url
 from gateway.store.database import READERS, Database
 from gateway.store.sqlite import RELEASED_PAGES, checkpoint, release_pages, surplus_pages
 from tests.gateway.stored_messages import message_bodies
@@ -147,21 +149,33 @@ async def test_reads_run_during_a_write_and_see_committed_data(database: Databas
     assert len(names) <= READERS + 1
 
 
-@pytest.mark.sqlite_only
-@pytest.mark.parametrize("driver", ["sqlite", "sqlite+pysqlite", "sqlite+aiosqlite"])
-async def test_url_with_an_asyncio_driver_is_accepted(tmp_path: Path, driver: str) -> None:
-    store = await Store.open(f"{driver}:///{tmp_path / 'other.db'}")
-    await store.sessions.create(SessionRecord("s", "echo"), ["1"])
-    await store.close()
-    store = await Store.open(f"sqlite:///{tmp_path / 'other.db'}")
-    assert await message_bodies(store, "s") == ["1"]
-    await store.close()
+@pytest.mark.parametrize(
+    "url",
+    [
+        "sqlite+aiosqlite:///{}",
+        "sqlite+pysqlite:///{}",
+        "postgresql+asyncpg://me@db/x",
+        "postgresql+psycopg://me@db/x",
+        "mysql://db/x",
+    ],
+)
+async def test_url_with_a_driver_or_of_another_database_is_refused(tmp_path: Path, url: str) -> None:
+    file = tmp_path / "other.db"
+    with pytest.raises(
+        ConfigError, match=rf"store.url: there is no store for {re.escape(url.partition(':')[0])}: use sqlite:///FILE or "
+    ):
+        await Store.open(url.format(file))
+    assert not file.exists()
+
+
+@pytest.mark.parametrize("scheme", ["postgresql", "postgres"])
+def test_both_names_of_postgresql_in_libpq(scheme: str) -> None:
+    assert database_url(f"{scheme}://me@db/x").drivername == "postgresql+psycopg"
 
 
 @pytest.mark.sqlite_only
-@pytest.mark.parametrize("url", ["sqlite://", "sqlite+aiosqlite:///:memory:"])
-async def test_database_in_memory(url: str) -> None:
-    store = await Store.open(url)
+async def test_database_in_memory() -> None:
+    store = await Store.open("sqlite://")
     await store.sessions.create(SessionRecord("s", "echo"), [])
     await asyncio.gather(*(store.messages.append("s", [MessageRow(str(number))]) for number in range(20)))
     assert await asyncio.gather(*(message_bodies(store, "s") for _ in range(5))) == [[str(number) for number in range(20)]] * 5
