@@ -425,15 +425,6 @@ def encode_deltas(events: Sequence[AgentToken | Thinking]) -> list[bytes]:
     return [b'%b"%b"}' % (DELTA_PREFIX[type(events[0])], text) for text in texts]
 
 
-KINDS: frozenset[str] = frozenset(
-    {
-        "agent_token", "thinking", "tool_call", "tool_result", "subagent", "hook", "usage", "stdout", "stderr",
-        "session_end", "error", "native_session", "message_end", "awaiting", "compacted",
-        "context_use", "rate_limit", "plan", "commands", "title", "terminal", "mode", "tool_input", "tool_output",
-    }
-)  # fmt: skip
-
-
 def decode(data: bytes | str) -> OutputEvent:
     """The event that `encode()` wrote. Raises pydantic.ValidationError for anything else."""
     return EVENT.validate_json(data)

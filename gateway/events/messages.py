@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from math import inf
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -58,17 +57,14 @@ class Fold:
 
     Its memory is limited: a message that is too long is divided at MAX_TEXT, whatever the agent sends.
 
-    Parameters:
-        calls: The ids of calls that started before the first of these events.
-        divides: Whether long messages are divided. Version 4 of the store did not.
+    `calls` are the ids of calls that started before the first of these events.
     """
 
-    def __init__(self, calls: Iterable[str] = (), *, divides: bool = True) -> None:
+    def __init__(self, calls: Iterable[str] = ()) -> None:
         self._blocks: list[ContentBlock] = []
         self._text: list[str] = []
         self._text_size = self._size = 0
-        self._max_text: float = MAX_TEXT if divides else inf
-        self._max_size = self._max_text
+        self._max_size = MAX_TEXT
         self._text_kind: type[AgentToken] | type[Thinking] = AgentToken
         self._open: dict[str, None] = dict.fromkeys(calls)
         self._steered: list[UserMessage] = []
@@ -86,7 +82,7 @@ class Fold:
                 self._has_text = True
             self._text.append(text)
             self._text_size += len(text)
-            return done if self._text_size < self._max_text else done + self._end_text()
+            return done if self._text_size < MAX_TEXT else done + self._end_text()
         if isinstance(event, Steered):
             self._has_text = self._has_complete_text = False
             self._steered.append(event.message)
@@ -98,7 +94,7 @@ class Fold:
         """Feed events of the same kind as the one before. False, and nothing is fed, if they complete a message."""
         texts = [event.text for event in events]
         size = self._text_size + sum(map(len, texts))
-        if type(events[0]) is not self._text_kind or size >= self._max_text:
+        if type(events[0]) is not self._text_kind or size >= MAX_TEXT:
             return False
         if size > self._text_size and self._text_kind is AgentToken:
             self._has_text = True
@@ -202,7 +198,7 @@ class Fold:
 
     def _begin(self) -> None:
         self._text_size = self._size = 0
-        self._max_size = self._max_text
+        self._max_size = MAX_TEXT
 
     def flush(self) -> list[Message]:
         """The assistant message so far, if there is anything in it."""
@@ -223,7 +219,7 @@ class Fold:
             self._blocks.append(ToolUseBlock(tool_call_id=event.id, name=event.name, input=given))
             self._open[event.id] = None
             self._size += len(event.encode()) + BLOCK_SIZE
-            self._max_size = max(self._max_text, MAX_WITH_CALLS)
+            self._max_size = MAX_WITH_CALLS
             return self._divide()
         return []
 

@@ -17,8 +17,6 @@ from gateway.worktrees.worktrees import SessionWorktree
 
 _SERVERS = "mcp servers"
 """Not the name of any option: those have no space."""
-_STORED = frozenset({"options", "tools", "app_tools", "additional_directories", "workspace_key", "worktree"})
-"""The names of what is stored without encryption."""
 _SECRET_NAMES = (*SECRET_NAMES, "*AUTH*", "*COOKIE*", "*CREDENTIAL*")
 
 
@@ -28,9 +26,8 @@ class SessionSettings:
 
     `additional_directories` are the real paths of all folders that the session works in besides its working folder.
     `workspace_key` is the name of the key in whose workspace the session works; None for the workspace of the default keys.
-    Sessions that were stored before keys had workspaces have None. `worktree` is the session's own, where it works instead of the
-    folder of its options. With `secrets_lost` the stored secrets and MCP servers cannot
-    be decrypted, and the session can run nothing. `unknown` is what a newer version of the gateway has stored besides.
+    `worktree` is the session's own, where it works instead of the folder of its options. With `secrets_lost` the stored secrets
+    and MCP servers cannot be decrypted, and the session can run nothing.
     """
 
     options: Mapping[str, str] = field(default_factory=dict)
@@ -42,7 +39,6 @@ class SessionSettings:
     workspace_key: str | None = None
     worktree: SessionWorktree | None = None
     secrets_lost: bool = False
-    unknown: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def to_encrypt(self) -> dict[str, str]:
@@ -75,7 +71,7 @@ class SessionSettings:
         app_tools = (
             None if self.app_tools is None else [[t.name, t.description, dict(t.input_schema), t.title] for t in self.app_tools]
         )
-        data: dict[str, Any] = {**self.unknown, "options": dict(self.options), "tools": tools, "app_tools": app_tools}
+        data: dict[str, Any] = {"options": dict(self.options), "tools": tools, "app_tools": app_tools}
         if self.additional_directories:
             data["additional_directories"] = list(self.additional_directories)
         if self.workspace_key is not None:
@@ -95,8 +91,7 @@ class SessionSettings:
         directories = tuple(data.get("additional_directories", ()))
         options, workspace = dict(data.get("options", {})), data.get("workspace_key")
         worktree = SessionWorktree.from_json(data.get("worktree"))
-        unknown = {name: value for name, value in data.items() if name not in _STORED}
-        return cls(options, hidden, tools, app_tools, servers, directories, workspace, worktree, lost, unknown)
+        return cls(options, hidden, tools, app_tools, servers, directories, workspace, worktree, lost)
 
 
 def with_mode_option(settings: SessionSettings, mode: str) -> SessionSettings:

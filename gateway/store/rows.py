@@ -41,7 +41,7 @@ class SettingsRecord:
 @dataclass(frozen=True, slots=True)
 class MessageRow:
     """A message as JSON, with the number of the event that completed it: the last of its output, or the turn's first for what a
-    client sends. None for messages that a session was created with, or that were stored before version 5.
+    client sends. None for messages that a session was created with.
     """
 
     body: str

@@ -92,16 +92,12 @@ def checkpoint(connection: Connection) -> None:
 
 
 def surplus_pages(connection: Connection) -> int:
-    """Returns how many free pages of a database file are more than FREE_SHARE of it; 0 if it has no incremental vacuum.
-
-    Databases have it that were created with `auto_vacuum=INCREMENTAL`.
-    """
+    """Returns how many free pages of a database file are more than FREE_SHARE of it."""
     driver = connection.connection.driver_connection
     if driver is None:
         return 0
-    names = ("auto_vacuum", "freelist_count", "page_count")
-    mode, free, pages = (driver.execute(f"PRAGMA {name}").fetchone()[0] for name in names)
-    return max(free - int(pages * FREE_SHARE), 0) if mode == _INCREMENTAL else 0
+    [free], [pages] = (driver.execute(f"PRAGMA {name}").fetchone() for name in ("freelist_count", "page_count"))
+    return max(int(free) - int(pages * FREE_SHARE), 0)
 
 
 def release_pages(connection: Connection) -> bool:
@@ -238,8 +234,6 @@ class CommitCounter:
             return 0, ""
 
 
-_INCREMENTAL = 2
-"""What `PRAGMA auto_vacuum` returns."""
 _MODULUS = 2**31
 """`user_version` has 32 bits and a sign."""
 
