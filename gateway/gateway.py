@@ -270,11 +270,9 @@ class Gateway:
         known = {one.name for one in found}
         with suppress(StoreUnavailable):
             for text in await self.shared_agents.elsewhere():
-                # A node of another version may describe its agents in another form.
-                with suppress(ValueError):
-                    others = [one for one in from_json(text) if one.name not in known]
-                    known |= {one.name for one in others}
-                    found += others
+                others = [one for one in from_json(text) if one.name not in known]
+                known |= {one.name for one in others}
+                found += others
         return found
 
     async def publish_agents(self) -> None:

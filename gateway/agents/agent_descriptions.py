@@ -68,7 +68,7 @@ def to_json(descriptions: Sequence[AgentDescription]) -> str:
 
 
 def from_json(text: str) -> list[AgentDescription]:
-    """Return what `to_json` gave. Raises ValueError for what another version of the gateway has written in another form."""
+    """Return what `to_json` gave."""
     found: list[AgentDescription] = _adapter().validate_json(text)
     return found
 

@@ -33,14 +33,10 @@ MAX_CLOCK_DIFFERENCE = 300
 CALLERS = 1000
 """Callers whose texts are kept."""
 MICROSECONDS = 6
-"""Hexadecimal digits at the beginning of a nonce that are the microseconds of the time; the others are random.
-
-Older versions have random ones there too, which are mostly larger than a million.
-"""
+"""Hexadecimal digits at the beginning of a nonce that are the microseconds of the time; the others are random."""
 EMPTY_BODY = hashlib.sha256(b"").hexdigest()
 
 _SIGNATURE = re.compile(r"v1 ([A-Za-z0-9._-]{1,64}) (\d{1,12}) ([0-9a-f]{32}) ([0-9a-f]{64}) ([0-9a-f]{64})", re.ASCII)
-_OTHER_VERSION = re.compile(r"v(?!1 )\d{1,3} ", re.ASCII)
 _REQUEST, _ANSWER = "portico node request v1", "portico node answer v1"
 
 
@@ -93,13 +89,10 @@ class NodeKeys:
         accepted it.
         """
         match = _SIGNATURE.fullmatch(signature)
-        if match is None and _OTHER_VERSION.match(signature):
-            raise Unauthorized(
-                f"Portico-Node: a signature of the kind {signature.split()[0]!r}, which this version of portico does not know; "
-                "the node that has sent it is too new: upgrade this one"
-            )
         if match is None:
-            raise Unauthorized("Portico-Node: not a signature; only nodes of this cluster send this header")
+            raise Unauthorized(
+                "Portico-Node: not a signature of this version of Portico; only nodes of this cluster send this header"
+            )
         node, sent, nonce, digest, mac = match.groups()
         signed = (_REQUEST, node, self._node_id, method, target, sent, nonce, digest, caller)
         # A list: the time must not depend on which key it is.
@@ -180,9 +173,8 @@ def _microseconds(seconds: float) -> int:
 
 
 def _signed_at(sent: str, nonce: str) -> tuple[int, int]:
-    """Return when a request was signed, in seconds and microseconds: without these, at the beginning of the second."""
-    microseconds = int(nonce[:MICROSECONDS], 16)
-    return int(sent), microseconds if microseconds < 1_000_000 else 0
+    """Return when a request was signed, in seconds and microseconds."""
+    return int(sent), int(nonce[:MICROSECONDS], 16)
 
 
 def _mac(key: bytes, *parts: str | bytes) -> str:

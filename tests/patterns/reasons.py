@@ -71,7 +71,6 @@ REASONS: Mapping[str, Mapping[str, str]] = {
     },
     "gateway/nodes/node_keys.py": {
         r"v1 ([A-Za-z0-9._-]{1,64}) (\d{1,12}) ([0-9a-f]{32}) ([0-9a-f]{64}) ([0-9a-f]{64})": FIXED,
-        r"v(?!1 )\d{1,3} ": FIXED,
     },
     "gateway/policy/rules.py": {
         r"[;&|<>`\n]|\$\(": FIXED,

@@ -73,16 +73,6 @@ async def test_agents_of_a_node_that_takes_no_new_work_are_not_listed(nodes: lis
     assert "other" not in await meta(first) and "echo" in await meta(first)
 
 
-async def test_what_a_node_of_another_version_describes_in_another_form_is_omitted(nodes: list[RunningGateway]) -> None:
-    first, second = nodes
-    assert second.gateway.node is not None
-    await first.gateway.store.shared.values.set(f"agents:{second.gateway.node.id}", '[{"name": 1}]')
-    assert "echo" in await meta(first) and "other" not in await meta(first)
-    # What is the same as before is not stored again.
-    await second.gateway.publish_agents()
-    assert "other" not in await meta(first)
-
-
 async def test_no_secret_of_an_agent_is_stored_for_the_other_nodes(nodes: list[RunningGateway]) -> None:
     first, second = nodes
     assert second.gateway.node is not None

@@ -26,7 +26,8 @@ def test_what_is_compared() -> None:
     assert differences(own, sandboxed) == ["policy"]
     here, there = ({"echo": {"driver": "echo", "cwd": folder}} for folder in ("/a", "/b"))
     assert differences(digests(agents=here), digests(agents=there)) == []
-    assert differences(own, {}) == [], "a node of an earlier version reports nothing"
+    assert differences(own, digests(agents={"other": {"driver": "echo", "cwd": "/a"}})) == [], "agents of one node"
+    assert differences(own, {}) == [], "what one of them does not report"
     keyed = [configuration_digests(parse({}), ["key"], "encryption", keys) for keys in (["a"], ["b", "a"], ["a", "b"], ["c"])]
     # `b` is new: first all nodes accept it, then all sign with it.
     found = [differences(keyed[0], other) for other in keyed]
