@@ -65,7 +65,7 @@ def _link(settings: Settings) -> str:
             "data directory; give its own by --config or --data-dir"
         )
     if answer.status != 200 or not isinstance(found.get("url"), str):
-        raise ConfigError(f"what answers at {address.url} is no Portico with a web console, or one of an earlier version")
+        raise ConfigError(f"what answers at {address.url} is no Portico with a web console")
     return str(found["url"])
 
 
