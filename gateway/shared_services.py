@@ -27,7 +27,7 @@ class SharedServices:
 
     `stored_first`: clients get an event once it is stored. `clock` is the clock of all limits of time.
     `program_starts` is called before an agent's program is started.
-    `check_supported` raises AgentProblem for one that is older than is supported and does not work.
+    `check_supported` raises AgentProblem for one that is older than the oldest supported version.
     """
 
     store: Store

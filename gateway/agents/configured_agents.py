@@ -103,8 +103,7 @@ class ConfiguredAgent:
         """Replace the driver's general information by what the probe of the installed program reports."""
         # Without what an earlier version of the program has reported.
         self._probe, self.info = probe, self.driver.info()
-        # Only where it is needed: to look takes 0.1 ms.
-        self._probed_program = self.installed_program() if probe.seeds is False or probe.unknown_arguments else None
+        self._probed_program = self.installed_program()
         if probe.images is False:
             self.info = replace(self.info, image_http=False, image_data=False)
         if probe.additional_directories is not None and self.driver.info().additional_directories is None:
@@ -210,7 +209,7 @@ class ConfiguredAgent:
     @property
     def version(self) -> str | None:
         """The version that the program has reported; before that, the version of its files or of the driver's own program."""
-        if self._probe.version or self._probe.problem:
+        if (self._probe.version or self._probe.problem) and not self._is_replaced:
             return self._probe.version
         return self.installation.version
 
@@ -222,15 +221,18 @@ class ConfiguredAgent:
 
     @property
     def too_old(self) -> str | None:
-        """That the version of its program is older than is supported, in words; None for other versions."""
-        return too_old(self.settings.driver, self.version)
+        """That its program is older than the oldest supported version, and what to do; None for other versions."""
+        return self.refusal_of(self.version)
+
+    def refusal_of(self, version: str | None) -> str | None:
+        """Say that a version of its program is older than the oldest supported one, and what to do; None for other versions."""
+        old = too_old(self.settings.driver, version)
+        return None if old is None else f"agent {self.name!r} cannot be used: {old}; {self.update}"
 
     @property
     def update(self) -> str:
-        """How to get another version of the program; with what is wrong about this one, if it is older than is supported."""
-        old = self.too_old
-        install = f"update it with `{self.info.install}`" if self.info.install else "update it"
-        return f"{old}: {install}" if old else install
+        """How to get another version of the program."""
+        return f"update it with `{self.info.install}`" if self.info.install else "update it"
 
     @property
     def seeds(self) -> bool:
@@ -269,6 +271,11 @@ class ConfiguredAgent:
         """The last result of `look`; a new one in a process that keeps none."""
         return self.kept or self.look()
 
+    @property
+    def installed(self) -> bool:
+        """Whether its program was found, whatever its version."""
+        return self.installation.problem is None
+
     def installed_program(self) -> tuple[str, int] | None:
         """Return the path of its program and when that was modified, in nanoseconds: empty and 0 for the driver's own program.
         None if it is not found."""
@@ -284,12 +291,11 @@ class ConfiguredAgent:
 
     def start_error(self, error: object) -> str:
         """Return the text of an error at the start of its program."""
-        old = f"; {self.update}" if self.too_old else ""
-        return f"{self.described} cannot start: {error}{old}"
+        return f"{self.described} cannot start: {error}"
 
     def problem(self) -> str | None:
-        """Return why the agent cannot be used, and what to do; None if it can be used."""
-        return self.installation.problem
+        """Return why the agent cannot be used, and what to do; None if it can be used. Not what its probe has found besides."""
+        return self.installation.problem or self.too_old
 
     def program(self) -> str:
         """Return the path of the agent's program; empty if the driver has a program of its own. The program of an image has the

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from drivers.compatibility import Support, compatibility, support_of, too_old
+from drivers.compatibility import Support, compatibility, support_of
 from drivers.contract.agent_specs import AgentSpec
 from drivers.contract.driver_info import Probe
 from drivers.contract.errors import DriverError
@@ -72,11 +72,10 @@ class DiscoveredAgent:
         runtime, image = self.agent.settings.runtime, self.agent.settings.container.image
         if runtime is not None and image is not None:
             return pull_command(runtime, image) if f"the image {image} is not here" in self.problem else None
-        # Another program than the driver's own is not one that this command installs.
-        install = self.agent.info.install or None if self.agent.settings.program is None else None
-        if self.probe.logged_in is False and not (install and self.support == "unsupported"):
+        if self.probe.logged_in is False and self.support != "unsupported":
             return self.agent.login_command()
-        return install
+        # Another program than the driver's own is not one that this command installs.
+        return self.agent.info.install or None if self.agent.settings.program is None else None
 
     @property
     def version(self) -> str | None:
@@ -137,7 +136,7 @@ class Discovery:
     def start(self) -> None:
         """Probe every program in the background."""
         for agent in self._agents if self._probes_at_start else ():
-            if agent.problem() is None:
+            if agent.installed:
                 self._start_probe(agent)
 
     async def available(self) -> list[DiscoveredAgent]:
@@ -150,13 +149,13 @@ class Discovery:
         With `refresh` an agent whose probe takes longer is returned as not probed, with its earlier result.
         """
         await self.find_programs()
-        usable = [agent for agent in self._agents if agent.problem() is None]
-        for agent in usable:
+        installed = [agent for agent in self._agents if agent.installed]
+        for agent in installed:
             if refresh:
                 self._start_probe(agent)
             else:
                 self._refresh(agent)
-        new = [self._probes[a.name] for a in usable if a.name in self._probes and (refresh or self._result(a) is None)]
+        new = [self._probes[a.name] for a in installed if a.name in self._probes and (refresh or self._result(a) is None)]
         late = (await self._clock.wait(new, PROBE_TIMEOUT))[1] if new else ()
         found = [self._discovered(agent) for agent in self._agents]
         return [replace(one, probed=one.probed and self._probes.get(one.agent.name) not in late) for one in found]
@@ -172,7 +171,7 @@ class Discovery:
     async def probe(self, agent: ConfiguredAgent, *, refresh: bool = False) -> DiscoveredAgent:
         """Return one agent. Without a result, or with `refresh`, wait for the probe, up to PROBE_TIMEOUT."""
         await self._look(agent)
-        if agent.problem() is None:
+        if agent.installed:
             if refresh:
                 self._start_probe(agent)
             else:
@@ -183,24 +182,23 @@ class Discovery:
         return self._discovered(agent)
 
     async def check_supported(self, agent: ConfiguredAgent) -> None:
-        """Raise AgentProblem if the program is older than is supported, and its probe has found that it does not work.
+        """Raise AgentProblem if the program is older than the oldest supported version.
 
-        Without a result, or with one older than MAX_AGE_PROBLEM, wait for the probe, up to PROBE_TIMEOUT.
+        It is probed before, unless that was done recently: a program may be updated without a change of the file that starts it.
         """
-        if not agent.too_old or agent.problem() is not None:
+        if agent.too_old is None:
             return
-        found = await self.probe(agent)
+        await self.probe(agent)
         probing = self._probes.get(agent.name)
-        if found.probe.problem and probing is not None and not probing.done():
+        if probing is not None and not probing.done():
             await self._clock.wait([probing], PROBE_TIMEOUT)
-            found = self._discovered(agent)
-        if found.probe.problem and found.support == "unsupported":
-            raise AgentProblem(f"agent {agent.name!r} cannot be used: {found.probe.problem}")
+        if (old := agent.too_old) is not None:
+            raise AgentProblem(old)
 
     async def refresh(self, agent: ConfiguredAgent) -> None:
         """Probe the agent's program in the background, unless that was done recently."""
         await self._look(agent)
-        if agent.problem() is None:
+        if agent.installed:
             self._refresh(agent)
 
     def notice_replacement(self, agent: ConfiguredAgent) -> None:
@@ -214,7 +212,7 @@ class Discovery:
     async def wait_for_probe(self, agent: ConfiguredAgent) -> DiscoveredAgent | None:
         """Wait for a probe that takes longer than PROBE_TIMEOUT, and return its result. None if there is a result already."""
         probing = self._probes.get(agent.name)
-        if probing is None or probing.done() or agent.problem() is not None or self._result(agent) is not None:
+        if probing is None or probing.done() or not agent.installed or self._result(agent) is not None:
             return None
         await asyncio.wait([probing])
         return self._discovered(agent)
@@ -239,6 +237,8 @@ class Discovery:
         if installed is None:
             missing = agent.problem() or f"the program of agent {agent.name!r} is being replaced"
             return DiscoveredAgent(agent, "", Probe(), missing)
+        if known is None and agent.too_old is not None:
+            return DiscoveredAgent(agent, installed[0], Probe(agent.version), agent.too_old, probed=False)
         probe = known or Probe()
         problem = _log_in(agent) if probe.logged_in is False and probe.problem is None else probe.problem
         return DiscoveredAgent(agent, installed[0], probe, problem, known is not None)
@@ -281,10 +281,8 @@ class Discovery:
         except Exception as error:
             log.exception("agent %s cannot be probed", agent.name)
             probe = Probe(problem=f"{type(error).__name__}: {error}")
-        if probe.problem:
-            old = too_old(agent.settings.driver, probe.version)
-            hint = f"; {old}: update it with `{agent.info.install}`" if old else ""
-            probe = replace(probe, problem=self._redactor.clean(probe.problem + hint))
+        if problem := agent.refusal_of(probe.version) or probe.problem:
+            probe = replace(probe, problem=self._redactor.clean(problem))
             log.warning("agent %s: %s", agent.name, probe.problem)
         await self._keep(agent, key, replace(probe, seeds=known.seeds if known else None))
         self._start_seed_check(agent, spawner, key)

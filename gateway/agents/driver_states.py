@@ -24,7 +24,7 @@ class AgentState(BaseModel):
     support: Support | None = Field(
         default=None,
         description="Whether its version is in the range of tested ones, newer, older, or not supported any more; null where "
-        "that is not known. An agent with a newer or an unsupported version is offered if its program works.",
+        "that is not known. An agent with an unsupported version is not offered.",
     )
     notes: list[str] = Field(default=[], description="What the agent cannot do with this version, and what was noticed with it.")
     logged_in: bool | None = None
@@ -68,7 +68,7 @@ def _state(found: DiscoveredAgent, redactor: Redactor) -> AgentState:
         name=found.agent.name,
         configured=found.agent.configured,
         offered=found.problem is None,
-        installed=found.agent.problem() is None,
+        installed=found.agent.installed,
         program=found.program or None,
         version=probe.version,
         support=found.support,

@@ -22,7 +22,7 @@ from drivers.runtime.subreaper import adopted_orphans
 from gateway.agents.configured_agents import Agents
 from gateway.cli.signals import EndSignals
 from gateway.config import Settings
-from gateway.errors import ConfigError, GatewayError
+from gateway.errors import AgentProblem, ConfigError, GatewayError
 from gateway.private_files import TEMPORARY
 from gateway.security.redaction import Redactor
 from gateway.terminal_text import lines, one_line
@@ -40,6 +40,8 @@ def run_turn(settings: Settings, name: str, prompt: str, model: str | None) -> i
     try:
         entry = agents.get(name)
         options = {"model": model} if model else {}
+        if (problem := entry.problem()) is not None:
+            raise AgentProblem(problem)
         entry.check_options(options)
         base = entry.spec(options)
     except GatewayError as error:

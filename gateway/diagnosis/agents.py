@@ -45,7 +45,6 @@ SUPPORT: dict[Support, str] = {
     "tested": "tested",
     "newer": "newer than the tested versions",
     "older": "older than the tested versions",
-    "unsupported": "not supported any more",
 }
 ABOUT_LOGIN = re.compile(r"log.?in|logged|auth|api.?key|credential|\b40[13]\b", re.IGNORECASE)
 """Of errors that another login may solve."""
@@ -228,8 +227,6 @@ def _check(driver: DriverState, state: AgentState, edit: str | None) -> Check:
     version = f"{driver.title} {state.version or ''}".strip() + (f" ({SUPPORT[state.support]})" if state.support else "")
     known = {True: "logged in", False: "not logged in"}.get(state.logged_in)  # type: ignore[arg-type]
     text = ", ".join(filter(None, [version, known, state.program]))
-    if state.support == "unsupported":
-        return Check(name=state.name, status="warning", text=text, details=details, command=driver.install)
     return Check(name=state.name, status="ok", text=text, details=details)
 
 

@@ -161,7 +161,6 @@ class TaskRunner:
         entry.check_one_shot()
         if task.model is not None:
             entry.check_locked({"model": task.model})
-        # A session is refused by its handshake, which a one-shot command line does not have.
         await self._shared.check_supported(entry)
         base = await in_time(partial(entry.spec, {}, entry.workspace_key(task.owner)), FOLDER_OF_AGENT)
         task_id = f"{EXECUTION_PREFIX}{uuid.uuid4().hex}"

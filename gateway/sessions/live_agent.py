@@ -177,6 +177,7 @@ class LiveAgent:
                 partial(self._agent.folder_without_worktree, settings.options, settings.workspace_key),
             )
             await completed(work)
+        await self._shared.check_supported(self._agent)
         try:
             spec = await in_time(partial(self._spec, settings, history), FOLDER_OF_SESSION)
             self.current = await self._open(spec, resume)

@@ -95,6 +95,7 @@ async def _place(gateway: Gateway, requested: AgentConfig) -> None:
 
 async def _config(gateway: Gateway, caller: Caller, requested: AgentConfig, tools: Iterable[Tool] | None) -> SessionSettings:
     agent = gateway.agents.get(requested.name)
+    await gateway.discovery.check_supported(agent)
 
     def checked() -> SessionSettings:
         config = merge_settings(

@@ -36,6 +36,7 @@ async def create_session(
     require_string_directories(params)
     request = NewSessionRequest.model_validate(params)
     await notice_update(agent)
+    await gateway.discovery.check_supported(agent)
     if (problem := agent.problem()) is not None:
         raise AgentProblem(problem)
     await refuse_without_login(gateway, agent)

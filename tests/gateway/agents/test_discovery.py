@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from drivers.claude.driver import ClaudeDriver
@@ -278,16 +279,15 @@ async def test_a_result_of_another_release_of_portico_does_not_say_whether_a_his
 
 
 async def test_sessions_that_need_a_history_are_refused_where_the_program_takes_none(tmp_path: Path, claude: Program) -> None:
-    async with run_gateway(claude_config(tmp_path, claude("2.1.100", session=REFUSES_A_SEED))) as running:
+    async with run_gateway(claude_config(tmp_path, claude("2.1.200", session=REFUSES_A_SEED))) as running:
         state = await agent_state(running.client, "claude")
-        assert (state["offered"], state["support"], state["notes"]) == (True, "unsupported", [])
+        assert (state["offered"], state["support"], state["notes"]) == (True, "tested", [])
         await wait_for_probes(running.gateway)
         state = await agent_state(running.client, "claude")
         assert state["offered"] is True
         assert state["notes"] == [
-            "agent 'claude' (2.1.100) cannot be given a history: no session can be forked or begin with messages, and one that "
-            "the CLI has lost ends; 2.1.100 is older than 2.1.148, the oldest version that is supported: update it with "
-            "`npm install -g @anthropic-ai/claude-code`"
+            "agent 'claude' (2.1.200) cannot be given a history: no session can be forked or begin with messages, and one that "
+            "the CLI has lost ends; update it with `npm install -g @anthropic-ai/claude-code`"
         ]
         messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}, {"role": "user", "content": "c"}]
         body = {"agent": {"name": "claude"}, "messages": messages}
@@ -324,34 +324,36 @@ async def test_a_program_that_is_replaced_after_a_refusal_may_take_a_history(
         assert "history" not in (await running.client.post(path, json=body)).text
 
 
-REFUSES_TOOLS = "echo \"error: unknown option '--tools'\" >&2; exit 1;"
-
-
-async def test_an_unknown_argument_is_the_problem_of_the_program(tmp_path: Path, claude: Program) -> None:
-    async with run_gateway(claude_config(tmp_path, claude("1.0.119", session=REFUSES_TOOLS))) as running:
-        state = await agent_state(running.client, "claude")
-    assert (state["offered"], state["support"]) == (False, "unsupported")
-    assert state["problem"] == (
-        "claude 1.0.119: it does not know the argument --tools; 1.0.119 is older than 2.1.148, the oldest version that is "
-        "supported: update it with `npm install -g @anthropic-ai/claude-code`"
-    )
-
-
 TOO_OLD = (
-    "agent 'claude' cannot be used: claude 1.0.119: it does not know the argument --tools; 1.0.119 is older than 2.1.148, the "
-    "oldest version that is supported: update it with `npm install -g @anthropic-ai/claude-code`"
+    "agent 'claude' cannot be used: 2.1.100 is older than 2.1.148, the oldest version that is supported; update it with "
+    "`npm install -g @anthropic-ai/claude-code`"
 )
 TASK = {"driver": "claude", "task": "hello", "idempotency_key": "once"}
+REFUSED: list[tuple[str, str, dict[str, Any]]] = [
+    ("POST", "/v1/execute", TASK),
+    ("PUT", "/session", {"agent": {"name": "claude"}, "messages": [{"role": "user", "content": "a"}]}),
+    ("POST", "/aap/v3/sessions", {"agent": {"name": "claude"}}),
+    ("POST", "/v1/chat/completions", {"model": "claude", "messages": [{"role": "user", "content": "a"}]}),
+]
 
 
-async def test_a_task_is_refused_where_an_unsupported_program_does_not_work(tmp_path: Path, claude: Program) -> None:
-    async with run_gateway(claude_config(tmp_path, claude("1.0.119", session=REFUSES_TOOLS))) as running:
-        await agent_state(running.client, "claude")
+async def refused(client: httpx.AsyncClient) -> list[str]:
+    """What each protocol answers, with nothing stored."""
+    answers = [await client.request(method, path, json=body) for method, path, body in REFUSED]
+    assert [answer.status_code for answer in answers] == [503] * len(REFUSED)
+    assert (await client.get("/sessions")).json()["sessions"] == []
+    errors = [answer.json()["error"] for answer in answers]
+    return [error if isinstance(error, str) else error["message"] for error in errors]
+
+
+async def test_a_program_below_the_oldest_supported_version_is_refused(tmp_path: Path, claude: Program) -> None:
+    async with run_gateway(claude_config(tmp_path, claude("2.1.100"))) as running:
+        state = await agent_state(running.client, "claude")
+        assert (state["offered"], state["installed"], state["support"]) == (False, True, "unsupported")
+        assert (state["version"], state["problem"]) == ("2.1.100", TOO_OLD)
         await wait_for_probes(running.gateway)
         calls = program_calls(tmp_path)
-        for _ in range(2):
-            answer = await running.client.post("/v1/execute", json=TASK)
-            assert (answer.status_code, answer.json()) == (503, {"error": TOO_OLD})
+        assert await refused(running.client) == [TOO_OLD] * len(REFUSED)
         assert program_calls(tmp_path) == calls
         # What the error says. The key of the refused request is that of the new one.
         claude("2.1.330")
@@ -359,36 +361,34 @@ async def test_a_task_is_refused_where_an_unsupported_program_does_not_work(tmp_
     assert (answer.status_code, json.loads(last_data(answer.text))["kind"]) == (200, "session_end")
 
 
-async def test_a_task_waits_for_the_probe_of_a_program_whose_files_have_an_unsupported_version(
+async def test_a_program_whose_files_have_an_unsupported_version_is_refused_before_it_was_probed(
     tmp_path: Path, claude: Program
 ) -> None:
-    program = claude("1.0.119", session=REFUSES_TOOLS)
+    program = claude("2.1.100")
     package = tmp_path / "node_modules" / "claude-code"
     package.mkdir(parents=True)
-    (package / "package.json").write_text('{"version": "1.0.119"}')
+    (package / "package.json").write_text('{"version": "2.1.100"}')
     async with run_gateway(claude_config(tmp_path, program.rename(package / "claude"))) as running:
-        assert running.gateway.discovery.current(running.gateway.agents.get("claude")).probed is False
-        answer = await running.client.post("/v1/execute", json=TASK)
-    assert (answer.status_code, answer.json()) == (503, {"error": TOO_OLD})
+        assert running.gateway.discovery.current(running.gateway.agents.get("claude")).problem == TOO_OLD
+        assert await refused(running.client) == [TOO_OLD] * len(REFUSED)
 
 
-async def test_a_task_runs_with_an_unsupported_program_that_works(tmp_path: Path, claude: Program) -> None:
-    async with run_gateway(claude_config(tmp_path, claude("2.1.100", logged_in=False))) as running:
-        assert (await agent_state(running.client, "claude"))["support"] == "unsupported"
-        answer = await running.client.post("/v1/execute", json=TASK)
-    assert answer.status_code == 200
-
-
-async def test_a_task_is_refused_by_a_recent_probe_only(tmp_path: Path, claude: Program, monkeypatch: pytest.MonkeyPatch) -> None:
-    program = claude("2.1.100", session="exit 1;")
-    async with run_gateway(claude_config(tmp_path, program)) as running:
-        assert (await agent_state(running.client, "claude"))["offered"] is False
-        assert (await running.client.post("/v1/execute", json=TASK)).status_code == 503
-        changed = program.stat().st_mtime_ns
-        os.utime(claude("2.1.100"), ns=(changed, changed))
-        monkeypatch.setattr(discovery, "MAX_AGE_PROBLEM", 0.0)
-        answer = await running.client.post("/v1/execute", json=TASK)
-    assert answer.status_code == 200
+async def test_a_program_that_is_updated_behind_the_same_file_is_used(
+    tmp_path: Path, claude: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that a version manager starts."""
+    program = claude("2.1.100")
+    for version in ("2.1.100", "2.1.330"):
+        async with run_gateway(claude_config(tmp_path, program)) as running:
+            assert (await agent_state(running.client, "claude"))["version"] == version
+            if version == "2.1.330":
+                break
+            changed = program.stat().st_mtime_ns
+            os.utime(claude("2.1.330"), ns=(changed, changed))
+            assert await refused(running.client) == [TOO_OLD] * len(REFUSED)
+            monkeypatch.setattr(discovery, "MAX_AGE_PROBLEM", 0.0)
+            answer = await running.client.post("/v1/execute", json=TASK)
+            assert answer.status_code == 200
 
 
 def last_data(stream: str) -> str:

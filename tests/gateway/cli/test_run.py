@@ -220,20 +220,21 @@ async def test_failed_start_prints_standard_error_of_the_agent(play: Callable[..
     assert "Traceback" not in err
 
 
-async def test_failed_start_of_an_unsupported_program_names_its_version_and_the_update(tmp_path: Path) -> None:
+async def test_a_program_below_the_oldest_supported_version_is_not_started(tmp_path: Path) -> None:
     package = tmp_path / "node_modules" / "claude-code"
     package.mkdir(parents=True)
     (package / "package.json").write_text('{"version": "1.0.119"}')
     program = package / "claude"
-    program.write_text("#!/bin/sh\necho \"error: unknown option '--tools'\" >&2; exit 1\n")
+    program.write_text(f"#!/bin/sh\ntouch {tmp_path}/started\n")
     program.chmod(0o755)
     write_config(tmp_path, gateway_config(tmp_path, agents={"old": {"driver": "claude", "program": str(program)}}))
     code, out, err = await PorticoCommand(tmp_path, "run", "old", "hi").run()
     assert (code != 0, out) == (True, "")
     assert err == (
-        "Error: agent 'old' (1.0.119) cannot start: it does not know the argument --tools; 1.0.119 is older than 2.1.148, the "
-        "oldest version that is supported: update it with `npm install -g @anthropic-ai/claude-code`\n"
+        "Error: agent 'old' cannot be used: 1.0.119 is older than 2.1.148, the oldest version that is supported; update it with "
+        "`npm install -g @anthropic-ai/claude-code`\n"
     )
+    assert not (tmp_path / "started").exists()
 
 
 async def test_spinner_is_written_to_a_terminal(play: Callable[..., PorticoCommand], tmp_path: Path) -> None:
