@@ -18,7 +18,7 @@ from drivers.contract.agent import Agent, Prompt
 from drivers.contract.agent_specs import AgentSpec, Limits, SessionSpec, TaskSpec
 from drivers.contract.codec import Command, Launch
 from drivers.contract.driver_info import DriverInfo, Login, Option, Probe, ToolKind, ToolSpec
-from drivers.contract.errors import AgentUnavailable, DriverError, UnknownArguments
+from drivers.contract.errors import AgentUnavailable, DriverError
 from drivers.runtime.cli_agent import CliAgent
 from drivers.runtime.cli_driver import PROBE_SECONDS, CliDriver
 from drivers.runtime.process import Spawner
@@ -212,14 +212,6 @@ async def probe_session(driver: CliDriver, spec: SessionSpec, spawner: Spawner) 
 
     Returns a Probe with the `problem` if the session cannot be opened; raises nothing for it.
     """
-    try:
-        known, probe = await driver.with_known_arguments(spec, lambda known: _probe_once(driver, known, spawner))
-    except UnknownArguments as error:
-        return Probe(problem=str(error))
-    return replace(probe, unknown_arguments=tuple(sorted(known.unknown_arguments)))
-
-
-async def _probe_once(driver: CliDriver, spec: SessionSpec, spawner: Spawner) -> Probe:
     launch = driver.session(spec)
     codec: AcpCodec = launch.codec  # type: ignore[assignment]
     session, limits = codec.session, Limits(start=PROBE_SECONDS, grace=2.0)
@@ -236,8 +228,6 @@ async def _probe_once(driver: CliDriver, spec: SessionSpec, spawner: Spawner) ->
         async with spawner.clock.timeout(PROBE_SECONDS + 10) as timeout:
             agent = await CliAgent.start(launch, spawner, limits)
             await agent.close()
-    except UnknownArguments:
-        raise
     except (DriverError, TimeoutError) as error:
         # An agent whose session was open has only failed to respond to the unknown request that `drain` sends.
         problem = None if is_open else str(error) or f"it was not ready {PROBE_SECONDS:g} s after its start"

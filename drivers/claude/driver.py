@@ -33,20 +33,18 @@ from drivers.contract.driver_info import (
     Probe,
     ToolGrant,
 )
-from drivers.contract.errors import AgentUnavailable, DriverError, UnknownArguments
+from drivers.contract.errors import AgentUnavailable, DriverError
 from drivers.contract.line_splitter import text_line
 from drivers.runtime.cli_driver import PROBE_SECONDS, CliDriver, made
 from drivers.runtime.process import Spawner
 from drivers.runtime.temporary_folder import throwaway_folder
-from drivers.runtime.unknown_arguments import unknown_arguments
 
 if TYPE_CHECKING:
     from drivers.claude.codec import ClaudeCodec
 
-STREAM = ("--output-format", "stream-json", "--verbose", "--include-partial-messages")
+STREAM = ("--output-format", "stream-json", "--verbose", "--include-partial-messages", "--include-hook-events")
 END_SECONDS = 2.0
 """The time that a probed CLI has to end by itself."""
-HOOK_EVENTS = "--include-hook-events"
 DUMMY_KEY = "sk-ant-portico-probe"
 NO_TRAFFIC = {"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1", "ANTHROPIC_BASE_URL": "http://127.0.0.1:9"}
 """Variables of a CLI that is to make no request."""
@@ -109,8 +107,6 @@ class ClaudeDriver(CliDriver):
     """Anthropic's claude CLI: one process a session, warm between turns."""
 
     name = "claude"
-    # claude 1.0 does not know it. Sessions without it report no hooks.
-    optional_arguments = frozenset({HOOK_EVENTS})
 
     def __init__(self) -> None:
         self._context_sizes: dict[str, int] = {}
@@ -157,8 +153,8 @@ class ClaudeDriver(CliDriver):
         if found.problem:
             return found
         try:
-            session, answer = await self.with_known_arguments(_probed(spec), lambda known: self._greeting(known, spawner))
-            # Only of a CLI that opens a session: claude 1.0 sends these words to the model.
+            answer = await self._greeting(_probed(spec), spawner)
+            # Only of a CLI that opens a session: one that does not know these words sends them to the model.
             known = await self._logged_in(spec, spawner)
         except (DriverError, TimeoutError) as error:
             return Probe(found.version, f"claude {found.version}: {str(error) or f'no answer in {PROBE_SECONDS:g} s'}")
@@ -171,7 +167,6 @@ class ClaudeDriver(CliDriver):
             model_names=model_names(answer),
             efforts=efforts(answer),
             fast_models=fast_models(answer),
-            unknown_arguments=tuple(sorted(session.unknown_arguments)),
         )
 
     async def _logged_in(self, spec: AgentSpec, spawner: Spawner) -> bool | None:
@@ -209,8 +204,6 @@ class ClaudeDriver(CliDriver):
             # Without a network 2.1.329 takes 20 s to end by itself. It writes files of the user's home.
             await asyncio.shield(process.close(END_SECONDS))
         printed += process.stderr_tail()
-        if unknown := unknown_arguments(printed, launch.command.argv):
-            raise UnknownArguments(unknown)
         raise AgentUnavailable(f"it opened no session (exit code {code}): {' '.join(printed)[-500:] or 'it wrote no message'}")
 
     async def check_seeding(self, spec: AgentSpec, spawner: Spawner) -> bool | None:
@@ -229,7 +222,7 @@ class ClaudeDriver(CliDriver):
 
     def task(self, spec: TaskSpec) -> Launch:
         model = spec.model or spec.options.get("model")
-        argv = [spec.program, *spec.args, "--print", *STREAM, *_hook_events(spec), *([f"--model={model}"] if model else [])]
+        argv = [spec.program, *spec.args, "--print", *STREAM, *([f"--model={model}"] if model else [])]
         argv += [*_effort(spec), *(("--settings", json.dumps(FAST_SETTINGS)) if _is_fast(spec) else ())]
         command = Command(tuple(argv), spec.cwd, _environment(spec), stdin=_literal(spec, spec.task).encode())
         return Launch(command, _codec_class()(once=True))
@@ -293,7 +286,6 @@ def _session_arguments(
         "--input-format",
         "stream-json",
         *STREAM,
-        *_hook_events(spec),
         # Reports when the CLI reads a message that was sent while it worked.
         "--replay-user-messages",
         "--permission-prompt-tool",
@@ -314,11 +306,7 @@ def _probed(spec: AgentSpec) -> SessionSpec:
     """The session of a probe, with the arguments of any session."""
     options = {**spec.options, "settings": "none"}
     session = SessionSpec(spec.program, spec.cwd, spec.env, spec.args, options, spec.state, spec.confined)
-    return replace(session, unknown_arguments=spec.unknown_arguments, tools=(ToolGrant("Read"),))
-
-
-def _hook_events(spec: AgentSpec) -> tuple[str, ...]:
-    return () if HOOK_EVENTS in spec.unknown_arguments else (HOOK_EVENTS,)
+    return replace(session, tools=(ToolGrant("Read"),))
 
 
 def _initialize(spec: SessionSpec) -> dict[str, Any]:

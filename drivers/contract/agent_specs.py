@@ -25,7 +25,6 @@ class AgentSpec:
     `cwd` is a real path: a symbolic link in it has been created since it was checked, and the process is not started there.
     `state` is a folder of its own, for what the CLI keeps of this session or task; it is removed with it. The driver makes
     it if it needs one; None where nothing is to be kept. `confined`: its processes are in the gateway's sandbox.
-    `unknown_arguments` are options of the driver's command line, as `--name`, that this program has refused (see Probe).
     """
 
     program: str
@@ -37,7 +36,6 @@ class AgentSpec:
     confined: bool = False
     locked: frozenset[str] = frozenset()
     """The options that the configuration locks: no prompt may change them, either."""
-    unknown_arguments: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

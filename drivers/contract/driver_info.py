@@ -173,8 +173,7 @@ class Probe:
     the working folder, None where it does not report it. `options` are settings of the program itself, each with its choices.
     They override the driver's options of the same names. `model_names` are the names of those models that have one, `efforts` the
     values of the option `effort`, of all models together, and `fast_models` the models that have a fast mode. `seeds` is whether
-    a fresh native session takes a history, None where that has not been found out. `unknown_arguments` are optional ones of the
-    driver's command line that the program has refused.
+    a fresh native session takes a history, None where that has not been found out.
     """
 
     version: str | None = None
@@ -189,4 +188,3 @@ class Probe:
     efforts: tuple[str, ...] = ()
     fast_models: tuple[str, ...] = ()
     seeds: bool | None = None
-    unknown_arguments: tuple[str, ...] = ()

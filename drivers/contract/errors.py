@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 # DriverError            something outside the gateway is not as it must be; the text has what to do
 # ├── AgentUnavailable   the agent cannot start here: no program, no login, a broken folder
-# │   └── UnknownArguments   its program does not know some of the arguments it was started with
 # ├── AgentGone          its process has ended; a fresh one is needed
 # ├── InputFull          it has not read what it was sent before
 # └── ResumeFailed       the native session to resume does not exist any more
@@ -18,15 +15,6 @@ class DriverError(Exception):
 
 class AgentUnavailable(DriverError):
     """The agent cannot be started: its program or its login is missing."""
-
-
-class UnknownArguments(AgentUnavailable):
-    """The program does not know some of its arguments: another version of it may. `arguments` are those, such as `--acp`."""
-
-    def __init__(self, arguments: Sequence[str]) -> None:
-        self.arguments = frozenset(arguments)
-        plural = "s" if len(self.arguments) > 1 else ""
-        super().__init__(f"it does not know the argument{plural} {', '.join(sorted(self.arguments))}")
 
 
 class AgentGone(DriverError):

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Collection
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -43,9 +42,6 @@ from drivers.runtime.cli_driver import CliDriver
 from drivers.runtime.process import Spawner
 from drivers.runtime.temporary_folder import throwaway_folder
 
-ACP = "--acp"
-NOT_IN_ITS_HOME = "it does not use the folder GEMINI_CLI_HOME, so that the user's settings would add tools to each session"
-"""The problem of a CLI that reads the user's own folder instead (0.12.0)."""
 DUMMY_KEY = "portico-probe"
 ONLY_ITS_POLICIES = ("--policy=~/.gemini/policies", "--admin-policy=")
 """Without these, settings of a project can name other policies instead (0.44.0 to 0.61.0). The `~` is the folder GEMINI_CLI_HOME:
@@ -80,7 +76,6 @@ class GeminiDriver(CliDriver):
 
     name = "gemini"
     tools_by_mcp = True
-    optional_arguments = frozenset({ACP})
 
     def info(self) -> DriverInfo:
         return DriverInfo(
@@ -111,14 +106,9 @@ class GeminiDriver(CliDriver):
             await asyncio.to_thread(prepare_home, user_folder(spec), state, link_all=False)
             # Not in the working folder: the CLI reads the folder's files, and keeps a history of it.
             options = {**spec.options, "settings": "user"}
-            session = SessionSpec(
-                spec.program, state / "tmp", spec.env, spec.args, options, state, spec.confined,
-                unknown_arguments=spec.unknown_arguments,
-            )  # fmt: skip
+            session = SessionSpec(spec.program, state / "tmp", spec.env, spec.args, options, state, spec.confined)
             # The CLI's modes are levels of trust; a session grants tools by its list instead.
             found = replace(await probe_session(self, session, spawner), options=())
-            if found.problem is None and not await _keeps_to_its_home(session, found.unknown_arguments):
-                found = replace(found, problem=NOT_IN_ITS_HOME)
             if found.problem is None:
                 return found
             version = found.version or (await super().probe(spec, spawner)).version
@@ -131,20 +121,13 @@ class GeminiDriver(CliDriver):
         async with throwaway_folder(spawner.temporary) as state:
             key = {"GEMINI_API_KEY": DUMMY_KEY, "GOOGLE_GENAI_USE_VERTEXAI": "false"}
             env = {**spec.env, **key, "GEMINI_CLI_HOME": str(state / "user")}
-            session = SessionSpec(
-                spec.program, state / "tmp", env, spec.args, {"settings": "none"}, state, spec.confined,
-                unknown_arguments=spec.unknown_arguments,
-            )  # fmt: skip
+            session = SessionSpec(spec.program, state / "tmp", env, spec.args, {"settings": "none"}, state, spec.confined)
             return await self.opens_with_seed(session, spawner)
 
     async def open(self, spec: SessionSpec, spawner: Spawner, limits: Limits) -> Agent:
         await import_protocol()
         await asyncio.to_thread(prepare_home, user_folder(spec), _state(spec), link_all=False)
-        known, agent = await self.with_known_arguments(spec, lambda known: self._open(known, spawner, limits))
-        if not await _keeps_to_its_home(spec, known.unknown_arguments):
-            await agent.close(0.0)
-            raise AgentUnavailable(NOT_IN_ITS_HOME)
-        return agent
+        return await super().open(spec, spawner, limits)
 
     async def execute(self, spec: TaskSpec, spawner: Spawner, limits: Limits) -> Agent:
         if len(spec.task.encode()) > MAX_TASK:
@@ -186,9 +169,7 @@ class GeminiDriver(CliDriver):
             env["GEMINI_SYSTEM_MD"] = str(state / "system.md")
         # Without an allowed name the CLI starts all MCP servers of the project's settings; a random name allows none of them.
         servers = [f"--allowed-mcp-server-names={name}" for name in names or [uuid.uuid4().hex]]
-        # The name of the argument in older versions (0.12.0).
-        acp = "--experimental-acp" if ACP in spec.unknown_arguments else ACP
-        argv = (spec.program, *spec.args, acp, *ONLY_ITS_POLICIES, *servers, *_model_argument(model))
+        argv = (spec.program, *spec.args, "--acp", *ONLY_ITS_POLICIES, *servers, *_model_argument(model))
         # For files in its working folder the CLI uses the client's methods, if declared, after it has asked by its own policy.
         methods = spec.services.supported_methods() if spec.services else frozenset()
         mode = own_mode(spec)
@@ -213,16 +194,6 @@ class GeminiDriver(CliDriver):
         profile = agent_profile(verbatim=spec.options.get("slash_commands") != "on", app_tools=spec.app_tools)
         command = Command(argv, spec.cwd, env, files=files, state=state)
         return Launch(command, AcpCodec(request, grants, profile, changes_modes=mode is not None), spec.tool_server)
-
-
-async def _keeps_to_its_home(spec: SessionSpec, unknown_arguments: Collection[str]) -> bool:
-    """Whether a CLI with an open session has written to its home. Only older versions are asked, which do not know ACP."""
-    return ACP not in unknown_arguments or await asyncio.to_thread(_has_written, spec)
-
-
-def _has_written(spec: SessionSpec) -> bool:
-    given = _session_files(spec, _state(spec), str(spec.cwd))
-    return any(path not in given and path.is_file() and not path.is_symlink() for path in _state(spec).rglob("*"))
 
 
 def _model_argument(model: str | None) -> tuple[str, ...]:

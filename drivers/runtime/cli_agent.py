@@ -19,7 +19,7 @@ from drivers.contract.capabilities import (
 )
 from drivers.contract.client_services import ClientRequest, ClientResponse, ClientServices
 from drivers.contract.codec import Codec, Launch
-from drivers.contract.errors import AgentGone, AgentUnavailable, InputFull, UnknownArguments
+from drivers.contract.errors import AgentGone, AgentUnavailable, InputFull
 from drivers.contract.events import (
     Commands,
     ContextUse,
@@ -40,7 +40,6 @@ from drivers.runtime.local_client_services import ClientRequests
 from drivers.runtime.pipes import INPUT_HIGH_WATER
 from drivers.runtime.process import Process, Spawner
 from drivers.runtime.time_limits import Deadline, RunLimits
-from drivers.runtime.unknown_arguments import unknown_arguments
 
 INTERRUPTED = 130
 """The exit code of a run that was interrupted, as of a shell's command that got SIGINT."""
@@ -166,7 +165,7 @@ class CliAgent(Agent):
             raise
         if agent._gone or agent._codec.start_error is not None:
             await agent._terminate(0.0)
-            raise agent._start_error(launch.command.argv)
+            raise agent._start_error()
         if agent._codec.phase == "ready":
             agent._run_over = True
             agent._between_runs.add(agent._ready)
@@ -488,17 +487,14 @@ class CliAgent(Agent):
             with suppress(RuntimeError):
                 self._timer.reschedule(None if deadline is None else deadline.at)
 
-    def _start_error(self, argv: Sequence[str]) -> Exception:
+    def _start_error(self) -> Exception:
         if self._codec.start_error is not None:
             return self._codec.start_error
         if self._codec.protocol_error is not None:
             return AgentUnavailable(self._codec.protocol_error)
         if self._passed_limit is not None:
             return AgentUnavailable(self._passed_limit)
-        printed = self._process.stderr_tail()
-        if unknown := unknown_arguments(printed, argv):
-            return UnknownArguments(unknown)
-        messages = [event.message for event in self._ready if isinstance(event, Error)] or printed
+        messages = [event.message for event in self._ready if isinstance(event, Error)] or self._process.stderr_tail()
         return AgentUnavailable(f"the agent ended before it took a prompt: {' '.join(messages)[-2000:] or 'it wrote no message'}")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,7 @@ from drivers.contract.agent import Agent
 from drivers.contract.agent_specs import AgentSpec, Limits, SessionSpec, TaskSpec
 from drivers.contract.codec import Command, Launch
 from drivers.contract.driver_info import DriverInfo, PermissionMode, Probe
-from drivers.contract.errors import AgentUnavailable, DriverError, UnknownArguments
+from drivers.contract.errors import AgentUnavailable, DriverError
 from drivers.contract.line_splitter import text_line
 from drivers.contract.messages import AssistantMessage, Message, UserMessage
 from drivers.runtime.cli_agent import CliAgent
@@ -32,7 +32,6 @@ SEED: tuple[Message, ...] = (UserMessage(content="What is one and one?"), Assist
 FILES_SECONDS = 10.0
 """The time limit for the files that a driver reads before it starts a process."""
 
-Started = TypeVar("Started")
 Spec = TypeVar("Spec", bound=AgentSpec)
 
 
@@ -96,11 +95,9 @@ class CliDriver(Driver):
     """A driver whose agent is a process that writes one event a line.
 
     `tools_by_mcp`: a session that has application-side tools gets a `tool_server` for them, which its launch is to pass on.
-    `optional_arguments` are options of its command line that are left out, or replaced, where a program does not know them.
     """
 
     tools_by_mcp: ClassVar[bool] = False
-    optional_arguments: ClassVar[frozenset[str]] = frozenset()
 
     @abstractmethod
     def session(self, spec: SessionSpec) -> Launch:
@@ -111,24 +108,15 @@ class CliDriver(Driver):
         """The process of one task, with the task on its standard input."""
 
     async def open(self, spec: SessionSpec, spawner: Spawner, limits: Limits) -> Agent:
-        _, agent = await self.with_known_arguments(spec, lambda known: self._open(known, spawner, limits))
-        return agent
-
-    async def with_known_arguments(
-        self, spec: SessionSpec, start: Callable[[SessionSpec], Awaitable[Started]]
-    ) -> tuple[SessionSpec, Started]:
-        """Call `start`, and again for a program that has refused optional arguments. Returns the spec of the last call, and its
-        result.
-
-        Raises what `start` raises: UnknownArguments for arguments that are not optional.
-        """
-        while True:
-            try:
-                return spec, await start(spec)
-            except UnknownArguments as error:
-                if error.arguments <= spec.unknown_arguments or not error.arguments <= self.optional_arguments:
-                    raise
-                spec = replace(spec, unknown_arguments=spec.unknown_arguments | error.arguments)
+        if not (self.tools_by_mcp and spec.app_tools):
+            return await CliAgent.start(await made(self.session, spec), spawner, limits, spec.services)
+        spec = await with_tool_server(spec, self.info().mcp_call_id_keys)
+        try:
+            return await CliAgent.start(await made(self.session, spec), spawner, limits, spec.services)
+        except BaseException:
+            if spec.tool_server is not None:
+                await asyncio.shield(spec.tool_server.close())
+            raise
 
     async def opens_with_seed(self, spec: SessionSpec, spawner: Spawner) -> bool:
         """True if a fresh session opens with SEED. Raises as `check_seeding` does."""
@@ -145,17 +133,6 @@ class CliDriver(Driver):
         async with spawner.clock.timeout(seconds):
             agent = await self.open(spec, spawner, Limits(start=0))
         await agent.close(0.0)
-
-    async def _open(self, spec: SessionSpec, spawner: Spawner, limits: Limits) -> Agent:
-        if not (self.tools_by_mcp and spec.app_tools):
-            return await CliAgent.start(await made(self.session, spec), spawner, limits, spec.services)
-        spec = await with_tool_server(spec, self.info().mcp_call_id_keys)
-        try:
-            return await CliAgent.start(await made(self.session, spec), spawner, limits, spec.services)
-        except BaseException:
-            if spec.tool_server is not None:
-                await asyncio.shield(spec.tool_server.close())
-            raise
 
     async def execute(self, spec: TaskSpec, spawner: Spawner, limits: Limits) -> Agent:
         return await CliAgent.start(await made(self.task, spec), spawner, limits)

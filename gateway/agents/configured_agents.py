@@ -240,11 +240,6 @@ class ConfiguredAgent:
         return self.info.seeds and (self._probe.seeds is not False or self._is_replaced)
 
     @property
-    def _unknown_arguments(self) -> frozenset[str]:
-        found = frozenset(self._probe.unknown_arguments)
-        return found if found and not self._is_replaced else frozenset()
-
-    @property
     def _is_replaced(self) -> bool:
         return self._probed_program != self.installed_program()
 
@@ -497,7 +492,6 @@ class ConfiguredAgent:
             merged,
             confined=confined,
             locked=self.locked,
-            unknown_arguments=self._unknown_arguments,
         )
 
 

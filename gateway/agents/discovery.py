@@ -94,10 +94,8 @@ class DiscoveredAgent:
         """What is to be known of that version. What the agent cannot do with it comes first."""
         limitation, version = self.agent.limitation, self.probe.version
         table = compatibility().get(self.agent.settings.driver)
-        unknown = ", ".join(self.probe.unknown_arguments)
         return [
             *([limitation] if limitation else []),
-            *([f"it is started without {unknown}, which this version does not know"] if unknown else []),
             *(table.notes_on(version) if table and version else []),
         ]
 
@@ -271,10 +269,8 @@ class Discovery:
         known = self._results.get(key)
         try:
             async with self._places, throwaway_folder(spawner.temporary) as folder:
-                # The agent may have the result of another version of the program still.
-                unknown = frozenset(known.unknown_arguments if known else ())
                 limited = spawner.with_output_limit(MAX_PROBE_OUTPUT)
-                spec, sandboxed = await self._sandboxed(agent, limited, cwd=folder, unknown_arguments=unknown)
+                spec, sandboxed = await self._sandboxed(agent, limited, cwd=folder)
                 probe = await agent.driver.probe(spec, sandboxed)
         except GatewayError as error:
             probe = Probe(problem=str(error))

@@ -31,7 +31,7 @@ def _probe_of(value: dict[str, Any]) -> Probe:
     commands = tuple(SlashCommand.model_validate(command) for command in value.get("commands", ()))
     options = tuple(Option(**{**option, "choices": tuple(option["choices"])}) for option in value.get("options", ()))
     names = tuple(ModelName(**name) for name in value.get("model_names", ()))
-    # Another release of Portico seeds sessions in another way, with other arguments.
+    # Another release of Portico seeds sessions in another way.
     same = value.get("probed_by") == __version__
     return Probe(
         value["version"],
@@ -46,7 +46,6 @@ def _probe_of(value: dict[str, Any]) -> Probe:
         tuple(value.get("efforts", ())),
         tuple(value.get("fast_models", ())),
         value.get("seeds") if same else None,
-        tuple(value.get("unknown_arguments", ())) if same else (),
     )
 
 

@@ -194,7 +194,6 @@ class TaskRunner:
             state,
             base.confined,
             base.locked,
-            base.unknown_arguments,
             task=task.task,
             model=task.model,
         )

@@ -330,7 +330,6 @@ class LiveAgent:
             self._shared.states / self._session_id,
             base.confined,
             base.locked,
-            base.unknown_arguments,
             system=system or None,
             tools=self._agent.policy.effective_grants(settings.tools or ()),
             app_tools=settings.app_tools or (),

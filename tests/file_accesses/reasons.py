@@ -75,7 +75,6 @@ REASONS = {
     },
     "Names of files are listed, of which none is opened; a link leads to names that every agent can list.": {
         "drivers/codex/driver.py": "glob*2",
-        "drivers/gemini/driver.py": "rglob",
         "drivers/gemini/modes.py": "iterdir",
         "gateway/agents/folder_completion.py": "os.scandir",
     },

@@ -240,10 +240,6 @@ REASONS: Mapping[str, Mapping[str, str]] = {
     "drivers/runtime/cli_driver.py": {
         r"(?<!\d)\d+(?:\.\d+)+(?:[-+][0-9A-Za-z.-]+)?": ONE_START,
     },
-    "drivers/runtime/unknown_arguments.py": {
-        r"(?:unknown option|unexpected argument) '(--[\w-]+)": ONE_START,
-        "^Unknown arguments?: (.+)$": ONE_START,
-    },
     "drivers/script/program/checks.py": {
         r"\{\{([\w.-]+)\}\}|(\{\{)|\{([\w.-]+)\}": ONE_START,
     },

@@ -206,14 +206,3 @@ async def test_a_program_that_is_slow_without_a_history_too(fake: FakeCli, tmp_p
     await clock.expire(UNSEEDED_SECONDS)
     with pytest.raises(TimeoutError):
         await checking
-
-
-async def test_a_session_without_an_argument_that_the_program_does_not_know(fake: FakeCli, tmp_path: Path) -> None:
-    refuses = "*--include-hook-events*) echo \"error: unknown option '--include-hook-events'\" >&2; exit 1;;"
-    program = fake("plain", before=f'echo "$*" >> starts; case "$*" in {refuses} esac; {OPENS}')
-    agent = await ClaudeDriver().open(session(program, tmp_path), Spawner(), LIMITS)
-    await agent.close()
-    known = session(program, tmp_path, unknown_arguments=frozenset({"--include-hook-events"}))
-    await (await ClaudeDriver().open(known, Spawner(), LIMITS)).close()
-    starts = (tmp_path / "starts").read_text().splitlines()
-    assert ["--include-hook-events" in start for start in starts] == [True, False, False]

@@ -396,20 +396,6 @@ def last_data(stream: str) -> str:
     return [line for line in stream.splitlines() if line.startswith("data: ")][-1].removeprefix("data: ")
 
 
-async def test_an_optional_argument_that_the_program_does_not_know_is_left_out(tmp_path: Path, claude: Program) -> None:
-    refuses = 'case "$*" in *--include-hook-events*) echo "error: unknown option \'--include-hook-events\'" >&2; exit 1;; esac;'
-    program = claude(session=refuses)
-    for _ in range(2):
-        async with run_gateway(claude_config(tmp_path, program)) as running:
-            state = await agent_state(running.client, "claude")
-            assert state["problem"] is None
-            assert state["notes"] == ["it is started without --include-hook-events, which this version does not know"]
-            await wait_for_probes(running.gateway)
-            assert running.gateway.agents.get("claude").spec({}).unknown_arguments == {"--include-hook-events"}
-    # One start has failed; the check of the history and the second gateway knew.
-    assert program_calls(tmp_path).count("--print") == 4
-
-
 async def test_errors_of_the_start_have_the_version(tmp_path: Path, claude: Program) -> None:
     program = claude("2.1.200")
     async with run_gateway(claude_config(tmp_path, program)) as running:
