@@ -332,7 +332,7 @@ class Gateway:
 
     def _seeds(self, name: str) -> bool:
         agent = self.agents.find(name)
-        return agent is not None and agent.seeds
+        return agent is not None and agent.info.seeds
 
     def authenticate(self, scope: Mapping[str, Any], authorization: Authorization, token: str | None = None) -> Caller:
         """Return the caller of a request (its ASGI scope), by its authorization or a token. Raises Unauthorized.

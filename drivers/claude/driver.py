@@ -37,7 +37,6 @@ from drivers.contract.errors import AgentUnavailable, DriverError
 from drivers.contract.line_splitter import text_line
 from drivers.runtime.cli_driver import PROBE_SECONDS, CliDriver, made
 from drivers.runtime.process import Spawner
-from drivers.runtime.temporary_folder import throwaway_folder
 
 if TYPE_CHECKING:
     from drivers.claude.codec import ClaudeCodec
@@ -45,9 +44,6 @@ if TYPE_CHECKING:
 STREAM = ("--output-format", "stream-json", "--verbose", "--include-partial-messages", "--include-hook-events")
 END_SECONDS = 2.0
 """The time that a probed CLI has to end by itself."""
-DUMMY_KEY = "sk-ant-portico-probe"
-NO_TRAFFIC = {"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1", "ANTHROPIC_BASE_URL": "http://127.0.0.1:9"}
-"""Variables of a CLI that is to make no request."""
 ENVIRONMENT = {
     "DISABLE_AUTOUPDATER": "1",
     # By default there are 10, and the error of a wrong key takes more than 90 s. 2 take 2 s.
@@ -205,14 +201,6 @@ class ClaudeDriver(CliDriver):
             await asyncio.shield(process.close(END_SECONDS))
         printed += process.stderr_tail()
         raise AgentUnavailable(f"it opened no session (exit code {code}): {' '.join(printed)[-500:] or 'it wrote no message'}")
-
-    async def check_seeding(self, spec: AgentSpec, spawner: Spawner) -> bool | None:
-        """A CLI that cannot read the seeded session does not answer `initialize` (claude 2.1.148 to 2.1.202 did so)."""
-        async with throwaway_folder(spawner.temporary) as home:
-            env = {**spec.env, "CLAUDE_CONFIG_DIR": str(home), "ANTHROPIC_API_KEY": DUMMY_KEY, **NO_TRAFFIC}
-            env.pop("ANTHROPIC_AUTH_TOKEN", None)
-            session = replace(_probed(spec), cwd=home, env=env, options={"settings": "none"})
-            return await self.opens_with_seed(session, spawner)
 
     def home_folders(self, spec: AgentSpec) -> tuple[Path, ...]:
         return (_home(spec),)

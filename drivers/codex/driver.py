@@ -24,7 +24,6 @@ from drivers.contract.errors import AgentUnavailable, DriverError
 from drivers.runtime.cli_agent import CliAgent
 from drivers.runtime.cli_driver import CliDriver
 from drivers.runtime.process import Spawner
-from drivers.runtime.temporary_folder import throwaway_folder
 
 # Else, without a network, the CLI prints "waiting for network" for ever. A setting, since an unknown `--disable` is an error.
 SETTINGS = ("-c", "features.unbounded_connection_retries=false", "-c", "check_for_update_on_startup=false")
@@ -116,14 +115,6 @@ class CodexDriver(CliDriver):
             efforts=codec.efforts,
             fast_models=codec.fast_models,
         )
-
-    async def check_seeding(self, spec: AgentSpec, spawner: Spawner) -> bool | None:
-        """A CLI that takes no history refuses the request that adds it to the thread."""
-        async with throwaway_folder(spawner.temporary) as home:
-            env = {**spec.env, "CODEX_HOME": str(home)}
-            env.pop("CODEX_API_KEY", None)
-            session = SessionSpec(spec.program, home, env, spec.args, {}, spec.state, spec.confined)
-            return await self.opens_with_seed(session, spawner)
 
     def home_folders(self, spec: AgentSpec) -> tuple[Path, ...]:
         return (_home(spec),)

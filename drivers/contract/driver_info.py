@@ -172,8 +172,7 @@ class Probe:
     it has in every folder, where it lists them without a prompt. `additional_directories` is whether it takes folders besides
     the working folder, None where it does not report it. `options` are settings of the program itself, each with its choices.
     They override the driver's options of the same names. `model_names` are the names of those models that have one, `efforts` the
-    values of the option `effort`, of all models together, and `fast_models` the models that have a fast mode. `seeds` is whether
-    a fresh native session takes a history, None where that has not been found out.
+    values of the option `effort`, of all models together, and `fast_models` the models that have a fast mode.
     """
 
     version: str | None = None
@@ -187,4 +186,3 @@ class Probe:
     model_names: tuple[ModelName, ...] = ()
     efforts: tuple[str, ...] = ()
     fast_models: tuple[str, ...] = ()
-    seeds: bool | None = None

@@ -42,7 +42,6 @@ from drivers.runtime.cli_driver import CliDriver
 from drivers.runtime.process import Spawner
 from drivers.runtime.temporary_folder import throwaway_folder
 
-DUMMY_KEY = "portico-probe"
 ONLY_ITS_POLICIES = ("--policy=~/.gemini/policies", "--admin-policy=")
 """Without these, settings of a project can name other policies instead (0.44.0 to 0.61.0). The `~` is the folder GEMINI_CLI_HOME:
 the CLI would split its path at a comma."""
@@ -114,15 +113,6 @@ class GeminiDriver(CliDriver):
             version = found.version or (await super().probe(spec, spawner)).version
             problem = f"{' '.join(filter(None, ('gemini', version)))}: {found.problem.removeprefix('gemini: ')}"
             return replace(found, version=version, problem=problem)
-
-    async def check_seeding(self, spec: AgentSpec, spawner: Spawner) -> bool | None:
-        """A CLI that does not find the seed's messages replays none of them, which is the error of a resume."""
-        await import_protocol()
-        async with throwaway_folder(spawner.temporary) as state:
-            key = {"GEMINI_API_KEY": DUMMY_KEY, "GOOGLE_GENAI_USE_VERTEXAI": "false"}
-            env = {**spec.env, **key, "GEMINI_CLI_HOME": str(state / "user")}
-            session = SessionSpec(spec.program, state / "tmp", env, spec.args, {"settings": "none"}, state, spec.confined)
-            return await self.opens_with_seed(session, spawner)
 
     async def open(self, spec: SessionSpec, spawner: Spawner, limits: Limits) -> Agent:
         await import_protocol()

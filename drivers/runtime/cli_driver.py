@@ -17,18 +17,12 @@ from drivers.contract.codec import Command, Launch
 from drivers.contract.driver_info import DriverInfo, PermissionMode, Probe
 from drivers.contract.errors import AgentUnavailable, DriverError
 from drivers.contract.line_splitter import text_line
-from drivers.contract.messages import AssistantMessage, Message, UserMessage
 from drivers.runtime.cli_agent import CliAgent
 from drivers.runtime.file_threads import TooManyAccesses, bounded
 from drivers.runtime.process import Spawner
 
 VERSION = re.compile(r"(?<!\d)\d+(?:\.\d+)+(?:[-+][0-9A-Za-z.-]+)?")
 PROBE_SECONDS = 20.0
-SEED_SECONDS, UNSEEDED_SECONDS = 20.0, 5.0
-"""The time limits of a check whether a program takes a history: with it, and, where that passes, without."""
-SEED: tuple[Message, ...] = (UserMessage(content="What is one and one?"), AssistantMessage(content="Two."))
-"""The history with which that is checked."""
-
 FILES_SECONDS = 10.0
 """The time limit for the files that a driver reads before it starts a process."""
 
@@ -64,12 +58,6 @@ class Driver(ABC):
         if code or not found:
             return Probe(problem=f"{spec.program} --version gave exit code {code} and no version: {output[:200]!r}")
         return Probe(version=found.group())
-
-    async def check_seeding(self, spec: AgentSpec, spawner: Spawner) -> bool | None:
-        """Start a native session with SEED in a folder of its own, and return whether it has these messages; None if that cannot
-        be found out. Makes no model request. Raises DriverError if the session does not open with them, TimeoutError if the
-        program is too slow to tell."""
-        return None
 
     def home_folders(self, spec: AgentSpec) -> tuple[Path, ...]:
         """The folders with the CLI's own settings, login and sessions, which it writes: in a sandbox they are writable.
@@ -117,22 +105,6 @@ class CliDriver(Driver):
             if spec.tool_server is not None:
                 await asyncio.shield(spec.tool_server.close())
             raise
-
-    async def opens_with_seed(self, spec: SessionSpec, spawner: Spawner) -> bool:
-        """True if a fresh session opens with SEED. Raises as `check_seeding` does."""
-        try:
-            await self._open_and_close(replace(spec, history=SEED), spawner, SEED_SECONDS)
-        except TimeoutError:
-            # claude 2.1.148 to 2.1.202 never got ready with a record that they could not read. On a busy machine a session
-            # without a history is slow too.
-            await self._open_and_close(spec, spawner, UNSEEDED_SECONDS)
-            raise AgentUnavailable(f"with a history it was not ready {SEED_SECONDS:g} s after its start") from None
-        return True
-
-    async def _open_and_close(self, spec: SessionSpec, spawner: Spawner, seconds: float) -> None:
-        async with spawner.clock.timeout(seconds):
-            agent = await self.open(spec, spawner, Limits(start=0))
-        await agent.close(0.0)
 
     async def execute(self, spec: TaskSpec, spawner: Spawner, limits: Limits) -> Agent:
         return await CliAgent.start(await made(self.task, spec), spawner, limits)

@@ -209,7 +209,7 @@ class ConfiguredAgent:
     @property
     def version(self) -> str | None:
         """The version that the program has reported; before that, the version of its files or of the driver's own program."""
-        if (self._probe.version or self._probe.problem) and not self._is_replaced:
+        if (self._probe.version or self._probe.problem) and self._probed_program == self.installed_program():
             return self._probe.version
         return self.installation.version
 
@@ -226,22 +226,10 @@ class ConfiguredAgent:
 
     def refusal_of(self, version: str | None) -> str | None:
         """Say that a version of its program is older than the oldest supported one, and what to do; None for other versions."""
-        old = too_old(self.settings.driver, version)
-        return None if old is None else f"agent {self.name!r} cannot be used: {old}; {self.update}"
-
-    @property
-    def update(self) -> str:
-        """How to get another version of the program."""
-        return f"update it with `{self.info.install}`" if self.info.install else "update it"
-
-    @property
-    def seeds(self) -> bool:
-        """Whether a fresh native session takes a history. A program that has been replaced since it was probed may take one."""
-        return self.info.seeds and (self._probe.seeds is not False or self._is_replaced)
-
-    @property
-    def _is_replaced(self) -> bool:
-        return self._probed_program != self.installed_program()
+        if (old := too_old(self.settings.driver, version)) is None:
+            return None
+        command = f" with `{self.info.install}`" if self.info.install else ""
+        return f"agent {self.name!r} cannot be used: {old}; update it{command}"
 
     def look(self) -> Installation:
         """Look for its program in the file system, which takes 0.1 ms, or as long as a folder on PATH does not answer."""
@@ -275,14 +263,6 @@ class ConfiguredAgent:
         """Return the path of its program and when that was modified, in nanoseconds: empty and 0 for the driver's own program.
         None if it is not found."""
         return self.installation.identity
-
-    @property
-    def limitation(self) -> str | None:
-        """Say which feature the program's version lacks, and how to get it; None if the program has all features."""
-        if self.seeds or not self.info.seeds:
-            return None
-        cannot = "cannot be given a history: no session can be forked or begin with messages, and one that the CLI has lost ends"
-        return f"{self.described} {cannot}; {self.update}"
 
     def start_error(self, error: object) -> str:
         """Return the text of an error at the start of its program."""

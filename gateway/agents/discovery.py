@@ -3,8 +3,6 @@
 Results are cached in a file of the data directory by the program's path and modification time, so that they are known
 immediately after a restart. Old results are refreshed in the background. A program that was replaced, as by an update, is probed
 again when it is next listed or started, and its earlier results are forgotten.
-
-Whether the program takes a history is found out afterwards, in a second start, for which no request waits.
 """
 
 from __future__ import annotations
@@ -18,7 +16,6 @@ from typing import Any
 from drivers.compatibility import Support, compatibility, support_of
 from drivers.contract.agent_specs import AgentSpec
 from drivers.contract.driver_info import Probe
-from drivers.contract.errors import DriverError
 from drivers.runtime.clock import SYSTEM_CLOCK, Clock, Timer
 from drivers.runtime.containers import install_command, pull_command
 from drivers.runtime.process import Spawner
@@ -41,10 +38,6 @@ MAX_AGE, MAX_AGE_PROBLEM = 600.0, 15.0
 """Seconds until a result is refreshed; and one with a problem, which the user may have solved."""
 REFRESH_DELAY = 5.0
 """Seconds that the refresh of a result waits. It starts the CLI up to three times, and would slow down the start of a session."""
-SEED_CHECK_DELAY = 5.0
-"""Seconds after a probe until the program is started to find out whether it takes a history, for the same reason."""
-MAX_AGE_UNSEEDED = 60.0
-"""Seconds until it is found out again that a program takes no history: a busy machine can have caused that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,13 +84,9 @@ class DiscoveredAgent:
 
     @property
     def notes(self) -> list[str]:
-        """What is to be known of that version. What the agent cannot do with it comes first."""
-        limitation, version = self.agent.limitation, self.probe.version
+        """What is to be known of that version."""
         table = compatibility().get(self.agent.settings.driver)
-        return [
-            *([limitation] if limitation else []),
-            *(table.notes_on(version) if table and version else []),
-        ]
+        return table.notes_on(self.probe.version) if table and self.probe.version else []
 
 
 class Discovery:
@@ -119,12 +108,7 @@ class Discovery:
         self._replaced: dict[str, str] = {}
         """The versions of programs that were replaced, by the agents' names, until the new version is known."""
         self._delayed: dict[str, Timer] = {}
-        self._seed_checks: dict[str, asyncio.Task[None]] = {}
-        self._ending: set[asyncio.Task[None]] = set()
-        """Cancelled seed checks whose programs have not ended."""
-        self._seeds_checked_at: dict[str, float] = {}
-        self._seed_check, self._places = asyncio.Semaphore(1), asyncio.Semaphore(MAX_PROBES)
-        self._logged: set[str] = set()
+        self._places = asyncio.Semaphore(MAX_PROBES)
         self.looks = SlowAccesses[str, Installation]()
         for agent in agents:
             agent.kept = agent.look()
@@ -219,7 +203,7 @@ class Discovery:
         self.spawner = None
         for timer in self._delayed.values():
             timer.cancel()
-        tasks = [*self._probes.values(), *self._seed_checks.values(), *self._ending, *self.looks.tasks.values()]
+        tasks = [*self._probes.values(), *self.looks.tasks.values()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -266,7 +250,6 @@ class Discovery:
             # It was removed meanwhile: the agent's problem says so.
             return
         self._forget_replaced(agent, key)
-        known = self._results.get(key)
         try:
             async with self._places, throwaway_folder(spawner.temporary) as folder:
                 limited = spawner.with_output_limit(MAX_PROBE_OUTPUT)
@@ -280,45 +263,7 @@ class Discovery:
         if problem := agent.refusal_of(probe.version) or probe.problem:
             probe = replace(probe, problem=self._redactor.clean(problem))
             log.warning("agent %s: %s", agent.name, probe.problem)
-        await self._keep(agent, key, replace(probe, seeds=known.seeds if known else None))
-        self._start_seed_check(agent, spawner, key)
-
-    def _start_seed_check(self, agent: ConfiguredAgent, spawner: Spawner, key: str) -> None:
-        """Find out in the background whether the agent takes a history, unless that is known."""
-        probe, checking = self._results[key], self._seed_checks.get(agent.name)
-        if probe.problem or probe.seeds or not agent.driver.info().seeds or (checking is not None and not checking.done()):
-            return
-        if self._clock.monotonic() - self._seeds_checked_at.get(key, float("-inf")) > MAX_AGE_UNSEEDED:
-            self._seeds_checked_at[key] = self._clock.monotonic()
-            self._seed_checks[agent.name] = asyncio.create_task(
-                self._check_seeding(agent, spawner, key), name=f"seed check {agent.name}"
-            )
-
-    async def _check_seeding(self, agent: ConfiguredAgent, spawner: Spawner, key: str) -> None:
-        await self._clock.sleep(SEED_CHECK_DELAY)
-        # One after the other: each starts a CLI, when the machine has other work to do.
-        async with self._seed_check:
-            seeds = await self._takes_history(agent, spawner)
-        await self._look(agent)
-        # None if the program was replaced meanwhile.
-        probe = self._results.get(key)
-        if seeds is not None and probe is not None and probe.seeds is not seeds:
-            await self._keep(agent, key, replace(probe, seeds=seeds))
-        if (limitation := agent.limitation) and limitation not in self._logged:
-            self._logged.add(limitation)
-            log.warning("%s", limitation)
-
-    async def _takes_history(self, agent: ConfiguredAgent, spawner: Spawner) -> bool | None:
-        try:
-            spec, sandboxed = await self._sandboxed(agent, spawner.with_output_limit(MAX_PROBE_OUTPUT))
-            return await agent.driver.check_seeding(spec, sandboxed)
-        except DriverError as error:
-            log.info("agent %s: a session with a history does not open: %s", agent.name, self._redactor.clean(str(error)))
-            return False
-        except Exception as error:
-            reason = self._redactor.clean(f"{type(error).__name__}: {error}")
-            log.info("agent %s: whether it takes a history cannot be found out: %s", agent.name, reason)
-            return None
+        await self._keep(agent, key, probe)
 
     async def _sandboxed(self, agent: ConfiguredAgent, spawner: Spawner, **fields: Any) -> tuple[AgentSpec, Spawner]:
         """The spec of an agent, with these fields, and the spawner of its processes. Raises BadRequest, AgentProblem."""
@@ -346,11 +291,6 @@ class Discovery:
                 self._replaced[agent.name] = version
         if replaced:
             agent.apply_probe(Probe())
-            if checking := self._seed_checks.pop(agent.name, None):
-                # Its program may take seconds to end. The check of the new one waits for that.
-                checking.cancel()
-                self._ending.add(checking)
-                checking.add_done_callback(self._ending.discard)
 
     def _log_update(self, agent: ConfiguredAgent, version: str | None) -> None:
         before = self._replaced.pop(agent.name, None) if version else None

@@ -26,7 +26,7 @@ class AgentState(BaseModel):
         description="Whether its version is in the range of tested ones, newer, older, or not supported any more; null where "
         "that is not known. An agent with an unsupported version is not offered.",
     )
-    notes: list[str] = Field(default=[], description="What the agent cannot do with this version, and what was noticed with it.")
+    notes: list[str] = Field(default=[], description="What was noticed with this version.")
     logged_in: bool | None = None
     models: list[str] = []
     probed: bool = Field(default=True, description="False until its program has answered, or has failed to.")

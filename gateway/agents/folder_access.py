@@ -44,8 +44,8 @@ async def in_time(access: Callable[[], Result], what: str = "the file system") -
 
 
 async def notice_update(agent: ConfiguredAgent) -> None:
-    """Look anew for the program of an agent that could not be used, or not be given a history. Raises AgentProblem."""
-    if agent.problem() is not None or (agent.info.seeds and not agent.seeds):
+    """Look anew for the program of an agent that could not be used. Raises AgentProblem."""
+    if agent.problem() is not None:
         agent.kept = await in_time(agent.look, FOLDER_OF_AGENT)
 
 

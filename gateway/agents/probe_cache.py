@@ -11,7 +11,6 @@ from typing import Any
 
 from drivers.contract.driver_info import ModelName, Option, Probe
 from drivers.contract.events import SlashCommand
-from gateway import __version__
 from gateway.private_files import private_file
 
 CACHE = "discovery.json"
@@ -20,7 +19,7 @@ _WRITE = threading.Lock()
 
 
 def read_cache(file: Path) -> dict[str, Probe]:
-    """Return the results; none if the file is missing or damaged."""
+    """Return the results; none if the file is missing, damaged, or of another form."""
     try:
         return {key: _probe_of(value) for key, value in json.loads(file.read_text()).items()}
     except (OSError, ValueError, TypeError, AttributeError, KeyError):
@@ -28,25 +27,15 @@ def read_cache(file: Path) -> dict[str, Probe]:
 
 
 def _probe_of(value: dict[str, Any]) -> Probe:
-    commands = tuple(SlashCommand.model_validate(command) for command in value.get("commands", ()))
-    options = tuple(Option(**{**option, "choices": tuple(option["choices"])}) for option in value.get("options", ()))
-    names = tuple(ModelName(**name) for name in value.get("model_names", ()))
-    # Another release of Portico seeds sessions in another way.
-    same = value.get("probed_by") == __version__
-    return Probe(
-        value["version"],
-        value["problem"],
-        value["logged_in"],
-        tuple(value["models"]),
-        value.get("images"),
-        commands,
-        value.get("additional_directories"),
-        options,
-        names,
-        tuple(value.get("efforts", ())),
-        tuple(value.get("fast_models", ())),
-        value.get("seeds") if same else None,
-    )
+    read: dict[str, Any] = {
+        "models": tuple(value["models"]),
+        "commands": tuple(SlashCommand.model_validate(command) for command in value["commands"]),
+        "options": tuple(Option(**{**option, "choices": tuple(option["choices"])}) for option in value["options"]),
+        "model_names": tuple(ModelName(**name) for name in value["model_names"]),
+        "efforts": tuple(value["efforts"]),
+        "fast_models": tuple(value["fast_models"]),
+    }
+    return Probe(**{**value, **read})
 
 
 def write_cache(file: Path, known: dict[str, Probe]) -> None:
@@ -56,11 +45,7 @@ def write_cache(file: Path, known: dict[str, Probe]) -> None:
     with _WRITE:
         # Problems are probed again at the next start, and the output of a failing program may contain a secret.
         probes = dict(known).items()
-        well = {
-            key: {**asdict(probe), "probed_by": __version__}
-            for key, probe in probes
-            if probe.problem is None and probe.logged_in is not False
-        }
+        well = {key: asdict(probe) for key, probe in probes if probe.problem is None and probe.logged_in is not False}
         with open(private_file(temporary, os.O_WRONLY | os.O_TRUNC), "w") as opened:
             json.dump(well, opened, default=SlashCommand.model_dump)
         temporary.replace(file)

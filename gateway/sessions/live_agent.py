@@ -206,7 +206,7 @@ class LiveAgent:
         """
         if not self._forgotten:
             self._forgotten = True
-            if self._agent.seeds:
+            if self._agent.info.seeds:
                 self._store_native_id(None)
 
     async def discard(self) -> None:
@@ -289,11 +289,9 @@ class LiveAgent:
                 return await self._launch(replace(spec, resume=self._native_id, history=()))
             except DriverError as error:
                 # Also for another reason than that the native session is gone, which would be the same at every turn.
-                if not (self._agent.seeds or isinstance(error, ResumeFailed)):
+                if not (self._agent.info.seeds or isinstance(error, ResumeFailed)):
                     raise
                 log.warning("session %s: its native session is not resumed, a fresh one is seeded: %s", self._session_id, error)
-        if spec.history and (limitation := self._agent.limitation):
-            raise AgentProblem(f"the native session is lost, and {limitation}")
         return await self._launch(spec)
 
     async def _launch(self, spec: SessionSpec) -> Agent:

@@ -43,9 +43,8 @@ def check_seed(agent: ConfiguredAgent, messages: Sequence[Message]) -> None:
     """Raises BadRequest unless the agent can be given these as a history."""
     if not agent.info.system and any(isinstance(message, SystemMessage) for message in messages):
         raise BadRequest(f"messages: agent {agent.name!r} takes no system message; leave it out")
-    if not agent.seeds and any(not isinstance(message, SystemMessage) for message in messages):
-        limitation = agent.limitation or f"agent {agent.name!r} cannot be given a history"
-        raise BadRequest(f"messages: {limitation}; or begin the session with one user message")
+    if not agent.info.seeds and any(not isinstance(message, SystemMessage) for message in messages):
+        raise BadRequest(f"messages: agent {agent.name!r} cannot be given a history; begin the session with one user message")
     check_messages(agent, messages)
 
 

@@ -23,7 +23,7 @@ from drivers.runtime.confined_files import discard_tree
 from gateway.agents.absent_agent import AbsentAgent
 from gateway.agents.client_mcp_servers import allowed_servers, check_client_servers
 from gateway.agents.configured_agents import CWD, Agents, ConfiguredAgent
-from gateway.agents.folder_access import FOLDER_OF_SESSION, ChosenFolder, ListedFolders, in_time, notice_update
+from gateway.agents.folder_access import FOLDER_OF_SESSION, ChosenFolder, ListedFolders, in_time
 from gateway.errors import (
     AgentProblem,
     BadRequest,
@@ -213,10 +213,8 @@ class Sessions:
         what `create` raises.
         """
         agent = origin.agent
-        await notice_update(agent)
-        if not agent.seeds:
-            limitation = agent.limitation
-            raise BadRequest(limitation or f"agent {agent.name!r} accepts no history, so its sessions cannot be forked")
+        if not agent.info.seeds:
+            raise BadRequest(f"agent {agent.name!r} accepts no history, so its sessions cannot be forked")
         async with origin.lock:
             if count is None and after is None and origin.busy:
                 raise Conflict(

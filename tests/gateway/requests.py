@@ -158,6 +158,5 @@ def agent_processes(pid: int) -> list[psutil.Process]:
 
 
 async def wait_for_probes(gateway: Gateway) -> None:
-    """Wait until the agents are probed, and it is known whether they take a history."""
+    """Wait until the agents are probed."""
     await asyncio.gather(*gateway.discovery._probes.values())
-    await asyncio.gather(*gateway.discovery._seed_checks.values())

@@ -86,10 +86,8 @@ def clear_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def disable_background_probes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Do not probe the CLI at the start of a gateway in this process, and not whether it takes a history, which saves 4 processes
-    per test."""
+    """Do not probe the CLI at the start of a gateway in this process, which saves 3 processes per test."""
     monkeypatch.setattr(Discovery, "start", lambda self: None)
-    monkeypatch.setattr(Discovery, "_start_seed_check", lambda *_: None)
 
 
 @pytest.fixture

@@ -15,7 +15,6 @@ import pytest
 import drivers.driver_registry as driver_registry
 from drivers.compatibility import compatibility
 from drivers.contract.agent_specs import AgentSpec
-from drivers.contract.errors import DriverError
 from drivers.runtime.cli_driver import CliDriver
 from drivers.runtime.process import Spawner
 from tests.real.clis import BIN, CLIS, require
@@ -38,10 +37,6 @@ class Cli:
     spec: AgentSpec
     home: Path
     version: str
-
-    def files(self) -> dict[str, int]:
-        """The files of the home, with the time of their last change."""
-        return {str(path): path.stat().st_mtime_ns for path in self.home.rglob("*") if path.is_file()}
 
     def refusing(self, argument: str, message: str) -> AgentSpec:
         """The spec of a program that refuses an argument, and is this CLI otherwise."""
@@ -87,22 +82,6 @@ async def test_the_probe_opens_a_session(cli: Cli) -> None:
     probe = await cli.driver.probe(cli.spec, Spawner())
     assert (probe.version, probe.problem, probe.logged_in) == (cli.version, None, True)
     assert probe.models
-
-
-@pytest.mark.parametrize("cli", NAMES, indirect=True)
-async def test_the_cli_takes_a_history_in_a_folder_of_its_own(cli: Cli) -> None:
-    before = cli.files()
-    assert await cli.driver.check_seeding(cli.spec, Spawner()) is True
-    assert cli.files() == before
-
-
-@pytest.mark.parametrize("cli", NAMES, indirect=True)
-async def test_a_cli_that_cannot_read_the_history_is_noticed(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("drivers.claude.driver._seed", lambda *_: b"\n")
-    monkeypatch.setattr("drivers.codex.handshake.seed_items", lambda _: [{"type": "message", "role": 7}])
-    monkeypatch.setattr("drivers.gemini.driver._seed", lambda *_: b"\n")
-    with pytest.raises(DriverError):
-        await cli.driver.check_seeding(cli.spec, Spawner())
 
 
 @pytest.mark.parametrize("cli", ["claude"], indirect=True)

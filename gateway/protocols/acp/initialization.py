@@ -184,7 +184,7 @@ def initialize_response(
     info, login = agent.info, has_login(agent)
     transports = info.mcp if agent.settings.mcp != "none" else frozenset()
     sessions = ["list", "delete", *(["additionalDirectories"] if info.additional_directories else [])]
-    sessions += [*(["fork"] if agent.seeds else []), "resume", "close"]
+    sessions += [*(["fork"] if agent.info.seeds else []), "resume", "close"]
     title = agent.settings.title or info.title
     return {
         "protocolVersion": PROTOCOL_VERSION,

@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
-import os
 import shlex
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
-from tempfile import gettempdir
 from typing import Any
 
 import pytest
 
-from drivers.claude.driver import DUMMY_KEY, ClaudeDriver
+from drivers.claude.driver import ClaudeDriver
 from drivers.claude.probe import commands, greeting, login_status, models
 from drivers.contract.agent_specs import Limits, SessionSpec, TaskSpec
-from drivers.contract.codec import Command
-from drivers.contract.driver_info import ToolGrant
 from drivers.contract.errors import AgentUnavailable, ResumeFailed
 from drivers.runtime.cli_agent import CliAgent
-from drivers.runtime.cli_driver import SEED_SECONDS, UNSEEDED_SECONDS
-from drivers.runtime.process import Process, Spawner
+from drivers.runtime.process import Spawner
 from tests.drivers.claude.recordings import TRANSCRIPTS
 from tests.drivers.small_programs import LIMITS, ask, end_of, shown, text_in, to_end
-from tests.manual_clock import ManualClock
 
 FakeCli = Callable[..., str]
 
@@ -161,48 +152,3 @@ async def test_a_missing_program(tmp_path: Path) -> None:
     probe = await ClaudeDriver().probe(session("no-such-program", tmp_path), Spawner())
     assert probe.version is None
     assert probe.problem is not None and "No such file" in probe.problem
-
-
-ANSWER = '{"type":"control_response","response":{"subtype":"success","request_id":"init"}}'
-OPENS = f"read request; echo '{ANSWER}'; cat > /dev/null; exit"
-
-
-async def test_a_program_takes_a_history(fake: FakeCli, tmp_path: Path) -> None:
-    before = f'cat "$CLAUDE_CONFIG_DIR"/projects/*/*.jsonl > seed; echo "$*" > arguments; {OPENS}'
-    spec = replace(session(fake("plain", before=before), tmp_path), options={"api_key": "sk-own", "mode": "plan"})
-    seen: list[Command] = []
-    spawner = Spawner()
-    spawn = spawner.spawn
-
-    async def watched(command: Command) -> Process:
-        seen.append(command)
-        return await spawn(command)
-
-    spawner.spawn = watched  # type: ignore[method-assign]
-    assert await ClaudeDriver().check_seeding(spec, spawner) is True
-    (command,) = seen
-    folder = Path(command.env["CLAUDE_CONFIG_DIR"])
-    assert command.cwd == folder and folder.name not in os.listdir(gettempdir())
-    assert not folder.is_relative_to(tmp_path)
-    assert (command.env["ANTHROPIC_API_KEY"], command.env["HOME"]) == (DUMMY_KEY, str(tmp_path))
-    (written,) = command.files.values()
-    assert [json.loads(line)["message"]["role"] for line in written.splitlines()] == ["user", "assistant"]
-    usual = ClaudeDriver().session(session("claude", tmp_path, tools=(ToolGrant("Read"),), options={"settings": "none"}))
-    assert [*command.argv[1:-2], "--session-id"] == [*usual.command.argv[1:-1]]
-
-
-async def test_a_program_that_hangs_with_a_history(fake: FakeCli, tmp_path: Path, clock: ManualClock) -> None:
-    program = fake("plain", before=f'case "$*" in *--resume*) exec sleep 600;; esac; {OPENS}')
-    checking = asyncio.create_task(ClaudeDriver().check_seeding(session(program, tmp_path), Spawner(clock=clock)))
-    await clock.expire(SEED_SECONDS)
-    with pytest.raises(AgentUnavailable, match="with a history it was not ready"):
-        await checking
-
-
-async def test_a_program_that_is_slow_without_a_history_too(fake: FakeCli, tmp_path: Path, clock: ManualClock) -> None:
-    spec = session(fake("plain", before="exec sleep 600"), tmp_path)
-    checking = asyncio.create_task(ClaudeDriver().check_seeding(spec, Spawner(clock=clock)))
-    await clock.expire(SEED_SECONDS)
-    await clock.expire(UNSEEDED_SECONDS)
-    with pytest.raises(TimeoutError):
-        await checking

@@ -6,18 +6,17 @@ import asyncio
 import json
 import os
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from drivers.claude.driver import ClaudeDriver
 from drivers.contract.agent_specs import AgentSpec
 from drivers.contract.driver_info import Option, Probe
 from drivers.echo.driver import EchoDriver
 from drivers.runtime.process import Spawner
-from gateway import __version__
 from gateway.agents import discovery
 from gateway.agents.configured_agents import Agents
 from gateway.agents.discovery import REFRESH_DELAY, Discovery
@@ -30,12 +29,6 @@ from tests.manual_clock import ManualClock
 from tests.waiting import wait_until
 
 Program = Callable[..., Path]
-
-
-@pytest.fixture(autouse=True)
-def no_delay(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Find out at once whether a program takes a history."""
-    monkeypatch.setattr(discovery, "SEED_CHECK_DELAY", 0.0)
 
 
 @pytest.fixture
@@ -119,11 +112,9 @@ async def test_probe_result_is_kept_over_a_restart_while_the_program_is_unchange
 
 
 async def test_refresh_of_a_known_result_waits_until_sessions_have_started(
-    tmp_path: Path, claude: Program, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, claude: Program, clock: ManualClock
 ) -> None:
     agents = Agents(parse(claude_config(tmp_path, claude())))
-    # Its start would count too.
-    monkeypatch.setattr(discovery, "SEED_CHECK_DELAY", 300.0)
 
     async def calls_after(seconds: float) -> list[str]:
         discovery = Discovery(agents, tmp_path, Redactor(), probes_at_start=False, clock=clock)
@@ -141,7 +132,9 @@ async def test_refresh_of_a_known_result_waits_until_sessions_have_started(
     assert len(await calls_after(REFRESH_DELAY)) == 3
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{", '{"a": []}', '{"a": {}}'])
+@pytest.mark.parametrize(
+    "content", ["", "[]", "{", '{"a": []}', '{"a": {}}', json.dumps({"a": {**asdict(Probe("1")), "seeds": True}})]
+)
 def test_a_cache_that_cannot_be_read_is_empty(tmp_path: Path, content: str) -> None:
     (tmp_path / "discovery.json").write_text(content)
     assert read_cache(tmp_path / "discovery.json") == {}
@@ -154,7 +147,7 @@ async def test_results_count_where_they_cannot_be_stored(
     async with run_gateway(claude_config(tmp_path, claude())) as running:
         await agent_state(running.client, "claude")
         await wait_for_probes(running.gateway)
-        assert running.gateway.discovery.current(running.gateway.agents.get("claude")).probe.seeds is True
+        assert running.gateway.discovery.current(running.gateway.agents.get("claude")).version == "2.1.329"
     assert "the results of probes are not stored" in caplog.text and "Is a directory" in caplog.text
 
 
@@ -243,85 +236,6 @@ async def test_probes_that_end_together_are_all_in_the_cache(tmp_path: Path) -> 
 async def agent_state(client: Any, name: str) -> dict[str, Any]:
     drivers = (await client.get("/v1/drivers")).json()["drivers"]
     return next(agent for driver in drivers for agent in driver["agents"] if agent["name"] == name)
-
-
-REFUSES_A_SEED = 'case "$*" in *--resume*) exit 3;; esac;'
-
-
-@pytest.mark.parametrize(("session", "seeds"), [("", True), (REFUSES_A_SEED, False)])
-async def test_whether_a_program_takes_a_history_is_found_out_once(
-    tmp_path: Path, claude: Program, session: str, seeds: bool
-) -> None:
-    program = claude(session=session)
-    for _ in range(2):
-        async with run_gateway(claude_config(tmp_path, program)) as running:
-            await agent_state(running.client, "claude")
-            await wait_for_probes(running.gateway)
-            assert running.gateway.agents.get("claude").seeds is seeds
-    known = json.loads((tmp_path / "data" / "discovery.json").read_text())
-    assert [probe["seeds"] for key, probe in known.items() if key.startswith("claude|")] == [seeds]
-    # The second gateway knows that it takes one, and asks again if it took none.
-    assert program_calls(tmp_path).count("--print") == (3 if seeds else 4)
-
-
-async def test_a_result_of_another_release_of_portico_does_not_say_whether_a_history_is_taken(
-    tmp_path: Path, claude: Program
-) -> None:
-    program = claude(session=REFUSES_A_SEED)
-    async with run_gateway(claude_config(tmp_path, program)) as running:
-        await agent_state(running.client, "claude")
-        await wait_for_probes(running.gateway)
-    file = tmp_path / "data" / "discovery.json"
-    assert set(read_cache(file)[key].seeds for key in read_cache(file) if key.startswith("claude|")) == {False}
-    file.write_text(file.read_text().replace(f'"probed_by": "{__version__}"', '"probed_by": "0.0.1"'))
-    assert set(probe.seeds for probe in read_cache(file).values()) == {None}
-    assert {probe.version for probe in read_cache(file).values()} >= {"2.1.329"}
-
-
-async def test_sessions_that_need_a_history_are_refused_where_the_program_takes_none(tmp_path: Path, claude: Program) -> None:
-    async with run_gateway(claude_config(tmp_path, claude("2.1.200", session=REFUSES_A_SEED))) as running:
-        state = await agent_state(running.client, "claude")
-        assert (state["offered"], state["support"], state["notes"]) == (True, "tested", [])
-        await wait_for_probes(running.gateway)
-        state = await agent_state(running.client, "claude")
-        assert state["offered"] is True
-        assert state["notes"] == [
-            "agent 'claude' (2.1.200) cannot be given a history: no session can be forked or begin with messages, and one that "
-            "the CLI has lost ends; update it with `npm install -g @anthropic-ai/claude-code`"
-        ]
-        messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}, {"role": "user", "content": "c"}]
-        body = {"agent": {"name": "claude"}, "messages": messages}
-        answer = await running.client.put("/session", json=body)
-        assert answer.status_code == 400
-        assert state["notes"][0] in answer.json()["error"]
-        # The program is replaced, as its error says. No request has caused another probe since.
-        claude("2.1.330", session="exit 1;")
-        answer = await running.client.put("/session", json=body)
-    assert answer.status_code == 503 and "ended before it took a prompt" in answer.json()["error"]
-
-
-@pytest.mark.parametrize(
-    ("path", "fields"),
-    [
-        ("/aap/v3/sessions", {"agent": {"name": "claude"}}),
-        ("/aap/v3/sessions/{session}/fork", None),
-        ("/v1/chat/completions", {"model": "claude"}),
-    ],
-)
-async def test_a_program_that_is_replaced_after_a_refusal_may_take_a_history(
-    tmp_path: Path, claude: Program, path: str, fields: dict[str, Any] | None
-) -> None:
-    messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}, {"role": "user", "content": "c"}]
-    body = {} if fields is None else {**fields, "messages": messages}
-    async with run_gateway(claude_config(tmp_path, claude(session=REFUSES_A_SEED))) as running:
-        await agent_state(running.client, "claude")
-        await wait_for_probes(running.gateway)
-        made = await running.client.post("/aap/v3/sessions", json={"agent": {"name": "claude"}})
-        path = path.format(session=made.json()["sessionId"])
-        refused = await running.client.post(path, json=body)
-        assert "cannot be given a history" in refused.text
-        claude("2.1.330", session="exit 1;")
-        assert "history" not in (await running.client.post(path, json=body)).text
 
 
 TOO_OLD = (
@@ -458,35 +372,6 @@ async def test_a_program_that_is_removed_meanwhile_is_not_known(
         probing.notice_replacement(agent)
         await probing.refresh(agent)
         assert await probing.wait_for_probe(agent) in (None, found)
-
-
-async def test_the_check_of_a_history_of_a_replaced_program_does_not_keep_that_of_the_new_one(
-    tmp_path: Path, claude: Program, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    begun, may_end = asyncio.Event(), asyncio.Event()
-    checked = []
-
-    async def check_seeding(self: ClaudeDriver, spec: AgentSpec, spawner: Spawner) -> bool:
-        checked.append(spec.program)
-        begun.set()
-        try:
-            if len(checked) == 1:
-                await asyncio.Event().wait()
-        except asyncio.CancelledError:
-            await may_end.wait()
-            raise
-        return True
-
-    monkeypatch.setattr(ClaudeDriver, "check_seeding", check_seeding)
-    async with run_gateway(claude_config(tmp_path, claude())) as running:
-        await asyncio.wait_for(begun.wait(), 10)
-        claude("2.1.330")
-        agent = running.gateway.agents.get("claude")
-        assert (await running.gateway.discovery.probe(agent)).version == "2.1.330"
-        assert len(checked) == 1
-        may_end.set()
-        await wait_until(lambda: agent._probe.seeds is True)
-    assert len(checked) == 2
 
 
 # -- what limits a probe ----------------------------------------------------------------------------------------------

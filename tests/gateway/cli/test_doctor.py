@@ -21,10 +21,12 @@ from typing import Any
 import psutil
 import pytest
 
-from drivers.claude import ClaudeDriver
+from drivers.codex import CodexDriver
+from drivers.contract.driver_info import Probe
 from drivers.runtime.file_threads import ANSWER_SECONDS
 from gateway import __version__
 from gateway.agents.discovery import PROBE_TIMEOUT, Discovery
+from gateway.agents.probe_cache import write_cache
 from gateway.config import parse
 from gateway.diagnosis import data_folder
 from gateway.diagnosis.daemon import Holder
@@ -610,15 +612,15 @@ async def test_versions_that_are_not_tested(
     assert words in found["text"]
 
 
-async def test_the_notes_on_a_version_are_reported(tmp_path: Path, data: Path, claude: Callable[..., Path]) -> None:
-    """That the CLI takes no history, which an earlier daemon has found out."""
-    program = claude()
-    key = f"claude|claude|{program}|{os.stat(program).st_mtime_ns}|{ClaudeDriver().info().version}"
-    known = {"version": "2.1.329", "problem": None, "logged_in": True, "models": [], "seeds": False, "probed_by": __version__}
-    (data / "discovery.json").write_text(json.dumps({key: known}))
-    (data / "discovery.json").chmod(0o600)
-    details = (await doctor(tmp_path, env=on_path(program))).check("claude")["details"]
-    assert any("cannot be given a history" in note for note in details)
+async def test_the_notes_on_a_version_are_reported(tmp_path: Path, data: Path) -> None:
+    """Of a result of an earlier daemon."""
+    program = tmp_path / "codex"
+    program.write_text("#!/bin/sh\nexec sleep 600\n")
+    program.chmod(0o755)
+    key = f"codex|codex|{program}|{os.stat(program).st_mtime_ns}|{CodexDriver().info().version}"
+    write_cache(data / "discovery.json", {key: Probe("0.163.0", logged_in=True)})
+    details = (await doctor(tmp_path, env=on_path(program))).check("codex")["details"]
+    assert any("come one at a time" in note for note in details)
 
 
 async def test_an_agent_that_is_not_logged_in(tmp_path: Path, claude: Callable[..., Path]) -> None:

@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from drivers.contract.driver_info import Probe
 from tests.daemon import RunningGateway, gateway_config, run_gateway
 from tests.gateway.requests import create_session, expect_error, get_history, send_turn
 from tests.manual_clock import ManualClock
@@ -86,21 +85,3 @@ async def test_a_seeded_start_that_fails_is_an_error_with_the_reason(tmp_path: P
         assert (await send_turn(portico.client, session, "three"))["messages"][0]["content"].startswith("three after")
         contents = [message["content"] for message in await get_history(portico.client, session)]
         assert [content for content in contents if content in ("one", "two", "three")] == ["one", "three"]
-
-
-async def test_a_lost_session_of_a_program_that_takes_no_history_is_refused_with_its_version(
-    tmp_path: Path, clock: ManualClock
-) -> None:
-    async with gateway(tmp_path, clock) as portico:
-        session = (await create_session(portico.client, "claude", "one"))["sessionId"]
-        await asleep(portico, clock)
-        # That of the program itself, which may be late, would replace it.
-        await portico.gateway.discovery.wait_for_probe(portico.gateway.agents.get("claude"))
-        portico.gateway.agents.get("claude").apply_probe(Probe(version="2.1.150", seeds=False))
-        refuse(tmp_path, "No conversation found with session ID: x")
-        body = {"messages": [{"role": "user", "content": "two"}]}
-        text = await expect_error(portico.client.post(f"/session/{session}", json=body), 503)
-    assert text.startswith(
-        "the native session is lost, and agent 'claude' (2.1.150) cannot be given a history: no session can be forked"
-    )
-    assert text.endswith("; update it with `npm install -g @anthropic-ai/claude-code`")

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from drivers.contract.driver_info import Probe
 from gateway.security.authentication import ADMINISTRATOR
 from tests.daemon import RunningGateway
 from tests.gateway.protocols.acp.client import RpcFailed, connect, kinds, load, prompt
@@ -197,20 +196,6 @@ async def test_delete_cancels_the_prompt_and_removes_the_session(
     with pytest.raises(RpcFailed) as gone:
         await client.request("session/load", load(session))
     assert gone.value.code == -32002
-
-
-async def test_fork_is_refused_where_the_version_of_the_program_takes_no_history(
-    acp: ConnectClient, portico: RunningGateway
-) -> None:
-    client = await acp("echo")
-    session = await client.new()
-    # It waits for the probes of the start, whose results would replace this one.
-    await portico.client.get("/v1/drivers")
-    portico.gateway.agents.get("echo").apply_probe(Probe(version="0.9", seeds=False))
-    with pytest.raises(RpcFailed, match=r"agent 'echo' cannot be given a history: no session can be forked .*; update it"):
-        await client.request("session/fork", load(session))
-    portico.gateway.agents.get("echo").apply_probe(Probe(version="1.0"))
-    assert (await client.request("session/fork", load(session)))["sessionId"] != session
 
 
 async def test_fork_copies_the_history(acp: ConnectClient, portico: RunningGateway, write_scenario: WriteScenario) -> None:
