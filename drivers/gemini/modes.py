@@ -30,8 +30,8 @@ MAX_POLICY = 1024 * 1024
 """Bytes of a policy file of the user, or of a project's settings, that are read."""
 SERVER_TOOLS = "mcp_"
 """The names of tools of MCP servers begin so."""
-_PERMITTING = (b"tools", b"Tools", b"autoAccept", b"\\")
-"""In a project's settings: the object of the settings about tools, their names in older releases, and an escaped character."""
+_PERMITTING = (b"tools", b"\\")
+"""In a project's settings: the object of the settings about tools, and an escaped character."""
 
 
 def own_mode(spec: SessionSpec) -> str | None:

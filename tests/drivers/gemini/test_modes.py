@@ -141,7 +141,7 @@ def test_a_rule_about_tools_of_servers_takes_the_mode(base: Path, servers: tuple
     ("text", "trusted"),
     [
         ('{"tools": {"allowed": ["run_shell_command"]}}', "false"),
-        ('{"allowedTools": ["run_shell_command"]}', "false"),
+        ('{"allowedTools": ["run_shell_command"]}', "true"),
         ('{"\\u0074ools": {"allowed": ["run_shell_command"]}}', "false"),
         (" " * (1024 * 1024) + "{}", "false"),
         ('{"ui": {"hideTips": true}}', "true"),
