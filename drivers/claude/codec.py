@@ -71,8 +71,8 @@ class ClaudeCodec(JsonLineCodec, SupportsSteering, SupportsDebounce, SupportsMod
 
     A line belongs to the turn that the CLI is in, which may be another one than that of the last prompt: a turn of its own about
     a background task, or a late result. The CLI reports the id of the message that a turn begins with (`command_lifecycle`, and
-    the member `user_message_uuid`); older releases report that a turn begins (`init`), not which one. Until the prompt's turn
-    has begun, lines of a turn are of an earlier one.
+    the member `user_message_uuid`); 2.1.148 reports that a turn begins (`init`), not which one. Until the prompt's turn has
+    begun, lines of a turn are of an earlier one.
 
     Parameters:
         initialize: Members of the control request that opens a session.
@@ -307,7 +307,7 @@ class ClaudeCodec(JsonLineCodec, SupportsSteering, SupportsDebounce, SupportsMod
 
     def _message(self, message: dict[str, Any]) -> list[OutputEvent] | None:
         if message.get("isReplay"):
-            self._user_messages.replayed(message.get("uuid"), message["message"]["content"])
+            self._user_messages.replayed(message.get("uuid"))
             return []
         if self.phase not in IN_RUN:
             return []

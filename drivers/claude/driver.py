@@ -52,7 +52,7 @@ ENVIRONMENT = {
     "CLAUDE_CODE_DISABLE_BACKGROUND_TASKS": "1",
     # Else `@/any/path` in a prompt puts that file into the request, tools or no tools.
     "CLAUDE_CODE_DISABLE_FILE_MENTIONS": "1",
-    # The same in older versions, and no texts of the CLI beside the user's.
+    # The same in 2.1.148, and no texts of the CLI beside the user's.
     "CLAUDE_CODE_DISABLE_ATTACHMENTS": "1",
     # Else the application's tools are hidden behind a search tool.
     "ENABLE_TOOL_SEARCH": "false",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from drivers.claude.commands import name_of
@@ -20,15 +19,6 @@ CONTINUE = (
 continues by itself, but before it has the hook that requests permissions."""
 
 
-@dataclass(frozen=True, slots=True)
-class Unread:
-    """A message that the CLI has not read yet. `content` is comparable with what the CLI repeats."""
-
-    id: str
-    content: Any
-    steers: bool
-
-
 class UserMessages:
     """The messages of one process.
 
@@ -36,13 +26,15 @@ class UserMessages:
         is_command: Whether a message may be the command of this name; if not, it is text.
 
     Attributes:
-        ids: The ids of the run's messages. The CLI (2.1.329) repeats them in the lines about a turn and in its result.
+        ids: The ids of the run's messages. The CLI repeats them when it reads these messages; newer releases (2.1.329, not
+            2.1.148) also in the lines about a turn and in its result.
     """
 
     def __init__(self, is_command: Callable[[str], bool]) -> None:
         self.ids: set[str] = set()
         self._is_command = is_command
-        self._unread: list[Unread] = []
+        self._unread: dict[str, bool] = {}
+        """Of each message, by its id: whether it steers the running agent."""
 
     def prompt(self, prompt: Prompt) -> dict[str, Any]:
         """The line that begins a turn."""
@@ -56,18 +48,14 @@ class UserMessages:
         """The line of a message to the running agent."""
         return self._line(native_content(prompt.content), steers=True)
 
-    def replayed(self, message_id: Any, content: Any) -> None:
-        """The CLI has read a message and repeats it, in older releases without its id."""
-        plain = _plain(content)
-        found = [message for message in self._unread if message.id == message_id]
-        found = found or [message for message in self._unread if message.content == plain]
-        if found:
-            self._unread.remove(found[0])
+    def replayed(self, message_id: Any) -> None:
+        """The CLI has read the message of this id, and repeats it."""
+        self._unread.pop(message_id, None)
 
     @property
     def unread_steers(self) -> bool:
         """Whether the CLI has not read a message to the running agent yet."""
-        return any(message.steers for message in self._unread)
+        return any(self._unread.values())
 
     def _line(self, content: Any, *, steers: bool) -> dict[str, Any]:
         texts = [content] if isinstance(content, str) else [str(block.get("text", "")) for block in content]
@@ -75,7 +63,7 @@ class UserMessages:
         content = _command_last(content) if all(map(self._is_command, names)) else _escaped(content)
         message_id = str(uuid.uuid4())
         self.ids.add(message_id)
-        self._unread.append(Unread(message_id, _plain(content), steers))
+        self._unread[message_id] = steers
         message = {"role": "user", "content": content}
         return {"type": "user", "message": message, "parent_tool_use_id": None, "session_id": "", "uuid": message_id}
 
@@ -106,7 +94,3 @@ def _command_last(content: Any) -> Any:
 
 def _is_command(block: Any) -> bool:
     return str(block.get("text", "")).startswith("/")
-
-
-def _plain(content: Any) -> Any:
-    return content.strip() if isinstance(content, str) else content

@@ -30,7 +30,7 @@ from drivers.contract.messages import text_of
 from drivers.contract.tool_denials import NO_RESULT, NOT_ENABLED, denied
 
 AGENT_TOOLS = frozenset({"Agent", "Task"})
-"""The tools that start a sub-agent; `Task` is the older name."""
+"""The tools that start a sub-agent. The model may call the tool by its alias `Task`, which the CLI lists (2.1.148, 2.1.329)."""
 IDLE_PINGS = 50
 """Pings that the CLI answers, without a line about calls, after which the calls that it has not begun wait for others. A call
 that begins does so a few milliseconds after its line, a ping takes about half of one; a call that begins later does no harm."""

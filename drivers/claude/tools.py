@@ -21,11 +21,10 @@ Wants = Literal["result", "permission", "answer"]
 
 OWN_TOOLS = tuple(ToolSpec(**tool) for tool in json.loads((Path(__file__).parent / "tools.json").read_text()))
 OTHER_TOOLS: dict[str, ToolKind] = {
-    "MultiEdit": "edit", "Task": "think", "TodoWrite": "think",
-    "BashOutput": "execute", "KillShell": "execute", "TaskOutput": "execute", "TaskStop": "execute",
+    "Task": "think", "TodoWrite": "think", "KillShell": "execute", "TaskOutput": "execute", "TaskStop": "execute",
 }  # fmt: skip
-"""Tools that sessions cannot list: of earlier versions of the CLI, which stored histories name, and those for commands in the
-background, which the CLI has where the agent's `env` allows these."""
+"""Tools that sessions cannot list: aliases of the CLI (`Task`, `KillShell`), and those that it has where the agent's `env` allows
+them, such as those for commands in the background."""
 PLAN_TOOLS: dict[str, PlanChange] = {"TodoWrite": "replace", "TaskCreate": "add", "TaskUpdate": "update"}
 MCP_PREFIX = "mcp__"
 SERVER = "app"

@@ -62,9 +62,8 @@ class CodexProbe(JsonLineCodec):
 
     def _config_read(self, result: dict[str, Any] | None, error: RpcError | None) -> list[OutputEvent]:
         if error is not None:
-            # A session begins with the same request. codex 0.50.0 has another protocol, without it.
-            reason = f"config/read: {error.describe()}"
-            self.start_error = AgentUnavailable(f"it opens no sessions: {reason}")
+            # A session begins with the same request.
+            self.start_error = AgentUnavailable(f"it opens no sessions: config/read: {error.describe()}")
             return []
         self._rpc.request("account/read", {}, self._account_read)
         return []

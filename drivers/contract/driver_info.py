@@ -100,8 +100,8 @@ class DriverInfo:
     folder; None where that depends on the program (see Probe). `asks_client`: its CLI learns at its start which requests for
     files and terminals the session's client supports, so that it is restarted for a client that supports others.
 
-    How clients display the tool calls of this driver: `tool_kinds` has the kinds of tools that are not in `tools`, such as those
-    of older versions. A call's title has the title of its tool, or else the name, and the `command` of its input, its `pattern`,
+    How clients display the tool calls of this driver: `tool_kinds` has the kinds of tools that are not in `tools`, such as
+    aliases. A call's title has the title of its tool, or else the name, and the `command` of its input, its `pattern`,
     one of `path_fields` (which name files), or one of `title_fields`. `error_prefixes` begin the stored results of calls that
     have failed. `plan_tools` are the tools whose calls change the agent's plan. `mcp_tool_prefix` begins the names of tools of
     the client's MCP servers; None if they have other names. `mcp_call_id_keys` are the keys in the `_meta` of an MCP `tools/call`

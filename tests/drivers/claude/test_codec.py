@@ -192,8 +192,15 @@ def test_an_interrupt_before_the_turn_has_begun_is_sent_when_it_has() -> None:
 RESULT = {"type": "result", "subtype": "success", "result": "x", "usage": {}}
 
 
-def replayed(codec: ClaudeCodec, text: str) -> list[OutputEvent]:
-    return feed(codec, {"type": "user", "message": {"role": "user", "content": text}, "isReplay": True})
+def sent(codec: ClaudeCodec) -> dict[str, Any]:
+    """The user's message that the codec has written since the last look."""
+    (message,) = [line for line in written(codec) if line["type"] == "user"]
+    return message
+
+
+def replayed(codec: ClaudeCodec, message: dict[str, Any]) -> list[OutputEvent]:
+    """The CLI has read a message."""
+    return feed(codec, {**message, "isReplay": True})
 
 
 @pytest.mark.parametrize("text", ["y", "x", "/clear"])
@@ -201,13 +208,13 @@ def test_a_run_ends_after_the_answer_to_its_steered_message(text: str) -> None:
     codec = ready()
     codec.prompt(Prompt("x"))
     feed(codec, INIT)
-    assert replayed(codec, "x") == []
-    written(codec)
+    assert replayed(codec, sent(codec)) == []
     assert codec.steer(Prompt(text))
-    assert [line["message"]["content"].strip() for line in written(codec)] == [text]
+    steered = sent(codec)
+    assert steered["message"]["content"].strip() == text
     assert [event.kind for event in feed(codec, RESULT)] == []
     assert codec.phase == "running"
-    assert feed(codec, INIT) == [] and replayed(codec, text) == []
+    assert feed(codec, INIT) == [] and replayed(codec, steered) == []
     assert [event.kind for event in feed(codec, RESULT)] == ["session_end"]
     assert codec.phase == "ready"
 
@@ -216,9 +223,9 @@ def test_a_steered_message_in_the_current_turn_has_no_result_of_its_own() -> Non
     codec = ready()
     codec.prompt(Prompt("x"))
     feed(codec, INIT)
-    replayed(codec, "x")
+    replayed(codec, sent(codec))
     codec.steer(Prompt("y"))
-    replayed(codec, "y")
+    replayed(codec, sent(codec))
     assert [event.kind for event in feed(codec, RESULT)] == ["session_end"]
 
 
@@ -227,7 +234,7 @@ def test_an_interrupt_is_not_sent_with_an_unread_steered_message() -> None:
     codec = ready()
     codec.prompt(Prompt("x"))
     feed(codec, INIT)
-    replayed(codec, "x")
+    replayed(codec, sent(codec))
     codec.steer(Prompt("y"))
     assert codec.interrupt() is False
     assert not ClaudeCodec(once=True).steer(Prompt("x"))

@@ -71,7 +71,7 @@ def updates_of(*events: OutputEvent, asks: bool = False) -> list[dict[str, Any]]
     [
         (CLAUDE, "Bash", "execute"),
         (CLAUDE, "Read", "read"),
-        (CLAUDE, "MultiEdit", "edit"),
+        (CLAUDE, "Task", "think"),
         (CODEX, "apply_patch", "edit"),
         (CODEX, "update_plan", "think"),
         (GEMINI, "google_web_search", "fetch"),
@@ -95,7 +95,7 @@ def test_tool_kind_of_each_driver(info: DriverInfo, name: str, kind: str) -> Non
         (CLAUDE, "Bash", {"command": "x" * 300}, None, "x" * 199 + "…"),
         (CLAUDE, "Bash", {"command": "make", "run_in_background": True}, None, "make (in the background)"),
         (CLAUDE, "Bash", {"command": "x" * 300, "run_in_background": True}, None, "x" * 179 + "…" + " (in the background)"),
-        (CLAUDE, "BashOutput", {"bash_id": "b1"}, None, "BashOutput b1"),
+        (CLAUDE, "TaskOutput", {"task_id": "b1"}, None, "TaskOutput b1"),
         (CLAUDE, "Grep", {"pattern": "retry", "path": "/work/src"}, None, "Grep retry in src"),
         (CLAUDE, "Glob", {"pattern": "**/*.py"}, None, "Glob **/*.py"),
         (CLAUDE, "Glob", {"pattern": "*.py", "path": "/work"}, None, "Glob *.py"),
