@@ -116,7 +116,7 @@ class SessionState:
         return bool(can and can.additional_directories is not None)
 
     def update(self, reported: Mapping[str, Any]) -> None:
-        """Apply the modes, config options and (of older agents) models of a response or an update."""
+        """Apply the modes, config options and (of agents such as gemini) models of a response or an update."""
         modes, models, options = reported.get("modes"), reported.get("models"), reported.get("configOptions")
         if isinstance(modes, dict):
             self.modes = tuple(mode["id"] for mode in modes["availableModes"])

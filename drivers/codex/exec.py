@@ -1,4 +1,5 @@
-"""The codec of `codex exec --json`, one task. Shapes as printed by codex 0.169.0 (tests/transcripts/codex), and an older form."""
+"""The codec of `codex exec --json`, one task. Shapes as printed by codex 0.169.0 (tests/transcripts/codex), and that
+of the OutputEvent page."""
 
 from __future__ import annotations
 
@@ -85,7 +86,7 @@ class CodexExecCodec(JsonLineCodec):
         return []
 
     def _single_result(self, message: dict[str, Any]) -> list[OutputEvent] | None:
-        """The older form of the output: one result without a thread, whose `text` is the answer. The exit code tells its end."""
+        """The shape of the OutputEvent page: one result without a thread, whose `text` is the answer. The process ends it."""
         text = message.get("text")
         if not isinstance(text, str) or self.native_id is not None:
             return None

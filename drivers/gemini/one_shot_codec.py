@@ -1,5 +1,5 @@
 """Translates the output of one gemini task (`--output-format stream-json`). Recorded with gemini 0.61.0 in
-tests/transcripts/gemini; also reads the format of an older version.
+tests/transcripts/gemini; also reads the shapes of the OutputEvent page.
 
 The CLI can exit with code 0 before its last lines are written; only its `result` line shows that the task is complete.
 """
@@ -44,16 +44,16 @@ class GeminiTaskCodec(JsonLineCodec):
         super().__init__()
         self.phase = "running"
         self._calls = CallTracker()
-        self._older_format = False
+        self._is_plain = False
 
     def dispatch(self, message: dict[str, Any]) -> Events:
-        return super().dispatch(message) if "type" in message else self._older(message)
+        return super().dispatch(message) if "type" in message else self._plain(message)
 
     def exited(self, exit_code: int, stderr: Sequence[str]) -> list[OutputEvent]:
         if self.phase != "running":
             return []
-        if self._older_format and self.run_result is None and not exit_code:
-            # The older format has no `result` line.
+        if self._is_plain and self.run_result is None and not exit_code:
+            # There is no `result` line.
             self.run_result = SessionEnd(exit_code=0)
         if self.run_result is not None:
             return super().exited(exit_code, stderr)
@@ -98,12 +98,12 @@ class GeminiTaskCodec(JsonLineCodec):
         message = error.get("message") if isinstance(error, dict) else error
         return [*events, Error(message=f"gemini: {message or 'it failed without an error message'}")]
 
-    def _older(self, native: dict[str, Any]) -> Events:
-        """`{"text": …}`, or a response of the API, unchanged."""
+    def _plain(self, native: dict[str, Any]) -> Events:
+        """The shapes of the OutputEvent page: `{"text": …}`, or a response of the API, unchanged."""
         text = native["text"] if "text" in native else native["candidates"][0]["content"]["parts"][0]["text"]
         if not isinstance(text, str):
             return None
-        self._older_format = True
+        self._is_plain = True
         return [AgentToken(text=text)] if text else []
 
     handlers: ClassVar[Mapping[str, Handler]] = {
