@@ -22,7 +22,7 @@ BYPASS, PLAN = "bypassPermissions", "plan"
 MODES = (
     PermissionMode("default", "Manual", "Asks by the CLI's own rules: the settings, and what it does not consider safe."),
     PermissionMode("acceptEdits", "Accept edits", "As Manual, but edits files in the session's folders without asking."),
-    PermissionMode(PLAN, "Plan", "Reads and plans; changes nothing before its plan is approved."),
+    PermissionMode(PLAN, "Plan", "Reads and plans; asks before it edits files, and proposes a plan to be approved."),
     PermissionMode(AUTO, "Auto", "A model decides instead of asking, where the session's model supports that."),
     PermissionMode(BYPASS, "Bypass permissions", "Asks about nothing.", unrestricted=True),
 )

@@ -136,7 +136,32 @@ async def test_a_narrow_rule_is_kept_by_the_cli(unstarted_bench: Bench) -> None:
     assert rules["permissions"]["allow"] == ["Bash(git push *)", "Bash(git pull *)"]
 
 
-@pytest.mark.parametrize("mode", ["default", "acceptEdits", "bypassPermissions"])
+@pytest.mark.parametrize(
+    ("mode", "asked", "made"),
+    [
+        ("default", ["touch made", "Write", "git push"], []),
+        ("acceptEdits", ["git push"], ["made", "written"]),
+        ("plan", ["Write"], []),
+        # The model that decides is not there: what it would have to decide about is denied.
+        ("autoMode", [], ["made", "written"]),
+        ("bypassPermissions", [], ["made", "written"]),
+    ],
+)
+async def test_what_each_mode_asks_about(unstarted_bench: Bench, mode: str, asked: list[str], made: list[str]) -> None:
+    bench = unstarted_bench
+    (bench.work / "a.txt").write_text("hello\n")
+    calls = (bash("ls"), bash("touch made"), ToolUse("Write", {"file_path": "written", "content": "x"}), bash("git push"))
+    async with editor(bench, {"allow_bypass": True}) as bot:
+        await bot.new(mode)
+        bot.choose = lambda params: "reject_once"
+        found = [one for call in calls for one in await bot.calls(call)]
+        assert (found, sorted(path.name for path in bench.work.iterdir())) == (asked, ["a.txt", *made])
+        assert ("Auto mode is unavailable" in json.dumps(bench.sent())) == (mode in ("plan", "autoMode"))
+        await bot.calls(ToolUse("Read", {"file_path": "a.txt"}))
+        assert "hello" in json.dumps(bench.sent()) and len(bot.asked) == len(asked)
+
+
+@pytest.mark.parametrize("mode", ["default", "acceptEdits", "plan", "autoMode", "bypassPermissions"])
 async def test_rules_of_the_gateway_hold_in_each_mode(unstarted_bench: Bench, mode: str) -> None:
     bench = unstarted_bench
     # With this variable the CLI would call no hooks.
@@ -154,7 +179,7 @@ async def test_rules_of_the_gateway_hold_in_each_mode(unstarted_bench: Bench, mo
             ["pwd"],
             ["pwd", "Load"],
         )
-        denied = [str(block["content"]) for block in bench.results_sent().values() if block.get("is_error")]
+        denied = [text for block in bench.results_sent().values() if "Tool call denied" in (text := str(block["content"]))]
         assert len(denied) == 1 and "No cats." in denied[0]
         assert not (bench.work / "made").exists()
 
