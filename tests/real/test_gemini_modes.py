@@ -74,7 +74,28 @@ async def test_the_clis_own_rules(gemini: Gemini) -> None:
         assert len(await bot.prompt("[[run:touch allowed2]]")) == 1
 
 
-@pytest.mark.parametrize("mode", ["default", "yolo"])
+@pytest.mark.parametrize(
+    ("mode", "asked", "made"),
+    [
+        ("default", (1, 1), set()),
+        ("autoEdit", (1, 0), {"written.txt"}),
+        ("plan", (0, 0), set()),
+        ("yolo", (0, 0), {"made.txt", "written.txt"}),
+    ],
+)
+async def test_what_each_mode_asks_about(gemini: Gemini, mode: str, asked: tuple[int, int], made: set[str]) -> None:
+    (gemini.work / "a.txt").write_text("the text of the file")
+    async with editor(gemini, allow_bypass=True) as bot:
+        await bot.new()
+        await bot.set_mode(mode)
+        bot.choice = "reject_once"
+        assert await bot.prompt("[[fileread:a.txt]]") == [] and "the text of the file" in json.dumps(gemini.last_request())
+        commands, edits = [await bot.prompt(f"[[{call}]]") for call in ("run:touch made.txt", "filewrite:written.txt")]
+        assert (len(commands), len(edits)) == asked
+    assert {path.name for path in gemini.work.iterdir()} == {"a.txt", *made}
+
+
+@pytest.mark.parametrize("mode", ["default", "autoEdit", "plan", "yolo"])
 async def test_rules_of_the_gateway_hold_in_each_mode(gemini: Gemini, mode: str) -> None:
     rules = [{"tool": "run_shell_command", "when": {"command": "touch *"}, "decide": "deny", "reason": "No."}]
     async with editor(gemini, policy=rules, allow_bypass=True) as bot:
@@ -119,7 +140,7 @@ async def test_a_mode_without_questions(gemini: Gemini) -> None:
         assert await bot.prompt("[[run:touch made.txt]]") == [] and (gemini.work / "made.txt").exists()
 
 
-@pytest.mark.parametrize("mode", ["default", "yolo"])
+@pytest.mark.parametrize("mode", ["default", "autoEdit", "yolo"])
 async def test_a_tool_that_is_not_listed_does_not_run(gemini: Gemini, mode: str) -> None:
     policies = gemini.home / ".gemini" / "policies"
     policies.mkdir(parents=True)
@@ -142,7 +163,7 @@ async def test_a_rule_about_a_tool_of_a_server_holds_in_a_mode_without_questions
         assert "letters" not in json.dumps(gemini.last_request())
 
 
-@pytest.mark.parametrize("mode", ["default", "yolo"])
+@pytest.mark.parametrize("mode", ["default", "autoEdit", "yolo"])
 async def test_a_rule_of_the_user_that_denies_holds_in_each_mode(gemini: Gemini, mode: str) -> None:
     policies = gemini.home / ".gemini" / "policies"
     policies.mkdir(parents=True)

@@ -136,7 +136,33 @@ async def test_a_choice_of_the_cli_is_made_over_aap(home: Home) -> None:
         assert (await turn(session, prompt))["stopReason"] == "end_turn"
 
 
-@pytest.mark.parametrize("mode", ["workspace", "full-access"])
+@pytest.mark.parametrize(
+    ("mode", "asked", "made"),
+    [
+        ("workspace", (0, 1), {"made.txt", "patched.txt"}),
+        ("read-only", (1, 1), set()),
+        ("plan", (1, 1), set()),
+        # It has no sandbox, and the CLI denies what asks to leave it.
+        ("full-access", (0, 0), {"made.txt", "patched.txt"}),
+    ],
+)
+async def test_what_each_mode_asks_about(
+    home: Home, model: OpenAIServer, mode: str, asked: tuple[int, int], made: set[str]
+) -> None:
+    (home.work / "a.txt").write_text("the text of the file")
+    async with editor(home, allow_bypass=True) as bot:
+        await bot.new()
+        await bot.set_mode(mode)
+        bot.choice = "decline"
+        assert await bot.prompt("[[run:cat a.txt]]") == []
+        assert "the text of the file" in json.dumps(outputs(model.bodies()[-1]))
+        assert await bot.prompt("[[run:touch made.txt]]") == []
+        patches, outside = [await bot.prompt(f"[[{call}]]") for call in ("patch:patched.txt", "runoutside:touch no.txt")]
+        assert (len(patches), len(outside)) == asked
+    assert {path.name for path in home.work.iterdir()} == {"a.txt", *made}
+
+
+@pytest.mark.parametrize("mode", ["workspace", "read-only", "plan", "full-access"])
 async def test_rules_of_the_gateway_hold_in_each_mode(home: Home, mode: str) -> None:
     rules = [{"tool": "shell", "when": {"command": "touch *"}, "decide": "deny", "reason": "No."}]
     async with editor(home, policy=rules, allow_bypass=True) as bot:
@@ -148,7 +174,7 @@ async def test_rules_of_the_gateway_hold_in_each_mode(home: Home, mode: str) -> 
         assert not (home.work / "no.txt").exists()
 
 
-@pytest.mark.parametrize("mode", ["workspace", "read-only", "full-access"])
+@pytest.mark.parametrize("mode", ["workspace", "read-only", "plan", "full-access"])
 @pytest.mark.parametrize("denied", [True, False])
 async def test_calls_of_the_clients_servers_are_denied_or_asked_about_in_each_mode(
     home: Home, model: OpenAIServer, mode: str, denied: bool
