@@ -33,7 +33,6 @@ from drivers.acp.permissions import (
     RUN_CANCELLED,
     Grants,
     PendingApproval,
-    choices_of,
     permission_request,
     permission_response,
     service_output,
@@ -72,7 +71,6 @@ from drivers.contract.events import (
     ModeChanged,
     NativeSession,
     OutputEvent,
-    PermissionChoice,
     SessionEnd,
     Thinking,
     Usage,
@@ -164,8 +162,7 @@ class AcpCodec(JsonLineCodec, SupportsDebounce, SupportsClientRequests, Supports
         if self._approvals and self._approvals[0].call.id == reply.call_id:
             granted = isinstance(reply, PermissionReply) and reply.granted
             reason = reply.reason if isinstance(reply, PermissionReply) else text_of(reply.content)
-            choice = reply.choice if isinstance(reply, PermissionReply) else None
-            self.pending += self._answered(replace(self._approvals.pop(0), choice=choice), granted, reason or DENIED)
+            self.pending += self._answered(self._approvals.pop(0), granted, reason or DENIED)
         else:
             self.pending += self._app_calls.reply(reply)
         if not self._awaited:
@@ -472,11 +469,6 @@ class AcpCodec(JsonLineCodec, SupportsDebounce, SupportsClientRequests, Supports
         asked = any(approval.call is call for approval in self._approvals)
         return self._grants.verdict(name) == "allow" or (self._grants.left_to_agent(name) and not asked)
 
-    def _choices(self, approval: PendingApproval) -> tuple[PermissionChoice, ...]:
-        """The agent's own options about a call whose tool is left to it."""
-        own = approval.service is None and self._grants.left_to_agent(self._calls.name(approval.call))
-        return choices_of(approval.options) if own else ()
-
     def _authorize(self, approval: PendingApproval) -> list[OutputEvent]:
         """Allow or deny a call by the grants, or ask the client; one approval at a time."""
         verdict = self._grants.verdict(self._calls.name(approval.call))
@@ -498,7 +490,7 @@ class AcpCodec(JsonLineCodec, SupportsDebounce, SupportsClientRequests, Supports
             granted = not approval.call.finished
             if granted and self._calls.is_changed(approval.call):
                 call, events = self._calls.supersede(approval.call)
-                return [*events, *self._authorize(replace(approval, call=call, choice=None))]
+                return [*events, *self._authorize(replace(approval, call=call))]
         return self._resolve(approval, granted=granted, reason=reason)
 
     def _await_client(self) -> list[OutputEvent]:
@@ -506,8 +498,7 @@ class AcpCodec(JsonLineCodec, SupportsDebounce, SupportsClientRequests, Supports
         self.phase = "waiting"
         approvals = [approval.call for approval in self._approvals[:1]]
         started, results = self._app_calls.announce()
-        calls = (*(AwaitedCall(id=approval.call.id, wants="permission", choices=self._choices(approval))
-                   for approval in self._approvals[:1]),
+        calls = (*(AwaitedCall(id=call.id, wants="permission") for call in approvals),
                  *(AwaitedCall(id=call_id, wants="result") for call_id in results))  # fmt: skip
         self._awaited = {call.id for call in calls}
         return [*(event for call in approvals for event in self._calls.start(call)), *started, Awaiting(calls=calls)]
@@ -521,7 +512,7 @@ class AcpCodec(JsonLineCodec, SupportsDebounce, SupportsClientRequests, Supports
                 # The agent runs what was not granted, and there is no request to reject.
                 self._rpc.notify("session/cancel", {"sessionId": self.native_id or ""})
         elif approval.service is None:
-            response = permission_response(approval.options, granted=granted, choice=approval.choice)
+            response = permission_response(approval.options, granted=granted)
             self._rpc.respond(approval.request_id, response)
         elif granted:
             self._approved_services[approval.request_id] = approval.call

@@ -22,7 +22,6 @@ from drivers.acp.tool_calls import ToolCallState
 from drivers.contract.agent_specs import no_rules as nothing_left
 from drivers.contract.client_services import ClientRequest, ClientResponse
 from drivers.contract.driver_info import ToolGrant
-from drivers.contract.events import PermissionChoice
 
 Verdict = Literal["allow", "ask", "deny"]
 
@@ -46,15 +45,13 @@ class PendingApproval:
     """A call that waits for the client's approval: of a permission request (`options`), of a client method (`service`), or of a
     change of a granted call, for which the agent has made no request (`request_id` is None).
 
-    `choice` is the option that the client has chosen, if it was one of the agent's own. `always_ask`: the client is asked even if
-    it does not list the tool.
+    `always_ask`: the client is asked even if it does not list the tool.
     """
 
     call: ToolCallState
     request_id: int | str | None
     options: tuple[PermissionOption, ...] = ()
     service: ClientRequest | None = None
-    choice: str | None = None
     always_ask: bool = False
 
 
@@ -66,8 +63,7 @@ class Grants:
     ask_prefixes: tools whose names begin so are not listed one by one, and ask.
     agent_asks: the agent has a policy by these grants, and requests permission by it. It reads files before that, so reading
         needs no further permission.
-    left_to_agent: whether the agent itself decides about calls of a tool that is not trusted, and so does not ask about some. The
-        client gets the agent's own options with the question.
+    left_to_agent: whether the agent itself decides about calls of a tool that is not trusted, and so does not ask about some.
     """
 
     def __init__(
@@ -108,20 +104,10 @@ def permission_request(params: Mapping[str, Any]) -> RequestPermissionRequest:
     return RequestPermissionRequest.model_validate(params)
 
 
-def choices_of(options: Iterable[PermissionOption]) -> tuple[PermissionChoice, ...]:
-    """The agent's options as choices of the client. Empty where there is no rejection among them."""
-    found = tuple(PermissionChoice(id=option.option_id, name=option.name, kind=option.kind) for option in options)
-    return found if any(choice.kind.startswith("reject") for choice in found) else ()
-
-
-def permission_response(
-    options: Sequence[PermissionOption], *, granted: bool, choice: str | None = None
-) -> RequestPermissionResponse:
-    """Allows or rejects once, or as in the option `choice`. Without an option for that: rejects always, and `cancelled` where no
-    option is narrow enough."""
+def permission_response(options: Sequence[PermissionOption], *, granted: bool) -> RequestPermissionResponse:
+    """Allows or rejects once. Without an option for that: rejects always, and `cancelled` where no option is narrow enough."""
     kinds = ("allow_once",) if granted else ("reject_once", "reject_always")
-    named = (o for o in options if o.option_id == choice and o.kind.startswith("allow" if granted else "reject"))
-    chosen = next(named, None) or next((option for kind in kinds for option in options if option.kind == kind), None)
+    chosen = next((option for kind in kinds for option in options if option.kind == kind), None)
     if chosen is None:
         return RequestPermissionResponse(outcome=DeniedOutcome(outcome="cancelled"))
     return RequestPermissionResponse(outcome=AllowedOutcome(outcome="selected", option_id=chosen.option_id))

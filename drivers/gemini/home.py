@@ -17,7 +17,7 @@ from typing import Any
 from drivers.contract.agent_specs import AgentSpec, SessionSpec
 from drivers.contract.errors import AgentUnavailable
 from drivers.gemini.history import CHANGED_LAST, OLD_TIME
-from drivers.gemini.modes import USER_POLICY, own_mode, project_permits, user_rules
+from drivers.gemini.modes import own_mode, project_permits, user_rules
 from drivers.gemini.tools import SERVER
 from drivers.runtime.confined_files import ConfinedFolders, Entries, NotRegularFile, OutsideFolders, read_file, regular_file
 
@@ -81,10 +81,13 @@ def prepare_home(user: Path, state: Path, *, link_all: bool) -> None:
 
 
 def _remove_policies(inside: ConfinedFolders, policies: Path) -> None:
-    """Remove the user's policies of a former process, which may have had another mode. Raises OutsideFolders."""
+    """Remove the policies of a former process: the user's, if it had another mode, and those that it has saved itself.
+
+    Raises OutsideFolders.
+    """
     with suppress(FileNotFoundError), inside.entries(os.path.abspath(policies)) as entries:
         for name in entries.names():
-            if name.startswith(USER_POLICY) and name.endswith(".toml"):
+            if name.endswith(".toml"):
                 entries.remove(name)
 
 

@@ -17,6 +17,7 @@ from tests.real.editor import SERVER
 from tests.real.gemini import SCENARIOS, SHELL, Gemini, create_session
 from tests.real.processes import processes_of
 
+SCENARIOS["fetch"] = Scenario((Step((ToolUse("web_fetch", {"prompt": "read http://127.0.0.1:9/"}),)), text_step("Done.")))
 SCENARIOS["server"] = Scenario((Step((ToolUse("mcp_my-server_secret", {"x": 1}),)), text_step("Done.")))
 
 POLICY = """
@@ -53,20 +54,23 @@ async def test_the_clis_own_rules(gemini: Gemini) -> None:
         modes = await bot.new()
         assert modes["currentModeId"] == "default"
         assert [mode["id"] for mode in modes["availableModes"]] == ["default", "autoEdit", "plan", "ask", "edit", "auto"]
-        bot.choice = "proceed_once"
+        bot.choice = "allow_once"
         assert await bot.prompt("[[fileread:a.txt]]") == []
         assert await bot.prompt("[[run:touch allowed]]") == [] and (gemini.work / "allowed").exists()
         assert await bot.prompt("[[run:touch denied]]") == [] and not (gemini.work / "denied").exists()
         [asked] = await bot.prompt("[[run:touch asked]]")
-        assert "allow_always" in [option["kind"] for option in asked["options"]] and (gemini.work / "asked").exists()
-        [asked] = await bot.prompt("[[filewrite:b.txt]]")
+        assert [option["optionId"] for option in asked["options"]] == [
+            "allow_once",
+            "allow_always",
+            "reject_once",
+            "reject_always",
+        ]
+        assert (gemini.work / "asked").exists() and len(await bot.prompt("[[filewrite:b.txt]]")) == 1
         await bot.set_mode("autoEdit")
         assert await bot.prompt("[[filewrite:c.txt]]") == [] and (gemini.work / "c.txt").exists()
         before = set(processes_of(gemini.home, "node"))
         await bot.set_mode("default")
-        bot.choice = next(option["optionId"] for option in asked["options"] if option["kind"] == "allow_always")
         assert len(await bot.prompt("[[filewrite:d.txt]]")) == 1
-        assert await bot.prompt("[[filewrite:e.txt]]") == []
         assert before == set(processes_of(gemini.home, "node")), "the process stays"
         # The user's rules do not apply where the gateway asks.
         await bot.set_mode("ask")
@@ -107,7 +111,7 @@ async def test_rules_of_the_gateway_hold_in_each_mode(gemini: Gemini, mode: str)
         assert not (gemini.work / "no.txt").exists()
 
 
-@pytest.mark.parametrize("choice", ["proceed_once", "proceed_always"])
+@pytest.mark.parametrize("choice", ["allow_once", "allow_always"])
 async def test_plan_mode_only_reads(gemini: Gemini, choice: str) -> None:
     policies = gemini.home / ".gemini" / "policies"
     policies.mkdir(parents=True)
@@ -129,7 +133,7 @@ async def test_plan_mode_only_reads(gemini: Gemini, choice: str) -> None:
             assert gemini.tools() == ["list_directory", "read_file", "grep_search", "glob", "google_web_search"]
         assert {path.name for path in gemini.work.iterdir()} == {"a.txt", "first.txt", "first.md"}
         await bot.set_mode("default")
-        assert before == set(processes_of(gemini.home, "node")), "the process stays"
+        assert choice != "allow_once" or before == set(processes_of(gemini.home, "node")), "the process stays"
         assert await bot.prompt("[[run:touch allowed]]") == [] and (gemini.work / "allowed").exists()
 
 
@@ -174,7 +178,7 @@ async def test_a_rule_of_the_user_that_denies_holds_in_each_mode(gemini: Gemini,
         answer = await bot.client.request("session/new", {"cwd": ".", "mcpServers": [server]})
         bot.session = answer["sessionId"]
         await bot.set_mode(mode)
-        bot.choice = "proceed_once"
+        bot.choice = "allow_once"
         assert await bot.prompt("[[run:touch denied]]") == [] and not (gemini.work / "denied").exists()
         assert await bot.prompt("[[server]]") == [] and "letters" not in json.dumps(gemini.last_request())
         assert await bot.prompt("[[run:touch allowed]]") == [] and (gemini.work / "allowed").exists()
@@ -194,3 +198,23 @@ async def test_the_settings_of_a_project_permit_no_tool(gemini: Gemini, mode: st
         await bot.set_mode(mode)
         bot.choice = "reject_once"
         assert len(await bot.prompt("[[run:touch made.txt]]")) == 1 and not (gemini.work / "made.txt").exists()
+
+
+async def test_always_is_for_the_tool_in_the_session(gemini: Gemini) -> None:
+    own = gemini.work / ".gemini"
+    own.mkdir()
+    # With this setting the CLI would keep an answer for all sessions.
+    (own / "settings.json").write_text(json.dumps({"security": {"enablePermanentToolApproval": True}}))
+    async with editor(gemini) as bot:
+        await bot.new()
+        bot.choice = "allow_always"
+        assert len(await bot.prompt("[[filewrite:one.txt]]")) == 1
+        assert await bot.prompt("[[filewrite:two.txt]]") == [] and (gemini.work / "two.txt").exists()
+        # Not for other tools, which the CLI's own answer would include.
+        assert len(await bot.prompt("[[fetch]]")) == 1
+        bot.choice = "reject_once"
+        await bot.new()
+        assert len(await bot.prompt("[[filewrite:three.txt]]")) == 1
+        assert "MODE_UPDATE" not in bot.client.text()
+    assert not [path for path in gemini.base.rglob("*.toml") if path.name != "portico.toml"]
+    assert [path.name for path in own.iterdir()] == ["settings.json"]

@@ -417,9 +417,9 @@ def test_policies_are_removed_in_the_home_only(tmp_path: Path) -> None:
     for folder in (other, own):
         folder.mkdir(parents=True)
         (folder / f"{USER_POLICY}a.toml").write_text("")
-        (folder / "b.toml").write_text("")
+        (folder / "b.txt").write_text("")
     prepare_home(user, state, link_all=False)
-    assert [path.name for path in own.iterdir()] == ["b.toml"]
+    assert [path.name for path in own.iterdir()] == ["b.txt"]
     # As a tool of the CLI can have done it.
     own.rename(tmp_path / "moved")
     own.symlink_to(other)

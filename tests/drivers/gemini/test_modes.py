@@ -103,7 +103,8 @@ def test_they_do_not_apply_where_the_gateway_asks_or_has_a_rule(base: Path, mode
 def test_rules_of_a_process_in_another_mode_are_removed(base: Path) -> None:
     folder = base / "state" / ".gemini" / "policies"
     folder.mkdir(parents=True)
-    (folder / "user-mine.toml").write_text("rules")
+    for name in ("user-mine.toml", "auto-saved.toml"):
+        (folder / name).write_text("rules")
     prepare_home(base / "user" / ".gemini", base / "state", link_all=False)
     assert list(folder.iterdir()) == []
 
@@ -293,28 +294,27 @@ class Cli:
 
     def asks(self) -> list[OutputEvent]:
         call = {"toolCallId": "write_file__1", "title": "Write", "kind": "edit", "status": "pending", "content": []}
-        kinds = {"proceed_always": "allow_always", "proceed_once": "allow_once", "cancel": "reject_once"}
+        kinds = {
+            "proceed_always": "allow_always", "proceed_always_and_save": "allow_always", "proceed_once": "allow_once",
+            "cancel": "reject_once",
+        }  # fmt: skip
         options = [{"optionId": name, "name": name, "kind": kind} for name, kind in kinds.items()]
         params = {"sessionId": "s", "toolCall": call, "options": options}
         return self.take({"id": "r", "method": "session/request_permission", "params": params})
 
 
-def test_the_options_of_the_cli_are_the_choices() -> None:
+@pytest.mark.parametrize(
+    ("granted", "choice", "option"),
+    [(True, None, "proceed_once"), (True, "proceed_always", "proceed_once"), (False, "proceed_always", "cancel")],
+)
+def test_an_answer_permits_the_call_only(granted: bool, choice: str | None, option: str) -> None:
     cli = Cli()
     awaiting = cli.asks()[-1]
     assert isinstance(awaiting, Awaiting)
     [call] = awaiting.calls
-    assert [choice.id for choice in call.choices] == ["proceed_always", "proceed_once", "cancel"]
-    cli.codec.reply(PermissionReply(call.id, True, choice="proceed_always"))
-    assert cli.written()[-1]["result"]["outcome"]["optionId"] == "proceed_always"
-
-
-@pytest.mark.parametrize(("granted", "choice", "option"), [(True, None, "proceed_once"), (False, "proceed_always", "cancel")])
-def test_an_answer_never_permits_more_than_it_states(granted: bool, choice: str | None, option: str) -> None:
-    cli = Cli()
-    awaiting = cli.asks()[-1]
-    assert isinstance(awaiting, Awaiting)
-    cli.codec.reply(PermissionReply(awaiting.calls[0].id, granted, choice=choice))
+    # What the CLI calls "for this session" is a mode, in which it also fetches pages.
+    assert call.choices == ()
+    cli.codec.reply(PermissionReply(call.id, granted, choice=choice))
     assert cli.written()[-1]["result"]["outcome"]["optionId"] == option
 
 
