@@ -227,6 +227,14 @@ def test_plan_switches_to_plan_mode_and_back() -> None:
     assert request["params"]["collaborationMode"]["mode"] == "plan" and request["params"]["input"][0]["text"] == "a tower"
 
 
+@pytest.mark.parametrize("locked", ["workspace", "plan", "read-only"])
+def test_plan_sets_no_mode_that_the_session_may_not_have(locked: str) -> None:
+    codec = ready(replace(ON, options={"slash_commands": "on", "mode": locked}, modes=frozenset({locked})))
+    written(codec)
+    codec.prompt(Prompt("/plan"))
+    assert isinstance(codec.pending[0], Error) and written(codec) == []
+
+
 def test_plan_needs_a_mode_of_the_clis_own() -> None:
     codec = ready()
     written(codec)
