@@ -11,7 +11,6 @@ import asyncio
 import logging
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from drivers.compatibility import Support, compatibility, support_of
 from drivers.contract.agent_specs import AgentSpec
@@ -253,7 +252,7 @@ class Discovery:
         try:
             async with self._places, throwaway_folder(spawner.temporary) as folder:
                 limited = spawner.with_output_limit(MAX_PROBE_OUTPUT)
-                spec, sandboxed = await self._sandboxed(agent, limited, cwd=folder)
+                spec, sandboxed = await self._sandboxed(agent, limited, folder)
                 probe = await agent.driver.probe(spec, sandboxed)
         except GatewayError as error:
             probe = Probe(problem=str(error))
@@ -265,11 +264,11 @@ class Discovery:
             log.warning("agent %s: %s", agent.name, probe.problem)
         await self._keep(agent, key, probe)
 
-    async def _sandboxed(self, agent: ConfiguredAgent, spawner: Spawner, **fields: Any) -> tuple[AgentSpec, Spawner]:
-        """The spec of an agent, with these fields, and the spawner of its processes. Raises BadRequest, AgentProblem."""
+    async def _sandboxed(self, agent: ConfiguredAgent, spawner: Spawner, cwd: Path) -> tuple[AgentSpec, Spawner]:
+        """The spec of an agent in a folder, and the spawner of its processes. Raises BadRequest, AgentProblem."""
 
         def made() -> tuple[AgentSpec, Spawner]:
-            spec = replace(agent.spec({}), **fields)
+            spec = replace(agent.spec({}), cwd=cwd)
             return spec, agent.sandboxed(spawner, spec)
 
         return await in_time(made, FOLDER_OF_AGENT)
