@@ -36,8 +36,7 @@ async def create_session(
     require_string_directories(params)
     request = NewSessionRequest.model_validate(params)
     await notice_update(agent)
-    await gateway.discovery.check_supported(agent)
-    if (problem := agent.problem()) is not None:
+    if (problem := agent.installation.problem) is not None:
         raise AgentProblem(problem)
     await refuse_without_login(gateway, agent)
     settings = SessionSettings(
@@ -54,8 +53,12 @@ async def create_session(
 
 
 async def refuse_without_login(gateway: Gateway, agent: ConfiguredAgent, *, anew: bool = False) -> None:
-    """Raise RpcError if the agent's program is not logged in. With `anew`, the program is asked in any case."""
+    """Raise RpcError if the agent's program is not logged in, and AgentProblem if it is older than the oldest supported version.
+
+    With `anew`, the program is asked in any case.
+    """
     finding = await gateway.discovery.probe(agent, refresh=anew)
+    await gateway.discovery.check_supported(agent)
     if finding.probe.logged_in is False and not anew:
         # The user may have logged in since.
         finding = await gateway.discovery.probe(agent, refresh=True)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from acp.schema import InitializeResponse
 
+from gateway.agents import discovery
 from gateway.agents.configured_agents import Agents
 from gateway.cli.login import run_login
 from gateway.cli.main import main
@@ -73,6 +74,29 @@ async def test_session_is_refused_at_once_without_the_program(tmp_path: Path) ->
             await client.new()
         assert refused.value.code == -32603
         assert not (await client.request("session/list"))["sessions"]
+        await connection.close()
+
+
+async def test_session_is_refused_while_the_program_is_too_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also the first one, and without a login: a program that is too old may not know how to log in."""
+    program = fake_claude(tmp_path)
+    program.write_text(program.read_text().replace("2.1.330", "2.1.100"))
+    async with run_gateway(gateway_config(tmp_path, agents={"claude": {"driver": "claude", "program": str(program)}})) as portico:
+        client, connection = connect(portico.gateway, "claude")
+        await client.initialize()
+        with pytest.raises(
+            RpcFailed, match=r"2\.1\.100 is older than 2\.1\.148, the oldest version that is supported"
+        ) as refused:
+            await client.new()
+        assert refused.value.code == -32603
+        assert not (await client.request("session/list"))["sessions"]
+        # A version manager starts another program by the same file.
+        changed = program.stat().st_mtime_ns
+        fake_claude(tmp_path)
+        os.utime(program, ns=(changed, changed))
+        (tmp_path / "login").touch()
+        monkeypatch.setattr(discovery, "MAX_AGE_PROBLEM", 0.0)
+        assert await client.new()
         await connection.close()
 
 
