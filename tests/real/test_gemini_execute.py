@@ -89,3 +89,17 @@ async def test_a_missing_login_is_an_error(gemini: Gemini) -> None:
         events = await execute(running, "[[plain]]")
     assert events[-1]["exit_code"] == 41
     assert "not logged in" in events[-2]["message"]
+
+
+@pytest.mark.parametrize(("settings", "started"), [("user,project", ["of-the-project", "of-the-user"]), ("user", [])])
+async def test_servers_of_settings_start_in_a_trusted_folder_only(gemini: Gemini, settings: str, started: list[str]) -> None:
+    marks = gemini.base / "marks"
+    marks.mkdir()
+    for folder, name in ((gemini.work, "of-the-project"), (gemini.home, "of-the-user")):
+        server = {"command": "touch", "args": [str(marks / name)]}
+        (folder / ".gemini").mkdir()
+        (folder / ".gemini" / "settings.json").write_text(json.dumps({"mcpServers": {name: server}}))
+    gemini.agent["options"] = {"settings": settings}
+    async with gemini.gateway() as running:
+        await execute(running, "[[plain]]")
+    assert sorted(path.name for path in marks.iterdir()) == started
