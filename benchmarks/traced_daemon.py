@@ -22,7 +22,7 @@ from drivers.runtime.cli_agent import CliAgent
 from gateway.cli.main import main
 from gateway.events.event_log import EventLog
 from gateway.protocols.aap.turn_responses import Exchange
-from gateway.server.access_log import _Response
+from gateway.server.guard import _Response
 from gateway.sessions.session import Session
 from gateway.store.database import Database
 from gateway.store.runs import RunRepository

@@ -22,9 +22,9 @@ from gateway.agents.configured_agents import Agents
 from gateway.agents.discovery import Discovery
 from gateway.config import Settings
 from gateway.conversations.conversations import Conversations
-from gateway.doubt_limit import UnansweredRequests
 from gateway.errors import ConfigError, SessionElsewhere, StoreUnavailable, Unauthorized, WrongKey
-from gateway.file_descriptors import agent_connection_limit
+from gateway.http.doubt_limit import UnansweredRequests
+from gateway.http.file_descriptors import agent_connection_limit
 from gateway.mcp.host import McpHost
 from gateway.observability.audit import AuditLog
 from gateway.observability.health import DRAINED, ReadinessCheck

@@ -18,9 +18,8 @@ import httpx
 
 from drivers.runtime.clock import SYSTEM_CLOCK, Clock
 from gateway.config import parse
-from gateway.embedded_server import EmbeddedServer, listening_address
-from gateway.file_descriptors import client_connection_limit
 from gateway.gateway import Gateway
+from gateway.http.server import Server, listening_address
 from gateway.security.redaction import Redactor
 from gateway.server.daemon import uvicorn_config
 from tests import cluster
@@ -124,8 +123,7 @@ async def serve_gateway(gateway: Gateway, listener: socket.socket | None = None)
     if not settings.store.url:
         await create_database(settings.data_dir)
     with app_of(gateway) as app:
-        limit = client_connection_limit(settings.limits.live_agents)
-        server = _FastExitServer(uvicorn_config(gateway, app, "127.0.0.1", 0), limit)
+        server = _FastExitServer(uvicorn_config(gateway, app, "127.0.0.1", 0))
         task = asyncio.create_task(server.serve([listener] if listener is not None else None))
         while not server.started:
             if task.done():
@@ -164,12 +162,11 @@ def http_client(url: str) -> httpx.AsyncClient:
     return httpx.AsyncClient(base_url=url, headers={"Authorization": f"Bearer {KEY}"}, timeout=60, verify=NO_CERTIFICATES)
 
 
-class _FastExitServer(EmbeddedServer):
+class _FastExitServer(Server):
     """A server that waits for its connections in steps of 5 ms, where uvicorn's are 0.1 s: that adds up over all tests."""
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         # As uvicorn's, which waits 0.1 s even if no connection is open.
-        self.stop_accepting()
         for server in self.servers:
             server.close()
         for connection in list(self.server_state.connections):

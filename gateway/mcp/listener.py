@@ -9,25 +9,26 @@ import asyncio
 import socket
 from contextvars import Context
 
-import uvicorn
-
-from gateway.connection_limits import HeaderLimitProtocol
-from gateway.embedded_server import EmbeddedServer
+from gateway.http.server import Server, server_config
 from gateway.mcp.server import McpApp
 
 
-class Listener(EmbeddedServer):
+class Listener(Server):
     """A uvicorn server in the daemon's event loop."""
 
     def __init__(self, app: McpApp, listening: socket.socket, max_connections: int) -> None:
         # The keep-alive time is long, because a client may send its next request while an idle connection is closed.
         super().__init__(
-            uvicorn.Config(
-                app, http=HeaderLimitProtocol, ws="none", lifespan="off", log_config=None, access_log=False, server_header=False,
-                timeout_keep_alive=24 * 3600, timeout_graceful_shutdown=1, proxy_headers=False,
-            ),
-            max_connections,
-        )  # fmt: skip
+            server_config(
+                app,
+                max_connections,
+                ws="none",
+                lifespan="off",
+                timeout_keep_alive=24 * 3600,
+                timeout_graceful_shutdown=1,
+                proxy_headers=False,
+            )
+        )
         self._app, self._socket = app, listening
         self.url = f"http://127.0.0.1:{listening.getsockname()[1]}"
         # In a context of its own: it serves all sessions, and the one that starts it is in the context.

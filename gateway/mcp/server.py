@@ -34,7 +34,8 @@ from drivers.contract.messages import Content, ImageBlock, TextBlock, blocks, pa
 from drivers.contract.tool_server import ToolResponse
 from drivers.runtime.clock import Clock
 from gateway import __version__
-from gateway.body_limit import BodyLimit
+from gateway.http.request_body import RequestBody
+from gateway.http.request_head import request_arrived
 from gateway.mcp.agent_endpoints import Endpoint, Endpoints
 
 log = logging.getLogger(__name__)
@@ -64,6 +65,11 @@ class McpApp:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
+        with request_arrived():
+            body = RequestBody(scope, receive, send, MAX_CALL_BYTES, "a tool call", self._clock)
+            await self._handle(scope, body.receive, body.send)
+
+    async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         scheme, _, token = Headers(scope=scope).get("authorization", "").partition(" ")
         endpoint = self._endpoints.find(token.strip()) if scheme.lower() == "bearer" else None
         if endpoint is None:
@@ -75,7 +81,7 @@ class McpApp:
         if server is None:
             server = self._servers[endpoint] = McpServer(endpoint, self._clock)
         try:
-            await BodyLimit(server.handle, MAX_CALL_BYTES, "a tool call", self._clock)(scope, receive, send)
+            await server.handle(scope, receive, send)
         except HTTPException as error:
             await _refuse(error.status_code, error.detail, error.headers)(scope, receive, send)
 

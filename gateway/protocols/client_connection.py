@@ -9,8 +9,6 @@ from typing import TypeVar
 
 from fastapi import Request
 
-from gateway.asgi_extensions import WATCH_DISCONNECT
-
 Result = TypeVar("Result")
 
 
@@ -22,9 +20,6 @@ class ClientConnection:
 
     async def disconnected(self) -> None:
         """Return when the client's connection is gone."""
-        watch = self._http.scope.get("extensions", {}).get(WATCH_DISCONNECT)
-        if watch is not None:
-            watch()
         while (await self._http.receive())["type"] != "http.disconnect":
             pass
 

@@ -17,7 +17,6 @@ from sse_starlette.sse import AppStatus
 from starlette.types import Receive, Scope, Send
 
 from drivers.runtime.clock import Clock
-from gateway.asgi_extensions import CLOSE_AT_EOF, EVENT_STREAM
 from gateway.errors import Unauthorized
 
 # Streams end when their runs end. sse-starlette would end them at the first signal, before the last event.
@@ -33,18 +32,16 @@ def event_stream(
     *,
     clock: Clock,
     keep_alive_frame: bytes = KEEP_ALIVE,
-    close_at_eof: bool = False,
     closed: Callable[[], None] | None = None,
 ) -> Response:
     """Return a response that streams encoded frames. It sends a comment, which keeps it open, every `keep_alive` seconds.
 
     A protocol that has an event for that sends it instead, as `keep_alive_frame`.
 
-    With `close_at_eof` it ends when the client closes its side of the connection, for chunks that are sent only once.
     `closed` is called when the response has ended, for whatever reason. A generator of chunks does not begin, and so does nothing
     at its end, if the client disconnects before the first one.
     """
-    return _EventStream(chunks, keep_alive, keep_alive_frame, close_at_eof, closed, clock)
+    return _EventStream(chunks, keep_alive, keep_alive_frame, closed, clock)
 
 
 def _response_of_package(chunks: AsyncIterable[bytes], keep_alive: float) -> EventSourceResponse:
@@ -75,21 +72,16 @@ class _EventStream(Response):
         chunks: AsyncIterable[bytes],
         keep_alive: float,
         keep_alive_frame: bytes,
-        close_at_eof: bool,
         closed: Callable[[], None] | None,
         clock: Clock,
     ) -> None:
         # Not by the base class, which makes the headers of a body.
         self.status_code, self.background, self.raw_headers = 200, None, list(_raw_headers())
-        self.body_iterator, self.ping_interval, self.close_at_eof = chunks, keep_alive, close_at_eof
+        self.body_iterator, self.ping_interval = chunks, keep_alive
         self._keep_alive_frame, self._complete, self._closed = keep_alive_frame, False, closed
         self._writing, self._clock = asyncio.Lock(), clock
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        extensions = scope.setdefault("extensions", {})
-        extensions[EVENT_STREAM] = {}
-        if self.close_at_eof:
-            extensions[CLOSE_AT_EOF] = {}
         if scope["type"] != "http" or scope["method"] == "HEAD":
             response = _response_of_package(self.body_iterator, self.ping_interval)
             response.raw_headers = self.raw_headers

@@ -17,12 +17,11 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp
 
 from gateway import __version__
-from gateway.body_limit import BodyLimit
 from gateway.config import ServerSettings
 from gateway.console import routes as console
-from gateway.doubt_limit import DoubtLimit
 from gateway.errors import GatewayError
 from gateway.gateway import Gateway
+from gateway.http.doubt_limit import DoubtLimit
 from gateway.protocols import execute, sign_ins
 from gateway.protocols.aap import versions
 from gateway.protocols.acp import routes as acp
@@ -42,8 +41,8 @@ from gateway.protocols.operations import (
     session_frames,
 )
 from gateway.security.redaction import current_redactor
-from gateway.server.access_log import AccessLog
-from gateway.server.host_origin import EXPOSED, METHODS, HostOriginCheck, origin_pattern
+from gateway.server.guard import Guard
+from gateway.server.host_origin import EXPOSED, METHODS, HostOrigin, origin_pattern
 from gateway.server.openapi import LICENSE, SERVERS, SUMMARY, TAGS, openapi_document
 
 log = logging.getLogger(__name__)
@@ -57,7 +56,7 @@ ALL_ENDPOINTS = "/openapi.json lists every endpoint"
 
 
 def create_app(gateway: Gateway) -> ASGIApp:
-    """Return the app with the access log around it. The app's lifespan opens and closes the gateway."""
+    """Return the app with the guard around it. The app's lifespan opens and closes the gateway."""
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -89,7 +88,7 @@ def create_app(gateway: Gateway) -> ASGIApp:
     if gateway.settings.server.console:
         app.router.routes += console.router().routes
     _add_error_handlers(app, gateway)
-    return AccessLog(_with_checks(app, gateway, gateway.settings.server), gateway.metrics)
+    return _guarded(app, gateway, gateway.settings.server)
 
 
 def _openapi_routes(app: FastAPI, gateway: Gateway) -> APIRouter:
@@ -103,8 +102,8 @@ def _openapi_routes(app: FastAPI, gateway: Gateway) -> APIRouter:
     return router
 
 
-def _with_checks(app: ASGIApp, gateway: Gateway, server: ServerSettings) -> ASGIApp:
-    """Return the app behind the Host and Origin checks, the CORS headers, the limits of bodies and of doubt, in this order."""
+def _guarded(app: ASGIApp, gateway: Gateway, server: ServerSettings) -> ASGIApp:
+    """Return the app behind the guard, CORS, what nodes forward, and the limit of doubt, in this order."""
     app = DoubtLimit(app, lambda: gateway.unanswered)
     origins = origin_pattern(server.origins)
     hosts = server.hosts
@@ -113,7 +112,6 @@ def _with_checks(app: ASGIApp, gateway: Gateway, server: ServerSettings) -> ASGI
         from gateway.protocols.forwarding.node_requests import NodeRequests
 
         app = NodeRequests(app, gateway)
-    app = BodyLimit(app, limit=server.max_body, clock=gateway.clock)
     if origins is not None:
         app = CORSMiddleware(
             app,
@@ -123,7 +121,9 @@ def _with_checks(app: ASGIApp, gateway: Gateway, server: ServerSettings) -> ASGI
             expose_headers=EXPOSED,
             allow_private_network=True,
         )
-    return VendorRequests(HostOriginCheck(app, bind=server.host, hosts=hosts, origins=origins, own_pages=server.console))
+    allowed = HostOrigin(server.host, hosts, origins, own_pages=server.console)
+    # The errors of the guard have the shape that a vendor's client reads, too.
+    return VendorRequests(Guard(app, allowed, server.max_body, gateway.metrics, gateway.clock))
 
 
 def _add_error_handlers(app: FastAPI, gateway: Gateway) -> None:

@@ -15,7 +15,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -23,10 +22,9 @@ from starlette.types import ASGIApp
 from drivers.runtime.file_threads import wait_for_threads
 from drivers.runtime.subreaper import adopted_orphans
 from gateway.config import Settings
-from gateway.connection_limits import HeaderLimitProtocol
-from gateway.embedded_server import BoundedServer, listening_address
-from gateway.file_descriptors import client_connection_limit
 from gateway.gateway import Gateway
+from gateway.http.file_descriptors import client_connection_limit
+from gateway.http.server import Server, listening_address, server_config
 from gateway.installation import FORMER_NAME, command_without_former_name
 from gateway.observability.logs import set_up_logging
 from gateway.protocols.acp.transport.local_socket import LocalSocket, request_release
@@ -39,16 +37,13 @@ from gateway.server.data_dir_lock import DataDirLocked, data_dir_lock
 from gateway.server.end_signals import end_signals
 from gateway.server.service_manager import announce_ready, announce_stop
 
-if TYPE_CHECKING:
-    from gateway.websocket_limits import WebSocketLimitProtocol
-
 log = logging.getLogger(__name__)
 
 KEEP_ALIVE = 75
 """Seconds that an idle HTTP connection stays open. Longer than in clients with a connection pool, so that no client sends a
 request on a connection that is being closed."""
 PING_INTERVAL = 20.0
-PONG_TIMEOUT = 20.0
+PONG_TIMEOUT = 60.0
 """Seconds for a WebSocket client to read what was sent before a ping, and to answer the ping."""
 EXIT_TIMEOUT = 2.0
 """Seconds after `limits.grace` within which the daemon exits."""
@@ -91,8 +86,7 @@ def serve(settings: Settings, *, no_auth: bool = False, hints: Callable[[str, st
         check_key_lengths(settings.server.host, keys)
         gateway = Gateway(settings, keys, redactor)
         config = uvicorn_config(gateway, create_app(gateway), settings.server.host, settings.server.port)
-        server = BoundedServer(config, client_connection_limit(settings.limits.live_agents))
-        asyncio.run(_Daemon(server, gateway, hints).run())
+        asyncio.run(_Daemon(Server(config), gateway, hints).run())
         if gateway.store.abandoned:
             # The interpreter would wait for the thread of a write that the database blocks.
             _exit(_exit_code(gateway))
@@ -122,29 +116,21 @@ def _data_dir_lock(data_dir: Path, exit_time: float) -> Iterator[None]:
 
 def uvicorn_config(gateway: Gateway, app: ASGIApp, host: str, port: int) -> uvicorn.Config:
     """Return the configuration with which uvicorn serves a gateway by its app."""
-    return uvicorn.Config(
+    settings = gateway.settings
+    return server_config(
         app,
+        client_connection_limit(settings.limits.live_agents),
         host=host,
         port=port,
-        http=HeaderLimitProtocol,
-        ws=_websocket_protocol,  # type: ignore[arg-type]  # uvicorn only calls it.
-        ws_max_size=gateway.settings.server.max_body,
+        ws="websockets-sansio",
+        ws_max_size=settings.server.max_body,
         ws_ping_interval=PING_INTERVAL,
         ws_ping_timeout=PONG_TIMEOUT,
-        log_config=None,
-        access_log=False,
-        server_header=False,
         timeout_keep_alive=KEEP_ALIVE,
         # Not None: uvicorn would believe every program of this machine then.
-        proxy_headers=bool(gateway.settings.server.trusted_proxies),
-        forwarded_allow_ips=list(gateway.settings.server.trusted_proxies),
+        proxy_headers=bool(settings.server.trusted_proxies),
+        forwarded_allow_ips=list(settings.server.trusted_proxies),
     )
-
-
-def _websocket_protocol(*args: Any, **kwargs: Any) -> WebSocketLimitProtocol:
-    from gateway.websocket_limits import WebSocketLimitProtocol
-
-    return WebSocketLimitProtocol(*args, **kwargs)
 
 
 class _Daemon:
@@ -160,7 +146,6 @@ class _Daemon:
         threads = ThreadPoolExecutor(thread_name_prefix="files")
         asyncio.get_running_loop().set_default_executor(threads)
         sys.setswitchinterval(SWITCH_INTERVAL)
-        # Set before uvicorn starts, because uvicorn restores these handlers and sends a signal that it caught again at its end.
         self._handle_signals()
         self._gateway.on_end_for_good.append(partial(self._on_signal, signal.SIGTERM))
         started: asyncio.Task[None] | None = None
@@ -196,8 +181,6 @@ class _Daemon:
     async def _on_start(self) -> None:
         while not self._server.started:  # noqa: ASYNC110 - uvicorn has no event for it
             await asyncio.sleep(0.002)
-        # uvicorn has replaced the handlers during its start.
-        self._handle_signals()
         gc.freeze()
         gc.set_threshold(GC_THRESHOLD)
         gc.enable()

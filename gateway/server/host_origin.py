@@ -12,8 +12,6 @@ import re
 from collections.abc import Iterable
 
 from starlette.datastructures import Headers
-from starlette.responses import JSONResponse
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 log = logging.getLogger(__name__)
 
@@ -30,8 +28,8 @@ _MAX_LOGGED = 100
 """How many different rejections are logged: a page can cause any number of them."""
 
 
-class HostOriginCheck:
-    """ASGI middleware: 403 for a `Host` that is not this gateway's and for an `Origin` that is not allowed.
+class HostOrigin:
+    """Which `Host` is this gateway's, and which `Origin` is allowed.
 
     `hosts` are names and addresses besides loopback ones, `*.NAME` for all names below a domain, `*` for any. `bind` is the
     address that the server listens on. If that is the address of all interfaces, any IP address is accepted, since rebinding
@@ -41,26 +39,20 @@ class HostOriginCheck:
     only `*` accepts that, which also accepts names that were rebound to this machine.
     """
 
-    def __init__(
-        self, app: ASGIApp, bind: str, hosts: Iterable[str], origins: re.Pattern[str] | None, *, own_pages: bool = False
-    ) -> None:
-        self._app, self._origins, self._own_pages = app, origins, own_pages
+    def __init__(self, bind: str, hosts: Iterable[str], origins: re.Pattern[str] | None, *, own_pages: bool = False) -> None:
+        self._origins, self._own_pages = origins, own_pages
         self._hosts = frozenset({"localhost", bind.lower(), *(host.lower() for host in hosts)})
         self._parents = tuple(host[1:] for host in self._hosts if host.startswith("*."))
         self._any_address = (address := _address(bind)) is not None and address.is_unspecified
         self._logged: set[str] = set()
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] not in ("http", "websocket"):
-            return await self._app(scope, receive, send)
-        headers = Headers(scope=scope)
-        rejection = self._check_host(headers) or self._check_origin(headers)
-        if rejection is None:
-            return await self._app(scope, receive, _with_security_headers(send))
-        if rejection not in self._logged and len(self._logged) < _MAX_LOGGED:
-            self._logged.add(rejection)
-            log.warning("rejected: %s", rejection)
-        await JSONResponse({"error": rejection}, 403)(scope, receive, _with_security_headers(send))
+    def refusal(self, headers: Headers) -> str | None:
+        """Return why a request with these headers is refused; None if it is not. The first refusals are logged, each once."""
+        refusal = self._check_host(headers) or self._check_origin(headers)
+        if refusal is not None and refusal not in self._logged and len(self._logged) < _MAX_LOGGED:
+            self._logged.add(refusal)
+            log.warning("rejected: %s", refusal)
+        return refusal
 
     def _check_host(self, headers: Headers) -> str | None:
         given = headers.getlist("host")
@@ -118,15 +110,3 @@ def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     except ValueError:
         return None
     return (address.ipv4_mapped or address) if isinstance(address, ipaddress.IPv6Address) else address
-
-
-def _with_security_headers(send: Send) -> Send:
-    """Add headers that keep pages of other origins from loading the response as a script, style or image."""
-
-    async def hardened(message: Message) -> None:
-        if message["type"] in ("http.response.start", "websocket.http.response.start"):
-            extra = [(b"x-content-type-options", b"nosniff"), (b"cross-origin-resource-policy", b"same-origin")]
-            message = {**message, "headers": [*message.get("headers", ()), *extra]}
-        await send(message)
-
-    return hardened

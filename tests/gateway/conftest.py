@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gateway.connection_limits import HeaderLimitProtocol
+from gateway.http.request_head import RequestHead
 from tests import cluster, stores
 from tests.daemon import RunningGateway
 from tests.gateway.aap_client import BASE_URLS, AapClient, BaseUrl
@@ -34,7 +34,7 @@ def aap(portico: RunningGateway, base: BaseUrl) -> AapClient:
 def head_clock(monkeypatch: pytest.MonkeyPatch) -> ManualClock:
     """The clock of the time that clients have for the heads of their requests, which stands still until the test turns it."""
     clock = ManualClock()
-    monkeypatch.setattr(HeaderLimitProtocol, "clock", clock)
+    monkeypatch.setattr(RequestHead, "clock", clock)
     return clock
 
 

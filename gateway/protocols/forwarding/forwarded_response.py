@@ -11,7 +11,6 @@ from typing import Literal
 from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
-from gateway.asgi_extensions import EVENT_STREAM, WATCH_DISCONNECT
 from gateway.errors import Unauthorized
 from gateway.nodes.node_keys import NodeKeys, SentSignature
 from gateway.observability.logs import request_id
@@ -26,8 +25,6 @@ Outcome = Literal["answered", "moved", "unreachable", "refused", "unproven", "br
 """`moved`, `unreachable` and `refused` have begun nothing: the request may be handled anew. All others have responded."""
 NOT_VERIFIED = "the node that has this session could not be verified; the log of this node has the reason"
 
-END_OF_EVENT = (b"\n\n", b"\r\n\r\n")
-"""What the bytes of an event stream end with where no event is incomplete."""
 _NOT_FORWARDED = frozenset(
     {
         # Of one connection (RFC 9110, 7.6.1), or set anew.
@@ -129,11 +126,9 @@ class ForwardedResponse:
     async def _relay_body(self, response: NodeResponse) -> bytes:
         """Send the response but for its last bytes, which are returned."""
         headers = [header for header in response.headers if header[0] not in _NOT_RELAYED]
-        events = any(name == b"content-type" and value.startswith(b"text/event-stream") for name, value in headers)
-        self._note_end_of_event(events)
         is_stream = all(name != b"content-length" for name, _ in headers)
         check = self._passed_on.check if is_stream else None
-        self._begun, tail = True, b""
+        self._begun = True
         await self._send({"type": "http.response.start", "status": response.status, "headers": headers})
         with suppress(Unauthorized):
             while chunk := await response.read():
@@ -143,19 +138,8 @@ class ForwardedResponse:
                     self._complete = True
                     return chunk
                 await self._send({"type": "http.response.body", "body": chunk, "more_body": True})
-                if events:
-                    tail = (tail + chunk[-4:])[-4:]
-                    self._note_end_of_event(tail.endswith(END_OF_EVENT))
         self._complete = True
         return b""
-
-    def _note_end_of_event(self, ended: bool) -> None:
-        """Have the server send comments to a client that may be gone only where no event is incomplete."""
-        extensions = self._scope.setdefault("extensions", {})
-        if ended:
-            extensions[EVENT_STREAM] = {}
-        else:
-            extensions.pop(EVENT_STREAM, None)
 
     async def _refuse(self, problem: str, status: int) -> Outcome:
         log.error("the answer of the node %s to a forwarded request is refused: %s", self._node, problem)
@@ -177,9 +161,6 @@ class ForwardedResponse:
         await JSONResponse({"error": text}, 502)(self._scope, self._receive, self._send)
 
     async def _cancel_on_disconnect(self) -> None:
-        watch = self._scope.get("extensions", {}).get(WATCH_DISCONNECT)
-        if watch is not None:
-            watch()
         while (await self._receive())["type"] != "http.disconnect":
             pass
         self._cancel()

@@ -12,8 +12,6 @@ from collections.abc import Callable, Sequence
 
 import httptools
 
-from gateway.tcp_keepalive import keep_alive
-
 MAX_HEAD = 64 * 1024
 """Bytes of the head of a response, and of what else is no body, such as trailers, before the next bytes of the body."""
 SENT_AT_ONCE = 16 * 1024
@@ -24,12 +22,30 @@ SILENCE = 25_000
 """Milliseconds for the acknowledgement of what was sent, or for a peer that reads nothing to read on."""
 
 
+IDLE_SECONDS, INTERVAL_SECONDS, PROBES = 10, 5, 3
+"""A connection on which nothing was received for so long is probed, so often, and closed after so many probes: 25 seconds."""
+_KEEP_ALIVE = [
+    # Darwin has the first one under another name.
+    (getattr(socket, name), value)
+    for name, value in (
+        ("TCP_KEEPIDLE", IDLE_SECONDS),
+        ("TCP_KEEPALIVE", IDLE_SECONDS),
+        ("TCP_KEEPINTVL", INTERVAL_SECONDS),
+        ("TCP_KEEPCNT", PROBES),
+    )
+    if hasattr(socket, name)
+]
+
+
 def notice_silence(transport: asyncio.BaseTransport) -> None:
     """Have the system close a TCP connection once the machine at its other end is gone, at the latest after 25 seconds.
 
     Where the system has TCP_USER_TIMEOUT, a node that reads nothing for so long counts as gone too.
     """
-    connected = keep_alive(transport)
+    connected: socket.socket = transport.get_extra_info("socket")
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in _KEEP_ALIVE:
+        connected.setsockopt(socket.IPPROTO_TCP, option, value)
     # Linux sends no probes while it waits for the acknowledgement of what was sent.
     if hasattr(socket, "TCP_USER_TIMEOUT"):
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, SILENCE)

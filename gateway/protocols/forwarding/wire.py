@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from starlette.types import Scope
 
-from gateway.connection_limits import NODE_SIGNATURE
-
-SIGNATURE, CALLER, PROOF = NODE_SIGNATURE, b"portico-caller", b"portico-node-proof"
+SIGNATURE, CALLER, PROOF = b"portico-node", b"portico-caller", b"portico-node-proof"
 """The headers of a signed request, and that of its response."""
 MOVED = 421
 """The status of a node that does not have the session of a forwarded request."""

@@ -12,7 +12,6 @@ import pytest
 from starlette.requests import ClientDisconnect
 from starlette.types import Message, Scope
 
-from gateway.asgi_extensions import EVENT_STREAM
 from gateway.config import LimitSettings
 from gateway.nodes.node_keys import NodeKeys
 from gateway.protocols.forwarding.forwarded_response import ForwardedResponse, Outcome
@@ -162,32 +161,6 @@ async def test_a_client_that_disconnects_while_it_sends_its_body_is_not_forwarde
         with pytest.raises(ClientDisconnect):
             await f.response.relay()
         assert not f.node.requests
-
-
-async def test_comments_are_sent_only_between_the_events_of_a_stream() -> None:
-    """The server sends them to a client that has closed its side; within an event one would end that."""
-
-    async def respond(request: FakeRequest) -> None:
-        await request.begin(200, *STREAM)
-        for part in parts:
-            await request.send(b"%x\r\n%b\r\n" % (len(part), part))
-            await f.client.got.wait()
-            f.client.got.clear()
-        await request.send(b"0\r\n\r\n")
-
-    parts = (b"data: one\n\n", b"data: t", b"wo\n", b"\n", b"data: three\r\n\r\n", b"data: ")
-    between = list[bool]()
-    async with forwarding(respond) as f:
-
-        async def note() -> None:
-            between.append(EVENT_STREAM in f.scope["extensions"])
-
-        f.client.before_send = note
-        f.client.post()
-        assert await soon(f.start()) == "answered"
-        assert f.client.body == b"".join(parts)
-    # At the head, and before each part what the one before has left; the last one is the end.
-    assert between == [True, True, True, False, False, True, True, False]
 
 
 async def test_the_end_of_a_node_before_its_response_is_a_502() -> None:

@@ -490,7 +490,7 @@ async def test_a_forwarded_request_for_a_session_elsewhere_is_a_421_without_an_a
 async def test_the_log_names_the_other_node(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     await execute(cluster.a.client, "a task", "echo")
-    lines = [record.message for record in caplog.records if record.name == "gateway.server.access_log"]
+    lines = [record.message for record in caplog.records if record.name == "gateway.access_log"]
     assert any("by the node b" in line for line in lines)
     assert any("for the node a" in line for line in lines)
     assert NODE_KEY not in caplog.text

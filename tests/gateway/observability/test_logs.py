@@ -189,7 +189,7 @@ async def test_daemon_logs_only_in_the_configured_format(
         return
     found = [json.loads(line) for line in lines]
     assert all({"time", "level", "logger", "request_id", "session_id", "message"} <= line.keys() for line in found)
-    (turn,) = [line for line in found if line["request_id"] == "mine-5" and line["logger"] == "gateway.server.access_log"]
+    (turn,) = [line for line in found if line["request_id"] == "mine-5" and line["logger"] == "gateway.access_log"]
     assert (turn["session_id"], turn["route"], turn["status"]) == (session, "/session/{session_id}", 200)
     assert any(line["logger"].startswith("uvicorn") for line in found)
 

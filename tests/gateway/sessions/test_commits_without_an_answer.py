@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.doubt_limit import DOUBT_TIMEOUT
+from gateway.http.doubt_limit import DOUBT_TIMEOUT
 from gateway.security.authentication import ADMINISTRATOR
 from gateway.store import postgresql
 from tests.daemon import RunningGateway, gateway_config, run_gateway

@@ -78,7 +78,7 @@ class HttpClients:
             return JSONResponse({"error": "Accept: must include text/event-stream"}, 406)
         client = await self._find(agent, caller, request.headers.get(CONNECTION_ID_HEADER), request)
         stream = client.attach(request.headers.get(SESSION_ID_HEADER))
-        response = event_stream(stream.read(), self._gateway.keep_alive, close_at_eof=True, clock=self._gateway.clock)
+        response = event_stream(stream.read(), self._gateway.keep_alive, clock=self._gateway.clock)
         response.headers[CONNECTION_ID_HEADER] = client.id
         return response
 

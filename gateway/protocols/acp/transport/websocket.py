@@ -14,7 +14,6 @@ from typing import Any
 from starlette.responses import JSONResponse
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from gateway.asgi_extensions import NO_PINGS
 from gateway.errors import GatewayError, NoNode, Unauthorized
 from gateway.gateway import Gateway
 from gateway.protocols.acp.connection import Connection, checked_slash_commands
@@ -88,9 +87,6 @@ class WebSockets:
         self, agent: str, socket: WebSocket, subprotocol: str | None, caller: Caller, check_key: Callable[[], object] | None
     ) -> None:
         forwarded = is_forwarded(socket.scope)
-        if forwarded:
-            # A pong of the other node comes behind the messages that a slow client has not read yet.
-            socket.scope["extensions"][NO_PINGS] = {}
         await socket.accept(subprotocol, headers=[(b"acp-connection-id", uuid.uuid4().hex.encode())])
         self._open.add(socket)
         frames = Frames(socket, check_key, self._gateway.clock)

@@ -10,7 +10,6 @@ from pydantic_core import to_json
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from drivers.runtime.clock import Clock
-from gateway.asgi_extensions import WEBSOCKET_TEXTS
 from gateway.errors import Unauthorized
 
 GOING_AWAY, POLICY_VIOLATION = 1001, 1008
@@ -43,13 +42,9 @@ class Frames:
             await self._socket.close(code, reason)
 
     async def send_all(self, messages: Sequence[dict[str, Any]]) -> None:
-        """Send messages, by one write if the server can. Raises as `send` does."""
-        if WEBSOCKET_TEXTS not in self._socket.scope.get("extensions", {}):
-            for message in messages:
-                await self.send(message)
-            return
-        await self._close_if_revoked()
-        await self._socket.send({"type": "websocket.send", WEBSOCKET_TEXTS: [to_json(message) for message in messages]})
+        """Send messages. Raises as `send` does."""
+        for message in messages:
+            await self.send(message)
 
     async def receive(self) -> Any:
         """Return the next frame. Raises WebSocketDisconnect, Unauthorized."""

@@ -15,7 +15,7 @@ from websockets.asyncio.client import connect
 from gateway.protocols.acp import connection
 from gateway.protocols.acp.transport import http, http_streams, websocket
 from gateway.security.authentication import ADMINISTRATOR
-from gateway.websocket_limits import WebSocketLimitProtocol
+from gateway.server.guard import UNREAD_SECONDS
 from tests.cluster import leave_out, placement
 from tests.daemon import RunningGateway, gateway_config, run_gateway
 from tests.gateway.protocols.acp.raw_connections import BEARER, INITIALIZE, STREAM, answer_to, asked, initialized, rpc, socket_to
@@ -108,20 +108,12 @@ async def test_http_client_that_does_not_read_is_disconnected(
         assert replayed > 400_000
 
 
-async def test_websocket_client_that_does_not_read_is_disconnected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_websocket_client_that_does_not_read_is_disconnected(tmp_path: Path) -> None:
     if placement():
         # Before it has a connection, which would stay open.
         leave_out("uses `close_last` of a gateway")
-    accepted = list[WebSocketLimitProtocol]()
-    start = WebSocketLimitProtocol.start_keepalive
-
-    def started(protocol: WebSocketLimitProtocol) -> None:
-        accepted.append(protocol)
-        start(protocol)
-
-    monkeypatch.setattr(WebSocketLimitProtocol, "start_keepalive", started)
-    monkeypatch.setattr("gateway.websocket_limits.WEBSOCKET_ABORT_DELAY", 0.1)
-    async with run_gateway(gateway_config(tmp_path)) as portico:
+    clock = ManualClock()
+    async with run_gateway(gateway_config(tmp_path), clock) as portico:
         async with socket_to(portico, max_size=None) as first:
             session = (await asked(first, rpc("session/new", {"cwd": ".", "mcpServers": []})))["result"]["sessionId"]
             params = {"sessionId": session, "prompt": [{"type": "text", "text": "word " * 1_000_000}]}
@@ -139,8 +131,7 @@ async def test_websocket_client_that_does_not_read_is_disconnected(tmp_path: Pat
             more = {"sessionId": session, "prompt": [{"type": "text", "text": "more"}]}
             assert (await asked(other, rpc("session/prompt", more, 4)))["result"]["stopReason"] == "end_turn"
         assert _sockets_open(portico) == 1
-        # As uvicorn does when a ping has had no pong for PONG_TIMEOUT.
-        accepted[1].keepalive_timeout()
+        await clock.expire(UNREAD_SECONDS)
         await wait_until(lambda: not _sockets_open(portico))
         slow_reader.transport.abort()
 

@@ -97,13 +97,13 @@ async def test_refused_websocket_gets_a_status_and_an_error_text(
 async def test_websocket_is_logged_and_counted_once_when_it_closes(
     portico: RunningGateway, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level("INFO", "gateway.server.access_log")
+    caplog.set_level("INFO", "gateway.access_log")
     caplog.handler.setFormatter(TextFormatter(Redactor()))
 
     async def check_logged(request: str, outcome: str, route: str, status: int) -> None:
         await wait_until(lambda: f"[{request} -]" in caplog.text)
         (line,) = [line for line in caplog.text.splitlines() if f"[{request} " in line]
-        assert f"INFO gateway.server.access_log [{request} -]: GET /{outcome} in " in line
+        assert f"INFO gateway.access_log [{request} -]: GET /{outcome} in " in line
         labels = {"method": "GET", "route": route, "status": str(status)}
         assert portico.gateway.metrics.registry.get_sample_value("portico_http_requests_total", labels) == 1
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from starlette.types import Message, Receive, Scope, Send
 
-from gateway.doubt_limit import DOUBT_TIMEOUT, DoubtLimit, UnansweredRequests
+from gateway.http.doubt_limit import DOUBT_TIMEOUT, DoubtLimit, UnansweredRequests
 from tests.manual_clock import ManualClock
 
 

@@ -24,6 +24,11 @@ def client_connection_limit(live_agents: int) -> int:
     return max(descriptors - reserved, descriptors // 4)
 
 
+def accept_at_once() -> int:
+    """The most connections that are accepted before those over the limit are closed: asyncio accepts a whole backlog at once."""
+    return min(_descriptors() // 8, 2048)
+
+
 def _descriptors() -> int:
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return MAX_DESCRIPTORS if soft == resource.RLIM_INFINITY else min(soft, MAX_DESCRIPTORS)

@@ -1,0 +1,124 @@
+"""Limits of what a client does before its request is known, by uvicorn's setting `http`: connections, heads of requests.
+
+uvicorn limits the head for its h11 parser only, and the number of connections only once a request has arrived. Everything else
+about requests is limited above uvicorn, in `gateway/server/guard.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from http import HTTPStatus
+from typing import Any
+
+from uvicorn import Config
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
+
+from drivers.runtime.clock import SYSTEM_CLOCK, Clock, Timer
+
+HEAD_SECONDS = 30.0
+"""Time limit for receiving the request line and the headers: a connection without a request costs a file descriptor."""
+MAX_HEAD_BYTES = 64 * 1024
+"""Size limit of the same. What one read from the socket brings beyond it, up to 256 KiB, is parsed too."""
+CLOSE_DELAY = 2.0
+"""Seconds between an error response and the close. Closing at once, with unread input, could lose the response."""
+
+TOO_SLOW = f"the request line and the headers did not arrive within {HEAD_SECONDS:.0f} seconds"
+TOO_LARGE = f"the request line and the headers may have {MAX_HEAD_BYTES} bytes; send less"
+TOO_MANY = "too many connections are open; close some, or raise the limit of open files; then try again"
+
+
+class RequestHead(HttpToolsProtocol):
+    """A connection. It overrides what asyncio calls, and nothing of uvicorn's.
+
+    503 for more connections than `limit_concurrency` admits, 408 for a head that is too slow, 431 for one that is too large; then
+    the connection is closed. `request_arrived` tells it that a head is complete.
+    """
+
+    clock: Clock = SYSTEM_CLOCK
+    """The clock of HEAD_SECONDS, for all connections: uvicorn makes the protocols."""
+
+    def __init__(self, config: Config, server_state: ServerState, *args: Any, **kwargs: Any) -> None:
+        super().__init__(config, server_state, *args, **kwargs)
+        self._is_full = config.limit_concurrency is not None and len(server_state.connections) + 1 >= config.limit_concurrency
+        self._requests = self._head_bytes = 0
+        self._timer: Timer | None = None
+        self._refused = False
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._connection = transport
+        if self._is_full:
+            self._refuse(503, TOO_MANY)
+        else:
+            self._await_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_timer()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._refused:
+            return
+        if not self._requests:
+            if self._head_bytes > MAX_HEAD_BYTES:
+                return self._refuse(431, TOO_LARGE)
+            self._head_bytes += len(data)
+            self._await_head()
+        _connection.set(self)
+        super().data_received(data)
+
+    def begin(self) -> None:
+        """A request has arrived: its body is limited by somebody else."""
+        self._requests += 1
+        self._head_bytes = 0
+        self._stop_timer()
+
+    def end(self) -> None:
+        """The app has ended for a request."""
+        self._requests -= 1
+
+    def abort(self) -> None:
+        """Close the connection at once, whatever is not sent yet."""
+        self._connection.abort()
+
+    def _await_head(self) -> None:
+        if self._timer is None:
+            self._timer = self.clock.call_later(HEAD_SECONDS, self._refuse, 408, TOO_SLOW)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _refuse(self, status: int, text: str) -> None:
+        self._stop_timer()
+        self._refused = True
+        body = json.dumps({"error": text}).encode()
+        self._connection.write(
+            b"HTTP/1.1 %d %b\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%b"
+            % (status, HTTPStatus(status).phrase.encode(), len(body), body)
+        )
+        self._connection.write_eof()
+        asyncio.get_running_loop().call_later(CLOSE_DELAY, self._connection.close)
+
+
+_connection: ContextVar[RequestHead | None] = ContextVar("connection", default=None)
+"""The connection of the request that this context handles: uvicorn starts the app in the context of `data_received`."""
+
+
+@contextmanager
+def request_arrived() -> Iterator[RequestHead | None]:
+    """Within it the app handles a request. Yields its connection; None if it has come another way, as from a test's client."""
+    connection = _connection.get()
+    if connection is not None:
+        connection.begin()
+    try:
+        yield connection
+    finally:
+        if connection is not None:
+            connection.end()

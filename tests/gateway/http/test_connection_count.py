@@ -1,0 +1,130 @@
+"""The number of open connections is limited, so that file descriptors are left for agents."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import resource
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import httpx
+import pytest
+
+from gateway.http import request_head
+from gateway.http.file_descriptors import BASE_DESCRIPTORS, agent_connection_limit, client_connection_limit
+from gateway.http.server import Server, listening_address
+from gateway.mcp.listener import Listener
+from tests.gateway.http.asgi_server import Receive, Scope, Send, answer, serving, url_of
+from tests.waiting import wait_until
+
+LIMIT = 8
+
+
+class App:
+    """Responds with the path at once, apart from `/wait`: when `released` is set. `waiting` counts these requests."""
+
+    def __init__(self) -> None:
+        self.released = asyncio.Event()
+        self.waiting = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket":
+            await receive()
+            await send({"type": "websocket.accept"})
+            await receive()
+            return
+        if scope["path"] == "/wait":
+            self.waiting += 1
+            await self.released.wait()
+        await answer(scope, receive, send)
+
+
+@contextmanager
+def idle_connections(server: Server, count: int) -> Iterator[list[socket.socket]]:
+    """Open connections that send nothing."""
+    with ExitStack() as stack:
+        yield [stack.enter_context(socket.create_connection(listening_address(server))) for _ in range(count)]
+
+
+async def get(server: Server, path: str = "/") -> httpx.Response:
+    """Send a request on a connection of its own."""
+    async with httpx.AsyncClient(timeout=30, verify=False) as client:
+        return await client.get(url_of(server) + path)
+
+
+async def test_one_more_connection_is_refused_and_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(request_head, "CLOSE_DELAY", 0.0)
+    app = App()
+    async with serving(app, LIMIT) as server:
+        requests = [asyncio.create_task(get(server, "/wait")) for _ in range(LIMIT)]
+        await wait_until(lambda: app.waiting == LIMIT)
+        refused = await asyncio.gather(*(get(server) for _ in range(20)))
+        assert {response.status_code for response in refused} == {503}
+        assert "too many connections" in refused[0].json()["error"]
+        await wait_until(lambda: len(server.server_state.connections) == LIMIT)
+        app.released.set()
+        assert {response.text for response in await asyncio.gather(*requests)} == {"/wait"}
+        assert (await get(server)).text == "/"
+
+
+async def test_idle_connections_and_websockets_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(request_head, "CLOSE_DELAY", 0.0)
+    upgrade = "GET / HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+    upgrade += "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+    async with serving(App(), LIMIT, ws="websockets-sansio") as server:
+        with idle_connections(server, LIMIT) as opened:
+            opened[0].send(upgrade.encode())
+            assert b" 101 " in await asyncio.to_thread(opened[0].recv, 1000)
+            assert (await get(server)).status_code == 503
+            opened[1].close()
+            await wait_until(lambda: len(server.server_state.connections) < LIMIT)
+            assert (await get(server)).text == "/"
+
+
+async def test_a_server_without_file_descriptors_accepts_again_once_there_are_some(caplog: pytest.LogCaptureFixture) -> None:
+    async with serving(App()) as server:
+        address, soft, hard = listening_address(server), *resource.getrlimit(resource.RLIMIT_NOFILE)
+        clients = [socket.socket() for _ in range(4)]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (clients[0].fileno(), hard))
+        try:
+            with caplog.at_level(logging.CRITICAL, "asyncio"):
+                asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+                for client in clients:
+                    client.setblocking(False)
+                    client.connect_ex(address)
+                await asyncio.sleep(0.1)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        await wait_until(lambda: len(server.server_state.connections) == 4)
+        assert (await get(server)).text == "/"
+        for client in clients:
+            client.close()
+
+
+async def test_mcp_server_has_a_limit_of_its_own() -> None:
+    class McpApp:
+        __call__: Any = staticmethod(answer)
+
+        async def close(self) -> None: ...
+
+    listener = await Listener.start(McpApp(), LIMIT)  # type: ignore[arg-type]
+    with idle_connections(listener, LIMIT - 1):
+        assert (await get(listener)).text == "/"
+    with idle_connections(listener, 2 * LIMIT):
+        await wait_until(lambda: len(listener.server_state.connections) >= LIMIT)
+        assert (await get(listener)).status_code == 503
+    await listener.stop()
+
+
+@pytest.mark.parametrize(
+    ("descriptors", "agents", "expected"), [(64, 16, 16), (256, 16, 64), (1024, 16, 752), (20000, 16, 19728)]
+)
+def test_limits_leave_file_descriptors_for_agents(
+    monkeypatch: pytest.MonkeyPatch, descriptors: int, agents: int, expected: int
+) -> None:
+    monkeypatch.setattr("resource.getrlimit", lambda _: (descriptors, descriptors))
+    assert client_connection_limit(agents) == expected
+    assert expected + agent_connection_limit(agents) + min(BASE_DESCRIPTORS, descriptors // 2) <= descriptors
