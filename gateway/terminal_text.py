@@ -31,4 +31,5 @@ def json_text(text: str) -> str:
 
 
 def _escaped(found: re.Match[str]) -> str:
-    return found[0].encode("unicode_escape").decode()
+    # The codec `unicode_escape` is a file that is opened at its first use, also when no file descriptor is left.
+    return ascii(found[0])[1:-1]

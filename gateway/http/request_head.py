@@ -25,7 +25,7 @@ HEAD_SECONDS = 30.0
 MAX_HEAD_BYTES = 64 * 1024
 """Size limit of the same. What one read from the socket brings beyond it, up to 256 KiB, is parsed too."""
 CLOSE_DELAY = 2.0
-"""Seconds between an error response and the close. Closing at once, with unread input, could lose the response."""
+"""Seconds between the refusal of a head and the close. Closing at once, with unread input, could lose the response."""
 
 TOO_SLOW = f"the request line and the headers did not arrive within {HEAD_SECONDS:.0f} seconds"
 TOO_LARGE = f"the request line and the headers may have {MAX_HEAD_BYTES} bytes; send less"
@@ -35,8 +35,9 @@ TOO_MANY = "too many connections are open; close some, or raise the limit of ope
 class RequestHead(HttpToolsProtocol):
     """A connection. It overrides what asyncio calls, and nothing of uvicorn's.
 
-    503 for more connections than `limit_concurrency` admits, 408 for a head that is too slow, 431 for one that is too large; then
-    the connection is closed. `request_arrived` tells it that a head is complete.
+    408 for a head that is too slow, 431 for one that is too large; then the connection is closed. `request_arrived` tells it that
+    a head is complete. If as many connections are open as `limit_concurrency` admits, one more closes an idle one: one that has
+    sent no request, else the one that has been idle for the longest. If none is idle, it gets a 503 and is closed.
     """
 
     clock: Clock = SYSTEM_CLOCK
@@ -44,21 +45,26 @@ class RequestHead(HttpToolsProtocol):
 
     def __init__(self, config: Config, server_state: ServerState, *args: Any, **kwargs: Any) -> None:
         super().__init__(config, server_state, *args, **kwargs)
-        self._is_full = config.limit_concurrency is not None and len(server_state.connections) + 1 >= config.limit_concurrency
+        self._limit, self._all = config.limit_concurrency, server_state.connections
         self._requests = self._head_bytes = 0
+        self._was_used = False
+        self._idle_since: float | None = None
+        """The time of the clock since when no request is in progress; None while one is, and for WebSockets."""
         self._timer: Timer | None = None
         self._refused = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._connection = transport
-        if self._is_full:
-            self._refuse(503, TOO_MANY)
-        else:
-            self._await_head()
+        # uvicorn refuses requests once the limit is reached, with this connection.
+        if self._limit is not None and len(self._all) >= self._limit and not self._close_idle():
+            return self._refuse(503, TOO_MANY)
+        self._idle_since = self.clock.monotonic()
+        self._await_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
+        self._idle_since = None
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -76,15 +82,32 @@ class RequestHead(HttpToolsProtocol):
         """A request has arrived: its body is limited by somebody else."""
         self._requests += 1
         self._head_bytes = 0
+        self._was_used, self._idle_since = True, None
         self._stop_timer()
 
     def end(self) -> None:
         """The app has ended for a request."""
         self._requests -= 1
+        if not self._requests and self._connection.get_protocol() is self:
+            self._idle_since = self.clock.monotonic()
 
     def abort(self) -> None:
         """Close the connection at once, whatever is not sent yet."""
         self._connection.abort()
+
+    def _close_idle(self) -> bool:
+        """Close an idle connection. Return whether there was one."""
+        idle = [
+            (connection._was_used, connection._idle_since, id(connection), connection)
+            for connection in self._all
+            if isinstance(connection, RequestHead) and connection._idle_since is not None
+        ]
+        if not idle:
+            return False
+        closed = min(idle)[-1]
+        closed._idle_since = None
+        closed.abort()
+        return True
 
     def _await_head(self) -> None:
         if self._timer is None:
@@ -103,6 +126,9 @@ class RequestHead(HttpToolsProtocol):
             b"HTTP/1.1 %d %b\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%b"
             % (status, HTTPStatus(status).phrase.encode(), len(body), body)
         )
+        if status == 503:
+            # Any number of them would keep file descriptors.
+            return self._connection.close()
         self._connection.write_eof()
         asyncio.get_running_loop().call_later(CLOSE_DELAY, self._connection.close)
 

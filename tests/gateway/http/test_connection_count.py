@@ -7,7 +7,7 @@ import logging
 import resource
 import socket
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import httpx
@@ -70,14 +70,34 @@ async def test_one_more_connection_is_refused_and_closed(monkeypatch: pytest.Mon
         assert (await get(server)).text == "/"
 
 
-async def test_idle_connections_and_websockets_count(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_idle_connections_are_closed_for_new_ones() -> None:
+    async with serving(App(), LIMIT) as server:
+        with idle_connections(server, 5 * LIMIT) as opened:
+            for _ in range(3):
+                assert (await get(server)).text == "/"
+            await wait_until(lambda: len(server.server_state.connections) <= LIMIT)
+            with suppress(ConnectionResetError):
+                assert opened[0].recv(1) == b"", "the first one was closed"
+
+
+async def test_a_connection_that_has_sent_a_request_is_closed_last() -> None:
+    async with serving(App(), LIMIT) as server, httpx.AsyncClient(base_url=url_of(server), verify=False) as client:
+        await client.get("/")
+        (used,) = server.server_state.connections
+        with idle_connections(server, 3 * LIMIT):
+            assert (await get(server)).text == "/"
+            assert used in server.server_state.connections
+
+
+async def test_websockets_count_and_are_not_idle(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(request_head, "CLOSE_DELAY", 0.0)
     upgrade = "GET / HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
     upgrade += "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
     async with serving(App(), LIMIT, ws="websockets-sansio") as server:
         with idle_connections(server, LIMIT) as opened:
-            opened[0].send(upgrade.encode())
-            assert b" 101 " in await asyncio.to_thread(opened[0].recv, 1000)
+            for client in opened:
+                client.send(upgrade.encode())
+                assert b" 101 " in await asyncio.to_thread(client.recv, 1000)
             assert (await get(server)).status_code == 503
             opened[1].close()
             await wait_until(lambda: len(server.server_state.connections) < LIMIT)
@@ -111,11 +131,9 @@ async def test_mcp_server_has_a_limit_of_its_own() -> None:
         async def close(self) -> None: ...
 
     listener = await Listener.start(McpApp(), LIMIT)  # type: ignore[arg-type]
-    with idle_connections(listener, LIMIT - 1):
+    with idle_connections(listener, 5 * LIMIT):
         assert (await get(listener)).text == "/"
-    with idle_connections(listener, 2 * LIMIT):
-        await wait_until(lambda: len(listener.server_state.connections) >= LIMIT)
-        assert (await get(listener)).status_code == 503
+        await wait_until(lambda: len(listener.server_state.connections) <= LIMIT)
     await listener.stop()
 
 
