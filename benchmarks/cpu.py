@@ -26,8 +26,8 @@ async def cpu(quick: bool) -> list[Figure]:
         idle = await asyncio.gather(*(_idle(daemon, seconds) for daemon in (live, stored)))
     figures, comment = list[Figure](), f"{SESSIONS} sessions, {seconds:g} s"
     for name, (share, wake_ups) in zip(("live agents", "no agents"), idle, strict=True):
-        figures.append(Figure(f"idle, {name}", share * 100, "% of a core", at_most=0.1, comment=comment))
-        figures.append(Figure(f"idle, {name}, wake-ups", wake_ups / seconds, "/s", at_most=0.5))
+        figures.append(Figure(f"idle, {name}", share * 100, "% of a core", at_most=0.3, comment=comment))
+        figures.append(Figure(f"idle, {name}, wake-ups", wake_ups / seconds, "/s", at_most=11.0))
     return figures + await _burst(4 if quick else 12)
 
 

@@ -11,10 +11,7 @@ from typing import Any
 
 @dataclass
 class Figure:
-    """A measured number. `at_least` and `at_most` are bounds; a figure without a bound is for information only.
-
-    `documented` is the worst value of a bound that is not met: docs/benchmarks.md shows what the rest of the way consists of.
-    """
+    """A measured number. `at_least` and `at_most` are bounds; a figure without a bound is for information only."""
 
     name: str
     value: float
@@ -22,20 +19,12 @@ class Figure:
     samples: Sequence[float] = ()
     at_least: float | None = None
     at_most: float | None = None
-    documented: float | None = None
     comment: str = ""
 
     @property
-    def met(self) -> bool:
+    def ok(self) -> bool:
         """Whether the bound is met."""
         return (self.at_least is None or self.value >= self.at_least) and (self.at_most is None or self.value <= self.at_most)
-
-    @property
-    def ok(self) -> bool:
-        """Whether the bound is met, or missed by no more than is documented."""
-        if self.met or self.documented is None:
-            return self.met
-        return self.value <= self.documented if self.at_most is not None else self.value >= self.documented
 
     @property
     def is_goal(self) -> bool:
@@ -53,7 +42,7 @@ class Figure:
     def to_json(self) -> dict[str, Any]:
         """Return all fields, with the spread of the samples."""
         spread = {"min": min(self.samples), "max": max(self.samples), "n": len(self.samples)} if self.samples else None
-        data = {"value": _rounded(self.value), "unit": self.unit, "bound": self.bound or None, "met": self.met, "ok": self.ok}
+        data = {"value": _rounded(self.value), "unit": self.unit, "bound": self.bound or None, "ok": self.ok}
         if spread:
             data["spread"] = {name: _rounded(value) for name, value in spread.items()}
         if self.comment:
@@ -76,7 +65,7 @@ class Results:
     def drop_goals(self) -> None:
         """Forget the bounds about speed and size."""
         for figure in (figure for figures in self.figures.values() for figure in figures if figure.is_goal):
-            figure.at_least = figure.at_most = figure.documented = None
+            figure.at_least = figure.at_most = None
 
     def to_json(self) -> dict[str, Any]:
         measured = {name: {figure.name: figure.to_json() for figure in figures} for name, figures in self.figures.items()}
@@ -114,7 +103,7 @@ def _row(figure: Figure) -> tuple[str, str, str, str, str, str]:
     spread = ""
     if len(figure.samples) > 1:
         spread = f"{_short(min(figure.samples))} .. {_short(max(figure.samples))} ({len(figure.samples)})"
-    verdict = "" if not figure.bound else "ok" if figure.met else "missed, as documented" if figure.ok else "MISSED"
+    verdict = "" if not figure.bound else "ok" if figure.ok else "MISSED"
     return figure.name, _short(figure.value), figure.unit, spread, figure.bound, verdict
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
 import statistics
 import sys
@@ -21,8 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.figures import Figure, median_ratio
-from benchmarks.latency import IMPORTS, first_event, one_start
-from benchmarks.memory import idle_memory, imports_memory
+from benchmarks.latency import FIRST_EVENT, IMPORTS, START, first_event, one_start
+from benchmarks.memory import IDLE, idle_memory, imports_memory
 from benchmarks.servers import portico, seconds_of
 from benchmarks.throughput import burst
 
@@ -42,7 +43,8 @@ class Comparison:
 
     @property
     def limit(self) -> float | None:
-        return None if self.recorded is None else self.recorded * (1 + TOLERANCE)
+        """What a try may be at most: the recorded ratio with the tolerance, and no more than the bound."""
+        return None if self.recorded is None else min(self.recorded * (1 + TOLERANCE), BOUNDS.get(self.name, math.inf))
 
     @property
     def ok(self) -> bool:
@@ -154,3 +156,5 @@ RATIOS: dict[str, Callable[[], Awaitable[float]]] = {
     "start: time to healthy / imports": _start,
     "memory: idle / imports": _memory,
 }
+BOUNDS = {"first event: time / floor": FIRST_EVENT, "start: time to healthy / imports": START, "memory: idle / imports": IDLE}
+"""What a ratio may be at most, whatever is recorded."""

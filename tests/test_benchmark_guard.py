@@ -19,6 +19,12 @@ def test_best_try_may_be_25_percent_worse(tries: list[float], ok: bool) -> None:
     assert Comparison("burst", tries, 2.0).ok is ok
 
 
+def test_a_bound_holds_whatever_is_recorded() -> None:
+    assert Comparison("memory: idle / imports", [1.3], 1.3).ok
+    assert not Comparison("memory: idle / imports", [1.31], 1.3).ok
+    assert set(guard.BOUNDS) < set(RATIOS)
+
+
 def test_ratio_that_is_not_recorded_fails() -> None:
     assert not Comparison("burst", [0.0], None).ok
 
