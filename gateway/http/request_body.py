@@ -48,7 +48,8 @@ class RequestBody:
         """Send an event of ASGI."""
         if message["type"] == "http.response.start" and not self._responding:
             self._responding = True
-            if not self._complete and not await self._discard():
+            # After 408 there is no more time.
+            if not self._complete and (message["status"] == 408 or not await self._discard()):
                 headers = MutableHeaders(raw=[*message.get("headers", ())])
                 headers["Connection"] = "close"
                 message = {**message, "headers": headers.raw}

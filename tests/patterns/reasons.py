@@ -159,7 +159,7 @@ REASONS: Mapping[str, Mapping[str, str]] = {
         "[A-Za-z]": FIXED,
         r"\s": FIXED,
     },
-    "gateway/server/access_log.py": {
+    "gateway/server/guard.py": {
         "[A-Za-z0-9._:/+=-]{1,128}": FIXED,
     },
     "gateway/server/host_origin.py": {

@@ -36,7 +36,7 @@ async def test_large_body_is_refused_before_it_is_sent(portico: RunningGateway, 
 async def test_large_body_without_a_length_is_refused(portico: RunningGateway) -> None:
     chunk = b"%x\r\n%b\r\n" % (64 * 1024, b"x" * 64 * 1024)
     reader, writer = await connect(portico.url)
-    writer.write(HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + chunk * 17)
+    writer.write(HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + chunk * 17 + b"0\r\n\r\n")
     assert b" 401 " in await asyncio.wait_for(reader.readline(), 60)
     writer.close()
 
