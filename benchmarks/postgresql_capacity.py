@@ -21,8 +21,8 @@ from sqlalchemy import create_engine
 
 from benchmarks.figures import percentile
 from benchmarks.postgresql_server import server_or
-from gateway.store.backend import database_url
 from gateway.store.postgresql_notifications import CHANNEL, Notifications
+from gateway.store.urls import database_url
 
 EVENTS, SIZE = 20, 100
 """Events of a row, and bytes of each."""

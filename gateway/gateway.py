@@ -56,8 +56,8 @@ from gateway.sessions.registry import Sessions
 from gateway.sessions.search import SessionSearch
 from gateway.shared_services import SharedServices
 from gateway.store import Store
-from gateway.store.backend import url_secrets
 from gateway.store.sqlite import sqlite_url
+from gateway.store.urls import url_secrets
 from gateway.worktrees.worktrees import Worktrees
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from typing import Any, Literal
 from sqlalchemy import text
 
 from gateway.store import schema
-from gateway.store.backend import backend_of
 from gateway.store.sqlite import sqlite_url
+from gateway.store.urls import backend_of
 from tests import postgresql
 
 Kind = Literal["sqlite", "postgresql"]

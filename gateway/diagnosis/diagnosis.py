@@ -40,7 +40,7 @@ from gateway.observability.health import DRAINED
 from gateway.private_files import TEMPORARY
 from gateway.security.redaction import Redactor, redact_patterns
 from gateway.store import Store
-from gateway.store.backend import url_secrets
+from gateway.store.urls import url_secrets
 
 OPEN_FILE = "${VISUAL:-${EDITOR:-vi}} {}"
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from sqlalchemy import Connection, Engine, make_url
+from sqlalchemy import Connection, Engine
 from sqlalchemy.engine import URL
 
-from gateway.errors import ConfigError, StoreUnavailable
+from gateway.errors import StoreUnavailable
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,61 +154,10 @@ class Backend(Protocol):
         """Called after the last transaction."""
 
 
-DRIVERS = {"sqlite": "sqlite", "postgresql": "postgresql+psycopg", "postgres": "postgresql+psycopg"}
-"""SQLAlchemy's drivers, by the schemes of URLs. libpq has both names of PostgreSQL."""
-
-SETTING = "store.url"
-"""The setting of the configuration with the URL."""
-_URLS = "use sqlite:///FILE or postgresql://USER@HOST/DATABASE"
-_KEY_PASSWORD = "sslpassword"
-
-
-def backend_of(url: str, name: str = SETTING) -> Backend:
-    """Returns the backend of a URL of the configuration, without a connection. Raises ConfigError if there is none for it.
-
-    `name` is that of the URL in errors.
-    """
-    parsed = database_url(url, name)
-    if parsed.drivername == "sqlite":
-        from gateway.store.sqlite import SqliteBackend
-
-        return SqliteBackend(parsed)
-    from gateway.store.postgresql import PostgresqlBackend
-
-    return PostgresqlBackend(parsed)
-
-
-def database_url(url: str, name: str = SETTING) -> URL:
-    """Parses a URL of the configuration, and adds the driver that is used. Raises ConfigError.
-
-    A password is in `password`, also where it is a parameter of the URL.
-    """
-    try:
-        parsed = make_url(url)
-    except Exception:
-        # The error of SQLAlchemy has the URL, which may have a password.
-        raise ConfigError(f"{name} is no URL of a database: {_URLS}") from None
-    if parsed.drivername not in DRIVERS:
-        raise ConfigError(f"{name}: there is no store for {parsed.drivername}: {_URLS}")
-    if "@" in (parsed.host or ""):
-        # A part of the password would be a part of the host, which errors have.
-        raise ConfigError(f"{name} has more than one @ before the host: write an @ in the user or the password as %40")
-    if (password := parsed.normalized_query.get("password")) is not None:
-        # The parameter is what libpq uses where both are given.
-        parsed = parsed.difference_update_query(["password"]).set(password=password[-1])
-    return parsed.set(drivername=DRIVERS[parsed.drivername])
-
-
-def url_secrets(url: str, name: str = SETTING) -> list[str]:
-    """Returns the passwords in a URL of the configuration: that of the user, and that of the key of a TLS certificate."""
-    parsed = database_url(url, name) if url else None
-    if parsed is None:
-        return []
-    return [secret for secret in (parsed.password, *parsed.normalized_query.get(_KEY_PASSWORD, ())) if secret]
+KEY_PASSWORD = "sslpassword"
+"""The parameter of a URL with the password of the key of a TLS certificate."""
 
 
 def shown_url(url: URL) -> str:
     """Returns a URL as errors and logs have it: without passwords, and with the name of the database instead of a driver's."""
-    return (
-        url.set(drivername=url.get_backend_name()).difference_update_query([_KEY_PASSWORD]).render_as_string(hide_password=True)
-    )
+    return url.set(drivername=url.get_backend_name()).difference_update_query([KEY_PASSWORD]).render_as_string(hide_password=True)

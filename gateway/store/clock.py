@@ -8,6 +8,12 @@ from sqlalchemy import Float
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 
+TIME = {
+    "postgresql": "CAST(EXTRACT(EPOCH FROM CLOCK_TIMESTAMP()) AS DOUBLE PRECISION)",
+    "sqlite": "((julianday('now') - 2440587.5) * 86400.0)",
+}
+"""DatabaseTime as SQL, by the name of the dialect."""
+
 
 class DatabaseTime(FunctionElement[float]):
     """The time of the database in seconds since the epoch: of the statement, not of the transaction."""
@@ -17,10 +23,5 @@ class DatabaseTime(FunctionElement[float]):
 
 
 @compiles(DatabaseTime)
-def _standard(element: DatabaseTime, compiler: Any, **_: Any) -> str:
-    return "CAST(EXTRACT(EPOCH FROM CLOCK_TIMESTAMP()) AS DOUBLE PRECISION)"
-
-
-@compiles(DatabaseTime, "sqlite")
-def _sqlite(element: DatabaseTime, compiler: Any, **_: Any) -> str:
-    return "((julianday('now') - 2440587.5) * 86400.0)"
+def _time(element: DatabaseTime, compiler: Any, **_: Any) -> str:
+    return TIME[compiler.dialect.name]

@@ -35,8 +35,9 @@ from sqlalchemy.exc import DataError, DBAPIError, IntegrityError
 
 from gateway.errors import ConfigError
 from gateway.store import schema
-from gateway.store.backend import Backend, backend_of
+from gateway.store.backend import Backend
 from gateway.store.database import Database
+from gateway.store.urls import backend_of
 
 FIRST_ROWS, MOST_ROWS = 64, 2048
 """Rows of a batch: as many as have between SMALL_BATCH and LARGE_BATCH bytes, from what the batch before had."""

@@ -22,8 +22,10 @@ from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 
 from gateway.errors import ConfigError, LeaseLost, StoreAbandoned, StoreFull, StoreUnavailable
 from gateway.store import schema
-from gateway.store.backend import Backend, Exclusion, backend_of
+from gateway.store.backend import Backend, Exclusion
 from gateway.store.lease_checks import leases_in_force
+from gateway.store.node_ids import write_first
+from gateway.store.urls import backend_of
 from gateway.store.versions import check_usable, store_version
 
 log = logging.getLogger(__name__)
@@ -176,10 +178,7 @@ class Database:
                     if node is None:
                         await database.write(check)
                     else:
-                        # Not imported in a daemon that is no node.
-                        from gateway.store.node_ids import write_first
-
-                        await write_first(database, check, node, silent)
+                        await write_first(partial(database.write, check), database.read, node, silent)
             except (SQLAlchemyError, StoreUnavailable) as failure:
                 error = failure.__cause__ if isinstance(failure, StoreUnavailable) else failure
                 if claims and isinstance(error, SQLAlchemyError) and database._is_claimed(error):

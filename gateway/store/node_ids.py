@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 from sqlalchemy import Connection, select
 from sqlalchemy.exc import SQLAlchemyError
@@ -17,7 +18,6 @@ from sqlalchemy.exc import SQLAlchemyError
 from gateway.errors import ConfigError, StoreUnavailable
 from gateway.store import schema
 from gateway.store.backend import NodeIdTaken
-from gateway.store.database import Database
 
 log = logging.getLogger(__name__)
 
@@ -37,21 +37,27 @@ class NodeRuns(ConfigError):
     """A daemon with the id of this node runs already."""
 
 
-async def write_first(database: Database, transaction: Callable[[Connection], None], node: str, silent: float) -> None:
+async def write_first(
+    write: Callable[[], Awaitable[None]],
+    read: Callable[[Callable[[Connection], Any]], Awaitable[Any]],
+    node: str,
+    silent: float,
+) -> None:
     """Executes the first transaction of a node, once no other daemon has its id. Raises NodeRuns if one sends heartbeats.
 
-    The connection of a daemon that has the id, but sends no heartbeat for `silent` seconds, is ended: its machine is gone, or it
-    was stopped. If it goes on later, all of its writes raise NodeIdTaken.
+    `write` executes it, and `read` executes a function that reads the database. The connection of a daemon that has the id, but
+    sends no heartbeat for `silent` seconds, is ended: its machine is gone, or it was stopped. If it goes on later, all of its
+    writes raise NodeIdTaken.
     """
     since = looked = time.monotonic()
     holder: int | None = None
     heartbeat, beat_at = 0.0, float("inf")
     while True:
         try:
-            return await database.write(transaction)
+            return await write()
         except NodeIdTaken as error:
             taken = error
-        address, latest = await database.read(lambda connection: _node(connection, node))
+        address, latest = await read(lambda connection: _node(connection, node))
         now = time.monotonic()
         if taken.holder != holder or now - looked > max(LATE, silent / 2):
             since, beat_at = now, float("inf")
@@ -65,7 +71,7 @@ async def write_first(database: Database, transaction: Callable[[Connection], No
         if now - since >= silent:
             log.warning("the earlier process of this node has sent no heartbeat for %g s: its connection is ended", now - since)
             try:
-                await database.read(taken.end_holder)
+                await read(taken.end_holder)
             except (SQLAlchemyError, StoreUnavailable) as error:
                 # Of another role, for example. The server ends it when it notices that the machine is gone.
                 log.warning("that connection cannot be ended, and is waited for: %s", error)

@@ -1,7 +1,7 @@
 """What is specific to PostgreSQL: the settings of a connection, the record of the last commit, what its errors mean, and texts
 with characters that it does not store.
 
-psycopg is imported here only, when the store is one of PostgreSQL.
+This module is imported if the store is one of PostgreSQL: psycopg may not be installed.
 """
 
 from __future__ import annotations
@@ -14,23 +14,21 @@ from contextlib import contextmanager
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import uuid4
 
+import psycopg
 from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from gateway.errors import ConfigError
-from gateway.installation import command_for_extra
 from gateway.store.backend import Exclusion, NodeIdTaken, shown_url
+from gateway.store.postgresql_connection import AnsweredConnection
 from gateway.store.postgresql_notifications import Notifications
+from gateway.store.postgresql_pipeline import WritePipeline
+from gateway.store.postgresql_texts import TextDumper, TextLoader
 from gateway.store.prepared import DEFERRED
-
-if TYPE_CHECKING:
-    import psycopg
-
-    from gateway.store.postgresql_connection import AnsweredConnection
 
 log = logging.getLogger(__name__)
 
@@ -104,10 +102,6 @@ class PostgresqlBackend:
     single_connection = False
 
     def __init__(self, url: URL) -> None:
-        driver()
-        from gateway.store.postgresql_connection import AnsweredConnection
-        from gateway.store.postgresql_pipeline import WritePipeline
-
         self.name = shown_url(url)
         given = {name: value for name, value in CONNECT_ARGUMENTS.items() if name not in url.query}
         # Messages do not belong in a log, which is where the values of a failing statement would be written.
@@ -244,7 +238,7 @@ class PostgresqlBackend:
         if connection.invalidated:
             return False
         connected: Any = connection.connection.driver_connection
-        if connected.info.transaction_status == driver().pq.TransactionStatus.IDLE:
+        if connected.info.transaction_status == psycopg.pq.TransactionStatus.IDLE:
             # The lock of the daemon is its own: with another connection of the pool, the daemon would wait for itself.
             return True
         connection.invalidate()
@@ -273,7 +267,7 @@ class PostgresqlBackend:
         return False
 
     def explain(self, error: BaseException | None) -> str | None:
-        if not isinstance(error, driver().Error):
+        if not isinstance(error, psycopg.Error):
             return None
         cause = first_line(error)
         state = error.sqlstate
@@ -281,7 +275,7 @@ class PostgresqlBackend:
             advice = next((advice for kind, advice in _ADVICE.items() if state.startswith(kind)), None)
         else:
             advice = next((advice for part, advice in _ADVICE_AT_CONNECTING.items() if part in cause), None)
-            if advice is None and isinstance(error, driver().OperationalError):
+            if advice is None and isinstance(error, psycopg.OperationalError):
                 advice = "check that the server runs, its address and its port"
         return advice and f"the database {self.name} cannot be used ({cause}): {advice}"
 
@@ -304,7 +298,7 @@ class PostgresqlBackend:
     def is_lost(self, error: BaseException) -> bool:
         if not isinstance(error, DBAPIError):
             return False
-        state, kinds = _sqlstate(error.orig), (driver().OperationalError, driver().InterfaceError)
+        state, kinds = _sqlstate(error.orig), (psycopg.OperationalError, psycopg.InterfaceError)
         # A server that becomes read-only has been replaced by another one.
         return error.connection_invalidated or (isinstance(error.orig, kinds) and state == "") or state.startswith(_LOST)
 
@@ -362,18 +356,6 @@ _ADVICE_AT_CONNECTING = {
 """By a part of the text of libpq, whose errors at a connection have no SQLSTATE."""
 
 
-def driver() -> Any:
-    """Returns the module psycopg. Raises ConfigError if it is not installed."""
-    try:
-        import psycopg
-    except ImportError as error:
-        raise ConfigError(
-            f"a store on PostgreSQL needs psycopg, which the extra `postgresql` installs ({error}). "
-            f"Run: {command_for_extra('postgresql')}"
-        ) from None
-    return psycopg
-
-
 def _key_of(name: str) -> int:
     """The key of the advisory lock of a name: 64 bits, so that two names have different ones."""
     return int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), signed=True)
@@ -395,7 +377,7 @@ def _end_holder(key: int, pid: int, connection: Connection) -> None:
 
 
 def _sqlstate(error: BaseException | None) -> str:
-    return (getattr(error, "sqlstate", None) or "") if isinstance(error, driver().Error) else ""
+    return (getattr(error, "sqlstate", None) or "") if isinstance(error, psycopg.Error) else ""
 
 
 def first_line(error: BaseException) -> str:
@@ -417,8 +399,6 @@ def _on_connect(connection: AnsweredConnection, _: object) -> None:
 
 def _adapt_texts(connection: psycopg.Connection[Any]) -> None:
     """Lets a connection store texts with NUL characters, which PostgreSQL refuses."""
-    from gateway.store.postgresql_texts import TextDumper, TextLoader
-
     connection.adapters.register_dumper(str, TextDumper)
     for name in ("text", "varchar"):
         connection.adapters.register_loader(name, TextLoader)

@@ -16,15 +16,13 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import psycopg
 from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
 from gateway.store.notifications import CHANNEL
-
-if TYPE_CHECKING:
-    import psycopg
 
 log = logging.getLogger(__name__)
 
@@ -75,8 +73,6 @@ class Notifications:
 
         With None it is called where notifications may have been lost: after each connection. It blocks; wake it after a stop.
         """
-        import psycopg
-
         with self._waking() as awake:
             while not stopped.is_set():
                 try:

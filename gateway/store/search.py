@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from types import ModuleType
 from typing import Any, Literal
 
 from sqlalchemy import (
@@ -25,7 +24,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import OperationalError
 
-from gateway.store import schema
+from gateway.store import postgresql_search, schema
 from gateway.store.database import Database
 
 MATCH_BEGIN, MATCH_END, JOINED = "\x02", "\x03", "\x1f"
@@ -159,7 +158,7 @@ class SearchRepository:
                 by_fts5 = connection.execute(text(_FIND), {**values, "expression": expression, "limit": limit})
                 rows = ((row, row.excerpt) for row in by_fts5)
             else:
-                rows = _postgresql().find(connection, phrases, limit, (MATCH_BEGIN, MATCH_END, EXCERPT_WORDS), values)
+                rows = postgresql_search.find(connection, phrases, limit, (MATCH_BEGIN, MATCH_END, EXCERPT_WORDS), values)
             return [SearchRow(row.row_id, row.session_id, row.position, row.seq, row.body, excerpt) for row, excerpt in rows]
 
         return await self._database.read(found)
@@ -167,7 +166,7 @@ class SearchRepository:
 
 def _prepare(connection: Connection) -> SearchKind:
     if connection.dialect.name != "sqlite":
-        if _postgresql().create(connection):
+        if postgresql_search.create(connection):
             connection.execute(delete(schema.search_sessions))
         return "index"
     exists = text("SELECT 1 FROM sqlite_master WHERE name = :name")
@@ -178,13 +177,6 @@ def _prepare(connection: Connection) -> SearchKind:
         return "none"
     connection.execute(delete(schema.search_sessions))
     return "index"
-
-
-def _postgresql() -> ModuleType:
-    """The index of PostgreSQL, which a store of SQLite does not import."""
-    from gateway.store import postgresql_search
-
-    return postgresql_search
 
 
 def _works(connection: Connection, statement: str) -> bool:
@@ -231,14 +223,14 @@ def _add(
 
 def _insert_rows(connection: Connection, rows: Sequence[tuple[int, str]]) -> None:
     if connection.dialect.name != "sqlite":
-        _postgresql().insert_rows(connection, rows)
+        postgresql_search.insert_rows(connection, rows)
     elif rows:
         connection.exec_driver_sql(f"INSERT INTO {_TABLE} (rowid, body) VALUES (?, ?)", list(rows)).close()
 
 
 def _delete_rows(connection: Connection, row_ids: Sequence[int]) -> None:
     if connection.dialect.name != "sqlite":
-        _postgresql().delete_rows(connection, row_ids)
+        postgresql_search.delete_rows(connection, row_ids)
     elif row_ids:
         connection.exec_driver_sql(f"DELETE FROM {_TABLE} WHERE rowid = ?", [(row_id,) for row_id in row_ids]).close()
 
@@ -252,7 +244,7 @@ def _remove_part(connection: Connection, session_id: str) -> bool:
         return True
     first, last = _row_id(number, -1), _row_id(number + 1, -1) - 1
     if connection.dialect.name != "sqlite":
-        found = _postgresql().row_ids_between(connection, first, last, REMOVED_ROWS)
+        found = postgresql_search.row_ids_between(connection, first, last, REMOVED_ROWS)
     else:
         part = text(f"SELECT rowid FROM {_TABLE} WHERE rowid BETWEEN :first AND :last LIMIT {REMOVED_ROWS}")
         found = list(connection.execute(part, {"first": first, "last": last}).scalars())

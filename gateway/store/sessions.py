@@ -20,6 +20,7 @@ from gateway.store.notifications import notify_deleted
 from gateway.store.rows import Cursor, KeyRecord, MessageRow, RunRecord, SessionDetails, SessionListRow, SessionRecord
 from gateway.store.runs import insert_run, last_runs
 from gateway.store.session_usage import usage_of_sessions, usage_of_turns
+from gateway.store.shared_values import LIMITS, set_value
 
 READS = 3
 """Times that a list of sessions at other nodes is read while turns of them end."""
@@ -246,9 +247,6 @@ def _require_fewer(connection: Connection, owner: str | None, limit: int) -> Non
     query = select(func.count()).select_from(schema.sessions).where(schema.sessions.c.owner == owner)
     count = int(connection.execute(query).scalar_one())
     if count >= limit - UNLOCKED_SESSIONS:
-        # Imported where it is used: only nodes of a cluster have a limit here.
-        from gateway.store.shared_values import LIMITS, set_value
-
         # Another node that is about to store one waits, and counts this one.
         set_value(connection, LIMITS, "")
         count = int(connection.execute(query).scalar_one())

@@ -1,4 +1,4 @@
-"""What only the nodes of a cluster ask of the store. A daemon that is no node does not import it."""
+"""What only the nodes of a cluster ask of the store."""
 
 from __future__ import annotations
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-from sqlalchemy import Connection, bindparam, delete, select
+from sqlalchemy import Connection, bindparam, delete, select, text
 
 from gateway.store import schema
 from gateway.store.database import Database
@@ -14,6 +13,10 @@ _TABLE = schema.shared_values
 LIMITS = "limits"
 """The value that transactions lock which compare what a key has with its limit. One for all limits: with several, two nodes could
 wait for each other, since writes that are committed together are in any order."""
+_ADD = text("INSERT INTO shared_values (name, value) VALUES (:name, :value) ON CONFLICT (name) DO NOTHING")
+_SET = text(
+    "INSERT INTO shared_values (name, value) VALUES (:name, :value) ON CONFLICT (name) DO UPDATE SET value = excluded.value"
+)
 _GET = select(_TABLE.c.value).where(_TABLE.c.name == bindparam("of_name"))
 
 
@@ -32,7 +35,7 @@ class SharedValueRepository:
         same time, all get the same."""
 
         def transaction(connection: Connection) -> str:
-            connection.execute(_insert(connection, name, value).on_conflict_do_nothing()).close()
+            connection.execute(_ADD, {"name": name, "value": value}).close()
             return str(read_value(connection, name))
 
         return await self._database.write(transaction)
@@ -69,15 +72,4 @@ def read_value(connection: Connection, name: str) -> str | None:
 
 def set_value(connection: Connection, name: str, value: str) -> None:
     """Stores a value within a transaction, and locks its row until the end of that."""
-    statement = _insert(connection, name, value)
-    connection.execute(statement.on_conflict_do_update(index_elements=[_TABLE.c.name], set_={"value": value})).close()
-
-
-def _insert(connection: Connection, name: str, value: str) -> Any:
-    # The dialect of the connection is imported already, the other one may not be installed.
-    insert: Any
-    if connection.dialect.name == "postgresql":
-        from sqlalchemy.dialects.postgresql import insert
-    else:
-        from sqlalchemy.dialects.sqlite import insert
-    return insert(_TABLE).values(name=name, value=value)
+    connection.execute(_SET, {"name": name, "value": value}).close()

@@ -5,30 +5,27 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Self, cast
+from typing import Self, cast
 
 from gateway.store.audit import AuditRepository
 from gateway.store.compactions import CompactionRepository
 from gateway.store.database import SILENT, Database
 from gateway.store.events import EventRepository
 from gateway.store.failures import FailureRepository
+from gateway.store.fencing import CreatingDatabase, Fence, FencedDatabase
 from gateway.store.idempotency_keys import IdempotencyKeyRepository
+from gateway.store.leases import LeaseRepository
 from gateway.store.messages import MessageRepository
+from gateway.store.nodes import NodeRepository
 from gateway.store.processes import ProcessRepository
 from gateway.store.responses import ResponseRepository
 from gateway.store.runs import RunRepository
 from gateway.store.search import SearchRepository
 from gateway.store.session_metadata import SessionMetadataRepository
 from gateway.store.sessions import SessionRepository
+from gateway.store.shared_repositories import SharedRepositories
 from gateway.store.worktrees import WorktreeRepository
-
-if TYPE_CHECKING:
-    from gateway.store.fencing import Fence
-    from gateway.store.leases import LeaseRepository
-    from gateway.store.nodes import NodeRepository
-    from gateway.store.shared_repositories import SharedRepositories
 
 
 class Store:
@@ -52,6 +49,10 @@ class Store:
         self.audit = AuditRepository(database)
         self.processes = ProcessRepository(database)
         self.worktrees = WorktreeRepository(database)
+        # Of a cluster.
+        self.nodes = NodeRepository(database)
+        self.leases = LeaseRepository(database)
+        self.shared = SharedRepositories(database)
 
     @classmethod
     async def open(cls, url: str, in_use: Sequence[Path] = ()) -> Self:
@@ -81,36 +82,12 @@ class Store:
         """Opens a database that a daemon may use, and creates nothing. Raises ConfigError if it is of another version."""
         return cls(await Database.open_unchanged(url))
 
-    # What only a cluster needs is imported there.
-
-    @cached_property
-    def nodes(self) -> NodeRepository:
-        from gateway.store.nodes import NodeRepository
-
-        return NodeRepository(self._database)
-
-    @cached_property
-    def leases(self) -> LeaseRepository:
-        from gateway.store.leases import LeaseRepository
-
-        return LeaseRepository(self._database)
-
-    @cached_property
-    def shared(self) -> SharedRepositories:
-        from gateway.store.shared_repositories import SharedRepositories
-
-        return SharedRepositories(self._database)
-
     def fenced(self, fence: Fence) -> Store:
         """Returns the same repositories, whose writes raise LeaseLost and change nothing unless the lease is in force."""
-        from gateway.store.fencing import FencedDatabase
-
         return Store(cast(Database, FencedDatabase(self._database, fence)))
 
     def creating(self, log_id: str, node: str, seconds: float) -> Store:
         """Returns the same repositories, for the write that creates a log: it stores the node's lease of that too."""
-        from gateway.store.fencing import CreatingDatabase
-
         return Store(cast(Database, CreatingDatabase(self._database, log_id, node, seconds)))
 
     def listen(self, notified: Callable[[Sequence[str] | None], None], stopped: threading.Event) -> None:

@@ -19,10 +19,10 @@ from sqlalchemy import Connection, Engine, event, inspect
 
 from gateway.errors import ConfigError
 from gateway.store import AuditRecord, EventRow, MessageRow, RunRecord, SessionRecord, Store, copying, schema
-from gateway.store.backend import backend_of
 from gateway.store.copying import TABLES, copy_store
 from gateway.store.database import Database
 from gateway.store.sqlite import sqlite_url
+from gateway.store.urls import backend_of
 from tests.daemon import gateway_config, run_gateway
 from tests.gateway.requests import create_session
 from tests.gateway.stored_messages import message_bodies

@@ -345,6 +345,7 @@ async def test_gateways_that_start_together_create_the_tables_once() -> None:
 
 
 async def test_a_missing_driver_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "gateway.store.postgresql")
     monkeypatch.setitem(sys.modules, "psycopg", None)
     with pytest.raises(ConfigError, match="needs psycopg") as refused:
         await Store.open("postgresql://localhost/portico")

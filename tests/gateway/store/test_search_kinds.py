@@ -20,9 +20,9 @@ from gateway.sessions import search
 from gateway.sessions.changes import SessionChanges
 from gateway.sessions.search import Found, SessionSearch
 from gateway.store import SessionRecord, Store
-from gateway.store.backend import backend_of
 from gateway.store.database import Database
 from gateway.store.sqlite import sqlite_url
+from gateway.store.urls import backend_of
 from tests.manual_clock import ManualClock
 from tests.postgresql import server
 from tests.waiting import wait_until

@@ -14,9 +14,9 @@ from sqlalchemy import Engine, event, inspect
 
 from gateway.errors import ConfigError
 from gateway.store import SessionRecord, Store, schema
-from gateway.store.backend import backend_of
 from gateway.store.copying import copy_store
 from gateway.store.sqlite import sqlite_url
+from gateway.store.urls import backend_of
 from tests import stores
 from tests.earlier_store import NUMBER, create_earlier_store, write_and_kill
 
