@@ -13,7 +13,7 @@ from gateway.protocols.aap.schema import ApplicationTool, OmitIfNone, WireModel
 class SupportedCapability(WireModel):
     """A supported capability: an empty object. Absent if it is not supported."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", defer_build=True)
 
 
 class HistoryCapability(WireModel):

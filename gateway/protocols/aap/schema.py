@@ -49,7 +49,7 @@ OmitIfNone = Annotated[T | None, Field(exclude_if=lambda value: value is None)]
 
 
 class WireModel(BaseModel):
-    model_config = ConfigDict(extra="ignore", frozen=True, validate_by_name=True, serialize_by_alias=True)
+    model_config = ConfigDict(extra="ignore", frozen=True, validate_by_name=True, serialize_by_alias=True, defer_build=True)
 
 
 class ServerToolRef(WireModel):
@@ -76,7 +76,7 @@ class AgentConfig(AgentOverrides):
 class Tool(BaseModel):
     """A tool. The versions differ in the name of the schema's field; unknown fields of a request are accepted."""
 
-    model_config = ConfigDict(extra="allow", frozen=True, validate_by_name=True, serialize_by_alias=True)
+    model_config = ConfigDict(extra="allow", frozen=True, validate_by_name=True, serialize_by_alias=True, defer_build=True)
     other_version: ClassVar[tuple[str, str]] = ("", "")
     """The name of the schema's field in other versions, and the base URLs of those."""
 

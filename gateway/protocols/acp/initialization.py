@@ -48,7 +48,7 @@ def _default(value: Any, validate: Callable[[Any], Any]) -> Any:
 
 
 class _Model(BaseModel):
-    model_config = ConfigDict(populate_by_name=True)
+    model_config = ConfigDict(populate_by_name=True, defer_build=True)
 
 
 _Flag = Annotated[bool | None, WrapValidator(_default)]

@@ -72,7 +72,7 @@ PAGE_SIZE = 50
 class SetSessionModelRequest(BaseModel):
     """Parameters of `session/set_model`, which was in the protocol until June 2026. Older clients send it."""
 
-    model_config = ConfigDict(populate_by_name=True)
+    model_config = ConfigDict(populate_by_name=True, defer_build=True)
     session_id: str = Field(alias="sessionId")
     model_id: str = Field(alias="modelId")
 
