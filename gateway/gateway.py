@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from drivers.contract.agent_specs import Limits
 from drivers.runtime.clock import SYSTEM_CLOCK, Clock
@@ -26,6 +26,10 @@ from gateway.errors import ConfigError, SessionElsewhere, StoreUnavailable, Unau
 from gateway.http.doubt_limit import UnansweredRequests
 from gateway.http.file_descriptors import agent_connection_limit
 from gateway.mcp.host import McpHost
+from gateway.nodes.node import UNUSED, Intervals, Node
+from gateway.nodes.node_keys import NodeKeys, node_keys
+from gateway.nodes.shared_agents import SharedAgents
+from gateway.nodes.shared_state import SharedState
 from gateway.observability.audit import AuditLog
 from gateway.observability.health import DRAINED, ReadinessCheck
 from gateway.observability.metrics import Metrics, MetricsSnapshot
@@ -56,16 +60,11 @@ from gateway.sessions.registry import Sessions
 from gateway.sessions.search import SessionSearch
 from gateway.shared_services import SharedServices
 from gateway.store import Store
+from gateway.store.node_ids import NodeRuns
+from gateway.store.nodes import NodeReport
 from gateway.store.sqlite import sqlite_url
 from gateway.store.urls import url_secrets
 from gateway.worktrees.worktrees import Worktrees
-
-if TYPE_CHECKING:
-    from gateway.nodes.node import Intervals, Node
-    from gateway.nodes.node_keys import NodeKeys
-    from gateway.nodes.shared_agents import SharedAgents
-    from gateway.nodes.shared_state import SharedState
-    from gateway.store.nodes import NodeReport
 
 log = logging.getLogger(__name__)
 
@@ -178,10 +177,6 @@ class Gateway:
         self._opened = True
 
     async def _open_as_node(self, url: str, data_dir: Path) -> Store:
-        # Not imported in a daemon that is no node.
-        from gateway.nodes.node import Intervals
-        from gateway.store.node_ids import NodeRuns
-
         silent = (self._intervals or Intervals()).silent
         try:
             return await Store.open_as_node(url, _instance(data_dir), silent)
@@ -257,8 +252,6 @@ class Gateway:
         self.discovery.spawner = spawner
         self.discovery.start()
         if self.node is not None:
-            from gateway.nodes.shared_agents import SharedAgents
-
             self.shared_agents = SharedAgents(self.store.shared.values, self.node.directory)
             await self.publish_agents()
 
@@ -283,10 +276,6 @@ class Gateway:
             await self.shared_agents.publish(to_json([describe(one) for one in found if one.problem is None]))
 
     def _node(self, instance: str) -> Node:
-        # Not imported in a daemon that is no node.
-        from gateway.nodes.node import Node
-        from gateway.nodes.node_keys import NodeKeys, node_keys
-
         keys = node_keys(self.settings.node)
         self.redactor.register(keys)
         self.node_keys = NodeKeys(instance, keys)
@@ -464,9 +453,6 @@ class _NodeDaemon:
         self.close_runs, self.end_for_good = gateway.close_runs, gateway.end_for_good
 
     def report(self) -> NodeReport:
-        # Not imported in a daemon that is no node.
-        from gateway.store.nodes import NodeReport
-
         gateway, chosen = self._gateway, self._gateway.settings.node
         live, running = gateway.load
         return NodeReport(
@@ -483,8 +469,6 @@ class _NodeDaemon:
         )
 
     async def tidy(self) -> None:
-        from gateway.nodes.node import UNUSED
-
         await self._gateway.sessions.release_unused(self._node, UNUSED)
         await self._gateway.publish_agents()
 
@@ -513,8 +497,6 @@ def _shared_state(settings: Settings, keys: tuple[str, ...], clock: Clock) -> Sh
     """What a node shares with the others; None for a daemon that is no node."""
     if not settings.node.address:
         return None
-    from gateway.nodes.shared_state import SharedState
-
     return SharedState(settings, keys, clock)
 
 

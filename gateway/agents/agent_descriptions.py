@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
-from typing import Any
+
+from pydantic import ConfigDict, TypeAdapter
 
 from drivers.contract.driver_info import EFFORT_OPTION, Option, ToolSpec
 from gateway.agents.configured_agents import ConfiguredAgent
@@ -33,6 +33,10 @@ class AgentDescription:
     image_http: bool
     image_data: bool
     steers: bool
+
+
+# Built at its first use, which only nodes of a cluster have.
+_DESCRIPTIONS = TypeAdapter(list[AgentDescription], config=ConfigDict(defer_build=True))
 
 
 def describe(found: DiscoveredAgent) -> AgentDescription:
@@ -63,23 +67,13 @@ def listed_values(agent: ConfiguredAgent) -> Mapping[str, tuple[str, ...]]:
 
 def to_json(descriptions: Sequence[AgentDescription]) -> str:
     """Return descriptions as JSON."""
-    text: str = _adapter().dump_json(list(descriptions)).decode()
-    return text
+    return _DESCRIPTIONS.dump_json(list(descriptions)).decode()
 
 
 def from_json(text: str) -> list[AgentDescription]:
     """Return what `to_json` gave."""
-    found: list[AgentDescription] = _adapter().validate_json(text)
-    return found
+    return _DESCRIPTIONS.validate_json(text)
 
 
 def _without_secret(option: Option) -> Option:
     return replace(option, default=HIDDEN if option.default else "") if option.secret else option
-
-
-@cache
-def _adapter() -> Any:
-    # For a cluster only: it takes milliseconds to build.
-    from pydantic import TypeAdapter
-
-    return TypeAdapter(list[AgentDescription])

@@ -130,10 +130,8 @@ class Policy:
         self.rules = tuple(rules)
         self._ignore_case = ignore_case
         if any(_is_shell(name) for rule in self.rules for name in rule.when):
-            # Imported for such rules only: its regular expressions take 15 ms. Not at the first call, while sessions stream.
-            from gateway.policy.shell_commands import parse
-
-            self._parse = parse
+            # Not at the first call, while sessions stream.
+            self._parse = _shell_parser()
 
     @property
     def restricts(self) -> bool:
@@ -174,8 +172,7 @@ class Policy:
 
     def explain(self, tool: str, given: Any, resolve: Resolve | None = None) -> Explanation:
         """Evaluate a call as `evaluate` does, and each command of its command lines alone, with the rest of the call."""
-        from gateway.policy.shell_commands import parse
-
+        parse = _shell_parser()
         rules = [(n, rule) for n, rule in enumerate(self.rules) if rule.applies_to(tool)]
         checks = [_Check(n, rule, _links(rule, resolve)) for n, rule in rules]
         names = {name for _, rule in rules for name in rule.when if not _is_shell(name)}
@@ -347,6 +344,13 @@ class _Piece:
 @lru_cache(maxsize=1024)
 def _piece(pattern: str) -> _Piece:
     return _Piece(pattern)
+
+
+def _shell_parser() -> Callable[[str], ShellLine]:
+    # Its regular expressions take 15 ms, which neither the short commands nor a daemon without rules about commands need.
+    from gateway.policy.shell_commands import parse
+
+    return parse
 
 
 def _is_shell(name: str) -> bool:

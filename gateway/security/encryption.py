@@ -7,6 +7,7 @@ import logging
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from gateway.config import Settings
@@ -75,11 +76,10 @@ class SecretEncryption:
         """Return the secrets; {} for None. Raises SecretsUnreadable if the key is missing, damaged or another one."""
         if not ciphertext:
             return {}
-        from cryptography.fernet import InvalidToken
-
+        cipher = self._cipher(create=False)
         try:
-            return dict(json.loads(self._cipher(create=False).decrypt(ciphertext)))
-        except InvalidToken:
+            return dict(json.loads(cipher.decrypt(ciphertext)))
+        except _fernet().InvalidToken:
             raise SecretsUnreadable(f"{self._name} is not the key that they were encrypted with") from None
 
     def checked_value(self) -> str:
@@ -101,19 +101,24 @@ class SecretEncryption:
 
     def _cipher(self, *, create: bool) -> Fernet:
         if self._fernet is None:
-            # Imported at first use: 7 MB and 20 ms that a gateway without secret options does not need.
-            from cryptography.fernet import Fernet
-
+            cipher = _fernet().Fernet
             try:
                 key = self._given
                 if key is None:
                     made = (
-                        read_or_create(self._file, lambda: Fernet.generate_key().decode()) if create else self._file.read_text()
+                        read_or_create(self._file, lambda: cipher.generate_key().decode()) if create else self._file.read_text()
                     )
                     key = made.strip()
-                self._fernet = Fernet(key.encode())
+                self._fernet = cipher(key.encode())
             except ValueError:
                 raise SecretsUnreadable(f"{self._name} is not a key") from None
             except OSError as error:
                 raise SecretsUnreadable(f"{self._file} cannot be read: {error.strerror}") from None
         return self._fernet
+
+
+def _fernet() -> ModuleType:
+    # 7 MB and 20 ms that a gateway without secret options does not need.
+    from cryptography import fernet
+
+    return fernet

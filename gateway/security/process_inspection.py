@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import os
 import sys
@@ -22,8 +23,6 @@ def deny_process_inspection(environ: Mapping[str, str] = os.environ) -> None:
     """
     if sys.platform != "linux" or environ.get(ALLOWED_BY) == "1":
         return
-    import ctypes  # 5 ms
-
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) != 0:
         log.warning("other processes of this user can read the memory of this one: %s", os.strerror(ctypes.get_errno()))

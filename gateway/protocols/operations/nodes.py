@@ -11,6 +11,7 @@ from pydantic.config import JsonDict
 
 from gateway.errors import NotFound
 from gateway.gateway import Gateway
+from gateway.nodes.configuration_digests import differences
 from gateway.protocols.aap.schema import iso_time
 from gateway.protocols.authenticated_routes import authenticated_router
 from gateway.protocols.operations.administrators import CurrentAdministrator
@@ -107,9 +108,6 @@ def router(gateway: Gateway) -> APIRouter:
 async def _nodes(gateway: Gateway) -> list[NodeInfo]:
     if gateway.node is None:
         return []
-    # Imported in a cluster only.
-    from gateway.nodes.configuration_digests import differences
-
     own = gateway.shared_state.digests if gateway.shared_state is not None else {}
     held = await gateway.store.leases.count_by_node()
     worktrees = Counter(node_in(record.path) for record in await gateway.worktrees.all())

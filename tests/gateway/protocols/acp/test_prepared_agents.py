@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from gateway.protocols.acp import connection
+from gateway.protocols.acp.requests import Requests
 from gateway.security.authentication import ADMINISTRATOR
 from gateway.sessions.session import Session
 from tests.cluster import leave_out, placement
@@ -93,9 +94,9 @@ async def test_agent_of_the_first_session_starts_before_the_handlers_are_importe
 ) -> None:
     may_import, import_requests = threading.Event(), connection._import_requests
 
-    def import_later() -> None:
+    def import_later() -> type[Requests]:
         assert may_import.wait(60)
-        import_requests()
+        return import_requests()
 
     monkeypatch.setattr(connection, "_import_requests", import_later)
     monkeypatch.setattr(connection, "_imported", may_import.is_set)
