@@ -17,9 +17,9 @@ from gateway.cli.output import say
 from gateway.errors import ConfigError
 from gateway.private_files import private_file
 from gateway.server.data_dir_lock import lock_as_it_is
-from gateway.store.urls import backend_of, url_secrets
 from gateway.store.copying import CopiedTable, copy_store
 from gateway.store.export import export_store
+from gateway.store.urls import backend_of, url_secrets
 
 
 @click.group()

@@ -33,6 +33,7 @@ from gateway.diagnosis.agents import (
 from gateway.diagnosis.daemon import Address, DaemonReport, Holder, check_daemon
 from gateway.diagnosis.data_folder import KEY_FILE, check_data_folder, check_disk, check_key, check_store_password, existing_keys
 from gateway.diagnosis.machine import check_containers, check_git, check_proxies, check_sandbox, check_software
+from gateway.diagnosis.nodes import check_nodes
 from gateway.diagnosis.report import AgentReport, Check, Report
 from gateway.errors import ConfigError
 from gateway.gateway import Gateway
@@ -118,9 +119,6 @@ async def _checked(
         checks.append(_answered("Store password", partial(check_store_password, settings.file), settings.file, clock))
     checks.append(daemon)
     if settings is not None and settings.node.address:
-        # It takes 0.1 s, with the dialect of PostgreSQL. A daemon that is no node has not imported it, and its sessions stream.
-        from gateway.diagnosis.nodes import check_nodes
-
         checks.append(check_nodes(settings, environ, store, clock))
     checks += [
         check_sandbox(settings),

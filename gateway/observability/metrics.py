@@ -69,7 +69,8 @@ class Metrics:
 
     @cached_property
     def registry(self) -> Registry:
-        """The metrics for prometheus_client. The first use imports it, which takes 15 ms."""
+        """The metrics for prometheus_client."""
+        # 12 ms and 1.3 MB that a gateway without a reader of metrics does not need.
         from gateway.observability.prometheus_registry import Registry
 
         return Registry(self._families)

@@ -1,7 +1,11 @@
-"""What a command has imported when it has started: the rest is imported on first use, because it takes time and memory."""
+"""What a command has imported when it has started: the rest is imported on first use, because it takes time and memory.
+
+Imports inside functions are few, and each has its reason.
+"""
 
 from __future__ import annotations
 
+import ast
 import json
 import signal
 import subprocess
@@ -10,12 +14,15 @@ from asyncio.subprocess import PIPE, Process, create_subprocess_exec
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import TypeGuard
 
 import httpx
 
 from tests.conftest import write_config
 from tests.daemon import gateway_config
 
+GATEWAY = Path(__file__).parents[2] / "gateway"
+MOST_IMPORTS_IN_FUNCTIONS = 40
 SHORT_COMMANDS = """
 import json, sys
 from gateway.cli.main import main
@@ -80,13 +87,7 @@ async def test_the_daemon_imports_what_its_first_request_needs(tmp_path: Path) -
                 assert (await client.get(f"{url}/{path}")).status_code == 200
         unused = ["acp", "cryptography", "jsonschema", "mcp", "prometheus_client", "rich", "websockets"]
         unused += ["drivers.api", "gateway.policy.shell_commands", "gateway.protocols.acp.requests"]
-        unused += [
-            "gateway.nodes",
-            "gateway.store.fencing",
-            "gateway.store.leases",
-            "gateway.store.nodes",
-            "gateway.store.shared_repositories",
-        ]
+        unused += ["gateway.diagnosis", "gateway.mcp.server", "gateway.protocols.acp.relay", "gateway.store.postgresql"]
         unused += ["psycopg", "sqlalchemy.dialects.postgresql"]
         imported = await modules_of(process)
         assert [name for name in unused if name in imported] == []
@@ -125,3 +126,74 @@ async def modules_of(process: Process) -> set[str]:
     while not (line := (await process.stderr.readline()).decode()).startswith("sys "):
         assert line, "the command has ended"
     return {*line.split()}
+
+
+def test_imports_inside_functions_are_few_and_each_has_its_reason() -> None:
+    found = [(file, line, reason) for file in GATEWAY.rglob("*.py") for line, reason in imports_in_functions(file.read_text())]
+    without = [f"{file.relative_to(GATEWAY.parent)}:{line}" for file, line, reason in found if not reason]
+    assert not without, "an import inside a function needs a comment before it, or in its line, that says what it costs"
+    assert len(found) <= MOST_IMPORTS_IN_FUNCTIONS, "import at the top, unless most starts would pay for what few users need"
+
+
+def test_imports_inside_functions_are_found_with_their_reasons() -> None:
+    source = """
+import json
+
+def one():
+    import bare
+    # It takes 1 s.
+    import commented
+    from more import (
+        names,
+    )
+
+    from still import of_the_same_block
+    work()
+    import bare_again
+    import short  # 5 ms
+
+class Lazy:
+    async def two(self):
+        # A program of a user.
+        self.module = await to_thread(importlib.import_module, "plugin")
+        work()
+        return lambda: __import__("bare")
+"""
+    lines = source.splitlines()
+    found = {lines[line - 1].strip(): reason for line, reason in imports_in_functions(source)}
+    assert [line for line, reason in found.items() if not reason] == [
+        "import bare",
+        "import bare_again",
+        'return lambda: __import__("bare")',
+    ]
+    assert [line for line, reason in found.items() if reason] == [
+        "import commented",
+        "from more import (",
+        "from still import of_the_same_block",
+        "import short  # 5 ms",
+        'self.module = await to_thread(importlib.import_module, "plugin")',
+    ]
+
+
+def imports_in_functions(source: str) -> list[tuple[int, bool]]:
+    """Return the line of each import inside a function, and whether a comment gives its reason, or that of the one before it."""
+    functions = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+    inside = (node for function in ast.walk(ast.parse(source)) if isinstance(function, functions) for node in ast.walk(function))
+    imports = {node.lineno: node.end_lineno for node in inside if is_import(node)}
+    lines, reasons = ["", *source.splitlines()], dict[int, bool]()
+    ends = dict[int | None, int]()
+    for line in sorted(imports):
+        before = next(number for number in range(line - 1, -1, -1) if lines[number].strip() or number == 0)
+        commented = "#" in lines[line] or lines[before].strip().startswith("#")
+        reasons[line] = commented or (before in ends and reasons[ends[before]])
+        ends[imports[line]] = line
+    return list(reasons.items())
+
+
+def is_import(node: ast.AST) -> TypeGuard[ast.stmt | ast.expr]:
+    """Whether the node is an import, or names a function that imports a module by its name."""
+    match node:
+        case ast.Name(name) | ast.Attribute(attr=name):
+            return name in ("import_module", "__import__")
+        case _:
+            return isinstance(node, ast.Import | ast.ImportFrom)
