@@ -76,7 +76,6 @@ class ExecuteRequest(BaseModel):
     model_config = ConfigDict(
         extra="ignore",
         frozen=True,
-        defer_build=True,
         json_schema_extra={
             "examples": [
                 {"driver": "echo", "task": "hello"},

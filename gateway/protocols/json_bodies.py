@@ -6,14 +6,20 @@ Other content types are rejected, because a form on any web page can send them w
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
+from pydantic.warnings import UnsupportedFieldAttributeWarning
 from pydantic_core import from_json
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
+
+# FastAPI gives a body an alias that its model does not use. It hides pydantic's warning about that while it makes the routes, but
+# models with `defer_build` are built later: by the first request.
+warnings.filterwarnings("ignore", category=UnsupportedFieldAttributeWarning)
 
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 

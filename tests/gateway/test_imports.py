@@ -85,7 +85,7 @@ async def test_the_daemon_imports_what_its_first_request_needs(tmp_path: Path) -
         async with httpx.AsyncClient() as client:
             for path in ("healthz", "meta"):
                 assert (await client.get(f"{url}/{path}")).status_code == 200
-        unused = ["acp", "cryptography", "jsonschema", "mcp", "prometheus_client", "rich", "websockets"]
+        unused = ["acp", "cryptography", "jsonschema", "mcp", "prometheus_client", "rich"]
         unused += ["drivers.api", "gateway.policy.shell_commands", "gateway.protocols.acp.requests"]
         unused += ["gateway.diagnosis", "gateway.mcp.server", "gateway.protocols.acp.relay", "gateway.store.postgresql"]
         unused += ["psycopg", "sqlalchemy.dialects.postgresql"]

@@ -157,7 +157,7 @@ class Connection:
             if gateway.node_keys is None:
                 self._relayed = False
             elif self._relays is None:
-                # Of a cluster only, with websockets. `portico acp` answers `initialize` before it imports the gateway.
+                # Of a cluster only. `portico acp` answers `initialize` before it imports the gateway.
                 from gateway.protocols.acp.relay import Relays
 
                 self._relays = Relays(

@@ -46,7 +46,7 @@ differs in each request, and no request would continue the conversation of the o
 class MessageParam(BaseModel):
     """A message: a text, or content blocks."""
 
-    model_config = ConfigDict(extra="allow", frozen=True, defer_build=True)
+    model_config = ConfigDict(extra="allow", frozen=True)
 
     role: Literal["user", "assistant", "system"]
     content: str | list[dict[str, Any]]
@@ -55,7 +55,7 @@ class MessageParam(BaseModel):
 class ToolParam(BaseModel):
     """A tool of the client. Those of `type` other than `custom` are run by Anthropic's servers."""
 
-    model_config = ConfigDict(extra="allow", frozen=True, defer_build=True)
+    model_config = ConfigDict(extra="allow", frozen=True)
 
     name: str = Field(min_length=1)
     type: str | None = None
@@ -69,7 +69,6 @@ class CountTokensRequest(BaseModel):
     model_config = ConfigDict(
         extra="allow",
         frozen=True,
-        defer_build=True,
         json_schema_extra={"examples": [{"model": "echo", "messages": [{"role": "user", "content": "hello"}]}]},
     )
 

@@ -60,7 +60,7 @@ _NO_PARAMETERS: Mapping[str, Any] = {"type": "object", "properties": {}}
 
 class _Fields(BaseModel):
     # Clients send fields that are not in the API's documentation, too.
-    model_config = ConfigDict(extra="allow", frozen=True, defer_build=True)
+    model_config = ConfigDict(extra="allow", frozen=True)
 
     def unknown(self, prefix: str) -> Iterable[str]:
         """The names of fields that are not of this class and have a value."""

@@ -110,9 +110,7 @@ NOT_FOUND, CREATION = openai_errors(404), openai_errors(404, *BODY, 502)
 class NewConversation(BaseModel):
     """A conversation that has no items yet."""
 
-    model_config = ConfigDict(
-        extra="allow", frozen=True, defer_build=True, json_schema_extra={"examples": [{"metadata": {"topic": "demo"}}]}
-    )
+    model_config = ConfigDict(extra="allow", frozen=True, json_schema_extra={"examples": [{"metadata": {"topic": "demo"}}]})
 
     metadata: Metadata | None = None
     items: list[dict[str, Any]] | None = Field(default=None, max_length=0, description="Not supported: send them as `input`.")
@@ -121,9 +119,7 @@ class NewConversation(BaseModel):
 class ConversationUpdate(BaseModel):
     """What a conversation has from now on."""
 
-    model_config = ConfigDict(
-        extra="allow", frozen=True, defer_build=True, json_schema_extra={"examples": [{"metadata": {"topic": "another"}}]}
-    )
+    model_config = ConfigDict(extra="allow", frozen=True, json_schema_extra={"examples": [{"metadata": {"topic": "another"}}]})
 
     metadata: Metadata
 

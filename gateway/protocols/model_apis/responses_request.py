@@ -64,7 +64,7 @@ _TYPES = "message, function_call, function_call_output, reasoning or item_refere
 class ConversationParam(BaseModel):
     """A conversation by its id."""
 
-    model_config = ConfigDict(extra="allow", frozen=True, defer_build=True)
+    model_config = ConfigDict(extra="allow", frozen=True)
 
     id: str = Field(min_length=1, max_length=64)
 
@@ -75,7 +75,6 @@ class ResponsesRequest(BaseModel):
     model_config = ConfigDict(
         extra="allow",
         frozen=True,
-        defer_build=True,
         json_schema_extra={
             "examples": [
                 {"model": "echo", "input": "hello"},

@@ -21,16 +21,16 @@ from sqlalchemy.exc import OperationalError
 
 from gateway.errors import ConfigError, StoreAbandoned, StoreFull, StoreUnavailable
 from gateway.store import IntegrityError, MessageRow, SessionRecord, Store, schema
-from gateway.store.backend import database_url
 from gateway.store.database import READERS, Database
 from gateway.store.sqlite import RELEASED_PAGES, checkpoint, release_pages, surplus_pages
+from gateway.store.urls import database_url
 from tests.gateway.stored_messages import message_bodies
 from tests.stores import commits, kind, sql, store_url
 
 IMPORTED = """
 import sys
 import gateway.server.daemon
-unused = ("sqlalchemy.orm", "sqlalchemy.ext", "aiosqlite", "greenlet", "psycopg", "gateway.store.postgresql")
+unused = ("sqlalchemy.orm", "sqlalchemy.ext.asyncio", "sqlalchemy.dialects.postgresql", "aiosqlite", "greenlet", "psycopg")
 print(*(name for name in sys.modules if name.startswith(unused)))
 """
 
