@@ -138,8 +138,9 @@ async def test_messages_are_handled_in_order_also_when_the_import_of_their_handl
 ) -> None:
     imported: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    async def wait_for_import() -> None:
+    async def wait_for_import() -> type[Requests]:
         await imported
+        return Requests
 
     importing = asyncio.create_task(wait_for_import())
     monkeypatch.setattr(Connection, "_start_import", lambda connection: importing)
