@@ -41,8 +41,8 @@ async def _gateway_side() -> tuple[Any, Any]:
     from acp.schema import AgentMessageChunk, LoadSessionResponse, NewSessionResponse, PromptResponse, SessionNotification
     from fastapi import FastAPI
 
+    from gateway.app import Gateway
     from gateway.config import Settings
-    from gateway.gateway import Gateway
     from gateway.protocols.acp import connection
     from gateway.protocols.acp.content import text
     from gateway.protocols.acp.routes import router

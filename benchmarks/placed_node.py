@@ -8,9 +8,9 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from gateway.app import Gateway
 from gateway.cli.main import main
 from gateway.errors import SessionElsewhere
-from gateway.gateway import Gateway
 from gateway.nodes.node_keys import NodeKeys
 from gateway.sessions.registry import Sessions
 

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from starlette.types import ASGIApp
 
-from gateway.gateway import Gateway
+from gateway.app import Gateway
 from gateway.protocols.forwarding.node_client import NodeClient
 from gateway.protocols.forwarding.node_requests import NodeRequests
 from gateway.server.app import create_app

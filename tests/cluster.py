@@ -18,8 +18,8 @@ import pytest
 
 from drivers.contract.driver_info import Probe
 from gateway.agents.configured_agents import ConfiguredAgent
+from gateway.app import Gateway
 from gateway.errors import SessionElsewhere
-from gateway.gateway import Gateway
 from gateway.nodes.node_directory import NodeDirectory
 from gateway.security.authentication import ADMINISTRATOR, Caller
 from gateway.sessions.session import Session

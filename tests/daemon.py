@@ -17,8 +17,8 @@ from typing import IO, Any, cast
 import httpx
 
 from drivers.runtime.clock import SYSTEM_CLOCK, Clock
+from gateway.app import Gateway
 from gateway.config import parse
-from gateway.gateway import Gateway
 from gateway.http.server import Server, listening_address
 from gateway.security.redaction import Redactor
 from gateway.server.daemon import uvicorn_config

@@ -24,7 +24,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import OperationalError
 
 from drivers.runtime.clock import SYSTEM_CLOCK, Clock
-from gateway.gateway import Gateway
+from gateway.app import Gateway
 from gateway.store import Store
 from gateway.store.database import Database
 from tests.daemon import RunningGateway, run_gateway
@@ -198,7 +198,7 @@ class FaultyStore(Store):
 async def faulty_stores() -> AsyncIterator[None]:
     """Let each gateway that is opened inside have a `FaultyStore`."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gateway.gateway.Store", FaultyStore)
+        patch.setattr("gateway.app.Store", FaultyStore)
         yield
 
 

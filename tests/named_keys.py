@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.gateway import Gateway
+from gateway.app import Gateway
 from gateway.nodes.shared_credentials import SharedCredentials
 from tests.cluster import ClusterGateway, nodes_of
 

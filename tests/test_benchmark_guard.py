@@ -20,8 +20,8 @@ def test_best_try_may_be_25_percent_worse(tries: list[float], ok: bool) -> None:
 
 
 def test_a_bound_holds_whatever_is_recorded() -> None:
-    assert Comparison("memory: idle / imports", [1.3], 1.3).ok
-    assert not Comparison("memory: idle / imports", [1.31], 1.3).ok
+    assert Comparison("first event: time / floor", [5.0], 4.9).ok
+    assert not Comparison("first event: time / floor", [5.1], 4.9).ok
     assert set(guard.BOUNDS) < set(RATIOS)
 
 

@@ -27,7 +27,7 @@ from gateway.security.redaction import Redactor
 from gateway.server.end_signals import end_signals
 
 if TYPE_CHECKING:
-    from gateway.gateway import Gateway
+    from gateway.app import Gateway
     from gateway.sessions.session import Session
 
 log = logging.getLogger(__name__)
@@ -85,7 +85,7 @@ class _StartingGateway:
     async def _open(self) -> Gateway:
         with starting():
             # In a thread, so that what is received meanwhile is read, and `initialize` answered.
-            module = await asyncio.to_thread(importlib.import_module, "gateway.gateway")
+            module = await asyncio.to_thread(importlib.import_module, "gateway.app")
             gateway: Gateway = module.Gateway(self.settings, (), self.redactor, self.agents, self.discovery)
             await gateway.open()
             return gateway

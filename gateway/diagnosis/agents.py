@@ -26,11 +26,11 @@ from gateway.agents.configured_agents import TEST_DRIVERS, Agents
 from gateway.agents.discovery import PROBE_TIMEOUT, Discovery
 from gateway.agents.driver_states import AgentState, DriverState, driver_states
 from gateway.agents.probe_cache import CACHE
+from gateway.app import Gateway
 from gateway.config import NodeSettings, Settings, StoreSettings
 from gateway.diagnosis.daemon import Address
 from gateway.diagnosis.report import AgentReport, Check, Trial
 from gateway.errors import AgentProblem, ConfigError, GatewayError
-from gateway.gateway import Gateway
 from gateway.runs.one_shot_tasks import Task as OneShotTask
 from gateway.security.redaction import Redactor
 

@@ -18,6 +18,7 @@ from drivers.runtime.file_threads import ANSWER_SECONDS, bounded
 from gateway import __version__
 from gateway.agents.configured_agents import Agents
 from gateway.agents.driver_states import driver_states
+from gateway.app import Gateway
 from gateway.config import Settings, load
 from gateway.diagnosis.agents import (
     DaemonError,
@@ -36,7 +37,6 @@ from gateway.diagnosis.machine import check_containers, check_git, check_proxies
 from gateway.diagnosis.nodes import check_nodes
 from gateway.diagnosis.report import AgentReport, Check, Report
 from gateway.errors import ConfigError
-from gateway.gateway import Gateway
 from gateway.observability.health import DRAINED
 from gateway.private_files import TEMPORARY
 from gateway.security.redaction import Redactor, redact_patterns

@@ -20,8 +20,8 @@ from pydantic_core import from_json
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from gateway.app import Gateway
 from gateway.errors import SessionElsewhere, TooMany, Unauthorized
-from gateway.gateway import Gateway
 from gateway.protocols.authorization import authorization
 from gateway.protocols.forwarding.passed_on import NODE_REQUEST, NodeRequest, PassedOn, is_forwarded, no_response
 from gateway.protocols.json_bodies import Handler, StrictJsonRoute

@@ -27,9 +27,9 @@ from drivers.contract.events import (
     ToolResult,
     Usage,
 )
+from gateway.app import Gateway
 from gateway.events.event_log import Entry
 from gateway.events.turn_reader import Turn
-from gateway.gateway import Gateway
 from gateway.protocols.authenticated_routes import CurrentCaller, CurrentQuotas, authenticated_router
 from gateway.protocols.route_metadata import BODY, errors, stream_response
 from gateway.protocols.sse import event_stream

@@ -9,8 +9,8 @@ from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.config import JsonDict
 
+from gateway.app import Gateway
 from gateway.errors import BadRequest, Conflict, Forbidden, NotFound, Unauthorized
-from gateway.gateway import Gateway
 from gateway.protocols.authenticated_routes import NEEDS_KEY, CurrentCaller, authenticated_router, unauthenticated_body, with_body
 from gateway.protocols.authorization import authorization, cookie_name, is_from_own_page
 from gateway.protocols.json_bodies import Handler, StrictJsonRoute

@@ -28,7 +28,7 @@ from gateway.runs.cancellation import all_ended, completed
 from gateway.runs.idempotency import Idempotency, IdempotencyKey
 from gateway.runs.interruptible_start import InterruptibleStart
 from gateway.runs.run import Run
-from gateway.shared_services import SharedServices
+from gateway.runs.shared_services import SharedServices
 from gateway.store import EXECUTION_PREFIX, KeyRecord, RunRecord, Store
 
 if TYPE_CHECKING:

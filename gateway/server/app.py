@@ -17,10 +17,10 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp
 
 from gateway import __version__
+from gateway.app import Gateway
 from gateway.config import ServerSettings
 from gateway.console import routes as console
 from gateway.errors import GatewayError
-from gateway.gateway import Gateway
 from gateway.http.doubt_limit import DoubtLimit
 from gateway.protocols import execute, sign_ins
 from gateway.protocols.aap import versions

@@ -21,8 +21,8 @@ from starlette.types import ASGIApp
 
 from drivers.runtime.file_threads import wait_for_threads
 from drivers.runtime.subreaper import adopted_orphans
+from gateway.app import Gateway
 from gateway.config import Settings
-from gateway.gateway import Gateway
 from gateway.http.file_descriptors import client_connection_limit
 from gateway.http.server import Server, listening_address, server_config
 from gateway.installation import FORMER_NAME, command_without_former_name

@@ -24,9 +24,9 @@ from gateway.events.event_log import RETRY
 from gateway.observability.audit import log_decisions
 from gateway.policy.decision_record import Decision
 from gateway.runs.cancellation import completed
+from gateway.runs.shared_services import SharedServices
 from gateway.security.redaction import Redactor
 from gateway.sessions.settings import SessionSettings, with_mode_option
-from gateway.shared_services import SharedServices
 
 log = logging.getLogger(__name__)
 

@@ -43,6 +43,7 @@ from gateway.runs.idempotency import IdempotencyKey
 from gateway.runs.pending_calls import ends_pending, unanswered
 from gateway.runs.run import TurnUsage
 from gateway.runs.session_metadata import displayed_title
+from gateway.runs.shared_services import SharedServices
 from gateway.security.authentication import ADMINISTRATOR, Caller
 from gateway.security.encryption import SecretsUnreadable
 from gateway.security.redaction import Redactor
@@ -50,7 +51,6 @@ from gateway.sessions.changes import SessionChanges
 from gateway.sessions.pending_call import PendingCall
 from gateway.sessions.session import Session
 from gateway.sessions.settings import SessionFilter, SessionSettings, SessionSummary
-from gateway.shared_services import SharedServices
 from gateway.store import EXECUTION_PREFIX, Cursor, RunRecord, SessionDetails, SessionRecord
 from gateway.worktrees.worktrees import SessionWorktree, node_in
 

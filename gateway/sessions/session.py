@@ -37,6 +37,7 @@ from gateway.runs.interruptible_start import InterruptibleStart, StartCancelled
 from gateway.runs.pending_calls import PendingCalls, client_results, ids, pending_in, resolve, unanswered
 from gateway.runs.run import Run, RunState
 from gateway.runs.session_metadata import store_metadata
+from gateway.runs.shared_services import SharedServices
 from gateway.runs.stored_history import StoredHistory
 from gateway.security.redaction import Redactor
 from gateway.sessions.client_service_routing import SessionServices
@@ -45,7 +46,6 @@ from gateway.sessions.pending_call import PendingCall
 from gateway.sessions.permission_choices import choices_of
 from gateway.sessions.queued_messages import TurnQueue
 from gateway.sessions.settings import SessionSettings, with_mode_option
-from gateway.shared_services import SharedServices
 from gateway.store import KeyRecord, MessageRow, RunRecord, SessionRecord, SettingsRecord, Store
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ REASONS = {
         "gateway/diagnosis/agents.py": "shutil.copyfile",
         "gateway/diagnosis/data_folder.py": "read_text*2",
         "gateway/diagnosis/diagnosis.py": "TemporaryDirectory",
-        "gateway/gateway.py": "glob",
+        "gateway/app.py": "glob",
         "gateway/observability/logs.py": "open os.replace",
         "gateway/observability/transcripts.py": "glob open os.replace unlink*2",
         "gateway/private_files.py": "chmod*2 mkdir os.open os.scandir",

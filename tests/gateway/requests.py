@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import psutil
 
-from gateway.gateway import Gateway
+from gateway.app import Gateway
 from tests.waiting import wait_until
 
 PROGRAMS = ("/echo/program.py", "/script/program/main.py")

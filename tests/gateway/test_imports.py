@@ -87,7 +87,8 @@ async def test_the_daemon_imports_what_its_first_request_needs(tmp_path: Path) -
                 assert (await client.get(f"{url}/{path}")).status_code == 200
         unused = ["acp", "cryptography", "jsonschema", "mcp", "prometheus_client", "rich"]
         unused += ["drivers.api", "gateway.policy.shell_commands", "gateway.protocols.acp.requests"]
-        unused += ["gateway.diagnosis", "gateway.mcp.server", "gateway.protocols.acp.relay", "gateway.store.postgresql"]
+        unused += ["gateway.diagnosis", "gateway.application_tools.server", "gateway.protocols.acp.relay"]
+        unused += ["gateway.store.postgresql"]
         unused += ["psycopg", "sqlalchemy.dialects.postgresql"]
         imported = await modules_of(process)
         assert [name for name in unused if name in imported] == []

@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from gateway.app import Gateway
 from gateway.config import parse
-from gateway.gateway import Gateway
 from gateway.security.redaction import Redactor
 from tests.daemon import KEY, gateway_config, run_gateway, serve_gateway
 from tests.gateway.requests import session_body

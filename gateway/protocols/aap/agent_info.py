@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from drivers.contract.driver_info import Option
 from gateway.agents.agent_descriptions import AgentDescription, listed_values
 from gateway.agents.configured_agents import ConfiguredAgent
-from gateway.gateway import Gateway
+from gateway.app import Gateway
 from gateway.protocols.aap.schema import HistoryType, Tool, WireModel
 from gateway.security.redaction import HIDDEN
 

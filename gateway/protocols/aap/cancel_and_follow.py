@@ -7,10 +7,10 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Header, Query, Response
 
+from gateway.app import Gateway
 from gateway.errors import BadRequest
 from gateway.events.event_log import Entry
 from gateway.events.turn_reader import LAST
-from gateway.gateway import Gateway
 from gateway.protocols.aap.common_routes import version_routers
 from gateway.protocols.aap.schema import CancelResponse
 from gateway.protocols.aap.turn_frames import EVENTS, EVENTS_OF_OTHERS, Position, StreamView

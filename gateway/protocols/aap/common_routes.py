@@ -6,7 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from gateway.gateway import Gateway
+from gateway.app import Gateway
 from gateway.protocols.authenticated_routes import authenticated_router, public_router
 
 AfterQuery = Annotated[str | None, Query(description="The `next` of the previous page.")]

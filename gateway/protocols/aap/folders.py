@@ -11,8 +11,8 @@ from pydantic import ConfigDict
 from gateway.agents.folder_access import in_time
 from gateway.agents.folder_completion import complete_folders
 from gateway.agents.folder_files import FolderFiles
+from gateway.app import Gateway
 from gateway.errors import BadRequest, NotFound
-from gateway.gateway import Gateway
 from gateway.protocols.aap.common_routes import version_routers
 from gateway.protocols.aap.schema import OmitIfNone, WireModel, iso_time
 from gateway.protocols.authenticated_routes import CurrentCaller

@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Query
 from pydantic import ConfigDict, Field
 
+from gateway.app import Gateway
 from gateway.errors import BadRequest
-from gateway.gateway import Gateway
 from gateway.protocols.aap.common_routes import version_routers
 from gateway.protocols.aap.schema import SESSION_ID, OmitIfNone, WireModel, iso_time
 from gateway.protocols.authenticated_routes import CurrentCaller

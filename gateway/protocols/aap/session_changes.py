@@ -7,8 +7,8 @@ from typing import Annotated, TypeVar
 from fastapi import APIRouter
 from pydantic import ConfigDict, Field
 
+from gateway.app import Gateway
 from gateway.errors import BadRequest
-from gateway.gateway import Gateway
 from gateway.protocols.aap.common_routes import version_routers
 from gateway.protocols.aap.schema import SessionInfo, Tool, WireModel
 from gateway.protocols.aap.sessions import session_info

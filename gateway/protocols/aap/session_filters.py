@@ -9,8 +9,8 @@ from typing import Annotated, Literal
 from fastapi import Depends, Query
 
 from gateway.agents.folder_access import in_time
+from gateway.app import Gateway
 from gateway.errors import BadRequest
-from gateway.gateway import Gateway
 from gateway.protocols.aap.schema import SessionState
 from gateway.protocols.aap.sessions import page
 from gateway.protocols.cursors import decode_cursor, encode_cursor

@@ -9,9 +9,9 @@ from fastapi import APIRouter, Header, Query, Request, Response
 from pydantic import ConfigDict, Field
 from pydantic_core import to_json
 
+from gateway.app import Gateway
 from gateway.errors import BadRequest
 from gateway.events.log_pages import Line, gap, page_after, page_before
-from gateway.gateway import Gateway
 from gateway.protocols.aap.common_routes import version_routers
 from gateway.protocols.aap.schema import OmitIfNone, StopReason, WireModel, iso_time
 from gateway.protocols.aap.stop_reasons import STOP_REASONS

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Response
 from fastapi.openapi.constants import REF_PREFIX
 from pydantic_core import to_json
 
-from gateway.gateway import Gateway
+from gateway.app import Gateway
 from gateway.protocols.aap.common_routes import version_routers
 from gateway.protocols.aap.schema import SESSION_ID, SessionInfo, Tool
 from gateway.protocols.aap.sessions import session_info

@@ -11,9 +11,9 @@ from pydantic_core import to_json
 
 from drivers.contract.messages import MESSAGE, Message
 from gateway.agents.folder_access import FOLDER_OF_SESSION, in_time
+from gateway.app import Gateway
 from gateway.errors import NotFound
 from gateway.events.turn_reader import Turn
-from gateway.gateway import Gateway
 from gateway.protocols.aap.agent_info import declared_histories, displayed_values
 from gateway.protocols.aap.schema import (
     AgentConfig,

@@ -9,7 +9,7 @@ from pydantic import ConfigDict
 from pydantic_core import to_json
 
 from drivers.contract.messages import Message
-from gateway.gateway import Gateway
+from gateway.app import Gateway
 from gateway.protocols.aap.common_routes import PAGE, LimitQuery, version_routers
 from gateway.protocols.aap.schema import WireModel
 from gateway.protocols.authenticated_routes import CurrentCaller

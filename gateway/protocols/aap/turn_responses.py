@@ -10,8 +10,8 @@ from fastapi.responses import StreamingResponse
 from pydantic_core import to_json
 
 from drivers.contract.messages import MESSAGE
+from gateway.app import Gateway
 from gateway.events.turn_reader import Turn
-from gateway.gateway import Gateway
 from gateway.protocols.aap.schema import SESSION_ID, AgentResponse, CreateSessionRequest, Tool, TurnFields, TurnRequest, WireModel
 from gateway.protocols.aap.sessions import create_and_submit
 from gateway.protocols.aap.turn_frames import EVENTS, JsonView, Position, StreamView, frame

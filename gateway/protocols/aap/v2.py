@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter, Response
 from pydantic import ConfigDict
 
-from gateway.gateway import Gateway
+from gateway.app import Gateway
 from gateway.protocols.aap import cancel_and_follow as extensions
 from gateway.protocols.aap.agent_info import meta_response
 from gateway.protocols.aap.agent_schema import MetaResponse

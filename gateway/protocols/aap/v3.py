@@ -9,7 +9,7 @@ from pydantic import ConfigDict, Field
 from pydantic.config import JsonDict
 
 from drivers.contract.messages import Message
-from gateway.gateway import Gateway
+from gateway.app import Gateway
 from gateway.protocols.aap import cancel_and_follow as extensions
 from gateway.protocols.aap import (
     folders,

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from fastapi import FastAPI
 from starlette.routing import Match
 
-from gateway.gateway import Gateway
+from gateway.app import Gateway
 from gateway.protocols.aap import v1, v2, v3
 
 _VERSIONS = {f"v{module.VERSION}": module for module in (v3, v2, v1)}

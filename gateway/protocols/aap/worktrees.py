@@ -11,8 +11,8 @@ from fastapi import APIRouter, Query, Response
 from pydantic import ConfigDict, Field
 from pydantic.config import JsonDict
 
+from gateway.app import Gateway
 from gateway.errors import AgentProblem, Conflict, NotFound
-from gateway.gateway import Gateway
 from gateway.protocols.aap.common_routes import version_routers
 from gateway.protocols.aap.schema import SESSION_ID, OmitIfNone, WireModel, iso_time
 from gateway.protocols.authenticated_routes import CurrentCaller

@@ -22,8 +22,8 @@ from gateway.security.redaction import Redactor
 if TYPE_CHECKING:
     from gateway.agents.configured_agents import Agents
     from gateway.agents.discovery import Discovery
+    from gateway.app import Gateway
     from gateway.config import Settings
-    from gateway.gateway import Gateway
     from gateway.protocols.acp.relay import Relays
     from gateway.protocols.acp.requests import Requests
 

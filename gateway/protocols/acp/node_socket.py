@@ -10,8 +10,8 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import InvalidStatus, WebSocketException
 
 from drivers.runtime.clock import Clock
+from gateway.app import Gateway
 from gateway.errors import SessionElsewhere
-from gateway.gateway import Gateway
 from gateway.protocols.acp.rpc import INTERNAL_ERROR, RpcError
 from gateway.protocols.forwarding.node_connection import notice_silence
 from gateway.protocols.forwarding.wire import CALLER, PROOF, SIGNATURE

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 from gateway.agents.folder_access import FOLDER_OF_SESSION, in_time
+from gateway.app import Gateway
 from gateway.events.event_log import Entry
-from gateway.gateway import Gateway
 from gateway.protocols.acp.initialization import ClientFeatures
 from gateway.protocols.acp.rpc import Client, RpcError
 from gateway.protocols.acp.session_info import SessionInfoUpdates

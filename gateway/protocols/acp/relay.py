@@ -19,8 +19,8 @@ from pydantic_core import to_json
 from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import WebSocketException
 
+from gateway.app import Gateway
 from gateway.errors import LeaseLost, SessionElsewhere
-from gateway.gateway import Gateway
 from gateway.protocols.acp.node_socket import GONE, NodeUnreachable, close_node_socket, open_node_socket
 from gateway.protocols.acp.rpc import ELSEWHERE, INTERNAL_ERROR, Client, Id, RpcError, error_body, rpc_error
 from gateway.protocols.acp.transport.messages import parse_message

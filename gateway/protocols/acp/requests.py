@@ -29,8 +29,8 @@ from acp.schema import (
 from pydantic import BaseModel
 
 from gateway.agents.configured_agents import ConfiguredAgent
+from gateway.app import Gateway
 from gateway.errors import BadRequest
-from gateway.gateway import Gateway
 from gateway.protocols.acp.directories import require_string_directories
 from gateway.protocols.acp.initialization import LOGIN_ID, STEERING, ClientFeatures, has_login
 from gateway.protocols.acp.rpc import AUTH_REQUIRED, INVALID_REQUEST, METHOD_NOT_FOUND, Client, Id, RpcError

@@ -7,7 +7,7 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 from starlette.websockets import WebSocket
 
-from gateway.gateway import Gateway
+from gateway.app import Gateway
 from gateway.protocols.acp.transport.http import HttpClients
 from gateway.protocols.acp.transport.websocket import WebSockets
 from gateway.protocols.authenticated_routes import CurrentCaller, CurrentQuotas, authenticated_router

@@ -13,8 +13,8 @@ from drivers.contract.driver_info import MODE_OPTION, ToolGrant
 from drivers.contract.mcp_servers import McpServer
 from gateway.agents.configured_agents import CWD, ConfiguredAgent
 from gateway.agents.folder_access import FOLDER_OF_SESSION, in_time, notice_update
+from gateway.app import Gateway
 from gateway.errors import AgentProblem
-from gateway.gateway import Gateway
 from gateway.protocols.acp.client_options import system_messages, with_client_options
 from gateway.protocols.acp.directories import require_string_directories, with_directories
 from gateway.protocols.acp.mcp_servers import mcp_servers_for

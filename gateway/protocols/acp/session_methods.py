@@ -41,8 +41,8 @@ from pydantic import ConfigDict, Field
 
 from gateway.agents.configured_agents import CWD, ConfiguredAgent
 from gateway.agents.folder_access import FOLDER_OF_SESSION, ChosenFolder, in_time
+from gateway.app import Gateway
 from gateway.errors import BadRequest, Conflict, NotFound
-from gateway.gateway import Gateway
 from gateway.protocols.acp.content import user_message
 from gateway.protocols.acp.directories import with_additional_directories, with_directories, worktree_meta
 from gateway.protocols.acp.initialization import ClientFeatures

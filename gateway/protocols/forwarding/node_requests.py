@@ -16,8 +16,8 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from gateway.app import Gateway
 from gateway.errors import Unauthorized
-from gateway.gateway import Gateway
 from gateway.nodes.node_keys import NodeKeys, ReceivedSignature
 from gateway.protocols.forwarding.forwarded_response import NOT_VERIFIED, ForwardedResponse, Outcome
 from gateway.protocols.forwarding.kept_body import KeptBody

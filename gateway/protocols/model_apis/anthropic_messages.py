@@ -10,9 +10,9 @@ from fastapi.responses import JSONResponse
 from pydantic_core import to_json
 
 from drivers.contract.messages import ImageBlock, Message, TextBlock, ToolUseBlock, blocks
+from gateway.app import Gateway
 from gateway.conversations.conversations import ConversationRequest
 from gateway.errors import GatewayError
-from gateway.gateway import Gateway
 from gateway.protocols.authenticated_routes import NEEDS_KEY, CurrentCaller, CurrentQuotas, authenticated_router
 from gateway.protocols.client_connection import ClientConnection
 from gateway.protocols.model_apis.anthropic_messages_request import Conversation, CountTokensRequest, MessagesRequest

@@ -11,9 +11,9 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
+from gateway.app import Gateway
 from gateway.conversations.conversations import ConversationRequest
 from gateway.errors import GatewayError
-from gateway.gateway import Gateway
 from gateway.protocols.authenticated_routes import CurrentCaller, CurrentQuotas, authenticated_router
 from gateway.protocols.client_connection import ClientConnection
 from gateway.protocols.model_apis.chat_completions_request import ChatCompletionRequest, is_background_task, read_conversation

@@ -12,9 +12,9 @@ from fastapi.responses import JSONResponse
 
 from drivers.contract.driver_info import EFFORT_OPTION
 from gateway.agents.agent_descriptions import AgentDescription
+from gateway.app import Gateway
 from gateway.conversations.conversations import other_agent
 from gateway.errors import NotFound
-from gateway.gateway import Gateway
 from gateway.protocols.authenticated_routes import NEEDS_KEY, authenticated_router
 from gateway.protocols.model_apis.vendor_requests import AnthropicErrorResponse, OpenAIErrorResponse, error_body, vendor_of
 from gateway.protocols.route_metadata import errors, example

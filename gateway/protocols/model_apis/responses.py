@@ -31,10 +31,10 @@ from drivers.contract.messages import (
     UserMessage,
     blocks,
 )
+from gateway.app import Gateway
 from gateway.conversations.conversations import ConversationRequest, ConversationTurn, EarlierAnswer
 from gateway.errors import BadRequest, Conflict, GatewayError, NotFound
 from gateway.events.log_entries import TurnStart
-from gateway.gateway import Gateway
 from gateway.protocols.authenticated_routes import CurrentCaller, CurrentQuotas, authenticated_router
 from gateway.protocols.client_connection import ClientConnection
 from gateway.protocols.model_apis.chat_completions_request import is_background_task

@@ -15,9 +15,9 @@ from typing import TypeVar
 from fastapi import Response
 from fastapi.responses import JSONResponse
 
+from gateway.app import Gateway
 from gateway.conversations.conversations import ConversationTurn
 from gateway.errors import GatewayError
-from gateway.gateway import Gateway
 from gateway.protocols.client_connection import ClientConnection
 from gateway.protocols.model_apis.answer import Answer, Part
 from gateway.sessions.session import Session

@@ -17,9 +17,9 @@ from weakref import WeakValueDictionary
 
 from drivers.contract.events import Awaiting, SessionEnd
 from drivers.runtime.clock import Timer
+from gateway.app import Gateway
 from gateway.errors import AgentProblem, NoNode, NotFound, StoreUnavailable
 from gateway.events.event_log import Entry
-from gateway.gateway import Gateway
 from gateway.protocols.model_apis.answer import Answer
 from gateway.protocols.model_apis.models import agent_name
 from gateway.protocols.model_apis.responses_output import Json, ResponseView

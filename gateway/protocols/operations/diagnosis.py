@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from fastapi import APIRouter, Query
 from fastapi.responses import JSONResponse
 
-from gateway.gateway import Gateway
+from gateway.app import Gateway
 from gateway.protocols.authenticated_routes import authenticated_router
 from gateway.protocols.operations.administrators import CurrentAdministrator
 from gateway.protocols.route_metadata import example

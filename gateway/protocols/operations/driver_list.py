@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict
 
 from gateway.agents.driver_states import DriverState, driver_states
-from gateway.gateway import Gateway
+from gateway.app import Gateway
 from gateway.protocols.authenticated_routes import NEEDS_KEY, authenticated_router
 
 

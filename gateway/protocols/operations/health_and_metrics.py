@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from drivers.runtime.file_threads import in_thread
 from gateway import __version__
-from gateway.gateway import Gateway
+from gateway.app import Gateway
 from gateway.observability.health import DRAINED
 from gateway.protocols.authenticated_routes import NEEDS_KEY, authenticated_router
 from gateway.protocols.route_metadata import Responses, errors, operation_id

@@ -8,9 +8,9 @@ import re
 from fastapi import APIRouter, Response
 from pydantic import ConfigDict, Field
 
+from gateway.app import Gateway
 from gateway.config import AGENT_NAME
 from gateway.errors import BadRequest, ConfigError, Conflict, Forbidden, NotFound
-from gateway.gateway import Gateway
 from gateway.protocols.aap.schema import iso_time
 from gateway.protocols.authenticated_routes import authenticated_router
 from gateway.protocols.operations.administrators import CurrentAdministrator

@@ -7,7 +7,7 @@ from typing import Literal
 from fastapi import APIRouter, Response
 from pydantic import ConfigDict
 
-from gateway.gateway import Gateway
+from gateway.app import Gateway
 from gateway.protocols.aap.schema import iso_time
 from gateway.protocols.authenticated_routes import CurrentCaller, authenticated_router
 from gateway.protocols.operations.api_model import ApiModel

@@ -9,8 +9,8 @@ from fastapi import APIRouter
 from pydantic import ConfigDict, Field
 from pydantic.config import JsonDict
 
+from gateway.app import Gateway
 from gateway.errors import NotFound
-from gateway.gateway import Gateway
 from gateway.nodes.configuration_digests import differences
 from gateway.protocols.aap.schema import iso_time
 from gateway.protocols.authenticated_routes import authenticated_router

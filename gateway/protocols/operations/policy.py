@@ -11,8 +11,8 @@ from pydantic.config import JsonDict
 
 from drivers.runtime.file_threads import ANSWER_SECONDS, bounded
 from gateway.agents.configured_agents import ConfiguredAgent
+from gateway.app import Gateway
 from gateway.errors import BadRequest
-from gateway.gateway import Gateway
 from gateway.policy.paths import PathResolver
 from gateway.policy.rules import Evaluation, Explanation, Rule
 from gateway.protocols.authenticated_routes import authenticated_router

@@ -10,11 +10,11 @@ from fastapi import APIRouter, Query
 from pydantic import ConfigDict
 from pydantic_core import to_json
 
+from gateway.app import Gateway
 from gateway.errors import BadRequest
 from gateway.events.event_log import Entry
 from gateway.events.log_entries import Steered, TurnStart
 from gateway.events.turn_reader import LAST
-from gateway.gateway import Gateway
 from gateway.protocols.aap.schema import OmitIfNone, WireModel
 from gateway.protocols.aap.turn_frames import JsonView, StreamView
 from gateway.protocols.aap.v3 import BASE, SESSION

@@ -20,9 +20,9 @@ from drivers.runtime import sandbox
 from drivers.runtime.cli_driver import run_to_end
 from drivers.runtime.process import Spawner
 from gateway.agents.configured_agents import Agents
+from gateway.app import Gateway
 from gateway.config import load, parse
 from gateway.errors import BadRequest, ConfigError
-from gateway.gateway import Gateway
 from gateway.protocols.acp.transport.local_socket import LocalSocket
 from gateway.security.api_keys import default_api_keys
 from gateway.security.redaction import Redactor

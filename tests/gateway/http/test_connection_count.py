@@ -13,10 +13,10 @@ from typing import Any
 import httpx
 import pytest
 
+from gateway.application_tools.listener import Listener
 from gateway.http import request_head
 from gateway.http.file_descriptors import BASE_DESCRIPTORS, agent_connection_limit, client_connection_limit
 from gateway.http.server import Server, listening_address
-from gateway.mcp.listener import Listener
 from tests.gateway.http.asgi_server import Receive, Scope, Send, answer, serving, url_of
 from tests.waiting import wait_until
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from drivers.runtime.clock import SYSTEM_CLOCK, Clock
+from gateway.app import Gateway
 from gateway.config import parse
-from gateway.gateway import Gateway
 from gateway.nodes.node import Node
 from gateway.security.redaction import Redactor
 from gateway.store.nodes import NodeReport

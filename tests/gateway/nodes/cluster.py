@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from gateway.app import Gateway
 from gateway.config import parse
 from gateway.errors import SessionElsewhere
-from gateway.gateway import Gateway
 from gateway.nodes.node_keys import NodeKeys
 from gateway.security.authentication import request_is_forwarded
 from gateway.security.redaction import Redactor

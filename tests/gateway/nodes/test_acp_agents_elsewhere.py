@@ -15,8 +15,8 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from drivers.runtime.clock import SYSTEM_CLOCK, Clock
+from gateway.app import Gateway
 from gateway.config import parse
-from gateway.gateway import Gateway
 from gateway.nodes.node import Node
 from gateway.nodes.node_keys import NodeKeys
 from gateway.protocols.acp.node_socket import open_node_socket

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from gateway.app import Gateway
 from gateway.config import parse
-from gateway.gateway import Gateway
 from gateway.nodes.node_directory import NodeDirectory
 from gateway.nodes.shared_agents import SharedAgents
 from gateway.security.redaction import HIDDEN, Redactor

@@ -11,9 +11,9 @@ from urllib.parse import urlsplit
 import pytest
 
 from drivers.contract.events import SessionEnd
+from gateway.app import Gateway
 from gateway.config import parse
 from gateway.errors import ConfigError, SessionElsewhere
-from gateway.gateway import Gateway
 from gateway.observability.health import DRAINED
 from gateway.security.authentication import request_is_forwarded
 from gateway.security.redaction import Redactor

@@ -14,8 +14,8 @@ from typing import Any
 import httpx
 import pytest
 
+from gateway.app import Gateway
 from gateway.config import parse
-from gateway.gateway import Gateway
 from gateway.nodes.node_keys import NodeKeys
 from gateway.security.authentication import ADMINISTRATOR, Caller
 from gateway.security.redaction import Redactor

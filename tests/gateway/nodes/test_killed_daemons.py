@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from gateway.gateway import INSTANCE_ID
+from gateway.app import INSTANCE_ID
 from gateway.runs.recovery import UNSEEN, WHY
 from tests import stores
 from tests.conftest import write_config

@@ -11,8 +11,8 @@ from typing import Any
 import httpx
 import pytest
 
+from gateway.app import Gateway
 from gateway.config import parse
-from gateway.gateway import Gateway
 from gateway.nodes.node import Intervals
 from gateway.runs.recovery import WHY
 from gateway.security.redaction import Redactor

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from gateway.app import Gateway
 from gateway.config import parse
-from gateway.gateway import Gateway
 from gateway.security.redaction import Redactor
 from tests import stores
 from tests.daemon import KEY, RunningGateway, address_of, bound_socket, gateway_config, serve_gateway

@@ -12,9 +12,9 @@ from typing import Any
 from drivers.contract.agent import PermissionReply
 from drivers.contract.events import AgentToken, Event
 from drivers.contract.messages import UserMessage
+from gateway.app import Gateway
 from gateway.config import parse
 from gateway.events.turn_reader import Turn
-from gateway.gateway import Gateway
 from gateway.nodes.node import Intervals, Node
 from gateway.security.authentication import ADMINISTRATOR, Caller, request_is_forwarded
 from gateway.security.redaction import Redactor

@@ -15,8 +15,8 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
+from gateway.app import Gateway
 from gateway.config import parse
-from gateway.gateway import Gateway
 from gateway.security.redaction import Redactor
 from gateway.security.sign_in_codes import CODE_SECONDS, MAX_CODES, SignInCodes
 from gateway.security.sign_ins import MAX_SIGN_INS, UNUSED_SECONDS, KeyIdentity, SignIns, SignInSecrets, digest_of_key

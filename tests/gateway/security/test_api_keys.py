@@ -11,10 +11,10 @@ import httpx
 import pytest
 from click.testing import CliRunner, Result
 
+from gateway.app import Gateway
 from gateway.cli.main import main
 from gateway.config import parse
 from gateway.errors import ConfigError
-from gateway.gateway import Gateway
 from gateway.security.api_keys import NamedKeys
 from gateway.security.redaction import Redactor
 from tests.conftest import write_config

@@ -13,9 +13,9 @@ from pathlib import Path
 import httpx
 import pytest
 
+from gateway.app import Gateway
 from gateway.config import parse
 from gateway.errors import ConfigError
-from gateway.gateway import Gateway
 from gateway.security.redaction import Redactor
 from gateway.store import MessageRow, SessionRecord, Store
 from gateway.store import sqlite as sqlite_store

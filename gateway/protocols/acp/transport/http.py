@@ -17,8 +17,8 @@ from typing import Any
 from fastapi import Request, Response
 from starlette.responses import JSONResponse
 
+from gateway.app import Gateway
 from gateway.errors import AgentProblem, BadRequest, ClientError, NotFound, StoreUnavailable, Unauthorized
-from gateway.gateway import Gateway
 from gateway.protocols.acp.connection import checked_slash_commands
 from gateway.protocols.acp.transport.http_streams import HttpClient
 from gateway.protocols.acp.transport.messages import parse_message

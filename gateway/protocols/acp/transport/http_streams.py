@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from pydantic_core import to_json
 
 from drivers.runtime.clock import Clock
+from gateway.app import Gateway
 from gateway.errors import Conflict
-from gateway.gateway import Gateway
 from gateway.protocols.acp.connection import Connection
 from gateway.security.authentication import Caller
 

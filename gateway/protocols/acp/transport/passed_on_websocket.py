@@ -12,8 +12,8 @@ from websockets.exceptions import WebSocketException
 from websockets.frames import CloseCode
 from websockets.protocol import State
 
+from gateway.app import Gateway
 from gateway.errors import NoNode, Unauthorized
-from gateway.gateway import Gateway
 from gateway.protocols.acp.node_socket import NodeUnreachable, open_node_socket
 from gateway.protocols.acp.rpc import RpcError
 from gateway.protocols.acp.transport.websocket_frames import GOING_AWAY, Frames

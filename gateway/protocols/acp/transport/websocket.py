@@ -14,8 +14,8 @@ from typing import Any
 from starlette.responses import JSONResponse
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from gateway.app import Gateway
 from gateway.errors import GatewayError, NoNode, Unauthorized
-from gateway.gateway import Gateway
 from gateway.protocols.acp.connection import Connection, checked_slash_commands
 from gateway.protocols.acp.initialization import acp_command
 from gateway.protocols.acp.transport.messages import PARSE_ERROR, parse_message

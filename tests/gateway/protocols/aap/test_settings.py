@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from drivers.contract.driver_info import ToolGrant
+from gateway.app import Gateway
 from gateway.config import parse
-from gateway.gateway import Gateway
 from gateway.protocols.aap.settings_merge import merge_settings
 from gateway.security.redaction import Redactor
 from gateway.sessions.settings import SessionSettings

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gateway.gateway import Gateway
+from gateway.app import Gateway
 from gateway.protocols.acp.connection import Connection
 from gateway.security.authentication import ADMINISTRATOR
 from tests.daemon import RunningGateway

@@ -13,9 +13,9 @@ from pydantic import ValidationError
 from drivers.codecs.json_rpc import as_json
 from drivers.contract.client_services import READ, TERMINAL_METHODS, WRITE
 from gateway.agents.configured_agents import Agents
+from gateway.app import Gateway
 from gateway.config import Settings
 from gateway.errors import ConfigError
-from gateway.gateway import Gateway
 from gateway.protocols.acp import initialization
 from gateway.protocols.acp.client_files import MODELS
 from gateway.protocols.acp.connection import Connection

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from drivers.contract.messages import UserMessage
-from gateway.gateway import Gateway
+from gateway.app import Gateway
 from gateway.security.authentication import ADMINISTRATOR
 from gateway.sessions.queued_messages import MAX_QUEUED
 from gateway.sessions.session import Session, Submission

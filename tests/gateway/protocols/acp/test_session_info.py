@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gateway.gateway import Gateway
+from gateway.app import Gateway
 from gateway.security.authentication import ADMINISTRATOR
 from gateway.store import SessionMetadataRecord
 from tests.daemon import RunningGateway, gateway_config, run_gateway

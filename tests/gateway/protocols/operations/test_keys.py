@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from gateway.app import Gateway
 from gateway.config import parse
-from gateway.gateway import Gateway
 from gateway.security.redaction import Redactor
 from tests.daemon import RunningGateway, gateway_config, http_client, serve_gateway
 from tests.gateway.requests import create_session, expect_error

@@ -20,12 +20,12 @@ from gateway import __version__
 from gateway.agents.agent_descriptions import AgentDescription, describe, from_json, to_json
 from gateway.agents.configured_agents import Agents
 from gateway.agents.discovery import Discovery
+from gateway.application_tools.host import McpHost
 from gateway.config import Settings
 from gateway.conversations.conversations import Conversations
 from gateway.errors import ConfigError, SessionElsewhere, StoreUnavailable, Unauthorized, WrongKey
 from gateway.http.doubt_limit import UnansweredRequests
 from gateway.http.file_descriptors import agent_connection_limit
-from gateway.mcp.host import McpHost
 from gateway.nodes.node import UNUSED, Intervals, Node
 from gateway.nodes.node_keys import NodeKeys, node_keys
 from gateway.nodes.shared_agents import SharedAgents
@@ -42,6 +42,7 @@ from gateway.runs.one_shot_tasks import TaskRunner, remove_task_folders
 from gateway.runs.recovery import close_open_runs, end_left_behind, remove_containers
 from gateway.runs.retention import Retention
 from gateway.runs.run import RunState
+from gateway.runs.shared_services import SharedServices
 from gateway.security.authentication import (
     FORWARDED_CALLER,
     Authenticator,
@@ -58,7 +59,6 @@ from gateway.security.secret_files import read_or_create
 from gateway.security.wrong_keys import WrongKeys
 from gateway.sessions.registry import Sessions
 from gateway.sessions.search import SessionSearch
-from gateway.shared_services import SharedServices
 from gateway.store import Store
 from gateway.store.node_ids import NodeRuns
 from gateway.store.nodes import NodeReport

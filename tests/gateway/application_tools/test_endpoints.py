@@ -14,10 +14,10 @@ import pytest
 from drivers.contract.driver_info import ToolSpec
 from drivers.contract.tool_server import ToolRequest, ToolResponse, ToolServer
 from drivers.runtime.clock import SYSTEM_CLOCK
+from gateway.application_tools import server as mcp_server
+from gateway.application_tools.host import McpHost
+from gateway.application_tools.listener import Listener
 from gateway.http import request_body, request_head
-from gateway.mcp import server as mcp_server
-from gateway.mcp.host import McpHost
-from gateway.mcp.listener import Listener
 from gateway.observability.logs import bind_session_id, session_id
 from gateway.security.redaction import Redactor, redactor_of_session
 from tests.daemon import KEY

@@ -1,6 +1,6 @@
 """The HTTP server of the endpoints for agent processes, on a free port of 127.0.0.1, not the gateway's.
 
-`gateway/mcp/host.py` imports it for the first endpoint.
+`gateway/application_tools/host.py` imports it for the first endpoint.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ import asyncio
 import socket
 from contextvars import Context
 
+from gateway.application_tools.server import McpApp
 from gateway.http.server import Server, server_config
-from gateway.mcp.server import McpApp
 
 
 class Listener(Server):

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 from drivers.contract.driver_info import ToolSpec
 from drivers.contract.tool_server import ToolServer
 from drivers.runtime.clock import SYSTEM_CLOCK, Clock
-from gateway.mcp.agent_endpoints import Endpoint, Endpoints
+from gateway.application_tools.agent_endpoints import Endpoint, Endpoints
 from gateway.security.redaction import Redactor
 
 if TYPE_CHECKING:
-    from gateway.mcp.listener import Listener
-    from gateway.mcp.server import McpApp
+    from gateway.application_tools.listener import Listener
+    from gateway.application_tools.server import McpApp
 
 
 class McpHost:
@@ -52,6 +52,6 @@ class McpHost:
 
 def _import_server() -> tuple[type[Listener], type[McpApp]]:
     # The package mcp: 0.4 s and 24 MB, for agents with tools of applications only. It is called in a thread.
-    from gateway.mcp import listener, server
+    from gateway.application_tools import listener, server
 
     return listener.Listener, server.McpApp

@@ -1,4 +1,4 @@
-"""SharedServices: what all sessions and tasks share. `gateway.py` builds it, in order."""
+"""SharedServices: what all sessions and tasks share. `app.py` builds it, in order."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Serves the endpoints over MCP's streamable HTTP: authentication, and one MCP server for each endpoint.
 
-Importing the `mcp` package takes 0.35 s and 24 MB (2.3.0), so `gateway/mcp/host.py` imports this module when the first
-endpoint is opened. Protocol page: https://modelcontextprotocol.io/specification/2025-11-25/server/tools
+Importing the `mcp` package takes 0.35 s and 24 MB (2.3.0), so `gateway/application_tools/host.py` imports this module when the
+first endpoint is opened. Protocol page: https://modelcontextprotocol.io/specification/2025-11-25/server/tools
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from drivers.contract.messages import Content, ImageBlock, TextBlock, blocks, pa
 from drivers.contract.tool_server import ToolResponse
 from drivers.runtime.clock import Clock
 from gateway import __version__
+from gateway.application_tools.agent_endpoints import Endpoint, Endpoints
 from gateway.http.request_body import RequestBody
 from gateway.http.request_head import request_arrived
-from gateway.mcp.agent_endpoints import Endpoint, Endpoints
 
 log = logging.getLogger(__name__)
 
