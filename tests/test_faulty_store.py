@@ -63,7 +63,9 @@ async def test_write_may_be_committed_before_it_fails(store: FaultyStore) -> Non
 
 
 def test_every_write_of_every_repository_is_named() -> None:
-    sources = {name: inspect.getsource(type(found)) for name, found in vars(Store(Mock())).items() if not name.startswith("_")}
+    """But for those of nodes, which no test has fail."""
+    repositories = {name: found for name, found in vars(Store(Mock())).items() if not name.startswith("_")}
+    sources = {name: inspect.getsource(type(found)) for name, found in repositories.items() if name not in ("leases", "nodes")}
     written = {
         f"{name}.{method.group(1)}"
         for name, source in sources.items()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.types import Message, Receive, Scope, Send
@@ -11,6 +13,8 @@ from drivers.runtime.clock import Clock
 BODY_SECONDS = 30.0
 """Seconds for a body to arrive, and one more for each MIN_RATE bytes that have arrived: a slow body costs a connection."""
 MIN_RATE = 8 * 1024
+PAUSE = 0.5
+"""Seconds without anything of a body that is discarded, after which the client is taken to wait for the response."""
 DISCARDED = 2
 """How many times the limit is read of a body that is too large: a client that sends it all before it reads gets the response."""
 
@@ -55,10 +59,10 @@ class RequestBody:
                 message = {**message, "headers": headers.raw}
         await self._send(message)
 
-    async def _next(self) -> Message:
+    async def _next(self, at_most: float = math.inf) -> Message:
         until = self._began + BODY_SECONDS + self._received / MIN_RATE
         try:
-            async with self._clock.timeout(until - self._clock.monotonic()):
+            async with self._clock.timeout(min(until - self._clock.monotonic(), at_most)):
                 message = await self._receive()
         except TimeoutError:
             text = f"the body did not arrive within {BODY_SECONDS:g} seconds, or arrives slower than {MIN_RATE} bytes a second"
@@ -74,7 +78,7 @@ class RequestBody:
             return False
         try:
             while not self._complete and self._received <= self._limit * DISCARDED:
-                await self._next()
+                await self._next(PAUSE)
         except HTTPException:
             return False
         return self._complete

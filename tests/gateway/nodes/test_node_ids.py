@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from gateway import gateway as gateway_module
+from gateway import app as gateway_module
 from gateway.errors import ConfigError
 from gateway.store import Store
 from gateway.store.backend import NodeIdTaken
