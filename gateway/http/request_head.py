@@ -106,8 +106,13 @@ class RequestHead(HttpToolsProtocol):
             return False
         closed = min(idle)[-1]
         closed._idle_since = None
-        closed.abort()
+        # Its request may just have been received: then the app is called before this.
+        asyncio.get_running_loop().call_soon(closed._close_unused)
         return True
+
+    def _close_unused(self) -> None:
+        if not self._requests:
+            self.abort()
 
     def _await_head(self) -> None:
         if self._timer is None:

@@ -9,6 +9,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
+from unittest.mock import Mock
 
 import httpx
 import pytest
@@ -87,6 +88,22 @@ async def test_a_connection_that_has_sent_a_request_is_closed_last() -> None:
         with idle_connections(server, 3 * LIMIT):
             assert (await get(server)).text == "/"
             assert used in server.server_state.connections
+
+
+async def test_a_connection_whose_request_has_just_been_received_is_not_closed() -> None:
+    """The new connection is accepted in the same step of the event loop."""
+    app = App()
+    async with serving(app, 1) as server:
+        reader, writer = await asyncio.open_connection(*listening_address(server))
+        await wait_until(lambda: server.server_state.connections)
+        (busy,) = server.server_state.connections
+        assert isinstance(busy, request_head.RequestHead)
+        other = request_head.RequestHead(server.config, server.server_state, {})
+        busy.data_received(b"GET /busy HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        other.connection_made(Mock(asyncio.Transport))
+        assert (await asyncio.wait_for(reader.readuntil(b"/busy"), 60)).startswith(b"HTTP/1.1 200 ")
+        other.connection_lost(None)
+        writer.close()
 
 
 async def test_websockets_count_and_are_not_idle(monkeypatch: pytest.MonkeyPatch) -> None:
