@@ -171,8 +171,7 @@ class SharedGateway:
 
     def _start(self, hello: dict[str, Any]) -> socket.socket | None:
         """Fork the serving process. None if another process has the data directory."""
-        # With asyncio and the drivers, which an editor that connects to a process does not need. Imported before the fork, which
-        # ends before what follows if the settings cannot be used.
+        # With asyncio and the drivers, which `portico acp` does not need if a process serves the data directory already.
         from gateway.cli.serving_process import checked_agents, serve_editors
 
         settings = self._load()

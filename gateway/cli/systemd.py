@@ -15,7 +15,7 @@ from gateway.errors import ConfigError
 UNIT = "portico.service"
 FIRST_LINE = "# Written by `portico service install`, which replaces it. For changes of your own: systemctl --user edit portico\n"
 START_TIMEOUT = 600.0
-"""Seconds for a start. The first one after an update may convert the store."""
+"""Seconds for a start. It recovers what a daemon that was killed has left."""
 RESTART_SECONDS = 5
 PROPERTIES = ("ActiveState", "SubState", "MainPID", "Result", "ExecMainCode", "ExecMainStatus", "StatusText", "UnitFileState")
 SYSTEMCTL = ("systemctl", "--user")

@@ -69,7 +69,7 @@ def _checked(changed: str, text: str, agents: Mapping[str, Any]) -> str:
     except tomllib.TOMLDecodeError as error:
         raise NotEditable(str(error)) from None
     if found | {"agents": agents} != tomllib.loads(text) | {"agents": agents} or found.get("agents", {}) != agents:
-        raise NotEditable("the change would be another one than that of the table")
+        raise NotEditable("more than the table of the agent would change")
     return changed
 
 

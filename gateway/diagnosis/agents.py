@@ -109,7 +109,7 @@ async def own_agents(
     server = settings.server.model_copy(update={"data_dir": folder / "data"})
     own = settings.model_copy(update={"server": server, "store": StoreSettings(), "node": NodeSettings()})
     opening, opened = asyncio.Lock(), list[Gateway]()
-    # Whether agents take a history, which is known later than what a probe waits for. `Discovery` reads it when it is made.
+    # The earlier results, for programs that answer late. `Discovery` reads the file when it is made.
     with suppress(OSError, TimeoutError):
         await bounded(lambda: shutil.copyfile(settings.data_dir / CACHE, folder / CACHE), clock=clock)
     discovery = Discovery(agents, folder, redactor, probes_at_start=False, clock=clock)

@@ -221,3 +221,14 @@ def test_texts_that_are_not_searched_for_patterns_have_none() -> None:
 @pytest.mark.parametrize("text", ["S\u212a-", "\u017fk-", "to\u212aen=", "\u212aey=", "\u017fecret=", "pa\u017fsword="])
 def test_letters_that_match_as_ascii_letters_hide_no_secret(text: str) -> None:
     assert "0123456789abcdefghij" not in redact_patterns(text + "0123456789abcdefghij")
+
+
+async def test_the_first_bodies_cause_no_warning(daemon: Daemon) -> None:
+    """Their models are built then (gateway/protocols/json_bodies.py)."""
+    await daemon.start()
+    async with daemon.client() as client:
+        for path, body in (("/aap/v3/sessions", {"agent": {"name": "echo"}}), ("/v1/keys", {"name": "phone"})):
+            assert (await client.post(path, json=body)).status_code == 201
+        assert (await client.get("/openapi.json")).status_code == 200
+    assert await daemon.stop() == 0
+    assert b"WARNING" not in daemon.stderr
