@@ -1,4 +1,4 @@
-"""The proxies of docs/public-address.md, each with the settings of the page: events come at once, and WebSockets work."""
+"""The proxies of docs/public-address.md, each with the settings of the page: events come at once, and other requests work."""
 
 from __future__ import annotations
 
@@ -120,6 +120,14 @@ async def test_events_come_at_once(tmp_path: Path, write_scenario: WriteScenario
                         at.setdefault(text, time.monotonic())
         assert at[", done"] - at["begun"] > 0.5
         assert (await client.get(f"{url}/meta", headers={"Host": "other.example.org"})).text.find("portico") < 0
+
+
+@pytest.mark.parametrize("name", ["caddy", "nginx"])
+async def test_pages_of_the_console_are_accepted(tmp_path: Path, name: str) -> None:
+    async with _behind(name, tmp_path) as (_, url), httpx.AsyncClient(verify=NO_CERTIFICATES) as client:
+        host = f"{NAME}:{urlsplit(url).port}"
+        response = await client.get(f"{url}/meta", headers={"Host": host, "Origin": f"http://{host}"})
+        assert response.status_code == 200, response.text
 
 
 @pytest.mark.parametrize("name", ["caddy", "nginx"])
