@@ -80,9 +80,10 @@ END_TIMEOUT = 1.4
 
 
 class Gateway:
-    """`await open()` before the first request, `await close()` after (or during) the last.
+    """The daemon without its HTTP server: its parts, opened and closed in order.
 
-    `clock` is the clock of all limits of time. `intervals` and `node_clock` are those of a node of a cluster.
+    Await `open` before the first request, and `close` after or during the last one. `clock` is the clock of all time limits.
+    `intervals` and `node_clock` are for a node of a cluster.
     """
 
     store: Store
@@ -187,7 +188,7 @@ class Gateway:
             ) from None
 
     async def opened(self) -> Gateway:
-        """Return itself. The caller has awaited `open`."""
+        """Return self. Await `open` first."""
         return self
 
     async def _open(self, settings: Settings, data_dir: Path) -> None:
@@ -256,7 +257,7 @@ class Gateway:
             await self.publish_agents()
 
     async def offered_agents(self) -> list[AgentDescription]:
-        """The agents that can be used now. On a node of a cluster, those that only other nodes offer follow."""
+        """Return the agents that can be used now. On a node of a cluster, agents that only other nodes offer come last."""
         found = [describe(one) for one in await self.discovery.available()]
         if self.shared_agents is None:
             return found
@@ -269,7 +270,7 @@ class Gateway:
         return found
 
     async def publish_agents(self) -> None:
-        """Store what the other nodes tell clients of the agents of this one."""
+        """Store the descriptions of this node's agents, which other nodes list for their clients."""
         if self.shared_agents is not None:
             await self.discovery.find_programs()
             found = [self.discovery.current(agent) for agent in self.agents if agent.usable]
@@ -489,12 +490,12 @@ class _NodeDaemon:
 
 
 def _folders_of_sessions(data_dir: Path) -> list[Path]:
-    """The folders with files that only sessions of this data directory can have left."""
+    """Return the folders with files that only sessions of this data directory can have left."""
     return [data_dir / name for name in ("state", "transcripts") if any((data_dir / name).glob("sess_*"))]
 
 
 def _shared_state(settings: Settings, keys: tuple[str, ...], clock: Clock) -> SharedState | None:
-    """What a node shares with the others; None for a daemon that is no node."""
+    """Return the state that a node shares with the other nodes; None for a daemon that is not a node."""
     if not settings.node.address:
         return None
     return SharedState(settings, keys, clock)
