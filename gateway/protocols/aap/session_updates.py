@@ -11,7 +11,7 @@ from pydantic_core import to_json
 
 from gateway.app import Gateway
 from gateway.protocols.aap.common_routes import version_routers
-from gateway.protocols.aap.schema import SESSION_ID, SessionInfo, Tool
+from gateway.protocols.aap.schema import SESSION_EXAMPLE, SessionInfo, Tool
 from gateway.protocols.aap.sessions import session_info
 from gateway.protocols.authenticated_routes import CurrentCaller, CurrentQuotas
 from gateway.protocols.route_metadata import stream_response
@@ -33,7 +33,7 @@ def router(gateway: Gateway, base: str, tag: str, kind: type[Info], tool: type[T
 data: {{}}
 
 event: session
-data: {{"sessionId":"{SESSION_ID}","agent":{{"name":"claude"}},"x-portico":{{"state":"running"}}}}
+data: {to_json({**SESSION_EXAMPLE, "tools": []}).decode()}
 
 """,
         {

@@ -38,7 +38,8 @@ EVENTS = (
 ANSWER = stream_response(
     "With `stream`: the events of a message. Their data are objects whose `type` is the name of the event.",
     """event: message_start
-data: {"type":"message_start","message":{"id":"msg_1","type":"message","role":"assistant","model":"echo","content":[],…}}
+data: {"type":"message_start","message":{"id":"msg_1","type":"message","role":"assistant","model":"echo","content":[],\
+"stop_reason":null,"stop_sequence":null,"usage":{"input_tokens":0,"output_tokens":0}}}
 
 event: content_block_start
 data: {"type":"content_block_start","index":0,"content_block":{"type":"text","text":""}}

@@ -338,7 +338,17 @@ def http_answer(body: dict[str, Any], status: int = 200) -> bytes:
     return b"HTTP/1.1 %d x\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%b" % (status, len(encoded), encoded)
 
 
-@pytest.mark.parametrize("answer", [http_answer({"status": "ok"}), b"SSH-2.0\r\n", None], ids=["http", "other", "silent"])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        http_answer({"status": "ok"}),
+        http_answer({"status": "up", "version": "1"}),
+        http_answer({"status": "ok", "version": "1"}, 404),
+        b"SSH-2.0\r\n",
+        None,
+    ],
+    ids=["no version", "another status", "not found", "no HTTP", "silent"],
+)
 async def test_a_port_that_another_program_has(tmp_path: Path, clock: ManualClock, answer: bytes | None) -> None:
     port = free_port()
     async with listener(port, answer):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -95,6 +96,29 @@ async def test_examples_are_valid_against_their_schemas(document: Document) -> N
             if content is not None:
                 for example in examples(document, content):
                     check(document, content["schema"], example)
+
+
+async def test_events_in_examples_of_streams_match_one_event_of_the_schema(document: Document) -> None:
+    for method, path, operation in operations(document):
+        for answer in operation["responses"].values():
+            content = answer.get("content", {}).get("text/event-stream")
+            for event in events(content["example"]) if content else ():
+                check(document, content["schema"], event)
+                [data] = [one["properties"]["data"] for one in content["schema"]["oneOf"] if matches(one, event)]
+                if "contentSchema" in data:
+                    check(document, data["contentSchema"], json.loads(event["data"]))
+                else:
+                    assert event["data"] == "[DONE]", (method, path)
+
+
+def events(stream: str) -> list[dict[str, str]]:
+    """Return the names and the data of server-sent events."""
+    fields = (dict(line.split(": ", 1) for line in block.splitlines()) for block in stream.split("\n\n") if block)
+    return [{name: value for name, value in event.items() if name != "id"} for event in fields]
+
+
+def matches(schema: dict[str, Any], event: dict[str, str]) -> bool:
+    return jsonschema.Draft202012Validator(schema).is_valid(event)
 
 
 async def test_example_requests_are_accepted(portico: RunningGateway, document: Document) -> None:
