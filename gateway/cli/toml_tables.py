@@ -57,9 +57,20 @@ def _comments_at_end(table: str, *, is_last: bool) -> str:
     """
     # Not by `splitlines`, which also ends lines at characters that strings and comments may have.
     lines = table.split("\n")
-    keys = [n for n, line in enumerate(lines) if line.strip() and not line.lstrip().startswith("#")]
-    after = lines[keys[-1] + 1 :]
+    end = len(lines)
+    # A string of several lines may end with what looks like a comment. It is not closed before that line.
+    while lines[end - 1].lstrip()[:1] in ("", "#") and _is_toml("\n".join(lines[: end - 1]) + "\n"):
+        end -= 1
+    after = lines[end:]
     return "\n".join(dropwhile(lambda line: not line.strip(), dropwhile(str.strip, after) if is_last else after))
+
+
+def _is_toml(text: str) -> bool:
+    try:
+        tomllib.loads(text)
+    except tomllib.TOMLDecodeError:
+        return False
+    return True
 
 
 def _checked(changed: str, text: str, agents: Mapping[str, Any]) -> str:

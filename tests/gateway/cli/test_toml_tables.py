@@ -78,6 +78,8 @@ def test_what_is_added_can_be_removed(name: str, value: str) -> None:
         ('[server]\n[agents.demo]\ndriver = "echo"\n# its own\n\n# [agents.x]', "[server]\n# [agents.x]"),
         ('[agents.a]\n[server]\n[agents.demo]\n[agents.demo.env]\nA = "b"\n# C\n[agents.c]\n',
          "[agents.a]\n[server]\n# C\n[agents.c]\n"),
+        ('[agents.demo]\nprompt = """\nOne\n\n# Two"""\n\n# The server\n[server]\n', "# The server\n[server]\n"),
+        ('[agents.demo]\nprompt = """\nOne\n\n# Two\n\n# Three"""\n', ""),
     ],
 )  # fmt: skip
 def test_a_table_in_any_form_is_removed_and_the_comment_before_the_next_one_stays(text: str, rest: str) -> None:
