@@ -43,7 +43,7 @@ class Comparison:
 
     @property
     def limit(self) -> float | None:
-        """What a try may be at most: the recorded ratio with the tolerance, and no more than the bound."""
+        """The highest ratio that passes: the recorded ratio with the tolerance, but no more than the bound."""
         return None if self.recorded is None else min(self.recorded * (1 + TOLERANCE), BOUNDS.get(self.name, math.inf))
 
     @property
@@ -157,4 +157,4 @@ RATIOS: dict[str, Callable[[], Awaitable[float]]] = {
     "memory: idle / imports": _memory,
 }
 BOUNDS = {"first event: time / floor": FIRST_EVENT}
-"""What a ratio may be at most, whatever is recorded."""
+"""The bounds of ratios, which hold whatever is recorded."""

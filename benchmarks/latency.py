@@ -17,7 +17,7 @@ from benchmarks.turns import floor_turn, new_session, turn
 
 WARM_UP = 20
 FIRST_EVENT, START = 5.0, 1.2
-"""The most times that the first event and the start take of their floors."""
+"""The bounds of the first event and of the start, as multiples of their floors."""
 IMPORTS = "import fastapi, uvicorn, sqlalchemy.orm"
 SHORT = ("--version", "--help", "key")
 """Commands that end by themselves."""
@@ -78,12 +78,7 @@ async def starting(quick: bool) -> list[Figure]:
         bound = 0.45 if name.startswith("acp") else 0.3
         figures += [
             figure,
-            Figure(
-                f"{name}, ratio",
-                figure.value / floor_seconds,
-                "",
-                at_most=bound,
-            ),
+            Figure(f"{name}, ratio", figure.value / floor_seconds, "", at_most=bound),
         ]
     return figures
 

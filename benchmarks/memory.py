@@ -15,7 +15,7 @@ from benchmarks.servers import ROOT, RunningServer, environment, let_server_fini
 from benchmarks.turns import new_session
 
 IDLE = 1.3
-"""The most times that an idle daemon takes of the memory of the imports."""
+"""The bound of an idle daemon's memory, as a multiple of the memory of the imports."""
 AT_ONCE = 4
 """Sessions that are created at the same time."""
 RSS = "import psutil; print(psutil.Process().memory_info().rss)"

@@ -60,12 +60,5 @@ async def stream(quick: bool) -> list[Figure]:
         share, cost = rate[name].value / rate["floor"].value, cpu[name].value / cpu["floor"].value
         figures.append(Figure(f"{name}, rate, ratio", share, "x floor", at_least=AT_LEAST if bound else None))
         if name != WITHOUT_CPU_TIME:
-            figures.append(
-                Figure(
-                    f"{name}, CPU time, ratio",
-                    cost,
-                    "x floor",
-                    at_most=AT_MOST if bound else None,
-                )
-            )
+            figures.append(Figure(f"{name}, CPU time, ratio", cost, "x floor", at_most=AT_MOST if bound else None))
     return figures

@@ -78,7 +78,7 @@ def _run_connected(
 ) -> None:
     """Forward messages between an editor and a daemon. Raises ConfigError if the daemon cannot be reached."""
     with starting():
-        # With websockets and asyncio, as above.
+        # They import websockets and asyncio, which only --connect needs here.
         import asyncio
 
         from gateway.protocols.acp.transport.bridge import bridge, endpoint

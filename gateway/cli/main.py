@@ -57,7 +57,7 @@ class _Commands(click.Group):
         # pydantic would search the metadata of all packages for plugins, which takes 10 to 30 ms. Agents do not inherit it.
         os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
         with starting():
-            # Of this command only: it imports what it runs at its top.
+            # Only the module of this command: it imports at its top what the command runs.
             command: click.Command = getattr(import_module(f"gateway.cli.{cmd_name}"), cmd_name)
         return command
 
