@@ -1,5 +1,5 @@
-"""The codec of `codex exec --json`, one task. Shapes as printed by codex 0.169.0 (tests/transcripts/codex), and that
-of the OutputEvent page."""
+"""The codec of `codex exec --json`, one task. It reads the lines of codex 0.169.0 (tests/transcripts/codex), and the line
+that the OutputEvent page shows."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class CodexExecCodec(JsonLineCodec):
         return []
 
     def _single_result(self, message: dict[str, Any]) -> list[OutputEvent] | None:
-        """The shape of the OutputEvent page: one result without a thread, whose `text` is the answer. The process ends it."""
+        """The line of the OutputEvent page: one result without a thread, whose `text` is the answer. The exit ends the run."""
         text = message.get("text")
         if not isinstance(text, str) or self.native_id is not None:
             return None

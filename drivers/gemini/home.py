@@ -81,7 +81,7 @@ def prepare_home(user: Path, state: Path, *, link_all: bool) -> None:
 
 
 def _remove_policies(inside: ConfinedFolders, policies: Path) -> None:
-    """Remove the policies of a former process: the user's, if it had another mode, and those that it has saved itself.
+    """Remove the policies of an earlier process: the copies of the user's that its mode had, and the policies that it has saved.
 
     Raises OutsideFolders.
     """

@@ -55,7 +55,7 @@ class Launcher(ABC):
 
     @property
     def has_programs(self) -> bool:
-        """Whether its programs are not those of this machine, as in an image."""
+        """Whether it has programs of its own, as an image has."""
         return False
 
     @abstractmethod

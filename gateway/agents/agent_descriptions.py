@@ -1,4 +1,4 @@
-"""What a client needs to know of an agent to create a session of it, also of one that another node of a cluster offers."""
+"""Descriptions of agents, from which a client creates sessions. The nodes of a cluster exchange them as JSON."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ from gateway.security.redaction import HIDDEN
 
 @dataclass(frozen=True, slots=True)
 class AgentDescription:
-    """An agent that can be used. `options` are those that a session may set; of a secret one the default is only whether there is
-    one. `listed` are the values that the CLI lists, by the options that they are for, and `model_names` their names for people.
+    """Description of an agent that can be used.
+
+    `options` are the options that a session may set; the default of a secret option is HIDDEN if it has one. `listed` has the
+    values that the CLI lists for an option, by its name. `model_names` has the names of models for people, by their values.
     """
 
     name: str
@@ -71,7 +73,7 @@ def to_json(descriptions: Sequence[AgentDescription]) -> str:
 
 
 def from_json(text: str) -> list[AgentDescription]:
-    """Return what `to_json` gave."""
+    """Return the descriptions of a text that `to_json` has returned."""
     return _DESCRIPTIONS.validate_json(text)
 
 

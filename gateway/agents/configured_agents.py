@@ -41,7 +41,7 @@ TEST_DRIVERS = frozenset({"echo", "script"})
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """An agent's program, as it is installed.
+    """The installed program of an agent.
 
     Parameters:
         identity: Its path, and the time of its last change in nanoseconds. Empty and 0 for the driver's own program, None for a
@@ -269,7 +269,10 @@ class ConfiguredAgent:
         return f"{self.described} cannot start: {error}"
 
     def problem(self) -> str | None:
-        """Return why the agent cannot be used, and what to do; None if it can be used. Not what its probe has found besides."""
+        """Return why the agent cannot be used, and what to do; None if it can be used.
+
+        Its program is missing or too old. Other problems that its probe has found are in the result of the probe (Discovery).
+        """
         return self.installation.problem or self.too_old
 
     def program(self) -> str:

@@ -71,7 +71,7 @@ class DiscoveredAgent:
 
     @property
     def version(self) -> str | None:
-        """The version that the program has reported. Before it has: that of the driver's own program, or of the files."""
+        """The version that the program has reported; before its first report, that in its files, or the driver's version."""
         if self.probe.version or self.problem:
             return self.probe.version
         return self.agent.installation.version
@@ -83,7 +83,7 @@ class DiscoveredAgent:
 
     @property
     def notes(self) -> list[str]:
-        """What is to be known of that version."""
+        """The notes on the version that the program has reported."""
         table = compatibility().get(self.agent.settings.driver)
         return table.notes_on(self.probe.version) if table and self.probe.version else []
 
@@ -91,8 +91,8 @@ class DiscoveredAgent:
 class Discovery:
     """Probes all agents, caches the results, and refreshes them.
 
-    The results of an earlier start are applied to the agents immediately. `spawner` starts the programs: nothing is probed while
-    it is None. Without `probes_at_start` a program is probed when its agent is used.
+    The results of an earlier start are applied to the agents immediately. `spawner` starts the programs; while it is None, no
+    program is probed. Without `probes_at_start` a program is probed when its agent is used.
     """
 
     def __init__(
@@ -297,7 +297,7 @@ class Discovery:
             log.info("agent %r: version %s → %s", agent.name, before, version)
 
     def _result(self, agent: ConfiguredAgent) -> Probe | None:
-        """What a probe has found of the program as it was found last."""
+        """Return the result of the probe of the program that `look` has found last; None if that program was not probed."""
         key = _key(agent)
         return self._results.get(key) if key else None
 

@@ -61,7 +61,7 @@ class ChosenFolder:
 class SlowAccesses(Generic[Key, Result]):
     """Accesses to folders that may not answer, one at a time for each key.
 
-    An access that does not answer keeps one thread, and nobody waits for it again before it has answered.
+    An access that does not answer keeps one thread. Until it has answered, further calls for its key do not wait.
     """
 
     def __init__(self) -> None:
@@ -95,7 +95,7 @@ class SlowAccesses(Generic[Key, Result]):
 
 
 class ListedFolders:
-    """Resolves the working folders of stored sessions for lists. Those that do not answer get their paths as they are stored."""
+    """Resolves the working folders of stored sessions for lists. A folder that does not answer has its stored path there."""
 
     def __init__(self, agents: Agents) -> None:
         self._agents = agents

@@ -22,7 +22,7 @@ def configuration_digests(
     settings: Settings, keys: Sequence[str], encryption_key: str, node_keys: Sequence[str] = ()
 ) -> dict[str, str]:
     """Return the digests of the configuration of a node, by what people call it. `keys` are its default keys."""
-    # Without defaults: an agent with no such setting, which only one of the nodes has, is no difference.
+    # Without defaults, and without agents that have defaults only: another node need not have these.
     chosen = sorted(settings.agents.items())
     agents = {name: agent.model_dump(mode="json", include=_OF_POLICY, exclude_defaults=True) for name, agent in chosen}
     # A plain hash of a key that a person has chosen could be found out by guessing.

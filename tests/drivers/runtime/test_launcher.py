@@ -143,6 +143,14 @@ async def test_a_process_whose_removal_fails_stays_in_the_ledger(tmp_path: Path,
     assert "the runtime does not answer" in caplog.text
 
 
+async def test_a_launcher_releases_although_all_threads_are_blocked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recorded = Recorded()
+    process = await Spawner().with_launcher(recorded.place()).spawn(Command(python(""), tmp_path, {}))
+    monkeypatch.setattr("drivers.runtime.file_threads.MAX_THREADS", 0)
+    await process.close(0.0)
+    assert recorded.calls == ["release", "ended"]
+
+
 async def test_a_close_does_not_wait_for_a_release_that_blocks(tmp_path: Path, clock: ManualClock) -> None:
     go = threading.Event()
 

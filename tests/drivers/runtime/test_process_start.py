@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import stat
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -127,7 +128,8 @@ async def test_no_descriptor_of_a_working_folder_is_left_open(tmp_path: Path) ->
     cancelled.cancel()
     with pytest.raises(asyncio.CancelledError):
         await cancelled
-    # The thread that opens the folder may not have ended.
+    # The thread that opens the folder may not have begun.
+    await asyncio.to_thread(wait_for_threads)
     await wait_until(lambda: len(os.listdir("/dev/fd")) == before)
 
 
@@ -222,14 +224,15 @@ async def test_starts_that_a_file_system_blocks_do_not_delay_others(tmp_path: Pa
 
 
 @pytest.mark.skipif(unavailable() is not None, reason="needs Landlock")
-async def test_a_file_of_a_sandboxed_agent_is_written_through_no_link_out_of_its_folders(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["writable", "created"])
+async def test_a_file_of_a_sandboxed_agent_is_written_through_no_link_out_of_its_folders(tmp_path: Path, kind: str) -> None:
     """claude's history is a file of its own folder, which its tools can write."""
     home, other, data, work = tmp_path / "home", tmp_path / "other", tmp_path / "data", tmp_path / "work"
     for folder in (home / "projects", other, data, work):
         folder.mkdir(parents=True)
     (home / "projects" / "work").symlink_to(other)
     command = Command(("/bin/true",), work, {}, files={home / "projects" / "work" / "session.jsonl": b"seed"})
-    confined = Spawner().with_launcher(Sandbox((), (data,), created=(home,)))
+    confined = Spawner().with_launcher(replace(Sandbox((), (data,)), **{kind: (home,)}))
     with pytest.raises(AgentUnavailable, match=f"a symbolic link leads out of {home}"):
         await confined.spawn(command)
     assert not list(other.iterdir())

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import importlib
 import os
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from drivers.contract.codec import Command
 from drivers.contract.errors import AgentUnavailable
 from drivers.runtime.cli_driver import run_to_end
+from drivers.runtime.file_threads import wait_for_threads
 from drivers.runtime.process import Process, Spawner
 from drivers.runtime.sandbox import Sandbox, unavailable
 from drivers.runtime.temporary_folder import AgentTemporary, remove_left_behind, throwaway_folder
+from tests.waiting import wait_until
 
 needs_landlock = pytest.mark.skipif(unavailable() is not None, reason="needs Landlock")
 ENV = {"PATH": os.environ["PATH"], "TMPDIR": "/tmp", "OTHER": "kept"}
@@ -96,6 +102,32 @@ async def test_a_failed_start_leaves_no_folder(place: Place) -> None:
     with pytest.raises(AgentUnavailable):
         await agent.spawn(Command(("true",), place.base / "moved", ENV))
     assert os.listdir(place.temporary) == []
+
+
+@needs_landlock
+@pytest.mark.parametrize("step", ["process.open_folder", "temporary_folder._make", "sandbox._all_but"])
+async def test_a_cancelled_start_leaves_no_folder_and_no_descriptor(
+    place: Place, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is cancelled while a thread is in this step."""
+    begun, go, before = threading.Event(), threading.Event(), len(os.listdir("/dev/fd"))
+    module, _, name = step.partition(".")
+    called = getattr(importlib.import_module(f"drivers.runtime.{module}"), name)
+
+    def blocked(*args: Any) -> Any:
+        begun.set()
+        go.wait()
+        return called(*args)
+
+    monkeypatch.setattr(f"drivers.runtime.{step}", blocked)
+    starting = asyncio.create_task(place.agent().spawn(place.command("true")))
+    await asyncio.to_thread(begun.wait)
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    go.set()
+    await asyncio.to_thread(wait_for_threads)
+    await wait_until(lambda: os.listdir(place.temporary) == [] and len(os.listdir("/dev/fd")) == before)
 
 
 def test_what_a_killed_daemon_left_is_removed_and_nothing_else(tmp_path: Path) -> None:

@@ -363,11 +363,12 @@ async def test_a_program_that_is_removed_meanwhile_is_not_known(
     async with run_gateway(claude_config(tmp_path, program)) as running:
         agent, probing = running.gateway.agents.get("claude"), running.gateway.discovery
         assert (await probing.probe(agent)).version == "2.1.329"
-        # As if it was removed right after this.
-        monkeypatch.setattr(agent, "problem", lambda: None)
+        # It is found on PATH, and gone right after that.
+        monkeypatch.setattr(agent, "program", lambda: str(program))
         program.unlink()
         found = await probing.probe(agent, refresh=True)
         assert (found.program, found.version, found.problem) == ("", None, "the program of agent 'claude' is being replaced")
+        assert None not in probing._results and probing._result(agent) is None
         assert [one for one in await probing.all_agents() if one.agent is agent] == [found]
         probing.notice_replacement(agent)
         await probing.refresh(agent)
