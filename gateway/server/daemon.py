@@ -24,7 +24,7 @@ from drivers.runtime.subreaper import adopted_orphans
 from gateway.app import Gateway
 from gateway.config import Settings
 from gateway.http.file_descriptors import client_connection_limit
-from gateway.http.server import Server, listening_address, server_config
+from gateway.http.server import Server, listening_address, server_config, web_socket
 from gateway.installation import FORMER_NAME, command_without_former_name
 from gateway.observability.logs import set_up_logging
 from gateway.protocols.acp.transport.local_socket import LocalSocket, request_release
@@ -122,7 +122,7 @@ def uvicorn_config(gateway: Gateway, app: ASGIApp, host: str, port: int) -> uvic
         client_connection_limit(settings.limits.live_agents),
         host=host,
         port=port,
-        ws="websockets-sansio",
+        ws=web_socket,
         ws_max_size=settings.server.max_body,
         ws_ping_interval=PING_INTERVAL,
         ws_ping_timeout=PONG_TIMEOUT,

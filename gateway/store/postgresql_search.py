@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Row, text
 
+from gateway.store.sqlite_search import Marks, Phrase
+
 TABLE = "search_texts"
 MOST_CHARACTERS = 200
 """Of a word in the index; PostgreSQL limits it to 2,046 bytes. Words that are longer are compared here."""
@@ -42,13 +44,6 @@ WHERE t.words @@ CAST(:expression AS tsquery) AND t.row_id < :before
   AND (CAST(:agent AS varchar) IS NULL OR x.agent = CAST(:agent AS varchar))
 ORDER BY t.row_id DESC LIMIT :limit
 """)
-
-Phrase = tuple[str, bool]
-"""Words that stand together, and whether the last one is whole, not only the beginning of a word."""
-
-
-Marks = tuple[str, str, int]
-"""Of excerpts: the characters before and after what matches, and how many words an excerpt has."""
 
 
 class _Folds(dict[int, str | None]):

@@ -1,5 +1,5 @@
-"""The search in titles and messages: an index of SQLite (FTS5) or PostgreSQL (postgresql_search.py), which is filled in the
-background.
+"""The search in titles and messages: an index of SQLite (sqlite_search.py) or PostgreSQL (postgresql_search.py), which is filled
+in the background.
 
 A session has a number in the index, and a row of the index has the number and the position of its message (`_row_id`). What a
 session has in the index stays until `remove` deletes it, in parts: deleting a session must not take long.
@@ -7,25 +7,17 @@ session has in the index stays until `remove` deletes it, in parts: deleting a s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Any, Literal
+from types import ModuleType
+from typing import Literal
 
-from sqlalchemy import (
-    Connection,
-    Row,
-    delete,
-    func,
-    or_,
-    select,
-    text,
-    update,
-)
-from sqlalchemy.exc import OperationalError
+from sqlalchemy import Connection, delete, func, or_, select, text, update
 
-from gateway.store import postgresql_search, schema
+from gateway.store import schema, sqlite_search
 from gateway.store.database import Database
+from gateway.store.sqlite_search import Phrase
 
 MATCH_BEGIN, MATCH_END, JOINED = "\x02", "\x03", "\x1f"
 """Characters that stand before and after what matches in an excerpt, and one that separates words and is not displayed."""
@@ -34,23 +26,8 @@ _FILLING = 0x66696C6C696E67
 """The key of the advisory lock of the node that fills the index."""
 REMOVED_ROWS = 100
 """Rows of the index that one transaction deletes at most."""
-_TABLE = "search_texts"
-_CREATE = f'CREATE VIRTUAL TABLE {_TABLE} USING fts5(body, tokenize = "unicode61 remove_diacritics 2")'
 _POSITIONS = 2**32
-_FIND = f"""
-SELECT t.rowid AS row_id, snippet({_TABLE}, 0, char(2), char(3), '…', {EXCERPT_WORDS}) AS excerpt, s.session AS session_id,
-       m.position AS position, m.seq AS seq, m.body AS body
-FROM {_TABLE} t CROSS JOIN search_sessions s ON s.number = t.rowid >> 32
-CROSS JOIN sessions x ON x.id = s.session
-LEFT JOIN messages m ON m.session_id = s.session AND m.position = (t.rowid & 4294967295) - 1
-WHERE {_TABLE} MATCH :expression AND t.rowid < :before
-  AND (:everybody OR x.owner IS :owner) AND (:agent IS NULL OR x.agent = :agent)
-ORDER BY t.rowid DESC LIMIT :limit
-"""
-
 _ADD_SESSION = text("INSERT INTO search_sessions (session, next_position) VALUES (:session, 0) ON CONFLICT (session) DO NOTHING")
-
-Phrase = tuple[str, bool]
 SearchKind = Literal["index", "none"]
 
 
@@ -151,42 +128,30 @@ class SearchRepository:
         values = {"owner": owner, "everybody": everybody, "agent": agent, "before": 2**63 - 1 if before is None else before}
 
         def found(connection: Connection) -> list[SearchRow]:
-            rows: Iterable[tuple[Row[Any], str]]
-            if connection.dialect.name == "sqlite":
-                # In the language of FTS5 everything between quotation marks is text.
-                expression = " ".join(f'"{words}"{"" if whole else "*"}' for words, whole in phrases)
-                by_fts5 = connection.execute(text(_FIND), {**values, "expression": expression, "limit": limit})
-                rows = ((row, row.excerpt) for row in by_fts5)
-            else:
-                rows = postgresql_search.find(connection, phrases, limit, (MATCH_BEGIN, MATCH_END, EXCERPT_WORDS), values)
+            marks = (MATCH_BEGIN, MATCH_END, EXCERPT_WORDS)
+            rows = _index(connection).find(connection, phrases, limit, marks, values)
             return [SearchRow(row.row_id, row.session_id, row.position, row.seq, row.body, excerpt) for row, excerpt in rows]
 
         return await self._database.read(found)
 
 
+def _index(connection: Connection) -> ModuleType:
+    """Return the module with the index of a database. Both modules have the same functions."""
+    if connection.dialect.name == "sqlite":
+        return sqlite_search
+    # Only a database of PostgreSQL needs it, and its patterns and statements take 0.3 MB.
+    from gateway.store import postgresql_search
+
+    return postgresql_search
+
+
 def _prepare(connection: Connection) -> SearchKind:
-    if connection.dialect.name != "sqlite":
-        if postgresql_search.create(connection):
-            connection.execute(delete(schema.search_sessions))
-        return "index"
-    exists = text("SELECT 1 FROM sqlite_master WHERE name = :name")
-    if connection.execute(exists, {"name": _TABLE}).first() is not None:
-        # The module may be missing in another build of SQLite.
-        return "index" if _works(connection, f"SELECT rowid FROM {_TABLE} LIMIT 1") else "none"
-    if not _works(connection, _CREATE):
+    created = _index(connection).create(connection)
+    if created is None:
         return "none"
-    connection.execute(delete(schema.search_sessions))
+    if created:
+        connection.execute(delete(schema.search_sessions))
     return "index"
-
-
-def _works(connection: Connection, statement: str) -> bool:
-    try:
-        connection.exec_driver_sql(statement).close()
-    except OperationalError as error:
-        if "no such module" in str(error.orig):
-            return False
-        raise
-    return True
 
 
 def _row_id(number: int, position: int) -> int:
@@ -214,25 +179,12 @@ def _add(
         row = connection.execute(known.with_for_update()).one()
     of_session = {"next_position": max(next_position, row.next_position), "title": title}
     connection.execute(update(indexed).where(indexed.c.number == row.number).values(**of_session))
+    index = _index(connection)
     if title != row.title:
-        _delete_rows(connection, [_row_id(row.number, -1)])
-        _insert_rows(connection, [(_row_id(row.number, -1), title_text)] if title_text else [])
+        index.delete_rows(connection, [_row_id(row.number, -1)])
+        index.insert_rows(connection, [(_row_id(row.number, -1), title_text)] if title_text else [])
     # Not those that another call has added.
-    _insert_rows(connection, [(_row_id(row.number, at), body) for at, body in texts if at >= row.next_position])
-
-
-def _insert_rows(connection: Connection, rows: Sequence[tuple[int, str]]) -> None:
-    if connection.dialect.name != "sqlite":
-        postgresql_search.insert_rows(connection, rows)
-    elif rows:
-        connection.exec_driver_sql(f"INSERT INTO {_TABLE} (rowid, body) VALUES (?, ?)", list(rows)).close()
-
-
-def _delete_rows(connection: Connection, row_ids: Sequence[int]) -> None:
-    if connection.dialect.name != "sqlite":
-        postgresql_search.delete_rows(connection, row_ids)
-    elif row_ids:
-        connection.exec_driver_sql(f"DELETE FROM {_TABLE} WHERE rowid = ?", [(row_id,) for row_id in row_ids]).close()
+    index.insert_rows(connection, [(_row_id(row.number, at), body) for at, body in texts if at >= row.next_position])
 
 
 def _remove_part(connection: Connection, session_id: str) -> bool:
@@ -243,12 +195,9 @@ def _remove_part(connection: Connection, session_id: str) -> bool:
     if number is None:
         return True
     first, last = _row_id(number, -1), _row_id(number + 1, -1) - 1
-    if connection.dialect.name != "sqlite":
-        found = postgresql_search.row_ids_between(connection, first, last, REMOVED_ROWS)
-    else:
-        part = text(f"SELECT rowid FROM {_TABLE} WHERE rowid BETWEEN :first AND :last LIMIT {REMOVED_ROWS}")
-        found = list(connection.execute(part, {"first": first, "last": last}).scalars())
-    _delete_rows(connection, found)
+    index = _index(connection)
+    found = index.row_ids_between(connection, first, last, REMOVED_ROWS)
+    index.delete_rows(connection, found)
     if len(found) < REMOVED_ROWS:
         connection.execute(delete(indexed).where(indexed.c.number == number))
         return True

@@ -17,7 +17,7 @@ import pytest
 from gateway.application_tools.listener import Listener
 from gateway.http import request_head
 from gateway.http.file_descriptors import BASE_DESCRIPTORS, agent_connection_limit, client_connection_limit
-from gateway.http.server import Server, listening_address
+from gateway.http.server import Server, listening_address, web_socket
 from tests.gateway.http.asgi_server import Receive, Scope, Send, answer, serving, url_of
 from tests.waiting import wait_until
 
@@ -110,7 +110,7 @@ async def test_websockets_count_and_are_not_idle(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(request_head, "CLOSE_DELAY", 0.0)
     upgrade = "GET / HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
     upgrade += "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
-    async with serving(App(), LIMIT, ws="websockets-sansio") as server:
+    async with serving(App(), LIMIT, ws=web_socket) as server:
         with idle_connections(server, LIMIT) as opened:
             for client in opened:
                 client.send(upgrade.encode())

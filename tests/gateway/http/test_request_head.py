@@ -10,6 +10,7 @@ import pytest
 
 from gateway.http import request_head
 from gateway.http.request_head import HEAD_SECONDS, MAX_HEAD_BYTES, RequestHead
+from gateway.http.server import web_socket
 from tests.daemon import KEY, Daemon, RunningGateway
 from tests.gateway.http.asgi_server import Receive, Scope, Send, answer, serving, url_of
 from tests.gateway.raw_http import connect, send_raw
@@ -150,7 +151,7 @@ async def test_an_open_websocket_has_no_limit_of_the_head(head_clock: ManualCloc
         await send({"type": "websocket.accept"})
         await receive()
 
-    async with serving(app, ws="websockets-sansio") as server:
+    async with serving(app, ws=web_socket) as server:
         reader, writer = await connect(url_of(server))
         for first in (True, False):
             if first:

@@ -14,6 +14,7 @@ import pytest
 from gateway.errors import StoreUnavailable
 from gateway.sessions import search
 from gateway.store import search as store_search
+from gateway.store import sqlite_search
 from tests.daemon import Daemon, RunningGateway, gateway_config, http_client, run_gateway
 from tests.gateway.protocols.aap.test_session_changes import rename
 from tests.gateway.protocols.aap.test_session_updates import SESSIONS, create, turn
@@ -177,7 +178,7 @@ async def test_an_excerpt_of_a_long_message(portico: RunningGateway) -> None:
 
 @pytest.mark.sqlite_only
 async def test_without_the_module(portico: RunningGateway, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_search, "_CREATE", "CREATE VIRTUAL TABLE search_texts USING no_such_module(body)")
+    monkeypatch.setattr(sqlite_search, "_CREATE", "CREATE VIRTUAL TABLE search_texts USING no_such_module(body)")
     session = await say(portico.client, "hello")
     assert "FTS5" in await expect_error(portico.client.get("/aap/v3/search", params={"q": "hello"}), 501)
     await turn(portico.client, session, user_message("goes on"))
