@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import ipaddress
 import os
 import re
@@ -381,8 +382,6 @@ def _path(loc: tuple[int | str, ...]) -> str:
 
 def _reason(item: Any) -> str:
     if item["type"] == "extra_forbidden":
-        import difflib  # 0.2 MB, only for an error
-
         known = sorted(_keys_at(item["loc"][:-1]))
         close = difflib.get_close_matches(str(item["loc"][-1]), known, n=1)
         hint = f"did you mean {close[0]!r}?" if close else f"known keys are {', '.join(known)}"

@@ -85,9 +85,10 @@ async def test_the_daemon_imports_what_its_first_request_needs(tmp_path: Path) -
         async with httpx.AsyncClient() as client:
             for path in ("healthz", "meta"):
                 assert (await client.get(f"{url}/{path}")).status_code == 200
-        unused = ["acp", "cryptography", "difflib", "jsonschema", "mcp", "prometheus_client", "rich", "websockets"]
+        unused = ["acp", "cryptography", "jsonschema", "mcp", "prometheus_client", "rich", "websockets"]
         unused += ["drivers.api", "gateway.policy.shell_commands", "gateway.protocols.acp.requests"]
         unused += ["gateway.diagnosis", "gateway.application_tools.server", "gateway.protocols.acp.relay"]
+        unused += ["gateway.cluster", "gateway.nodes.node"]
         unused += ["gateway.store.postgresql", "gateway.store.postgresql_search"]
         unused += ["psycopg", "sqlalchemy.dialects.postgresql"]
         imported = await modules_of(process)

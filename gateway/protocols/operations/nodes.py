@@ -106,9 +106,9 @@ def router(gateway: Gateway) -> APIRouter:
 
 
 async def _nodes(gateway: Gateway) -> list[NodeInfo]:
-    if gateway.node is None:
+    if gateway.node is None or gateway.cluster is None:
         return []
-    own = gateway.shared_state.digests if gateway.shared_state is not None else {}
+    own = gateway.cluster.digests
     held = await gateway.store.leases.count_by_node()
     worktrees = Counter(node_in(record.path) for record in await gateway.worktrees.all())
     silent = gateway.node.intervals.silent

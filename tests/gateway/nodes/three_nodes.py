@@ -109,9 +109,10 @@ async def say(session: Session, text: str = "hello") -> list[Event]:
 
 
 async def until(turn: Turn, text: str) -> None:
-    """Read a turn up to a text."""
+    """Read a turn up to a text, and wait until it is stored: a lease that a write has locked is not taken over."""
     async for entries in turn.batches():
         if any(isinstance(entry.event, AgentToken) and text in entry.event.text for entry in entries):
+            assert await turn._log.written()
             return
     raise AssertionError(f"the turn has ended without {text!r}")
 

@@ -1,0 +1,125 @@
+"""Cluster: what a gateway that is a node has beside the parts of a single daemon, opened and closed with it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from drivers.runtime.clock import Clock
+from gateway import __version__
+from gateway.agents.agent_descriptions import AgentDescription, describe, from_json, to_json
+from gateway.errors import ConfigError, StoreUnavailable
+from gateway.nodes.node import UNUSED, Intervals, Node
+from gateway.nodes.node_keys import NodeKeys, node_keys
+from gateway.nodes.shared_agents import SharedAgents
+from gateway.nodes.shared_state import SharedState
+from gateway.runs.cancellation import all_ended
+from gateway.security.encryption import SecretEncryption
+from gateway.store import Store
+from gateway.store.node_ids import NodeRuns
+from gateway.store.nodes import NodeReport
+
+if TYPE_CHECKING:
+    from gateway.app import Gateway
+
+
+class Cluster:
+    """The part of one node. Await `open_store`, then `open`.
+
+    `keys` are the default keys of the gateway, `intervals` and `clock` those of the node.
+    """
+
+    node: Node
+
+    def __init__(self, gateway: Gateway, keys: Sequence[str], intervals: Intervals | None, clock: Clock) -> None:
+        self._gateway, self._intervals, self._clock = gateway, intervals or Intervals(), clock
+        shared = SharedState(gateway.settings, keys, gateway.clock)
+        self._shared, self.credentials, self.turns, self.digests = shared, shared.credentials, shared.turns, shared.digests
+        self._agents: SharedAgents | None = None
+
+    async def open_store(self, url: str, instance: str, instance_file: Path) -> Store:
+        """Open the store as the node `instance`. Raises ConfigError if another daemon runs as this node."""
+        try:
+            return await Store.open_as_node(url, instance, self._intervals.silent)
+        except NodeRuns as error:
+            raise ConfigError(
+                f"{error}. Each node needs a data directory of its own: if {instance_file.parent} is a copy of that of another "
+                f"node, remove {instance_file}; else stop that daemon first"
+            ) from None
+
+    async def open(self, store: Store, instance: str, encryption: SecretEncryption) -> Node:
+        """Begin to use what the nodes share. Return the node, which is not started.
+
+        Raises ConfigError if this node encrypts secrets with another key than the others.
+        """
+        keys = node_keys(self._gateway.settings.node)
+        self._gateway.redactor.register(keys)
+        self.keys = NodeKeys(instance, keys)
+        await self._shared.open(store, instance, encryption)
+        self.node = Node(store, _NodeDaemon(self._gateway, self, instance), self._intervals, self._clock)
+        self.node.directory.on_lost = self._gateway.node_lost
+        self._agents = SharedAgents(store.shared.values, self.node.directory)
+        return self.node
+
+    async def offered_elsewhere(self, names: Collection[str]) -> list[AgentDescription]:
+        """Return the agents that only other nodes offer, without those of these names; none if the store does not answer."""
+        found: dict[str, AgentDescription] = {}
+        with suppress(StoreUnavailable):
+            for text in await self._agents.elsewhere() if self._agents is not None else ():
+                found |= {one.name: one for one in from_json(text) if one.name not in names and one.name not in found}
+        return list(found.values())
+
+    async def publish_agents(self) -> None:
+        """Store the descriptions of this node's agents, which other nodes list for their clients."""
+        if self._agents is not None:
+            discovery = self._gateway.discovery
+            await discovery.find_programs()
+            found = [discovery.current(agent) for agent in self._gateway.agents if agent.usable]
+            await self._agents.publish(to_json([describe(one) for one in found if one.problem is None]))
+
+    async def close(self, in_time: Callable[[Awaitable[None]], Awaitable[None]]) -> None:
+        """Leave the cluster when all runs have ended. `in_time` awaits a close with a limit of time. Raises nothing."""
+        if self._agents is not None:
+            await all_ended([in_time(self.node.stop())])
+            if not self._gateway.store.abandoned:
+                await all_ended([in_time(self._agents.remove())])
+        await all_ended([in_time(self._shared.close())])
+
+
+class _NodeDaemon:
+    """This daemon, for the node of a cluster that it is (gateway.nodes.node.NodeDaemon)."""
+
+    def __init__(self, gateway: Gateway, cluster: Cluster, instance: str) -> None:
+        self._gateway, self._cluster, self._instance = gateway, cluster, instance
+        self.close_runs, self.end_for_good = gateway.close_runs, gateway.end_for_good
+
+    def report(self) -> NodeReport:
+        gateway, chosen = self._gateway, self._gateway.settings.node
+        live, running = gateway.load
+        return NodeReport(
+            id=self._instance,
+            address=chosen.address,
+            agents=tuple(agent.name for agent in gateway.agents if agent.usable),
+            labels=chosen.labels,
+            folders=tuple(map(str, chosen.folders)),
+            version=__version__,
+            live_agents=live,
+            running_turns=running,
+            agent_slots=gateway.settings.limits.live_agents,
+            digests=self._cluster.digests,
+        )
+
+    async def tidy(self) -> None:
+        await self._gateway.sessions.release_unused(self._cluster.node, UNUSED)
+        await self._cluster.publish_agents()
+
+    async def announce(self, changed: set[str], deleted: Mapping[str, str | None]) -> None:
+        await self._gateway.sessions.announce_elsewhere(self._cluster.node, changed, deleted)
+
+    def missed(self) -> None:
+        self._gateway.sessions.changes.end_everywhere()
+
+    async def sweep(self) -> None:
+        await self._gateway.sessions.remove_left(self._cluster.node)
