@@ -169,6 +169,23 @@ def test_a_message_field_that_is_loaded_late_does_not_take_the_focus_from_a_titl
     expect(row(page, session).locator(".row-text")).to_have_text("Parser tests")
 
 
+def test_a_message_field_that_is_loaded_late_does_not_take_the_focus_from_the_list(page: Page, daemon: ConsoleDaemon) -> None:
+    session = daemon.new_session([{"text": "ok"}])
+    daemon.send(session, "hi")
+    held: list[Route] = []
+    page.goto("about:blank")
+    page.route("**/composer/new-session.js", lambda route: held.append(route))
+    page.goto("/console/")
+    until(page, lambda: bool(held))
+    choose(page, session, "Rename")
+    page.keyboard.type("Parser tests")
+    page.keyboard.press("Enter")
+    expect(row(page, session).get_by_role("link")).to_be_focused()
+    held[0].continue_()
+    expect(page.get_by_role("textbox", name="First message")).to_be_visible()
+    expect(row(page, session).get_by_role("link")).to_be_focused()
+
+
 def test_a_deletion_can_be_undone(page: Page, daemon: ConsoleDaemon) -> None:
     session = daemon.new_session([{"text": "ok"}])
     daemon.send(session, "keep me")

@@ -12,8 +12,11 @@ export const sendKeys = stored("portico.sendKeys", "enter");
 const PAUSE = 100;
 const touch = matchMedia("(pointer: coarse)");
 
-/** Whether the focus may go to a field that has just been shown: not while a user writes elsewhere, such as a title or in a search. */
-const mayTakeFocus = () => !touch.matches && !document.activeElement?.matches("input, textarea, select");
+/**
+ * Whether the focus may go to a field that has just been shown: not while a user writes elsewhere, such as a title or in a search, or is
+ * at another session of the list than the one that is open.
+ */
+const mayTakeFocus = () => !touch.matches && !document.activeElement?.matches("input, textarea, select, .session-row a:not([aria-current])");
 
 /**
  * @param {object} props
