@@ -31,9 +31,11 @@ class JsonLineCodec(Codec, ABC):
 
     Attributes:
         handlers: The handlers of `dispatch`, by the member `type` of a message.
-        delta_text: Where a message that is one delta has its text, by the kind of its event. Such a message must not change the
-            codec if the one before was the same but for its text, and must give the event of its text whatever that is.
-        delta_unread: Where such a message has a string that is another one in each, and that the codec does not read.
+        delta_text: Optional; without it `receive` gets each line. Where a message that is one delta has its text, by the kind of
+            its event. A line that differs from the delta before it in this text only is not parsed: it becomes the event of its
+            text. So such a repetition must change nothing in the codec, and its event must be that one whatever its text is.
+        delta_unread: Optional, with `delta_text`: where such a message has a string that differs from line to line and that the
+            codec does not read.
     """
 
     handlers: ClassVar[Mapping[str, Handler]] = {}

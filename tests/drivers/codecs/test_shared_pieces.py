@@ -10,7 +10,7 @@ from drivers.codecs.held_events import HeldEvents
 from drivers.codecs.json_lines import JsonLineCodec
 from drivers.codecs.slash_commands import escape
 from drivers.codecs.tool_calls import MAX_STREAMED_OUTPUT, Call, CallTracker
-from drivers.contract.events import AgentToken, OutputEvent, Stdout, Title, ToolCall, ToolOutput, ToolResult
+from drivers.contract.events import AgentToken, MessageEnd, OutputEvent, Stdout, Title, ToolCall, ToolOutput, ToolResult
 from drivers.contract.messages import data_uri, parse_data_uri
 from drivers.contract.tool_denials import denied
 
@@ -32,6 +32,18 @@ class Overridden(Example):
         return [*events, Title(text="delivered")]
 
 
+class Counting(JsonLineCodec):
+    """Ends a message after five deltas, and knows nothing of lines that are read together."""
+
+    deltas = 0
+
+    def _text(self, message: dict[str, Any]) -> list[OutputEvent]:
+        self.deltas += 1
+        return [AgentToken(text=message["text"]), *([MessageEnd()] if self.deltas == 5 else [])]
+
+    handlers = {"text": _text}
+
+
 @pytest.mark.parametrize(
     ("line", "events"),
     [
@@ -49,6 +61,11 @@ class Overridden(Example):
 )
 def test_a_line_that_no_handler_understands_is_stdout(line: bytes, events: list[OutputEvent]) -> None:
     assert Example().receive(line) == events
+
+
+def test_lines_that_are_read_together_are_received_one_by_one() -> None:
+    delta = AgentToken(text="a")
+    assert Counting().receive_lines([b'{"type": "text", "text": "a"}'] * 6) == [*[delta] * 5, MessageEnd(), delta]
 
 
 def test_a_codec_decides_what_malformed_messages_give_and_what_is_delivered() -> None:
