@@ -90,7 +90,15 @@ def main(port: str, agent: str) -> None:
     sock.bind(("127.0.0.1", int(port)))
     sock.listen(128)
     config = uvicorn.Config(
-        Floor(agent), http="httptools", loop="asyncio", ws="none", log_config=None, access_log=False, server_header=False
+        Floor(agent),
+        http="httptools",
+        loop="asyncio",
+        ws="none",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        # The other sides of a measurement are started after a client has connected.
+        timeout_keep_alive=300,
     )
     with suppress(KeyboardInterrupt):
         uvicorn.Server(config).run(sockets=[sock])

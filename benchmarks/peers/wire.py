@@ -112,7 +112,12 @@ class Wire(asyncio.Protocol):
             self.collector.done.set_exception(RuntimeError(self.lost))
 
     def send(self, data: bytes, end: bytes) -> Collector:
-        """Send a request, and collect what comes from now on. Its `done` is resolved when `end` is received."""
+        """Send a request, and collect what comes from now on. Its `done` is resolved when `end` is received.
+
+        Raises RuntimeError if the connection is lost.
+        """
+        if self.lost is not None:
+            raise RuntimeError(self.lost)
         self.collector = Collector(end)
         self.transport.write(data)
         return self.collector
