@@ -7,8 +7,9 @@ import re
 import statistics
 import time
 from bisect import bisect_right
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 
 from benchmarks.client import Connection, Response
 from benchmarks.figures import Figure, median, percentile
@@ -23,12 +24,14 @@ TURNS, QUICK_TURNS = 64, 16
 RATIO = 1.5
 FLATNESS = 0.2
 INTERVAL = 0.01
-"""Seconds between two events of a session while the way of each is timed."""
+"""Seconds between two events of a session of an agent with a steady pace."""
 PACED = re.compile(rb"event (\d+) (\d+) ")
 AT_ONCE = 16
 """Sessions that are created at the same time."""
 
 RunTurn = Callable[[Connection], Awaitable[Response]]
+RunPaced = Callable[[float], Awaitable[list[float]]]
+"""Runs a turn of so many seconds in all sessions at once. Returns the time of each event on its way in ms."""
 
 
 async def fanout(quick: bool) -> list[Figure]:
@@ -109,23 +112,41 @@ async def _costs(sizes: Sequence[int], turns: int) -> list[Figure]:
 
 async def _ways(seconds: float) -> list[Figure]:
     """Time the way of events from the write of their agent to their client, in 32 sessions with 100 events a second each."""
-    prompt, count = f"{seconds / INTERVAL:.0f} {INTERVAL}", round(seconds / INTERVAL)
+    async with paced(SESSIONS) as sides:
+        delays = []
+        for _, run_turns in sides:
+            delays.append(await run_turns(seconds))
+            await let_server_finish()
+    figures = []
+    for name, found in zip(("event on its way", "floor, event on its way"), delays, strict=True):
+        figures += [Figure(f"{name}, p{share:g}", percentile(found, share / 100), "ms", found) for share in (50, 99)]
+    return figures
+
+
+@asynccontextmanager
+async def paced(sessions: int) -> AsyncIterator[list[tuple[RunningServer, RunPaced]]]:
+    """Run the gateway and the floor, each with live agents of a steady pace, and yield both with what runs their turns."""
     async with (
-        portico(live_agents=2 * SESSIONS, module="benchmarks.paced_daemon") as daemon,
+        portico(live_agents=2 * sessions, module="benchmarks.paced_daemon") as daemon,
         floor("paced") as bare,
         AsyncExitStack() as stack,
     ):
-        to_daemon = await connected(daemon, SESSIONS, stack)
-        to_floor = await connected(bare, SESSIONS, stack)
+        to_daemon = await connected(daemon, sessions, stack)
+        to_floor = await connected(bare, sessions, stack)
         ids = await sessions_with_agents(to_daemon, "echo", f"1 {INTERVAL}")
-        await to_floor[0].request("POST", "/warm", {"count": SESSIONS})
-        ours = _delays(await asyncio.gather(*(turn(to, ids[to], prompt) for to in to_daemon)), count)
-        await let_server_finish()
-        floors = _delays(await asyncio.gather(*(floor_turn(to, prompt) for to in to_floor)), count)
-    figures = []
-    for name, delays in (("event on its way", ours), ("floor, event on its way", floors)):
-        figures += [Figure(f"{name}, p{share:g}", percentile(delays, share / 100), "ms", delays) for share in (50, 99)]
-    return figures
+        await to_floor[0].request("POST", "/warm", {"count": sessions})
+        yield [
+            (daemon, partial(_paced_turns, to_daemon, lambda to, prompt: turn(to, ids[to], prompt))),
+            (bare, partial(_paced_turns, to_floor, floor_turn)),
+        ]
+
+
+async def _paced_turns(
+    connections: Sequence[Connection], run_turn: Callable[[Connection, str], Awaitable[Response]], seconds: float
+) -> list[float]:
+    """Run a turn of so many seconds on each connection. Return the time of each event on its way in ms."""
+    count = round(seconds / INTERVAL)
+    return _delays(await asyncio.gather(*(run_turn(to, f"{count} {INTERVAL}") for to in connections)), count)
 
 
 def _delays(answers: Sequence[Response], count: int) -> list[float]:

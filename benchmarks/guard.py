@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-import os
 import statistics
 import sys
 import tempfile
@@ -24,7 +23,7 @@ from pathlib import Path
 from benchmarks.figures import Figure, median_ratio
 from benchmarks.latency import FIRST_EVENT, IMPORTS, first_event, one_start
 from benchmarks.memory import idle_memory, imports_memory
-from benchmarks.servers import portico, seconds_of
+from benchmarks.servers import own_processor, portico, seconds_of
 from benchmarks.throughput import burst
 
 RECORDED = Path(__file__).parent / "recorded.json"
@@ -52,29 +51,19 @@ class Comparison:
         return self.limit is not None and min(self.tries) <= self.limit
 
 
-def take_processor() -> bool:
-    """Give a processor to this thread and the processes that it starts, before all others. Returns whether that is permitted."""
-    try:
-        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(10))
-        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
-    except (AttributeError, OSError):
-        return False
-    return True
-
-
 async def guard() -> bool:
     """Measure, print a table on standard error, and return whether all ratios are within their limits.
 
     A ratio that is not is measured again, three times at most. Raises the error of a measurement that fails: lost events, for
     example, are not tried again.
     """
-    alone = take_processor()
     recorded = load(RECORDED)
     tries: dict[str, list[float]] = {name: [] for name in RATIOS}
-    for _ in range(TRIES):
-        for name, measure in RATIOS.items():
-            if not tries[name] or not Comparison(name, tries[name], recorded.get(name)).ok:
-                tries[name].append(await measure())
+    with own_processor() as alone:
+        for _ in range(TRIES):
+            for name, measure in RATIOS.items():
+                if not tries[name] or not Comparison(name, tries[name], recorded.get(name)).ok:
+                    tries[name].append(await measure())
     compared = [Comparison(name, values, recorded.get(name)) for name, values in tries.items()]
     sys.stderr.write(table(compared) + "\n")
     if not alone:
@@ -87,12 +76,15 @@ async def record(machine: Mapping[str, object]) -> None:
 
     Raises PermissionError where other work on the machine could change them.
     """
-    if not take_processor():
-        raise PermissionError("ratios are recorded with real-time priority, which is not permitted here: try it as root on Linux")
     tries: dict[str, list[float]] = {name: [] for name in RATIOS}
-    for _ in range(TRIES):
-        for name, measure in RATIOS.items():
-            tries[name].append(await measure())
+    with own_processor() as alone:
+        if not alone:
+            raise PermissionError(
+                "ratios are recorded with real-time priority, which is not permitted here: try it as root on Linux"
+            )
+        for _ in range(TRIES):
+            for name, measure in RATIOS.items():
+                tries[name].append(await measure())
     medians = {name: round(statistics.median(values), 3) for name, values in tries.items()}
     document = {
         "command": "python -m benchmarks --record",

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 from benchmarks import guard
 from benchmarks.guard import RATIOS, Comparison, load, table
+from benchmarks.servers import own_processor
 
 
 @pytest.mark.parametrize(
@@ -57,8 +60,7 @@ async def test_only_a_worse_ratio_is_measured_again(monkeypatch: pytest.MonkeyPa
         return measure
 
     (tmp_path / "recorded.json").write_text('{"ratios": {"good": 1.0, "late": 1.0}}')
-    # This process goes on with other tests.
-    monkeypatch.setattr(guard, "take_processor", lambda: True)
+    monkeypatch.setattr(guard, "own_processor", lambda: nullcontext(True))
     monkeypatch.setattr(guard, "RECORDED", tmp_path / "recorded.json")
     monkeypatch.setattr(guard, "RATIOS", {"good": sequence("good", 1.0), "late": sequence("late", 2.0, 2.0, 1.2)})
     assert await guard.guard()
@@ -66,3 +68,11 @@ async def test_only_a_worse_ratio_is_measured_again(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(guard, "RATIOS", {"good": sequence("good", 2.0, 2.0, 1.5)})
     assert not await guard.guard()
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setscheduler"), reason="Linux only")
+def test_priority_and_processors_are_given_back() -> None:
+    before = os.sched_getscheduler(0), os.sched_getaffinity(0)
+    with own_processor() as alone:
+        assert (os.sched_getscheduler(0), len(os.sched_getaffinity(0))) == (os.SCHED_RR, 1) or not alone
+    assert (os.sched_getscheduler(0), os.sched_getaffinity(0)) == before
