@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import pytest
 
 from benchmarks.peers.graph import Line, chart, ticks
 from benchmarks.peers.sides import AGENTS
-from benchmarks.peers.wire import CHUNKED_END, Collector, prompt, rpc
+from benchmarks.peers.wire import CHUNKED_END, Collector, connect, prompt, rpc
 
 
 async def test_collector_counts_events_over_chunks_and_packets() -> None:
@@ -31,6 +32,20 @@ async def test_doubled_and_unordered_events_are_errors(text: bytes) -> None:
     collector.add(text, collector.began)
     with pytest.raises(RuntimeError):
         collector.turn().delivered(2)
+
+
+async def test_a_request_on_a_lost_connection_fails_at_once() -> None:
+    async def close(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readline()
+        writer.close()
+
+    request = b"GET / HTTP/1.1\r\n\r\n"
+    async with await asyncio.start_server(close, "127.0.0.1", 0) as server:
+        wire = await connect(server.sockets[0].getsockname()[1])
+        with pytest.raises(RuntimeError, match="the connection was closed"):
+            await wire.send(request, CHUNKED_END).done
+        with pytest.raises(RuntimeError, match="the connection was closed"):
+            wire.send(request, CHUNKED_END)
 
 
 def _run(agent: str, *lines: bytes) -> list[dict[str, object]]:
