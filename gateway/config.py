@@ -325,7 +325,7 @@ class Settings(_Table):
         scheme, _, database = self.store.url.partition(":///")
         if scheme == "sqlite" and database:
             file = Path(database.partition("?")[0]).absolute()
-            files += [file.with_name(file.name + suffix) for suffix in ("", "-wal", "-shm", "-journal", "-commits")]
+            files += [file.with_name(file.name + suffix) for suffix in ("", "-wal", "-shm", "-journal")]
         return (self.data_dir, *files)
 
 

@@ -7,15 +7,18 @@ chooses for a test.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Literal
+from unittest.mock import patch
 
 from sqlalchemy import text
 
 from gateway.store import schema
-from gateway.store.sqlite import sqlite_url
+from gateway.store.backend import Backend
+from gateway.store.postgresql import PostgresqlBackend
+from gateway.store.sqlite import SqliteBackend, sqlite_url
 from gateway.store.urls import backend_of
 from tests import postgresql
 
@@ -105,10 +108,20 @@ def locked(data_dir: Path) -> Iterator[None]:
         engine.dispose()
 
 
-def commits(data_dir: Path) -> int:
-    """Return how many transactions of its last writer the store of a data directory has, by its own count."""
-    [(found,)] = sql(data_dir, "PRAGMA user_version" if _kind == "sqlite" else "SELECT max(last_commit) / 2 FROM store_writers")
-    return int(found or 0)
+@contextmanager
+def recorded_commits() -> Iterator[list[Backend]]:
+    """Record the database of each transaction that a store of this process commits inside."""
+    found = list[Backend]()
+    with ExitStack() as stack:
+        for kind in (SqliteBackend, PostgresqlBackend):
+            real = kind.committed
+
+            def committed(self: Any, real: Callable[[Any], None] = real) -> None:
+                real(self)
+                found.append(self)
+
+            stack.enter_context(patch.object(kind, "committed", committed))
+        yield found
 
 
 def content(data_dir: Path) -> bytes:

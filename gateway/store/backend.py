@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from sqlalchemy import Connection, Engine
 from sqlalchemy.engine import URL
@@ -58,12 +58,6 @@ class Backend(Protocol):
     def before_connecting(self) -> None:
         """Prepares what a first connection needs."""
 
-    def used_before(self) -> Sequence[Path]:
-        """Returns files that show that the database was used before, also if it is empty now."""
-
-    def start(self, connection: Connection) -> str | None:
-        """Begins to use a database. Returns what is wrong with its data, None if nothing is known."""
-
     def claim(self, *, shared: bool, node: str | None = None) -> bool:
         """From now on, transactions that write fail as locked while another process has claimed the database.
 
@@ -111,13 +105,10 @@ class Backend(Protocol):
     def stop_listening(self) -> None:
         """Wakes the listener, so that it returns if it is stopped. It does not block."""
 
-    def before_commit(self, connection: Connection) -> Any:
-        """Called at the end of a transaction that writes. What it returns is given to `committed`."""
-
     def is_reusable(self, connection: Connection) -> bool:
         """Whether the connection of a transaction that failed is as it was before that. The pool resets one that is not."""
 
-    def committed(self, counted: Any) -> None:
+    def committed(self) -> None:
         """Called after the commit."""
 
     def was_committed(self) -> bool:

@@ -113,7 +113,7 @@ class Database:
     """
 
     problem: str | None = None
-    """What is wrong with the data since the last start; None if nothing is known."""
+    """What is wrong with the data; None if nothing is known."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend, self._engine = backend, backend.engine
@@ -136,7 +136,7 @@ class Database:
 
     @classmethod
     async def open(cls, url: str, in_use: Sequence[Path] = ()) -> Self:
-        """Connects, and creates the tables in an empty database. Sets `problem`.
+        """Connects, and creates the tables in an empty database.
 
         Raises ConfigError if the database is of another version, with nothing in it changed, if it cannot be used at all, or if
         it is empty although it was used before: `in_use` are files and folders that are there only if it was.
@@ -317,14 +317,13 @@ class Database:
                 self._check_unused_before(in_use)
             if not (unfinished_copy and found == schema.UNFINISHED_COPY):
                 check_usable(connection, found)
-            self.problem = backend.start(connection)
         if found is None:
             self._create()
 
     def _check_unused_before(self, in_use: Sequence[Path]) -> None:
         """Raises ConfigError if an empty database was used before."""
-        if used := [*in_use, *self._backend.used_before()]:
-            named = ", ".join(map(str, used))
+        if in_use:
+            named = ", ".join(map(str, in_use))
             raise ConfigError(
                 f"the database {self._engine.url.database} is empty, but was used before ({named}): restore a backup of the "
                 f"database, or start with an empty store: move {named} away"
@@ -626,13 +625,12 @@ class Database:
         try:
             with connection.begin():
                 transaction(connection)
-                counted = self._backend.before_commit(connection)
         except BaseException:
             # A rollback that failed has left what the next commit would store.
             if not self._backend.is_reusable(connection):
                 self._release_write_connection()
             raise
-        self._backend.committed(counted)
+        self._backend.committed()
 
     def _release_write_connection(self) -> None:
         """Gives the connection of the writes back to the pool, which resets it, or replaces it if it is lost."""

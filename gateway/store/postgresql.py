@@ -137,12 +137,6 @@ class PostgresqlBackend:
     def before_connecting(self) -> None:
         pass
 
-    def used_before(self) -> Sequence[Path]:
-        return ()
-
-    def start(self, connection: Connection) -> str | None:
-        return None
-
     def claim(self, *, shared: bool, node: str | None = None) -> bool:
         self._claim = _SHARED if shared else "pg_advisory_lock"
         self._node = node
@@ -231,9 +225,6 @@ class PostgresqlBackend:
             connection.exec_driver_sql(f"SELECT pg_advisory_lock({key})").close()
             return
 
-    def before_commit(self, connection: Connection) -> Any:
-        return None
-
     def is_reusable(self, connection: Connection) -> bool:
         if connection.invalidated:
             return False
@@ -244,7 +235,7 @@ class PostgresqlBackend:
         connection.invalidate()
         return False
 
-    def committed(self, counted: Any) -> None:
+    def committed(self) -> None:
         self._last_number = self._number
 
     def was_committed(self) -> bool:

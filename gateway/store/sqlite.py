@@ -1,10 +1,9 @@
-"""What is specific to SQLite: the file in the data directory, the settings of a connection, an explicit transaction, what its
-errors mean, and the notice that commits are missing.
+"""What is specific to SQLite: the file in the data directory, the settings of a connection, an explicit transaction, and what
+its errors mean.
 """
 
 from __future__ import annotations
 
-import logging
 import os
 import sqlite3
 import threading
@@ -14,7 +13,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import psutil
 from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine import URL
 from sqlalchemy.pool import NullPool, StaticPool
@@ -22,8 +20,6 @@ from sqlalchemy.pool import NullPool, StaticPool
 from gateway.errors import StoreUnavailable
 from gateway.private_files import correct_file, private_file
 from gateway.store.backend import Exclusion
-
-log = logging.getLogger(__name__)
 
 PRAGMAS = ("journal_mode=WAL", "synchronous=NORMAL", "foreign_keys=ON", "busy_timeout=10000")
 """WAL with synchronous=NORMAL keeps every commit when the process is killed, and does not need an fsync for each of them.
@@ -165,85 +161,12 @@ _ADVICE = {
 }
 
 
-class CommitCounter:
-    """Counts the commits of a database file twice: in the file (`user_version`) and, after each commit, in FILE-commits.
-
-    SQLite reads a write-ahead log that was truncated, damaged or removed without an error, up to its last intact frame. Then the
-    count of the database is lower than the other. FILE-commits is written without fsync: like the log with synchronous=NORMAL it
-    is complete when the process was killed, not when the machine has lost its power.
-    """
-
-    def __init__(self, file: Path) -> None:
-        self._database, self._file = file, Path(f"{file}-commits")
-        self.folder = file.parent
-        self._descriptor: int | None = None
-
-    @property
-    def recorded(self) -> Path | None:
-        """The file with the count, if there is one from an earlier start that counted commits."""
-        return self._file if self._read()[0] else None
-
-    def start(self, connection: Connection) -> str | None:
-        """Begins to count. Returns what to report if commits are missing, which is logged too; None if there are all."""
-        recorded, boot = self._read()
-        found = _user_version(connection)
-        self._descriptor = private_file(self._file, os.O_RDWR)
-        os.pwrite(self._descriptor, f"{found:010d} {_boot_id()}\n".encode(), 0)
-        missing = (recorded - found) % _MODULUS
-        if not 0 < missing < _MODULUS // 2:
-            return None
-        if boot != _boot_id():
-            log.warning("the last %d commits to %s were lost when the machine went down", missing, self._database)
-            return None
-        log.error(
-            "the last %d commits to %s are missing: its -wal file was truncated, damaged or removed, or a copy was restored",
-            missing,
-            self._database,
-        )
-        return (
-            f"the last {missing} commits to the store are missing (the log has details): stop the gateway and restore a backup, "
-            "or restart it to continue with what is left"
-        )
-
-    def count(self, connection: Connection) -> int | None:
-        """Counts the transaction of a connection, in the transaction; None if it has written nothing."""
-        driver = connection.connection.driver_connection
-        if driver is None or not driver.in_transaction:
-            return None
-        count = (_user_version(connection) + 1) % _MODULUS
-        driver.execute(f"PRAGMA user_version = {count}").close()
-        return count
-
-    def record(self, count: int | None) -> None:
-        """Records the count of a transaction that is committed."""
-        if count is not None and self._descriptor is not None:
-            # A count that is too low does no harm.
-            with suppress(OSError):
-                os.pwrite(self._descriptor, b"%010d" % count, 0)
-
-    def close(self) -> None:
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
-
-    def _read(self) -> tuple[int, str]:
-        try:
-            count, boot = self._file.read_text().split()
-            return int(count), boot
-        except (OSError, ValueError):
-            return 0, ""
-
-
-_MODULUS = 2**31
-"""`user_version` has 32 bits and a sign."""
-
-
 _NOTHING_EXCLUDED = Exclusion(lambda: True, lambda: None)
 """Nobody can write it anyway."""
 
 
 class SqliteBackend:
-    """A database file, or a database in memory. With `counts`, its commits are counted."""
+    """A database file, or a database in memory."""
 
     def __init__(self, url: URL) -> None:
         self.name = url.database or url.render_as_string()
@@ -251,7 +174,6 @@ class SqliteBackend:
         self.engine = self._new_engine(url)
         configure_sqlite(self.engine)
         file = database_file(self.engine)
-        self._commits = CommitCounter(file) if file is not None else None
         self.folder = file.parent if file is not None else None
 
     def _new_engine(self, url: URL) -> Engine:
@@ -283,13 +205,6 @@ class SqliteBackend:
 
     def before_connecting(self) -> None:
         make_private(self.engine)
-
-    def used_before(self) -> Sequence[Path]:
-        recorded = self._commits.recorded if self._commits else None
-        return [recorded] if recorded else []
-
-    def start(self, connection: Connection) -> str | None:
-        return self._commits.start(connection) if self._commits else None
 
     def claim(self, *, shared: bool, node: str | None = None) -> bool:
         # The lock of the data directory does it.
@@ -350,15 +265,11 @@ class SqliteBackend:
     def begin(self, connection: Connection) -> None:
         pass
 
-    def before_commit(self, connection: Connection) -> int | None:
-        return self._commits.count(connection) if self._commits else None
-
     def is_reusable(self, connection: Connection) -> bool:
         return False
 
-    def committed(self, counted: int | None) -> None:
-        if self._commits:
-            self._commits.record(counted)
+    def committed(self) -> None:
+        pass
 
     def was_committed(self) -> bool:
         raise NotImplementedError("no connection of SQLite is lost")
@@ -393,8 +304,7 @@ class SqliteBackend:
         return False
 
     def close(self) -> None:
-        if self._commits:
-            self._commits.close()
+        pass
 
 
 def _connection(file: Path) -> sqlite3.Connection:
@@ -439,17 +349,3 @@ def database_file(engine: Engine) -> Path | None:
     if file in (None, "", ":memory:") or file.startswith("file:"):
         return None
     return Path(file)
-
-
-def _user_version(connection: Connection) -> int:
-    driver = connection.connection.driver_connection
-    assert driver is not None
-    return int(driver.execute("PRAGMA user_version").fetchone()[0])
-
-
-def _boot_id() -> str:
-    """Returns a text that another start of the machine changes. Where there is no /proc, setting the clock may change it too."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return f"{psutil.boot_time():.0f}"

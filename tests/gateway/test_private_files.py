@@ -96,7 +96,7 @@ async def test_daemon_makes_private_files_also_in_a_folder_that_exists(tmp_path:
                 assert {"portico.db", "portico.db-wal", "portico.db-shm"} <= {path.name for path in data.iterdir()}
                 assert open_to_others(data) == []
     names = {path.name for path in data.rglob("*")}
-    assert {"portico.db", "portico.db-commits", "lock", "instance-id", "discovery.json", "transcripts", "state"} <= names
+    assert {"portico.db", "lock", "instance-id", "discovery.json", "transcripts", "state"} <= names
     assert open_to_others(data) == []
 
 
@@ -122,8 +122,8 @@ async def test_database_outside_of_the_data_directory_is_private(tmp_path: Path)
     file.write_bytes(b"")
     file.chmod(0o644)
     async with run_gateway(gateway_config(tmp_path, store={"url": f"sqlite:///{file}"})):
-        names = ("elsewhere.db", "elsewhere.db-commits", "elsewhere.db-shm", "elsewhere.db-wal")
-        assert [os.stat(tmp_path / name).st_mode & 0o777 for name in names] == [0o600] * 4
+        names = ("elsewhere.db", "elsewhere.db-shm", "elsewhere.db-wal")
+        assert [os.stat(tmp_path / name).st_mode & 0o777 for name in names] == [0o600] * 3
 
 
 def test_shared_directory_is_refused(tmp_path: Path) -> None:

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
-from tests.stores import KINDS
+from gateway.store.backend import Backend
+from tests.stores import KINDS, recorded_commits
 
 
 @pytest.fixture(autouse=True)
 def on_each_store(store_kind: str) -> None:
     """Every test uses `store_kind`."""
+
+
+@pytest.fixture
+def commits() -> Iterator[list[Backend]]:
+    """The transactions that are committed from here on."""
+    with recorded_commits() as found:
+        yield found
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

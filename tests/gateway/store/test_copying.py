@@ -321,18 +321,6 @@ async def test_a_source_that_does_not_exist_is_not_created(tmp_path: Path) -> No
     assert files(tmp_path) == {"empty.db": b""}
 
 
-async def test_a_target_that_was_used_before_is_not_created(tmp_path: Path) -> None:
-    source = server().url(server().create_empty_database())
-    await fill(source, 1)
-    await fill(sqlite_url(tmp_path), 1)
-    (tmp_path / "portico.db").rename(tmp_path / "away.db")
-    with pytest.raises(ConfigError, match=r"was used before \(.*/portico\.db-commits\): .* move .*portico\.db-commits away"):
-        await copy_store(source, sqlite_url(tmp_path))
-    assert not (tmp_path / "portico.db").exists()
-    (tmp_path / "portico.db-commits").unlink()
-    assert await copy_store(source, sqlite_url(tmp_path))
-
-
 OF_ANOTHER_PROGRAM = {
     "a table": ["CREATE TABLE events (id integer)"],
     "a view": ["CREATE TABLE other (id integer)", "CREATE VIEW session_metadata AS SELECT id FROM other"],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import shutil
 import sqlite3
 from collections.abc import Callable
@@ -18,7 +17,6 @@ from gateway.config import parse
 from gateway.errors import ConfigError
 from gateway.security.redaction import Redactor
 from gateway.store import MessageRow, SessionRecord, Store
-from gateway.store import sqlite as sqlite_store
 from gateway.store.sqlite import sqlite_url
 from tests.daemon import Daemon, gateway_config, run_gateway
 from tests.gateway.portico_command import PorticoCommand
@@ -42,54 +40,6 @@ async def killed_store(folder: Path) -> Path:
     return copy
 
 
-def truncate(file: Path, share: float) -> None:
-    file.write_bytes(file.read_bytes()[: int(file.stat().st_size * share)])
-
-
-def scribble(file: Path, share: float) -> None:
-    data = bytearray(file.read_bytes())
-    at = int(len(data) * share)
-    data[at : at + 100] = b"\xa5" * 100
-    file.write_bytes(data)
-
-
-def remove_both(file: Path) -> None:
-    file.unlink()
-    file.with_name("portico.db-shm").unlink()
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda wal: truncate(wal, 0.95),
-        lambda wal: truncate(wal, 0.3),
-        lambda wal: truncate(wal, 0.0),
-        lambda wal: scribble(wal, 0.0),
-        lambda wal: scribble(wal, 0.5),
-        Path.unlink,
-        remove_both,
-    ],
-    ids=["cut", "cut early", "emptied", "damaged at its start", "damaged", "removed", "removed with -shm"],
-)
-async def test_missing_commits_are_reported(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: Callable[[Path], None]
-) -> None:
-    data = await killed_store(tmp_path)
-    damage(data / "portico.db-wal")
-    store = await Store.open(sqlite_url(data))
-    left = len(await message_bodies(store, "s"))
-    # One more commit has created the session, and one the tables.
-    missing = MESSAGES - left + (await store.sessions.get("s") is None)
-    assert missing > 0
-    assert store.problem is not None and f"the last {missing} commits to the store are missing" in store.problem
-    assert caplog.text.count(f"the last {missing} commits to {data / 'portico.db'} are missing") == 1
-    await store.close()
-    caplog.clear()
-    store = await Store.open(sqlite_url(data))
-    assert (store.problem, caplog.text) == (None, "")
-    await store.close()
-
-
 async def test_intact_files_are_not_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     data = await killed_store(tmp_path)
     for _ in range(3):
@@ -97,13 +47,6 @@ async def test_intact_files_are_not_reported(tmp_path: Path, caplog: pytest.LogC
         assert store.problem is None
         assert len(await message_bodies(store, "s")) == MESSAGES
         await store.close()
-    # A database that an older gateway has used has no count.
-    (data / "portico.db-commits").unlink()
-    with closing(sqlite3.connect(data / "portico.db")) as connection:
-        connection.execute("PRAGMA user_version = 0")
-    store = await Store.open(sqlite_url(data))
-    assert (store.problem, caplog.text) == (None, "")
-    await store.close()
 
 
 async def test_another_program_may_move_the_log_into_the_database(tmp_path: Path) -> None:
@@ -117,65 +60,15 @@ async def test_another_program_may_move_the_log_into_the_database(tmp_path: Path
     await store.close()
 
 
-async def test_commits_that_a_power_failure_lost_are_logged_only(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    data = await killed_store(tmp_path)
-    truncate(data / "portico.db-wal", 0.5)
-    monkeypatch.setattr(sqlite_store, "_boot_id", lambda: "another")
-    store = await Store.open(sqlite_url(data))
-    assert store.problem is None
-    assert [record.levelno for record in caplog.records] == [logging.WARNING]
-    assert "were lost when the machine went down" in caplog.text
-    await store.close()
-
-
-async def test_count_of_commits_starts_again_after_its_maximum(tmp_path: Path) -> None:
-    await (await Store.open(sqlite_url(tmp_path))).close()
-    with closing(sqlite3.connect(tmp_path / "portico.db")) as connection:
-        connection.execute(f"PRAGMA user_version = {2**31 - 3}")
-    (tmp_path / "portico.db-commits").unlink()
-    for _ in range(3):
-        store = await Store.open(sqlite_url(tmp_path))
-        assert store.problem is None
-        await store.touch()
-        await store.touch()
-        await store.close()
-    with closing(sqlite3.connect(tmp_path / "portico.db")) as connection:
-        assert connection.execute("PRAGMA user_version").fetchone() == (3,)
-
-
-async def test_missing_commits_are_reported_by_readyz(tmp_path: Path) -> None:
-    config = gateway_config(tmp_path)
-    async with run_gateway(config) as running:
-        session = (await create_session(running.client, "echo"))["sessionId"]
-        shutil.copytree(tmp_path / "data", tmp_path / "killed")
-    shutil.rmtree(tmp_path / "data")
-    shutil.move(tmp_path / "killed", tmp_path / "data")
-    (tmp_path / "data" / "portico.db-wal").unlink()
-    async with run_gateway(config) as running:
-        answer = await running.client.get("/readyz", headers={"Authorization": ""})
-        assert answer.status_code == 503
-        [reason] = answer.json()["reasons"]
-        assert "commits to the store are missing" in reason and str(tmp_path) not in reason
-        assert (await running.client.get(f"/session/{session}")).status_code == 404
-        assert (await create_session(running.client, "echo"))["stopReason"] == "end_turn"
-    async with run_gateway(config) as running:
-        assert (await running.client.get("/readyz")).status_code == 200
-
-
-@pytest.mark.parametrize("evidence", ["portico.db-commits", "state", "transcripts"])
+@pytest.mark.parametrize("evidence", ["state", "transcripts"])
 @pytest.mark.parametrize("removed", [True, False])
 async def test_emptied_database_is_not_taken_for_a_new_one(tmp_path: Path, evidence: str, removed: bool) -> None:
     config = gateway_config(tmp_path)
     data = tmp_path / "data"
     async with run_gateway(config):
         pass
-    if evidence != "portico.db-commits":
-        # The count of commits was removed with the database.
-        (data / "portico.db-commits").unlink()
-        for number in range(2):
-            (data / evidence / f"sess_{number}").mkdir(parents=True)
+    for number in range(2):
+        (data / evidence / f"sess_{number}").mkdir(parents=True)
     (data / "portico.db").unlink() if removed else (data / "portico.db").write_bytes(b"")
     for _ in range(2):
         with pytest.raises(ConfigError, match=rf"portico\.db is empty, but was used before .*{evidence}.*: restore a backup"):

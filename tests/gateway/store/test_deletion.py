@@ -11,7 +11,7 @@ import pytest
 
 from gateway.store import SessionRecord, Store
 from gateway.store.deletion import PART_BYTES, PART_ROWS
-from tests.stores import commits, sql, store_url
+from tests.stores import recorded_commits, sql, store_url
 
 EXPIRED = 5 * PART_ROWS
 DELETIONS: dict[str, Callable[[Store], Awaitable[None]]] = {
@@ -68,8 +68,8 @@ async def test_writes_come_between_the_parts_and_the_rest_is_deleted_later(store
 
 async def test_parts_are_bounded_in_bytes(store: Store, tmp_path: Path) -> None:
     insert(tmp_path, "executions", [f"old{n}" for n in range(8)], 50.0, b"x" * (PART_BYTES // 2))
-    before = commits(tmp_path)
-    await store.runs.delete_executions(100.0)
+    with recorded_commits() as commits:
+        await store.runs.delete_executions(100.0)
     # The keys, the events two by two, the runs.
-    assert commits(tmp_path) - before == 1 + 4 + 1
+    assert len(commits) == 1 + 4 + 1
     assert count(tmp_path, "events") == 0
