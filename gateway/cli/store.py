@@ -31,16 +31,15 @@ def store() -> None:
 @click.argument("source")
 @click.argument("target")
 def copy(source: str, target: str) -> None:
-    """Copy the whole store of SOURCE to the empty database TARGET, and compare them.
+    """Copy the whole store of SOURCE to the empty database TARGET, and compare the numbers of rows.
 
     Both are URLs, such as sqlite:////home/me/.local/share/portico/portico.db and postgresql://me@db.example/portico. Passwords
-    come from PGPASSWORD or a password file, because other users can see a command line. No daemon may use either database. A copy
-    that was interrupted goes on where it was.
+    come from PGPASSWORD or a password file, because other users can see a command line. No daemon may use either database.
     """
     with config_errors(), _unused(source, target):
         for table in _copied(source, target):
-            say(f"{table.name}\t{table.rows} rows\tsha256 {table.digest}")
-        say("The copy is complete: all rows are the same. Set [store] url to the new database; see docs/operations.md.")
+            say(f"{table.name}\t{table.rows} rows")
+        say("The copy is complete. Set [store] url to the new database; see docs/operations.md.")
 
 
 @store.command()

@@ -1,21 +1,17 @@
-"""Copies a whole store to an empty database of any kind, in batches, and compares both at the end.
+"""Copies a whole store to an empty database of any kind, in batches, and compares the numbers of rows at the end.
 
-Rows are copied in the order of their primary keys, each batch in a transaction: the target always has the first rows of each
-table, and a copy that was interrupted goes on behind them. Until the end the target has a version that no gateway opens.
+Until the end the target has a version that no gateway opens.
 """
 
 from __future__ import annotations
 
-import hashlib
-import struct
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from sqlalchemy import (
-    URL,
     Connection,
     LargeBinary,
     Select,
@@ -23,9 +19,7 @@ from sqlalchemy import (
     Table,
     func,
     insert,
-    inspect,
     literal,
-    make_url,
     select,
     text,
     tuple_,
@@ -48,16 +42,7 @@ TABLES: Sequence[Table] = tuple(
     for table in schema.metadata.sorted_tables
     if table not in (schema.store_version, schema.search_sessions, *schema.OF_RUNNING_NODES)
 )
-_STATE = "store_copy"
 _BEFORE = "bytes_before"
-_CHANGED = "the source has changed since the copy began; copy it to an empty database"
-_NOT_KEPT = (
-    "the target does not return the values of the source, or another program has written to one of them: go on with the source, "
-    "and end other programs that use the databases before the next copy, to an empty database"
-)
-_PLACE = ("host", "hostaddr", "port", "dbname", "service", "user")
-"""Parameters in a URL that say which database it is. Others may have passwords."""
-
 Result = TypeVar("Result")
 _Key = tuple[Any, ...]
 Progress = Callable[[str, int, int], None]
@@ -66,40 +51,38 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class CopiedTable:
-    """A table that both stores have, row for row. `digest` is that of all its values, in hexadecimal."""
+    """A table, and how many rows of it both stores have."""
 
     name: str
     rows: int
-    digest: str
 
 
 async def copy_store(source: str, target: str, progress: Progress = lambda name, rows, total: None) -> list[CopiedTable]:
-    """Copies the store of one URL to the database of another, or goes on with such a copy. Returns the tables.
+    """Copies the store of one URL to the database of another. Returns the tables.
 
-    Raises ConfigError if a daemon uses one of them, if one cannot be used, if the target has rows that are not of this copy, and
-    if they differ at the end. No daemon can write to them meanwhile.
+    Raises ConfigError if a daemon uses one of them, if one cannot be used, if the target has rows, and if one has more rows than
+    the other at the end. No daemon can write to them meanwhile.
     """
-    name = _check_different(backend_of(source), backend_of(target))
+    _check_different(backend_of(source), backend_of(target))
     original = await Database.open_unchanged(source)
     try:
         async with original.without_daemons() as check_unchanged:
             copy = await Database.open_for_copy(target)
             try:
-                return await _copy(original, copy, name, progress, check_unchanged)
+                return await _copy(original, copy, progress, check_unchanged)
             finally:
                 await copy.close()
     finally:
         await original.close()
 
 
-def _check_different(source: Backend, target: Backend) -> str:
-    """Returns the name of the source. Raises ConfigError if both are one database, or if one of them ends with this process."""
+def _check_different(source: Backend, target: Backend) -> None:
+    """Raises ConfigError if both are one database, or if one of them ends with this process."""
     for backend in (source, target):
         if backend.engine.dialect.name == "sqlite" and backend.folder is None:
             raise ConfigError(f"{backend.name} is no file: give the path of one, as in sqlite:////home/me/portico.db")
     if source.name == target.name or (source.folder and target.folder and _is_same_file(source.name, target.name)):
         raise ConfigError(f"{source.name} is the source and the target: give the URL of an empty database as the target")
-    return source.name
 
 
 def _is_same_file(one: str, other: str) -> bool:
@@ -110,16 +93,14 @@ def _is_same_file(one: str, other: str) -> bool:
 
 
 async def _copy(
-    source: Database, target: Database, name: str, progress: Progress, check_unchanged: Callable[[], Awaitable[None]]
+    source: Database, target: Database, progress: Progress, check_unchanged: Callable[[], Awaitable[None]]
 ) -> list[CopiedTable]:
-    resumed = await _write(target, lambda connection: _begin(connection, name))
-    found = list[CopiedTable]()
+    await _write(target, _begin)
     for table in TABLES:
-        await _copy_table(source, target, table, progress, resumed=resumed)
+        await _copy_table(source, target, table, progress)
         await check_unchanged()
-    for table in TABLES:
-        found.append(await _compared(source, target, table, resumed=resumed))
-        await check_unchanged()
+    found = [await _compared(source, target, table) for table in TABLES]
+    await check_unchanged()
     await _write(target, _finish)
     return found
 
@@ -137,66 +118,37 @@ async def _write(database: Database, transaction: Callable[[Connection], Result]
         return await database.write(transaction)
 
 
-def _begin(connection: Connection, source: str) -> bool:
-    """Mark the target as one that is being copied to. Returns whether it was before.
-
-    Raises ConfigError if it is used by something else.
-    """
-    source = _without_parameters(source)
-    exists = inspect(connection).has_table(_STATE)
-    before = connection.execute(text(f"SELECT source, version FROM {_STATE}")).first() if exists else None
-    if before is not None:
-        if before.source != source:
-            raise ConfigError(f"a copy of {before.source} to this database is not finished: finish it, or use an empty database")
-        if before.version != schema.VERSION:
-            raise ConfigError(
-                f"the copy was begun with a store of version {before.version}, the source is of version {schema.VERSION} now: "
-                "copy it to an empty database"
-            )
-        return True
+def _begin(connection: Connection) -> None:
+    """Mark the target as one that is being copied to. Raises ConfigError if it has rows."""
     for table in TABLES:
         if connection.execute(select(literal(1)).select_from(table).limit(1)).first() is not None:
             raise ConfigError(f"the target is used: its table {table.name} has rows; use an empty database")
-    connection.execute(text(f"CREATE TABLE IF NOT EXISTS {_STATE} (source text NOT NULL, version integer NOT NULL)"))
-    connection.execute(text(f"INSERT INTO {_STATE} VALUES (:source, :version)"), {"source": source, "version": schema.VERSION})
     connection.execute(update(schema.store_version).values(version=schema.UNFINISHED_COPY))
-    return False
-
-
-def _without_parameters(name: str) -> str:
-    """Returns the name of a database as the target may store it: others read that, and parameters may have passwords."""
-    if "://" not in name:
-        # A file.
-        return name
-    url = make_url(name)
-    place = {key: value for key, value in sorted(url.query.items()) if key in _PLACE}
-    shown = URL.create(url.drivername, url.username, host=url.host, port=url.port, database=url.database, query=place)
-    return shown.render_as_string()
 
 
 def _finish(connection: Connection) -> None:
-    # First: this begins a transaction of Python's sqlite3, where DROP TABLE would be one of its own.
     connection.execute(update(schema.store_version).values(version=schema.VERSION))
-    connection.execute(text(f"DROP TABLE {_STATE}"))
     if connection.dialect.name == "postgresql":
         last = f"SELECT max(id) FROM {schema.audit.name}"
         connection.execute(text(f"SELECT setval(pg_get_serial_sequence('{schema.audit.name}', 'id'), ({last}))"))
 
 
-async def _copy_table(source: Database, target: Database, table: Table, progress: Progress, *, resumed: bool) -> None:
-    count = select(func.count()).select_from(table)
-    total = int(await _read(source, lambda connection: connection.execute(count).scalar_one()))
-    done = int(await _read(target, lambda connection: connection.execute(count).scalar_one()))
-    last = await _read(target, lambda connection: _last_key(connection, table))
+async def _copy_table(source: Database, target: Database, table: Table, progress: Progress) -> None:
+    total, done = await _count(source, table), 0
     progress(table.name, done, total)
-    async for rows in _batches(source, table, last):
-        await _insert(target, table, rows, resumed=resumed)
+    async for rows in _batches(source, table):
+        await _insert(target, table, rows)
         done += len(rows)
         progress(table.name, done, total)
 
 
-async def _batches(database: Database, table: Table, last: _Key | None = None) -> AsyncIterator[list[dict[str, Any]]]:
-    """Yields the rows of a table in the order of their keys, those behind a key."""
+async def _count(database: Database, table: Table) -> int:
+    return int(await _read(database, lambda connection: connection.execute(select(func.count()).select_from(table)).scalar_one()))
+
+
+async def _batches(database: Database, table: Table) -> AsyncIterator[list[dict[str, Any]]]:
+    """Yields the rows of a table in the order of their keys."""
+    last: _Key | None = None
     limit = FIRST_ROWS
     while rows := await _read(database, partial(_rows_after, table=table, last=last, limit=limit)):
         yield rows
@@ -204,14 +156,15 @@ async def _batches(database: Database, table: Table, last: _Key | None = None) -
         limit = _next_limit(limit, sum(_size(row) for row in rows))
 
 
-async def _insert(target: Database, table: Table, rows: list[dict[str, Any]], *, resumed: bool) -> None:
+async def _insert(target: Database, table: Table, rows: list[dict[str, Any]]) -> None:
     with target.explained_errors():
         try:
             await target.write(lambda connection: connection.execute(insert(table), rows).close())
         except (IntegrityError, DataError) as error:
-            # In a copy that goes on, a row may refer to one that is behind those that were copied before.
-            advice = _CHANGED if resumed else "the target cannot store what they have; correct them in the source"
-            raise ConfigError(f"rows of the table {table.name} cannot be added to the copy ({_cause(error)}): {advice}") from None
+            raise ConfigError(
+                f"rows of the table {table.name} cannot be added to the copy ({_cause(error)}): the target cannot store what they"
+                " have; correct them in the source"
+            ) from None
 
 
 def _cause(error: DBAPIError) -> str:
@@ -229,12 +182,6 @@ def _next_limit(limit: int, size: int) -> int:
 
 def _size(row: dict[str, Any]) -> int:
     return sum(len(value) for value in row.values() if isinstance(value, str | bytes))
-
-
-def _last_key(connection: Connection, table: Table) -> _Key | None:
-    key = list(table.primary_key)
-    row = connection.execute(select(*key).order_by(*(column.desc() for column in key)).limit(1)).first()
-    return tuple(row) if row is not None else None
 
 
 def _rows_after(connection: Connection, table: Table, last: _Key | None, limit: int) -> list[dict[str, Any]]:
@@ -279,35 +226,11 @@ def _up_to_large_batch(query: Select[Any], table: Table) -> Select[Any]:
     )
 
 
-async def _compared(source: Database, target: Database, table: Table, *, resumed: bool) -> CopiedTable:
-    found, copied = [await _digest(database, table) for database in (source, target)]
+async def _compared(source: Database, target: Database, table: Table) -> CopiedTable:
+    found, copied = [await _count(database, table) for database in (source, target)]
     if found != copied:
-        advice = _CHANGED if resumed else _NOT_KEPT
         raise ConfigError(
-            f"the table {table.name} of the copy differs ({copied.rows} of {found.rows} rows, digests {copied.digest[:12]} and "
-            f"{found.digest[:12]}): {advice}"
+            f"the table {table.name} of the copy has {copied} rows, that of the source {found}: another program has written to"
+            " one of them. End it, and copy to an empty database"
         )
-    return found
-
-
-async def _digest(database: Database, table: Table) -> CopiedTable:
-    digest, count = hashlib.sha256(), 0
-    async for rows in _batches(database, table):
-        for row in rows:
-            for value in row.values():
-                for part in _encoded(value):
-                    digest.update(part)
-        count += len(rows)
-    return CopiedTable(table.name, count, digest.hexdigest())
-
-
-def _encoded(value: Any) -> Iterator[bytes]:
-    """The kind of a value, its length, and its bytes: other values have others."""
-    if value is None:
-        yield b"n"
-    elif isinstance(value, float):
-        yield b"f" + struct.pack(">d", value)
-    else:
-        kind, data = (b"b", value) if isinstance(value, bytes) else (type(value).__name__.encode(), str(value).encode())
-        yield kind + struct.pack(">q", len(data))
-        yield data
+    return CopiedTable(table.name, found)

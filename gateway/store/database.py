@@ -152,37 +152,36 @@ class Database:
         shared: bool | None = None,
         node: str | None = None,
         silent: float = SILENT,
-        unfinished_copy: bool = False,
+        for_copy: bool = False,
     ) -> Self:
         """Opens a database, creates its tables if it is empty, and claims it, `shared` or not; None: without a claim.
 
         `node` is the id of the node that opens it: another one with that id is dead after `silent` seconds without a heartbeat.
-        With `unfinished_copy` it is the target of a copy.
+        With `for_copy` it is the target of a copy.
         """
         backend = backend_of(url)
-        if unfinished_copy:
+        if for_copy:
             backend.use_alone()
         database = cls(backend)
         async with database._opening():
             await asyncio.get_running_loop().run_in_executor(database._writer, database._check_file)
-            if unfinished_copy:
+            if for_copy:
                 # The claim would wait for a daemon, or for the lock of the source if both are one database.
                 await database._check_unused()
-            claims = (shared is not None and backend.claim(shared=shared, node=node)) or unfinished_copy
+            claims = (shared is not None and backend.claim(shared=shared, node=node)) or for_copy
             try:
-                prepare = partial(database._prepare, in_use, unfinished_copy)
+                prepare = partial(database._prepare, in_use)
                 await asyncio.get_running_loop().run_in_executor(database._writer, prepare)
                 if claims:
                     # It may have become the target of a copy meanwhile.
-                    check = partial(_check_version, unfinished_copy=unfinished_copy)
                     if node is None:
-                        await database.write(check)
+                        await database.write(_check_version)
                     else:
-                        await write_first(partial(database.write, check), database.read, node, silent)
+                        await write_first(partial(database.write, _check_version), database.read, node, silent)
             except (SQLAlchemyError, StoreUnavailable) as failure:
                 error = failure.__cause__ if isinstance(failure, StoreUnavailable) else failure
                 if claims and isinstance(error, SQLAlchemyError) and database._is_claimed(error):
-                    other = "a daemon without [node]" if shared else "a daemon" if unfinished_copy else "another daemon"
+                    other = "a daemon without [node]" if shared else "a daemon" if for_copy else "another daemon"
                     raise database._used(other) from failure
                 raise
         return database
@@ -207,8 +206,8 @@ class Database:
 
     @classmethod
     async def open_for_copy(cls, url: str) -> Self:
-        """Opens a database as `open_alone`, also one to which a copy is not finished."""
-        return await cls._open(url, shared=False, unfinished_copy=True)
+        """Opens a database as `open_alone`, but no other program may use it, and nothing waits for one that does."""
+        return await cls._open(url, shared=False, for_copy=True)
 
     async def _check_unused(self) -> None:
         exclusion = await self._exclude()
@@ -264,9 +263,7 @@ class Database:
             return
         # What cannot be read is reported by the connection that is opened next.
         with suppress(SQLAlchemyError, StoreUnavailable, OSError), self._backend.read_only() as connection:
-            found = store_version(connection)
-            if found != schema.UNFINISHED_COPY:
-                check_usable(connection, found)
+            check_usable(connection, store_version(connection))
 
     def _is_missing(self) -> bool:
         """Whether the database is a file that does not exist, or has no content yet."""
@@ -305,7 +302,7 @@ class Database:
         finally:
             self._explains = False
 
-    def _prepare(self, in_use: Sequence[Path], unfinished_copy: bool) -> None:
+    def _prepare(self, in_use: Sequence[Path]) -> None:
         backend = self._backend
         if self._is_missing():
             # Before anything is created.
@@ -315,8 +312,7 @@ class Database:
             found = store_version(connection)
             if found is None:
                 self._check_unused_before(in_use)
-            if not (unfinished_copy and found == schema.UNFINISHED_COPY):
-                check_usable(connection, found)
+            check_usable(connection, found)
         if found is None:
             self._create()
 
@@ -731,10 +727,8 @@ def _check_no_other_tables(connection: Connection, name: str) -> None:
             raise ConfigError(f"the database {name} has a table {table} of another program: use an empty database")
 
 
-def _check_version(connection: Connection, *, unfinished_copy: bool = False) -> None:
+def _check_version(connection: Connection) -> None:
     found = store_version(connection)
-    if unfinished_copy and found == schema.UNFINISHED_COPY:
-        return
     check_usable(connection, found)
     if found is None:
         raise ConfigError("the database is empty: `portico serve` creates the tables")

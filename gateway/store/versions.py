@@ -35,7 +35,7 @@ def store_version(connection: Connection) -> int | None:
 def check_usable(connection: Connection, version: int | None) -> None:
     """Raises ConfigError if this Portico cannot use the tables of a database that has this version."""
     if version == schema.UNFINISHED_COPY:
-        raise ConfigError("a copy of another store to this database is not finished: run `portico store copy` again")
+        raise ConfigError(f"a copy of another store to {_shown(connection)} has not ended: copy it again, to an empty database")
     if version not in (None, schema.VERSION):
         raise ConfigError(
             f"the store {_shown(connection)} is of version {version}, and this Portico reads version {schema.VERSION} only: it "
