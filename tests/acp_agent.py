@@ -3,9 +3,9 @@
 `python -m tests.acp_agent`. The first word of a prompt names a command (`do_*` below), the rest is its argument. Sessions are
 stored in the folder ACP_AGENT_SESSIONS, so that another process can resume them. Flags in ACP_AGENT_FLAGS: `noresume`, `noload`,
 `noimage`, `login` (requires one), `nologin` (and rejects it), `http` (supports MCP servers by HTTP too), `commands` (sends its
-slash commands before the response to `session/new`), `commands_later` (sends them after it), `deaf` and `fragile` (does not
-respond to an unknown request, or exits), `folders` (supports additional directories), `forgets` (loads sessions without their
-messages).
+slash commands before the response to `session/new`), `commands_later` (sends them after it), `commands_last` (sends them after
+the response to an unknown request), `deaf` and `fragile` (does not respond to an unknown request, or exits), `folders` (supports
+additional directories), `forgets` (loads sessions without their messages).
 """
 
 from __future__ import annotations
@@ -137,6 +137,8 @@ class SmallAgent:
             await anyio.sleep_forever()
         if "fragile" in FLAGS:
             os._exit(3)
+        if "commands_last" in FLAGS:
+            self._run_later(self._send_commands_after(0.03))
         raise RequestError.method_not_found(method)
 
     async def ext_notification(self, method: str, params: dict[str, Any]) -> None:
@@ -160,6 +162,11 @@ class SmallAgent:
             stop = "cancelled"
         usage = {"totalTokens": 15, "inputTokens": 10, "outputTokens": 5, "cachedReadTokens": 2}
         return PromptResponse.model_validate({"stopReason": stop or "end_turn", "usage": usage})
+
+    async def _send_commands_after(self, seconds: float) -> None:
+        await anyio.sleep(seconds)
+        [session] = os.listdir(SESSIONS)
+        await self._send_commands(session.removesuffix(".json"), "shout")
 
     async def _send_commands(self, session: str, name: str) -> None:
         commands = [{"name": name, "description": "Repeats it louder.", "input": {"hint": "text to repeat"}}]

@@ -57,6 +57,9 @@ OPTIONS = (
 
 DRAIN_SECONDS = 5.0
 """Time limit of a probe, after its session is open, for the agent's slash commands, which come right after the response."""
+LATE_COMMANDS = 0.5
+"""Seconds that a probe gives an agent that has listed no slash commands by then: gemini 0.61.0 lists them by a timer of a
+millisecond, before or after it answers the next request."""
 
 
 class AcpDriver(CliDriver):
@@ -227,6 +230,8 @@ async def probe_session(driver: CliDriver, spec: SessionSpec, spawner: Spawner) 
     try:
         async with spawner.clock.timeout(PROBE_SECONDS + 10) as timeout:
             agent = await CliAgent.start(launch, spawner, limits)
+            if not session.commands:
+                await spawner.clock.sleep(LATE_COMMANDS)
             await agent.close()
     except (DriverError, TimeoutError) as error:
         # An agent whose session was open has only failed to respond to the unknown request that `drain` sends.

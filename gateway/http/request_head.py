@@ -47,7 +47,7 @@ class RequestHead(HttpToolsProtocol):
         super().__init__(config, server_state, *args, **kwargs)
         self._limit, self._all = config.limit_concurrency, server_state.connections
         self._requests = self._head_bytes = 0
-        self._was_used = False
+        self._was_used = self._has_received = False
         self._idle_since: float | None = None
         """The time of the clock since when no request is in progress; None while one is, and for WebSockets."""
         self._timer: Timer | None = None
@@ -75,8 +75,15 @@ class RequestHead(HttpToolsProtocol):
                 return self._refuse(431, TOO_LARGE)
             self._head_bytes += len(data)
             self._await_head()
+            self._has_received = True
         _connection.set(self)
         super().data_received(data)
+        if self._has_received:
+            # If this was the end of a head, the app is called before this, and `begin` by it.
+            asyncio.get_running_loop().call_soon(self._wait_again)
+
+    def _wait_again(self) -> None:
+        self._has_received = False
 
     def begin(self) -> None:
         """A request has arrived: its body is limited by somebody else."""
@@ -100,19 +107,15 @@ class RequestHead(HttpToolsProtocol):
         idle = [
             (connection._was_used, connection._idle_since, id(connection), connection)
             for connection in self._all
-            if isinstance(connection, RequestHead) and connection._idle_since is not None
+            if isinstance(connection, RequestHead) and connection._idle_since is not None and not connection._has_received
         ]
         if not idle:
             return False
         closed = min(idle)[-1]
         closed._idle_since = None
-        # Its request may just have been received: then the app is called before this.
-        asyncio.get_running_loop().call_soon(closed._close_unused)
+        # Now: uvicorn would refuse the request of the new connection if it came before the end of this one.
+        closed.abort()
         return True
-
-    def _close_unused(self) -> None:
-        if not self._requests:
-            self.abort()
 
     def _await_head(self) -> None:
         if self._timer is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 
 import psutil
@@ -10,6 +9,7 @@ import pytest
 
 from tests.model_server.scenarios import Step, ToolUse, text_step
 from tests.real.tool_bench import WEATHER, Bench, bash, daemon_of, deny, grant, result, weather
+from tests.waiting import wait_until
 
 OWN = {"Bash": False, "Read": True}
 
@@ -85,21 +85,29 @@ async def test_another_call_after_a_restart_needs_permission(unstarted_bench: Be
 @pytest.mark.parametrize("signal", ["kill", "terminate"])
 async def test_the_cli_exits(bench: Bench, signal: str) -> None:
     session, calls = await start_suspended(bench)
-    process = claude_of(bench)
-    getattr(process, signal)()
-    await asyncio.to_thread(process.wait, 30)
+    await end_cli(bench, signal)
     await resume_and_check(bench, session, calls)
 
 
 async def test_the_cli_exits_and_the_client_sends_another_message(bench: Bench) -> None:
     session, calls = await start_suspended(bench)
-    process = claude_of(bench)
-    process.kill()
-    await asyncio.to_thread(process.wait, 30)
+    await end_cli(bench, "kill")
     turn = await bench.send_turn(session, "Never mind [[plain]]")
     assert turn.stop == "end_turn" and not (bench.work / "log").exists()
     cancelled = [m for m in await bench.history(session) if m["content"] == "Tool call cancelled"]
     assert [m["toolCallId"] for m in cancelled] == [calls[0], calls[2]]
+
+
+async def end_cli(bench: Bench, signal: str) -> None:
+    """End the CLI, and wait until the gateway knows it. Only the gateway may wait for the process: it is its child."""
+    getattr(claude_of(bench), signal)()
+    assert bench.client is not None
+    client = bench.client
+
+    async def is_known() -> bool:
+        return not (await client.get("/v1/live-agents")).json()["agents"]
+
+    await wait_until(is_known)
 
 
 def claude_of(bench: Bench) -> psutil.Process:

@@ -171,6 +171,12 @@ async def test_the_probe_waits_for_the_commands(tmp_path: Path, clock: ManualClo
     assert found.commands == (SlashCommand(name="shout", description="Repeats it louder.", hint="text to repeat"),)
 
 
+async def test_the_probe_waits_for_commands_that_come_after_the_next_response(tmp_path: Path) -> None:
+    """As gemini 0.61.0 does."""
+    spec = AgentSpec(sys.executable, tmp_path / "work", environment(tmp_path, "commands_last"), agent_args())
+    assert [command.name for command in (await AcpDriver().probe(spec, Spawner(MARK))).commands] == ["shout"]
+
+
 @pytest.mark.parametrize(
     ("program", "message"),
     [("/bin/cat", "refused to start"), ("/bin/sleep", "not ready 20 s after"), ("/bin/true", "ended before")],

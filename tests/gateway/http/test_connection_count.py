@@ -81,6 +81,18 @@ async def test_idle_connections_are_closed_for_new_ones() -> None:
                 assert opened[0].recv(1) == b"", "the first one was closed"
 
 
+async def test_a_request_that_is_there_when_its_connection_is_accepted_is_served() -> None:
+    async with serving(App(), LIMIT) as server:
+        with idle_connections(server, LIMIT):
+            await wait_until(lambda: len(server.server_state.connections) == LIMIT)
+            new = socket.create_connection(listening_address(server))
+            # The event loop has not run since it was opened.
+            new.sendall(b"GET /new HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            reader, writer = await asyncio.open_connection(sock=new)
+            assert (await asyncio.wait_for(reader.readuntil(b"/new"), 60)).startswith(b"HTTP/1.1 200 ")
+            writer.close()
+
+
 async def test_a_connection_that_has_sent_a_request_is_closed_last() -> None:
     async with serving(App(), LIMIT) as server, httpx.AsyncClient(base_url=url_of(server), verify=False) as client:
         await client.get("/")
