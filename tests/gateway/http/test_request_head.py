@@ -36,6 +36,8 @@ async def send_until_closed(writer: asyncio.StreamWriter, size: int) -> int:
         while sent < size:
             writer.write(b"x" * 4096)
             await writer.drain()
+            # `drain` does not wait while the server reads as fast as this writes.
+            await asyncio.sleep(0)
             sent += 4096
     return sent
 
