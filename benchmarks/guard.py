@@ -22,7 +22,7 @@ from pathlib import Path
 
 from benchmarks.figures import Figure, median_ratio
 from benchmarks.latency import FIRST_EVENT, IMPORTS, first_event, one_start
-from benchmarks.memory import idle_memory, imports_memory
+from benchmarks.memory import IDLE, idle_memory, imports_memory
 from benchmarks.servers import own_processor, portico, seconds_of
 from benchmarks.throughput import burst
 
@@ -148,5 +148,5 @@ RATIOS: dict[str, Callable[[], Awaitable[float]]] = {
     "start: time to healthy / imports": _start,
     "memory: idle / imports": _memory,
 }
-BOUNDS = {"first event: time / floor": FIRST_EVENT}
+BOUNDS = {"first event: time / floor": FIRST_EVENT, "memory: idle / imports": IDLE}
 """The bounds of ratios, which hold whatever is recorded."""

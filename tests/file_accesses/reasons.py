@@ -31,7 +31,6 @@ REASONS = {
         "gateway/security/sign_ins.py": "glob open*2 os.replace os.utime tempfile.mkstemp unlink",
         "gateway/server/data_dir_lock.py": "os.open",
         "gateway/sessions/registry.py": "os.scandir",
-        "gateway/store/sqlite.py": "read_text*2",
         "gateway/worktrees/confinement.py": "rmdir tempfile.mkdtemp",
         "gateway/worktrees/own_config.py": "mkdir symlink_to tempfile.mkdtemp write_bytes*2",
     },

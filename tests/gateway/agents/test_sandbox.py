@@ -31,6 +31,7 @@ from tests.daemon import gateway_config, run_gateway, serve_gateway
 from tests.gateway.portico_command import PorticoCommand
 from tests.gateway.protocols.acp.client import RpcFailed, connect
 from tests.gateway.requests import create_session, execute, get_session, send_turn, session_body
+from tests.waiting import wait_until
 
 needs_landlock = pytest.mark.skipif(sandbox.unavailable() is not None, reason=f"no sandbox here: {sandbox.unavailable()}")
 
@@ -129,7 +130,8 @@ async def test_each_agent_in_a_sandbox_has_its_own_temporary_folder(folder: Path
         text = (await send_turn(running.client, one["sessionId"], script))["messages"][-1]["content"]
         assert text.startswith("secret\n") and text.count("ermission denied") == 2
         assert (await running.client.delete(f"/aap/v3/sessions/{other['sessionId']}")).is_success
-        assert os.listdir(temporary) == [Path(own[0]).name], "the other session is gone"
+        # The other session's is gone, and that of a probe with it.
+        await wait_until(lambda: os.listdir(temporary) == [Path(own[0]).name])
     assert os.listdir(temporary) == []
 
 
