@@ -230,9 +230,11 @@ async def probe_session(driver: CliDriver, spec: SessionSpec, spawner: Spawner) 
     try:
         async with spawner.clock.timeout(PROBE_SECONDS + 10) as timeout:
             agent = await CliAgent.start(launch, spawner, limits)
-            if not session.commands:
-                await spawner.clock.sleep(LATE_COMMANDS)
-            await agent.close()
+            try:
+                if not session.commands:
+                    await spawner.clock.sleep(LATE_COMMANDS)
+            finally:
+                await agent.close()
     except (DriverError, TimeoutError) as error:
         # An agent whose session was open has only failed to respond to the unknown request that `drain` sends.
         problem = None if is_open else str(error) or f"it was not ready {PROBE_SECONDS:g} s after its start"

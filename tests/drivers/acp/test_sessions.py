@@ -12,13 +12,14 @@ import pytest
 
 import drivers.acp
 from drivers.acp.config_options import options_of, requested
-from drivers.acp.driver import DRAIN_SECONDS, AcpDriver
+from drivers.acp.driver import DRAIN_SECONDS, LATE_COMMANDS, AcpDriver
 from drivers.contract.agent_specs import AgentSpec, Limits, SessionSpec
 from drivers.contract.errors import AgentUnavailable, DriverError, ResumeFailed
 from drivers.contract.events import SlashCommand
 from drivers.contract.messages import UserMessage
 from drivers.runtime.process import Spawner
 from tests.drivers.acp.small_agent import MARK, Open, agent_args, agent_text, environment, run_events
+from tests.drivers.small_programs import marked
 from tests.manual_clock import ManualClock
 
 
@@ -175,6 +176,17 @@ async def test_the_probe_waits_for_commands_that_come_after_the_next_response(tm
     """As gemini 0.61.0 does."""
     spec = AgentSpec(sys.executable, tmp_path / "work", environment(tmp_path, "commands_last"), agent_args())
     assert [command.name for command in (await AcpDriver().probe(spec, Spawner(MARK))).commands] == ["shout"]
+
+
+async def test_a_probe_that_is_cancelled_while_it_waits_for_commands_ends_its_process(tmp_path: Path, clock: ManualClock) -> None:
+    spec = AgentSpec(sys.executable, tmp_path / "work", environment(tmp_path), agent_args())
+    probing = asyncio.create_task(AcpDriver().probe(spec, Spawner(MARK, clock=clock)))
+    await clock.waited_for(LATE_COMMANDS)
+    assert marked(MARK)
+    probing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await probing
+    assert not marked(MARK)
 
 
 @pytest.mark.parametrize(
