@@ -1,7 +1,8 @@
 """Limits of what a client does before its request is known, by uvicorn's setting `http`: connections, heads of requests.
 
-uvicorn limits the head for its h11 parser only, and the number of connections only once a request has arrived. Everything else
-about requests is limited above uvicorn, in `gateway/server/guard.py`.
+uvicorn limits the head for its h11 parser only. Its `limit_concurrency` counts connections only once a request has arrived, and
+also those that have just been closed for new ones. Everything else about requests is limited above uvicorn, in
+`gateway/server/guard.py`.
 """
 
 from __future__ import annotations
@@ -36,16 +37,18 @@ class RequestHead(HttpToolsProtocol):
     """A connection. It overrides what asyncio calls, and nothing of uvicorn's.
 
     408 for a head that is too slow, 431 for one that is too large; then the connection is closed. `request_arrived` tells it that
-    a head is complete. If as many connections are open as `limit_concurrency` admits, one more closes an idle one: one that has
-    sent no request, else the one that has been idle for the longest. If none is idle, it gets a 503 and is closed.
+    a head is complete. If `limit` connections are open, one more closes an idle one: one that has sent no request, else the one
+    that has been idle for the longest. If none is idle, it gets a 503 and is closed.
     """
 
+    limit: int
+    """The connections of the server that may be open. Each server has a class of its own: uvicorn makes the protocols."""
     clock: Clock = SYSTEM_CLOCK
-    """The clock of HEAD_SECONDS, for all connections: uvicorn makes the protocols."""
+    """The clock of HEAD_SECONDS, for the connections of all servers."""
 
     def __init__(self, config: Config, server_state: ServerState, *args: Any, **kwargs: Any) -> None:
         super().__init__(config, server_state, *args, **kwargs)
-        self._limit, self._all = config.limit_concurrency, server_state.connections
+        self._all = server_state.connections
         self._requests = self._head_bytes = 0
         self._was_used = self._has_received = False
         self._idle_since: float | None = None
@@ -56,8 +59,8 @@ class RequestHead(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._connection = transport
-        # uvicorn refuses requests once the limit is reached, with this connection.
-        if self._limit is not None and len(self._all) >= self._limit and not self._close_idle():
+        # This connection is one of all.
+        if len(self._all) > self.limit and not self._close_idle():
             return self._refuse(503, TOO_MANY)
         self._idle_since = self.clock.monotonic()
         self._await_head()
@@ -113,7 +116,6 @@ class RequestHead(HttpToolsProtocol):
             return False
         closed = min(idle)[-1]
         closed._idle_since = None
-        # Now: uvicorn would refuse the request of the new connection if it came before the end of this one.
         closed.abort()
         return True
 

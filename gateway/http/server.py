@@ -28,10 +28,13 @@ def server_config(app: ASGIApp, max_connections: int, **settings: Any) -> uvicor
 
     `max_connections` is how many connections may be open at the same time; one more gets a 503.
     """
+
+    class Connection(RequestHead):
+        limit = max_connections
+
     return uvicorn.Config(
         app,
-        http=RequestHead,
-        limit_concurrency=max_connections + 1,
+        http=Connection,
         backlog=accept_at_once(),
         log_config=None,
         access_log=False,

@@ -110,12 +110,30 @@ async def test_a_connection_whose_request_has_just_been_received_is_not_closed()
         await wait_until(lambda: server.server_state.connections)
         (busy,) = server.server_state.connections
         assert isinstance(busy, request_head.RequestHead)
-        other = request_head.RequestHead(server.config, server.server_state, {})
+        other = type(busy)(server.config, server.server_state, {})
         busy.data_received(b"GET /busy HTTP/1.1\r\nHost: localhost\r\n\r\n")
         other.connection_made(Mock(asyncio.Transport))
         assert (await asyncio.wait_for(reader.readuntil(b"/busy"), 60)).startswith(b"HTTP/1.1 200 ")
         other.connection_lost(None)
         writer.close()
+
+
+async def test_a_request_is_served_while_the_connection_closed_for_another_new_one_ends() -> None:
+    """The other one is accepted in the step of the event loop that receives the request."""
+    app = App()
+    async with serving(app, 2) as server:
+        with idle_connections(server, 1):
+            await wait_until(lambda: server.server_state.connections)
+            reader, writer = await asyncio.open_connection(*listening_address(server))
+            port = writer.get_extra_info("sockname")[1]
+            await wait_until(lambda: len(server.server_state.connections) == 2)
+            by_port = {one.transport.get_extra_info("peername")[1]: one for one in server.server_state.connections}
+            other = type(by_port[port])(server.config, server.server_state, {})
+            other.connection_made(Mock(asyncio.Transport))
+            by_port[port].data_received(b"GET /new HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert (await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 60)).startswith(b"HTTP/1.1 200 ")
+            other.connection_lost(None)
+            writer.close()
 
 
 async def test_websockets_count_and_are_not_idle(monkeypatch: pytest.MonkeyPatch) -> None:
