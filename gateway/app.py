@@ -182,10 +182,9 @@ class Gateway:
         self._readiness = ReadinessCheck(self.store, {data_dir, self.store.folder or data_dir}, self.clock)
         instance = _instance(data_dir)
         encryption = SecretEncryption(data_dir, encryption_key(settings))
-        node = None
         if self.cluster is not None:
-            self.node, node = await self.cluster.open(self.store, instance, encryption), instance
-            self.node_keys = self.cluster.keys
+            self.node, self.node_keys = await self.cluster.open(self.store, instance, encryption), self.cluster.keys
+        node = self.node.id if self.node is not None else None
         in_containers = await end_left_behind(self.store, instance=node)
         if in_containers or settings.container_runtimes:
             removing = remove_containers(self.store, instance, in_containers, settings.container_runtimes)
@@ -246,7 +245,7 @@ class Gateway:
         return [*found, *await self.cluster.offered_elsewhere({one.name for one in found})]
 
     async def close_runs(self, store: Store, log_id: str | None = None) -> int:
-        """End the runs that were at work when their daemon ended, all or those of one log. Returns their number."""
+        """End the runs that were at work when their daemon ended: all runs, or the runs of one log. Return their number."""
         return await close_open_runs(store, self._seeds, log_id)
 
     def end_for_good(self) -> None:
@@ -288,7 +287,7 @@ class Gateway:
     def authenticate(self, scope: Mapping[str, Any], authorization: Authorization, token: str | None = None) -> Caller:
         """Return the caller of a request (its ASGI scope), by its authorization or a token. Raises Unauthorized.
 
-        That of a request that another node has forwarded is the one that the node has authenticated.
+        The caller of a forwarded request is the caller that the other node has authenticated.
         """
         forwarded: Caller | None = scope.get(FORWARDED_CALLER)
         if forwarded is not None:

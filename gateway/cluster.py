@@ -1,4 +1,4 @@
-"""Cluster: what a gateway that is a node has beside the parts of a single daemon, opened and closed with it."""
+"""Cluster: the parts that only the gateway of a node has. The gateway opens and closes them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 class Cluster:
     """The part of one node. Await `open_store`, then `open`.
 
-    `keys` are the default keys of the gateway, `intervals` and `clock` those of the node.
+    `keys` are the default keys of the gateway. `intervals` and `clock` are for the node.
     """
 
     node: Node
@@ -64,7 +64,7 @@ class Cluster:
         return self.node
 
     async def offered_elsewhere(self, names: Collection[str]) -> list[AgentDescription]:
-        """Return the agents that only other nodes offer, without those of these names; none if the store does not answer."""
+        """Return the agents of other nodes whose names are not among `names`; none if the store does not answer."""
         found: dict[str, AgentDescription] = {}
         with suppress(StoreUnavailable):
             for text in await self._agents.elsewhere() if self._agents is not None else ():

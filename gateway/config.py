@@ -145,7 +145,7 @@ class ListedMcpServer(_Table):
 
 
 class ContainerSettings(_Table):
-    """What is in the container of an agent. A mount is `SOURCE[:TARGET][:ro|rw]`, read-only by default."""
+    """The image of an agent's container, and the mounts in it. A mount is `SOURCE[:TARGET][:ro|rw]`, read-only by default."""
 
     image: str | None = None
     home: Path | None = None

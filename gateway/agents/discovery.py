@@ -91,8 +91,8 @@ class DiscoveredAgent:
 class Discovery:
     """Probes all agents, caches the results, and refreshes them.
 
-    The results of an earlier start are applied to the agents immediately. `spawner` starts the programs; while it is None, no
-    program is probed. Without `probes_at_start` a program is probed when its agent is used.
+    The results of an earlier start are applied to the agents immediately. `spawner` starts the programs: Discovery probes
+    none until it has one. Without `probes_at_start` a program is probed when its agent is used.
     """
 
     def __init__(

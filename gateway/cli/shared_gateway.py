@@ -50,7 +50,7 @@ START_ERROR, FAULT = 1, 70
 
 @dataclass(frozen=True, slots=True)
 class EditorRequest:
-    """What an editor's process is to be connected to."""
+    """The request of an editor's process: the agent, and whether new sessions take slash commands."""
 
     agent: str
     slash_commands: str | None = None
@@ -62,9 +62,9 @@ def settings_digest(settings: Settings) -> str:
 
 
 class SharedGateway:
-    """Connects this process to the one that serves `data_dir`, and starts that if none does.
+    """Connects this process to the serving process of `data_dir`, and starts a serving process if there is none.
 
-    `load` returns the settings. Those of the process that is started count for all editors that it serves.
+    `load` returns the settings. A serving process has the settings of the process that has started it, for all editors.
     """
 
     def __init__(self, data_dir: Path, load: Callable[[], Settings], request: EditorRequest) -> None:
@@ -119,7 +119,7 @@ class SharedGateway:
             return {}
 
     def _attach(self, record: dict[str, Any], hello: dict[str, Any]) -> socket.socket | None:
-        """Connect to the process that serves the data directory. None if there is none, or if it ends."""
+        """Connect to the serving process of the data directory. None if there is no such process, or if it ends."""
         path, token = record.get("path"), record.get("token")
         if path is None or not isinstance(token, str):
             return None

@@ -86,7 +86,7 @@ class Systemd:
         return {line.partition("=")[0] for line in succeed(*SYSTEMCTL, "show-environment").splitlines()}
 
     def is_own(self) -> bool:
-        """Whether the unit is one that `portico service install` wrote."""
+        """Whether `portico service install` wrote the unit."""
         return self.file.read_bytes().startswith(FIRST_LINE.encode())
 
     def require(self) -> None:

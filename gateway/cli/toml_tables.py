@@ -1,4 +1,4 @@
-"""Adds and removes the table of an agent in a configuration file, as text: all else stays as it is, with comments and order."""
+"""Adds and removes the table of an agent in the text of a configuration file. All other lines stay, comments too."""
 
 from __future__ import annotations
 

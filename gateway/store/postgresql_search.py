@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Row, text
 
-from gateway.store.sqlite_search import Marks, Phrase
+from gateway.store.search_index import Marks, Phrase
 
 TABLE = "search_texts"
 MOST_CHARACTERS = 200

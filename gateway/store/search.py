@@ -10,14 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from types import ModuleType
 from typing import Literal
 
 from sqlalchemy import Connection, delete, func, or_, select, text, update
 
 from gateway.store import schema, sqlite_search
 from gateway.store.database import Database
-from gateway.store.sqlite_search import Phrase
+from gateway.store.search_index import Phrase, SearchIndex
 
 MATCH_BEGIN, MATCH_END, JOINED = "\x02", "\x03", "\x1f"
 """Characters that stand before and after what matches in an excerpt, and one that separates words and is not displayed."""
@@ -135,8 +134,8 @@ class SearchRepository:
         return await self._database.read(found)
 
 
-def _index(connection: Connection) -> ModuleType:
-    """Return the module with the index of a database. Both modules have the same functions."""
+def _index(connection: Connection) -> SearchIndex:
+    """Return the module with the index of a database."""
     if connection.dialect.name == "sqlite":
         return sqlite_search
     # Only a database of PostgreSQL needs it, and its patterns and statements take 0.3 MB.

@@ -8,6 +8,8 @@ from typing import Any
 from sqlalchemy import Connection, Row, text
 from sqlalchemy.exc import OperationalError
 
+from gateway.store.search_index import Marks, Phrase
+
 TABLE = "search_texts"
 _CREATE = f'CREATE VIRTUAL TABLE {TABLE} USING fts5(body, tokenize = "unicode61 remove_diacritics 2")'
 _PART = text(f"SELECT rowid FROM {TABLE} WHERE rowid BETWEEN :first AND :last LIMIT :limit")
@@ -21,11 +23,6 @@ WHERE {TABLE} MATCH :expression AND t.rowid < :before
   AND (:everybody OR x.owner IS :owner) AND (:agent IS NULL OR x.agent = :agent)
 ORDER BY t.rowid DESC LIMIT :limit
 """)
-
-Phrase = tuple[str, bool]
-"""Words that stand together, and whether the last one is whole, not only the beginning of a word."""
-Marks = tuple[str, str, int]
-"""Of excerpts: the characters before and after what matches, and how many words an excerpt has."""
 
 
 def create(connection: Connection) -> bool | None:

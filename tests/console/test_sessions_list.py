@@ -148,13 +148,19 @@ def test_a_session_is_renamed_in_place(page: Page, daemon: ConsoleDaemon) -> Non
     expect(row(page, session).locator(".row-text")).to_have_text("The agent's title")
 
 
-def test_a_message_field_that_is_loaded_late_does_not_take_the_focus_from_a_title(page: Page, daemon: ConsoleDaemon) -> None:
-    session = daemon.new_session([{"text": "ok"}])
-    daemon.send(session, "hi")
+def hold_back(page: Page, module: str) -> list[Route]:
+    """Answer no request for a module of the console's next document. Return these requests."""
     held: list[Route] = []
     # What this document asked for is never answered after the next one has come.
     page.goto("about:blank")
-    page.route("**/composer/composer.js", lambda route: held.append(route))
+    page.route(f"**/{module}", lambda route: held.append(route))
+    return held
+
+
+def test_a_message_field_that_is_loaded_late_does_not_take_the_focus_from_a_title(page: Page, daemon: ConsoleDaemon) -> None:
+    session = daemon.new_session([{"text": "ok"}])
+    daemon.send(session, "hi")
+    held = hold_back(page, "composer/composer.js")
     page.goto("/console/agents")
     row(page, session).get_by_role("link").click()
     until(page, lambda: bool(held))
@@ -172,9 +178,7 @@ def test_a_message_field_that_is_loaded_late_does_not_take_the_focus_from_a_titl
 def test_a_message_field_that_is_loaded_late_does_not_take_the_focus_from_the_list(page: Page, daemon: ConsoleDaemon) -> None:
     session = daemon.new_session([{"text": "ok"}])
     daemon.send(session, "hi")
-    held: list[Route] = []
-    page.goto("about:blank")
-    page.route("**/composer/new-session.js", lambda route: held.append(route))
+    held = hold_back(page, "composer/new-session.js")
     page.goto("/console/")
     until(page, lambda: bool(held))
     choose(page, session, "Rename")

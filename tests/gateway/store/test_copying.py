@@ -7,7 +7,6 @@ import os
 import signal
 import sqlite3
 import sys
-from collections.abc import Callable
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -130,16 +129,6 @@ async def test_what_is_used_is_not_touched(tmp_path: Path) -> None:
 
 class Interrupted(Exception):
     """Ends a copy in its middle."""
-
-
-def interrupt(table: str) -> Callable[[str, int, int], None]:
-    """Return what interrupts a copy when a table has its first rows."""
-
-    def progress(name: str, rows: int, total: int) -> None:
-        if name == table and rows:
-            raise Interrupted
-
-    return progress
 
 
 async def test_a_source_cannot_be_written_meanwhile(tmp_path: Path) -> None:
@@ -352,7 +341,7 @@ async def test_a_number_that_sqlite_does_not_store(tmp_path: Path) -> None:
         await copy_store(server().url(database), sqlite_url(tmp_path))
 
 
-async def test_rows_that_another_program_adds_are_noticed(tmp_path: Path) -> None:
+async def test_rows_that_another_program_deletes_are_noticed(tmp_path: Path) -> None:
     database = server().create_empty_database()
     await fill(server().url(database), 1)
 
