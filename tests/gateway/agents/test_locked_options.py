@@ -140,8 +140,8 @@ def test_unknown_locked_option_is_an_error_at_the_start(tmp_path: Path) -> None:
 
 
 def test_codex_sandbox_is_locked(tmp_path: Path) -> None:
-    settings = parse({"agents": {"x": {"driver": "codex", "locked": ["sandbox"], "options": {"sandbox": "read-only"}}}})
-    agent = Agents(settings).get("x")
+    entry = {"driver": "codex", "locked": ["sandbox"], "options": {"sandbox": "read-only"}}
+    agent = Agents(parse(gateway_config(tmp_path, agents={"x": entry}))).get("x")
     agent.check_options({"sandbox": "read-only"})
     with pytest.raises(Forbidden):
         agent.check_options({"sandbox": "danger-full-access"})

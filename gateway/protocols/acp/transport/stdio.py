@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import stat
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
@@ -35,10 +36,9 @@ class StandardLines:
         self._out = os.fdopen(os.dup(sys.stdout.fileno()), "wb", buffering=0)
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
         loop = asyncio.get_running_loop()
-        try:
+        if _can_be_awaited(sys.stdin):
             await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(self._reader), sys.stdin)
-        except ValueError:
-            # A regular file: asyncio reads only pipes, sockets and character devices.
+        else:
             self._reader.feed_data(await asyncio.to_thread(sys.stdin.buffer.read))
             self._reader.feed_eof()
         # A regular file is written synchronously. A pipe is not written in a thread, where a blocked write cannot be cancelled.
@@ -79,3 +79,9 @@ async def read_lines(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
             return
         if line.strip():
             yield line
+
+
+def _can_be_awaited(file: IO[str]) -> bool:
+    """Whether asyncio can wait for input of a file: for pipes, sockets and terminals. Not for regular files and /dev/null."""
+    kind = os.fstat(file.fileno()).st_mode
+    return stat.S_ISFIFO(kind) or stat.S_ISSOCK(kind) or file.isatty()

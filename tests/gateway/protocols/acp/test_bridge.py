@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
 import socket
+import sys
 import tempfile
 from pathlib import Path
 
@@ -43,6 +46,22 @@ async def test_requests_sent_before_end_of_input_are_answered(portico: RunningGa
         process.stdin.close()
         assert [await asyncio.wait_for(one, 60) for one in asked][1] in (await portico.client.get("/sessions")).text
         assert await asyncio.wait_for(process.wait(), 60) == 0
+
+
+@pytest.mark.parametrize("kind", ["nothing", "a file"])
+async def test_input_that_is_no_pipe(portico: RunningGateway, tmp_path: Path, kind: str) -> None:
+    key, requests = tmp_path / "key", tmp_path / "requests"
+    key.write_text(KEY)
+    initialize = {"jsonrpc": "2.0", "id": 7, "method": "initialize", "params": {"protocolVersion": 1}}
+    requests.write_text(json.dumps(initialize) + "\n")
+    command = [sys.executable, "-m", "gateway", "acp", "echo", "--connect", portico.url, "--key-file", str(key)]
+    given = os.open(requests if kind == "a file" else os.devnull, os.O_RDONLY)
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(*command, stdin=given, stdout=pipe, stderr=pipe)
+    os.close(given)
+    out, err = await asyncio.wait_for(process.communicate(), 60)
+    assert (process.returncode, err) == (0, b"")
+    assert [json.loads(line)["id"] for line in out.splitlines()] == ([7] if kind == "a file" else [])
 
 
 async def test_connection_errors_are_printed_with_exit_code_1(portico: RunningGateway, tmp_path: Path) -> None:
