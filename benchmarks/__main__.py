@@ -87,7 +87,7 @@ async def _measure(name: str, quick: bool, results: Results) -> None:
 
 
 def _machine(quick: bool) -> dict[str, object]:
-    packages = {name: version(name) for name in ("uvicorn", "httptools", "fastapi", "pydantic", "sqlalchemy")}
+    packages = {name: version(name) for name in ("uvicorn", "httptools", "fastapi", "pydantic")}
     return {
         "cpus": os.cpu_count(),
         "system": platform.platform(),

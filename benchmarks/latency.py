@@ -18,7 +18,7 @@ from benchmarks.turns import floor_turn, new_session, turn
 WARM_UP = 20
 FIRST_EVENT, START = 5.0, 1.2
 """The bounds of the first event and of the start, as multiples of their floors."""
-IMPORTS = "import fastapi, uvicorn, sqlalchemy.orm"
+IMPORTS = "import fastapi, uvicorn, httptools, sse_starlette, psutil, platformdirs, sqlite3"
 SHORT = ("--version", "--help", "key")
 """Commands that end by themselves."""
 

@@ -17,12 +17,12 @@ from collections.abc import Sequence
 from typing import Literal
 
 import psycopg
-from sqlalchemy import create_engine
 
 from benchmarks.figures import percentile
 from benchmarks.postgresql_server import server_or
-from gateway.store.postgresql_notifications import CHANNEL, Notifications
-from gateway.store.urls import database_url
+from gateway.store.notifications import CHANNEL
+from gateway.store.postgresql_notifications import Notifications
+from gateway.store.urls import backend_of
 
 EVENTS, SIZE = 20, 100
 """Events of a row, and bytes of each."""
@@ -66,8 +66,7 @@ class _Writer:
         self.log_id, self.count, self._kind = f"log-{number}-{time.monotonic_ns()}", 0, kind
         self.committed: dict[str, float] = {}
         self._url, self._stopped = url, threading.Event()
-        self._engine = create_engine(database_url(url), isolation_level="AUTOCOMMIT")
-        self._notifications = Notifications(self._engine)
+        self._notifications = Notifications(backend_of(url).connect)
         self._listener = threading.Thread(target=self._notifications.listen, args=(lambda log_ids: None, self._stopped))
 
     def __enter__(self) -> _Writer:
@@ -98,7 +97,6 @@ class _Writer:
         if self._kind != "none":
             self._notifications.wake()
             self._listener.join()
-        self._engine.dispose()
 
 
 class _Follower:
@@ -106,8 +104,7 @@ class _Follower:
 
     def __init__(self, url: str, writers: Sequence[_Writer]) -> None:
         self._writers, self._stopped, self.delays = {one.log_id: one for one in writers}, threading.Event(), list[float]()
-        self._engine = create_engine(database_url(url), isolation_level="AUTOCOMMIT")
-        self._notifications = Notifications(self._engine)
+        self._notifications = Notifications(backend_of(url).connect)
         self._thread = threading.Thread(target=self._notifications.listen, args=(self._notified, self._stopped))
 
     def _notified(self, log_ids: Sequence[str] | None) -> None:
@@ -124,7 +121,6 @@ class _Follower:
         self._stopped.set()
         self._notifications.wake()
         self._thread.join()
-        self._engine.dispose()
 
 
 def _measure(url: str, count: int, kind: Kind) -> tuple[float, list[float]]:

@@ -176,6 +176,10 @@ async def _follow(server: RunningServer, path: str) -> float:
     return found
 
 
+async def _keep_sessions(unused_since: float) -> None:
+    """Delete no session."""
+
+
 async def _retention(quick: bool) -> list[Figure]:
     """Time the writes of turns in a store of this process, alone and while retention deletes expired executions."""
     executions = 4_000 if quick else 20_000
@@ -186,7 +190,7 @@ async def _retention(quick: bool) -> list[Figure]:
         store = await Store.open(sqlite_url(data_dir))
         try:
             alone = await _writes(store, "alone", asyncio.create_task(asyncio.sleep(1.0)))
-            retention = Retention(store, Transcripts(data_dir / "transcripts", Redactor()), StoreSettings())
+            retention = Retention(store, Transcripts(data_dir / "transcripts", Redactor()), StoreSettings(), _keep_sessions)
             began = time.perf_counter()
             beside = await _writes(store, "beside", asyncio.create_task(retention.delete_expired(time.time())))
             took = time.perf_counter() - began

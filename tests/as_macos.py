@@ -25,7 +25,6 @@ from typing import Any
 
 import psutil
 import psycopg
-import sqlalchemy
 
 ROOT = Path(__file__).parents[1]
 OURS = (str(ROOT / "gateway"), str(ROOT / "drivers"))
@@ -43,7 +42,7 @@ ABSENT = {
         F_OFD_GETLK""",
 }
 """Names that only Linux has, by their modules, according to the annotations of the standard library (typeshed)."""
-IMPORTED_BEFORE = (asyncio, multiprocessing, subprocess, urllib.request, psutil, psycopg, sqlalchemy)
+IMPORTED_BEFORE = (asyncio, multiprocessing, subprocess, urllib.request, psutil, psycopg)
 
 
 class _NoLinuxCalls(ctypes.CDLL):

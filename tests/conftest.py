@@ -16,7 +16,7 @@ import pytest
 from hypothesis import settings
 
 from drivers.runtime.clock import SYSTEM_CLOCK
-from tests import cluster, fork_server, run_folder, store_template, stores
+from tests import cluster, fork_server, run_folder, stores
 from tests.daemon import Daemon, RunningGateway, gateway_config, run_gateway
 from tests.manual_clock import ManualClock
 
@@ -43,7 +43,6 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
         # A handler is not inherited by programs: the tests themselves go on at SIGHUP.
         signal.signal(signal.SIGHUP, lambda *_: None)
-    store_template.share_compiled_statements()
     _return_memory()
 
 

@@ -19,14 +19,14 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any, Self, TypeVar
 
+import psycopg
 import pytest
-from sqlalchemy import Connection
-from sqlalchemy.exc import OperationalError
 
 from drivers.runtime.clock import SYSTEM_CLOCK, Clock
 from gateway.app import Gateway
 from gateway.store import Store
 from gateway.store.database import Database
+from gateway.store.sql import Connection, Dialect
 from tests.daemon import RunningGateway, run_gateway
 
 Result = TypeVar("Result")
@@ -108,9 +108,9 @@ class Fault:
         self._raised.set()
         return True
 
-    def error(self, operation: str) -> OperationalError:
-        """Return the error of a failed write, as SQLAlchemy raises it."""
-        return OperationalError(f"({operation})", None, sqlite3.OperationalError(self.text))
+    def error(self, dialect: Dialect) -> sqlite3.Error | psycopg.Error:
+        """Return the error of a failed write, as a driver raises it. Only its text says something of a lock or a disk."""
+        return sqlite3.OperationalError(self.text) if dialect == "sqlite" else psycopg.errors.IoError(self.text)
 
 
 class StoreFaults:
@@ -158,8 +158,8 @@ class StoreFaults:
                 time.sleep(fault.delay)
             if fault.committed:
                 transaction(connection)
-                connection.commit()
-            raise fault.error(operation)
+                connection.execute("COMMIT")
+            raise fault.error(connection.dialect)
 
         return fail
 

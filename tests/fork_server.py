@@ -35,7 +35,6 @@ PRELOADED = (
     "gateway.cli.main",
     "gateway.server.daemon",
     "gateway.protocols.acp.transport.bridge",
-    "sqlalchemy.dialects.sqlite.aiosqlite",
     "uvicorn.lifespan.on",
     # Each daemon imports all drivers when it starts, and FastAPI the others when an app is built.
     "drivers.claude.driver",

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
+from collections import Counter
 from contextlib import suppress
+
+from gateway.store.sql import Connection
 
 
 class Proxy:
@@ -15,6 +19,8 @@ class Proxy:
     With a `marker`, only transactions count that have these bytes. With `leaves`, the proxy is `away` once it has lost a commit:
     all connections are cut, and new ones are closed at once, until `come_back` is called. `refused` counts those. If it is also
     `silent`, no connection is cut or closed: what comes by these connections is dropped, also later.
+
+    `round_trips` counts for each connection how often its client has sent something that is not sent without the answer before.
     """
 
     def __init__(self, port: int) -> None:
@@ -25,6 +31,9 @@ class Proxy:
         self.marker, self.leaves = b"", False
         self.lost = self.refused = 0
         self.away = self.silent = False
+        self.round_trips = Counter[int]()
+        """By the port of the client: `port_of`."""
+        self._waiting: set[socket.socket] = set()
         self._ignored: set[socket.socket] = set()
         self._unanswered: set[socket.socket] = set()
         self._late: list[tuple[socket.socket, bytes]] = []
@@ -62,6 +71,7 @@ class Proxy:
             if source in self._ignored:
                 continue
             if target not in self._unanswered:
+                self._waiting.discard(target)
                 target.sendall(data)
             elif b"COMMIT\0" in data and self._leave():
                 return
@@ -72,6 +82,7 @@ class Proxy:
         while data := source.recv(65536):
             if source in self._ignored:
                 continue
+            self._count(source)
             # The parts of a transaction may come one after the other, and what ends its COMMIT after that.
             transaction += data
             if self.lose[:1] == ["late"]:
@@ -94,6 +105,11 @@ class Proxy:
                 transaction = b""
             target.sendall(data)
         return False
+
+    def _count(self, client: socket.socket) -> None:
+        if client not in self._waiting:
+            self._waiting.add(client)
+            self.round_trips[client.getpeername()[1]] += 1
 
     def _leave(self) -> bool:
         """Count a lost commit, and cut all connections if the proxy leaves with it. Returns whether that one is to be cut."""
@@ -125,6 +141,12 @@ class Proxy:
         self._accepting.join()
         for one in (self._listener, *self._sockets):
             one.close()
+
+
+def port_of(connection: Connection) -> int:
+    """The port by which a proxy knows a connection."""
+    with socket.socket(fileno=os.dup(connection.driver.fileno())) as found:
+        return int(found.getsockname()[1])
 
 
 def _cut(*ends: socket.socket) -> None:

@@ -1,51 +1,20 @@
-"""What the stores of this process share: compiled SQL statements, and a database file whose tables have been created.
+"""A database file whose tables have been created, for the stores of this process.
 
-Each gateway of a test has its own engine and a new database file. Without this each of them compiles every statement anew and
-creates the tables, which took a third of the time of a start. The tests in tests/gateway/store create their tables themselves,
-as a daemon does.
+Each gateway of a test has a new database file. Without this each of them would create the tables. The tests in
+tests/gateway/store create their tables themselves, as a daemon does.
 """
 
 from __future__ import annotations
 
 import os
 import tempfile
-from functools import partial
 from pathlib import Path
-from typing import Any
-
-from sqlalchemy import create_engine
-from sqlalchemy.engine import Dialect
 
 from gateway.private_files import private_data_directory, private_file
-from gateway.store import Store, postgresql, sqlite
+from gateway.store import Store
 from gateway.store.sqlite import sqlite_url
 
 _template: dict[str, bytes] = {}
-
-
-class _CompiledStatements(dict[Any, Any]):
-    """A cache for the option `compiled_cache` of SQLAlchemy that engines with dialects of one class share.
-
-    The keys that SQLAlchemy uses begin with the dialect of an engine, so that a plain dictionary would have an entry for each.
-    """
-
-    def get(self, key: tuple[Any, ...], default: Any = None) -> Any:
-        return super().get(_shared(key), default)
-
-    def __setitem__(self, key: tuple[Any, ...], compiled: Any) -> None:
-        super().__setitem__(_shared(key), compiled)
-
-
-def _shared(key: tuple[Any, ...]) -> tuple[Any, ...]:
-    dialect, *rest = key
-    assert isinstance(dialect, Dialect)
-    return (type(dialect), *rest)
-
-
-def share_compiled_statements() -> None:
-    """Let the engines that are created from now on share their compiled statements."""
-    for module in (sqlite, postgresql):
-        module.create_engine = partial(create_engine, execution_options={"compiled_cache": _CompiledStatements()})  # type: ignore[attr-defined]
 
 
 async def create_database(data_dir: Path) -> None:

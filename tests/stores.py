@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any, Literal
 from unittest.mock import patch
 
-from sqlalchemy import text
-
 from gateway.store import schema
 from gateway.store.backend import Backend
 from gateway.store.postgresql import PostgresqlBackend
+from gateway.store.sql import Connection
 from gateway.store.sqlite import SqliteBackend, sqlite_url
 from gateway.store.urls import backend_of
 from tests import postgresql
@@ -76,18 +75,29 @@ def clear() -> None:
     postgresql.drop_databases()
 
 
+@contextmanager
+def connected(url: str) -> Iterator[Connection]:
+    """Connect to a database inside, in autocommit mode."""
+    connection = backend_of(url).connect()
+    with closing(connection.driver):
+        yield connection
+
+
 Parameters = Mapping[str, Any] | Sequence[Mapping[str, Any]]
 
 
 def sql(data_dir: Path, statement: str, parameters: Parameters | None = None) -> list[tuple[Any, ...]]:
     """Execute a statement with named parameters in the store of a data directory, once for each mapping, and return its rows."""
-    engine = backend_of(store_url(data_dir)).engine
-    try:
-        with engine.begin() as connection:
-            found = connection.execute(text(statement), parameters)
-            return [tuple(row) for row in found] if found.returns_rows else []
-    finally:
-        engine.dispose()
+    with connected(store_url(data_dir)) as connection:
+        connection.execute("BEGIN")
+        if isinstance(parameters, Sequence):
+            connection.execute_many(statement, parameters)
+            rows = list[tuple[Any, ...]]()
+        else:
+            cursor: Any = connection.execute(statement, parameters or {})
+            rows = cursor.fetchall() if cursor.description else []
+        connection.execute("COMMIT")
+    return rows
 
 
 def cut_listeners(data_dir: Path) -> None:
@@ -99,13 +109,9 @@ def cut_listeners(data_dir: Path) -> None:
 @contextmanager
 def locked(data_dir: Path) -> Iterator[None]:
     """Let no other process write the version of the store of a data directory inside."""
-    engine = backend_of(store_url(data_dir)).engine
-    try:
-        with engine.connect() as connection:
-            connection.exec_driver_sql("BEGIN IMMEDIATE" if _kind == "sqlite" else "BEGIN; LOCK TABLE store_version").close()
-            yield
-    finally:
-        engine.dispose()
+    with connected(store_url(data_dir)) as connection:
+        connection.execute("BEGIN IMMEDIATE" if _kind == "sqlite" else "BEGIN; LOCK TABLE store_version")
+        yield
 
 
 @contextmanager
@@ -124,12 +130,29 @@ def recorded_commits() -> Iterator[list[Backend]]:
         yield found
 
 
+@contextmanager
+def before_commits(call: Callable[[Connection], None]) -> Iterator[None]:
+    """Call a function before each commit of a store of this process inside. Its error is that of the commit."""
+    with ExitStack() as stack:
+        for kind in (SqliteBackend, PostgresqlBackend):
+            real = kind.transaction
+
+            @contextmanager
+            def transaction(self: Any, real: Callable[[Any], Any] = real) -> Iterator[Connection]:
+                with real(self) as connection:
+                    yield connection
+                    call(connection)
+
+            stack.enter_context(patch.object(kind, "transaction", transaction))
+        yield
+
+
 def content(data_dir: Path) -> bytes:
     """Return everything that the store of a data directory has, as bytes: its files, or the values of all tables."""
     if _kind == "sqlite":
         return b"".join(file.read_bytes() for file in data_dir.glob("portico.db*"))
     found: list[bytes] = []
-    for table in schema.metadata.sorted_tables:
-        for row in sql(data_dir, f"SELECT * FROM {table.name}"):
+    for table in schema.tables():
+        for row in sql(data_dir, f"SELECT * FROM {table}"):
             found += [value if isinstance(value, bytes) else str(value).encode() for value in row]
     return b"\n".join(found)

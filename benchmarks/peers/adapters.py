@@ -48,10 +48,10 @@ NAMES: dict[tuple[str, Side, float], str] = {
 PACKAGES = """
 import gc, os
 gc.disable()
-import pydantic, sqlalchemy
+import pydantic, sqlite3
 os._exit(0)
 """
-FLOOR = {"python -c pass": "pass", "imports of pydantic, SQLAlchemy and the protocol's models": PACKAGES}
+FLOOR = {"python -c pass": "pass", "imports of pydantic and sqlite3": PACKAGES}
 """Programs that do what each start of a process of Portico does at least."""
 HEADINGS = (
     "launch to `initialize`",

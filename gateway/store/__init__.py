@@ -3,8 +3,6 @@
 It does not know what the stored JSON means: callers encode and decode it.
 """
 
-from sqlalchemy.exc import IntegrityError
-
 from gateway.store.audit import AuditFilter
 from gateway.store.idempotency_keys import KeyStored
 from gateway.store.rows import (
@@ -27,6 +25,7 @@ from gateway.store.rows import (
     WorktreeRecord,
 )
 from gateway.store.store import Store
+from gateway.store.transactions import IntegrityError
 
 __all__ = [
     "EXECUTION_PREFIX",

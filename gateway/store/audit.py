@@ -6,14 +6,15 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 
-from sqlalchemy import ColumnElement, Connection, bindparam, delete, insert, or_, select
-
-from gateway.store import schema
 from gateway.store.database import Database
 from gateway.store.deletion import delete_in_parts
 from gateway.store.rows import AuditRecord
+from gateway.store.sql import Connection, columns, equals, insert, like
 
-_INSERT = insert(schema.audit)
+_INSERT = insert("audit", [field.name for field in fields(AuditRecord)])
+_SEARCHED = " OR ".join(
+    f"lower({name}) LIKE lower(:pattern) ESCAPE '/'" for name in ("tool", "call_id", '"by"', "reason", "arguments")
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,17 +34,15 @@ class AuditFilter:
     owner: str | None = None
 
 
-def _conditions(wanted: AuditFilter) -> Iterator[ColumnElement[bool]]:
-    table, sessions = schema.audit, schema.sessions
-    equal = {"session_id": wanted.session_id, "agent": wanted.agent, "tool": wanted.tool, "outcome": wanted.outcome}
-    yield from (table.c[name] == value for name, value in equal.items() if value is not None)
+def _conditions(wanted: AuditFilter) -> Iterator[str]:
+    equal = ("session_id", "agent", "tool", "outcome")
+    yield from (f"{name} = :{name}" for name in equal if getattr(wanted, name) is not None)
     if wanted.text:
-        searched = (table.c.tool, table.c.call_id, table.c.by, table.c.reason, table.c.arguments)
-        yield or_(*(column.icontains(wanted.text, autoescape=True) for column in searched))
+        yield f"({_SEARCHED})"
     if wanted.before is not None:
-        yield table.c.id < wanted.before
+        yield "id < :before"
     if wanted.owned:
-        yield table.c.session_id.in_(select(sessions.c.id).where(sessions.c.owner == wanted.owner))
+        yield f"session_id IN (SELECT id FROM sessions WHERE {equals('owner', wanted.owner)})"
 
 
 class AuditRepository:
@@ -59,38 +58,30 @@ class AuditRepository:
 
     async def search(self, wanted: AuditFilter, limit: int) -> list[tuple[int, AuditRecord]]:
         """Returns the newest decisions that match, newest first, each with its number."""
-        table = schema.audit
-        query = select(table.c.id.label("number"), *(table.c[field.name] for field in fields(AuditRecord)))
-        query = query.where(*_conditions(wanted)).order_by(table.c.id.desc()).limit(limit)
-
-        def records(connection: Connection) -> list[tuple[int, AuditRecord]]:
-            rows = [dict(row) for row in connection.execute(query).mappings()]
-            return [(row.pop("number"), AuditRecord(**row)) for row in rows]
-
         # One at a time: to search 300,000 decisions takes a second, and others need the threads for reads.
         async with self._searching:
-            return await self._database.read(records)
+            return await self._database.read(lambda connection: _newest(connection, wanted, limit))
 
     async def newest(self, limit: int, session_id: str | None = None) -> list[AuditRecord]:
         """Returns the newest decisions, of one session or of all, oldest first."""
-        table = schema.audit
-        query = select(*(table.c[field.name] for field in fields(AuditRecord))).order_by(table.c.id.desc()).limit(limit)
-        if session_id is not None:
-            query = query.where(table.c.session_id == session_id)
-
-        def records(connection: Connection) -> list[AuditRecord]:
-            return [AuditRecord(**row) for row in reversed(connection.execute(query).mappings().all())]
-
-        return await self._database.read(records)
+        wanted = AuditFilter(session_id=session_id)
+        found = await self._database.read(lambda connection: _newest(connection, wanted, limit))
+        return [record for _, record in reversed(found)]
 
     async def delete_before(self, made: float) -> None:
         """Deletes decisions that were made before a time (seconds since the epoch)."""
-        table = schema.audit
-        query = select(table.c.id.label("of_record")).where(table.c.at < made).order_by(table.c.at)
-        await delete_in_parts(self._database, query, delete(table).where(table.c.id == bindparam("of_record")))
+        query, statement = "SELECT id FROM audit WHERE at < :made ORDER BY at", "DELETE FROM audit WHERE id = :id"
+        await delete_in_parts(self._database, query, ["id"], statement, {"made": made})
 
 
 def insert_decisions(connection: Connection, records: Sequence[AuditRecord]) -> None:
     """Stores decisions within a transaction."""
     if records:
-        connection.execute(_INSERT, [asdict(record) for record in records]).close()
+        connection.execute_many(_INSERT, [asdict(record) for record in records])
+
+
+def _newest(connection: Connection, wanted: AuditFilter, limit: int) -> list[tuple[int, AuditRecord]]:
+    where = " AND ".join(["true", *_conditions(wanted)])
+    query = f"SELECT id, {columns(AuditRecord)} FROM audit WHERE {where} ORDER BY id DESC LIMIT :limit"
+    values = {**asdict(wanted), "pattern": f"%{like(wanted.text or '')}%", "limit": limit}
+    return [(number, AuditRecord(*row)) for number, *row in connection.rows(query, values)]

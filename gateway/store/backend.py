@@ -4,15 +4,34 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
+from enum import Enum, auto
 from pathlib import Path
 from typing import Protocol
 
-from sqlalchemy import Connection, Engine
-from sqlalchemy.engine import URL
-
 from gateway.errors import StoreUnavailable
+from gateway.store.sql import Connection, Dialect
+
+
+class Failure(Enum):
+    """What an error of the driver means."""
+
+    LOST = auto()
+    """The connection is lost, or the server cannot be reached."""
+    LOCKED = auto()
+    """Another process has a lock, for which this one has waited."""
+    CONFLICT = auto()
+    """The transaction was ended for the sake of others, so that it may be executed again."""
+    FULL = auto()
+    """The disk has no space for what is written."""
+    DAMAGED = auto()
+    """The data is damaged."""
+    INTEGRITY = auto()
+    """A row is there already, or refers to one that is not there."""
+    UNAVAILABLE = auto()
+    """The database cannot do it now, for another reason."""
+    OTHER = auto()
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,19 +54,36 @@ class NodeIdTaken(StoreUnavailable):
         self.holder = holder
         """A number of the connection, which no other one has at the same time."""
         self.end_holder = end_holder
-        """Ends that connection, if it still has the lock."""
+        """Ends that connection, if it still has the lock. Raises StoreUnavailable if it may not."""
 
 
 class Backend(Protocol):
-    """One kind of database, behind the engine that it has made. Database calls these methods in its threads."""
+    """One kind of database. Database calls these methods in its threads, each of which has one connection."""
 
-    engine: Engine
+    dialect: Dialect
     name: str
     """The database in messages for people, without a password."""
+    url: str
+    """Its URL without passwords."""
     folder: Path | None
     """The folder of the database file; None if the database is not a file."""
     single_connection: bool
-    """Whether all reads and writes share one connection."""
+    """Whether all reads and writes share one connection, and so one thread."""
+
+    def connect(self) -> Connection:
+        """Returns a new connection, which the caller closes, in autocommit mode."""
+
+    def reading(self) -> AbstractContextManager[Connection]:
+        """Returns the connection of this thread, outside of a transaction."""
+
+    def transaction(self) -> AbstractContextManager[Connection]:
+        """Returns the connection of this thread in a transaction that writes. It is committed at the end of the context.
+
+        It is rolled back if the context raises an error.
+        """
+
+    def creation(self) -> AbstractContextManager[Connection]:
+        """Returns a connection as `transaction`, which waits for the creation of the tables by another process."""
 
     def read_only(self) -> AbstractContextManager[Connection]:
         """Returns a connection that reads one state of the database, and changes neither the database nor its files.
@@ -77,14 +113,8 @@ class Backend(Protocol):
         Connecting fails as locked while another one uses it. The claim of a database with a server does that.
         """
 
-    def begin_creation(self, connection: Connection) -> None:
-        """Makes the creation of all tables one transaction, which waits for the creation by another process."""
-
     def checkpoint(self, connection: Connection) -> None:
         """Moves what was committed to where it stays. Called outside of a transaction."""
-
-    def begin(self, connection: Connection) -> None:
-        """Called at the beginning of a transaction that writes."""
 
     def note_changed(self, log_ids: Sequence[str]) -> None:
         """Called after the commit of transactions that have changed these logs. A listener that stops notifies of them."""
@@ -105,14 +135,11 @@ class Backend(Protocol):
     def stop_listening(self) -> None:
         """Wakes the listener, so that it returns if it is stopped. It does not block."""
 
-    def is_reusable(self, connection: Connection) -> bool:
-        """Whether the connection of a transaction that failed is as it was before that. The pool resets one that is not."""
-
     def committed(self) -> None:
-        """Called after the commit."""
+        """Called after the commit of each transaction."""
 
     def was_committed(self) -> bool:
-        """Whether the last transaction, whose commit got no answer, is stored. Raises the database's error if that is unknown."""
+        """Whether the last transaction, whose commit got no answer, is stored. Raises the driver's error if that is unknown."""
 
     def release_space(self, connection: Connection) -> bool:
         """Returns a part of the free space to the file system, in a transaction. Returns whether there may be more."""
@@ -120,35 +147,43 @@ class Backend(Protocol):
     def has_free_space(self, connection: Connection) -> bool:
         """Whether `release_space` is worth a transaction."""
 
+    def failure(self, error: BaseException | None) -> Failure | None:
+        """Returns what an error of the driver means; None for any other error."""
+
     def explain(self, error: BaseException | None) -> str | None:
         """Returns what an error of the driver means and what to do, in one line; None for an error that has other causes."""
 
-    def is_damage(self, error: BaseException | None) -> bool:
-        """Whether an error of the driver shows that the data is damaged."""
-
-    def is_locked(self, error: BaseException | None) -> bool:
-        """Whether an error of the driver is that of a lock of another process, for which it has waited."""
-
-    def is_conflict(self, error: BaseException | None) -> bool:
-        """Whether an error of the driver has ended a transaction for the sake of others, so that it may be executed again."""
-
-    def is_full(self, error: BaseException | None) -> bool:
-        """Whether an error of the driver is that of a disk without space for what is written."""
-
-    def is_rolled_back(self, error: BaseException | None) -> bool:
+    def is_rolled_back(self, error: BaseException) -> bool:
         """Whether a commit that raised this error of the driver has stored nothing: not whether the connection was lost."""
 
-    def is_lost(self, error: BaseException) -> bool:
-        """Whether an error of SQLAlchemy is that of a lost connection, or of a server that cannot be reached."""
+    def close(self) -> None:
+        """Closes all connections. Called after the last transaction."""
+
+
+class ThreadConnections:
+    """A connection for each thread that asks for one, until it is dropped or all are closed."""
+
+    def __init__(self, connect: Callable[[], Connection]) -> None:
+        self._connect = connect
+        self._of_thread = threading.local()
+        self._open = list[Connection]()
+
+    def get(self) -> Connection:
+        """Returns the connection of this thread, a new one if it has none that is open."""
+        found: Connection | None = getattr(self._of_thread, "connection", None)
+        if found is None or found not in self._open:
+            found = self._of_thread.connection = self._connect()
+            self._open.append(found)
+        return found
+
+    def drop(self, connection: Connection) -> None:
+        """Closes a connection, which may be lost."""
+        with suppress(ValueError):
+            self._open.remove(connection)
+        with suppress(Exception):
+            connection.driver.close()
 
     def close(self) -> None:
-        """Called after the last transaction."""
-
-
-KEY_PASSWORD = "sslpassword"
-"""The parameter of a URL with the password of the key of a TLS certificate."""
-
-
-def shown_url(url: URL) -> str:
-    """Returns a URL as errors and logs have it: without passwords, and with the name of the database instead of a driver's."""
-    return url.set(drivername=url.get_backend_name()).difference_update_query([KEY_PASSWORD]).render_as_string(hide_password=True)
+        """Closes all connections, none of which may be in use."""
+        for connection in list(self._open):
+            self.drop(connection)

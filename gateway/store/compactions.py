@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Connection, delete, func, insert, select
-
-from gateway.store import schema
 from gateway.store.database import Database
+
+_FIRST_KEPT = """
+SELECT CASE WHEN count(*) > :kept THEN count(*) - :kept ELSE 0 END FROM messages WHERE session_id = sessions.id
+"""
+_SET = f"""
+INSERT INTO compactions (session_id, first_kept, summary)
+SELECT id, ({_FIRST_KEPT}), :summary FROM sessions WHERE id = :session_id
+ON CONFLICT (session_id) DO UPDATE SET first_kept = excluded.first_kept, summary = excluded.summary
+"""
 
 
 class CompactionRepository:
@@ -16,21 +22,11 @@ class CompactionRepository:
 
     async def set(self, session_id: str, kept: int, summary: str) -> None:
         """Stores that a summary replaces all messages but the last `kept`. Does nothing if there is no such session."""
-        table, sessions, messages = schema.compactions, schema.sessions, schema.messages
-        counted = select(func.count()).where(messages.c.session_id == session_id)
-
-        def transaction(connection: Connection) -> None:
-            if connection.execute(select(sessions.c.id).where(sessions.c.id == session_id)).first() is None:
-                return
-            first = max(0, connection.execute(counted).scalar_one() - kept)
-            connection.execute(delete(table).where(table.c.session_id == session_id))
-            connection.execute(insert(table).values(session_id=session_id, first_kept=first, summary=summary))
-
-        await self._database.write(transaction)
+        values = {"session_id": session_id, "kept": kept, "summary": summary}
+        await self._database.write(lambda connection: connection.execute(_SET, values))
 
     async def get(self, session_id: str) -> tuple[int, str] | None:
         """Returns the position of the first message that was kept, and the summary of those before it."""
-        table = schema.compactions
-        query = select(table.c.first_kept, table.c.summary).where(table.c.session_id == session_id)
-        row = await self._database.read(lambda connection: connection.execute(query).first())
-        return (row.first_kept, row.summary) if row else None
+        query = "SELECT first_kept, summary FROM compactions WHERE session_id = :session_id"
+        row = await self._database.read(lambda connection: connection.first(query, {"session_id": session_id}))
+        return (row[0], row[1]) if row else None

@@ -5,44 +5,30 @@ Until the end the target has a version that no gateway opens.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sqlalchemy import (
-    Connection,
-    LargeBinary,
-    Select,
-    String,
-    Table,
-    func,
-    insert,
-    literal,
-    select,
-    text,
-    tuple_,
-    update,
-)
-from sqlalchemy.exc import DataError, DBAPIError, IntegrityError
-
 from gateway.errors import ConfigError
 from gateway.store import schema
 from gateway.store.backend import Backend
 from gateway.store.database import Database
+from gateway.store.partial_reads import rows_up_to
+from gateway.store.sql import Connection, insert
+from gateway.store.transactions import IntegrityError
 from gateway.store.urls import backend_of
 
 FIRST_ROWS, MOST_ROWS = 64, 2048
 """Rows of a batch: as many as have between SMALL_BATCH and LARGE_BATCH bytes, from what the batch before had."""
 SMALL_BATCH, LARGE_BATCH = 256 * 1024, 8 * 1024 * 1024
-TABLES: Sequence[Table] = tuple(
+TABLES: Sequence[str] = [
     # The daemon fills the index of the search anew, which is of another kind. The copy is of no cluster.
     table
-    for table in schema.metadata.sorted_tables
-    if table not in (schema.store_version, schema.search_sessions, *schema.OF_RUNNING_NODES)
-)
-_BEFORE = "bytes_before"
+    for table in schema.tables()
+    if table not in ("store_version", "search_sessions", *schema.OF_RUNNING_NODES)
+]
 Result = TypeVar("Result")
 _Key = tuple[Any, ...]
 Progress = Callable[[str, int, int], None]
@@ -79,7 +65,7 @@ async def copy_store(source: str, target: str, progress: Progress = lambda name,
 def _check_different(source: Backend, target: Backend) -> None:
     """Raises ConfigError if both are one database, or if one of them ends with this process."""
     for backend in (source, target):
-        if backend.engine.dialect.name == "sqlite" and backend.folder is None:
+        if backend.dialect == "sqlite" and backend.folder is None:
             raise ConfigError(f"{backend.name} is no file: give the path of one, as in sqlite:////home/me/portico.db")
     if source.name == target.name or (source.folder and target.folder and _is_same_file(source.name, target.name)):
         raise ConfigError(f"{source.name} is the source and the target: give the URL of an empty database as the target")
@@ -121,57 +107,78 @@ async def _write(database: Database, transaction: Callable[[Connection], Result]
 def _begin(connection: Connection) -> None:
     """Mark the target as one that is being copied to. Raises ConfigError if it has rows."""
     for table in TABLES:
-        if connection.execute(select(literal(1)).select_from(table).limit(1)).first() is not None:
-            raise ConfigError(f"the target is used: its table {table.name} has rows; use an empty database")
-    connection.execute(update(schema.store_version).values(version=schema.UNFINISHED_COPY))
+        if connection.first(f"SELECT 1 FROM {table} LIMIT 1") is not None:
+            raise ConfigError(f"the target is used: its table {table} has rows; use an empty database")
+    _set_version(connection, schema.UNFINISHED_COPY)
 
 
 def _finish(connection: Connection) -> None:
-    connection.execute(update(schema.store_version).values(version=schema.VERSION))
-    if connection.dialect.name == "postgresql":
-        last = f"SELECT max(id) FROM {schema.audit.name}"
-        connection.execute(text(f"SELECT setval(pg_get_serial_sequence('{schema.audit.name}', 'id'), ({last}))"))
+    _set_version(connection, schema.VERSION)
+    if connection.dialect == "postgresql":
+        connection.execute("SELECT setval(pg_get_serial_sequence('audit', 'id'), (SELECT max(id) FROM audit))")
 
 
-async def _copy_table(source: Database, target: Database, table: Table, progress: Progress) -> None:
+def _set_version(connection: Connection, version: int) -> None:
+    connection.execute("UPDATE store_version SET version = :version", {"version": version})
+
+
+async def _copy_table(source: Database, target: Database, table: str, progress: Progress) -> None:
     total, done = await _count(source, table), 0
-    progress(table.name, done, total)
+    progress(table, done, total)
     async for rows in _batches(source, table):
         await _insert(target, table, rows)
         done += len(rows)
-        progress(table.name, done, total)
+        progress(table, done, total)
 
 
-async def _count(database: Database, table: Table) -> int:
-    return int(await _read(database, lambda connection: connection.execute(select(func.count()).select_from(table)).scalar_one()))
+async def _count(database: Database, table: str) -> int:
+    return int(await _read(database, lambda connection: connection.value(f"SELECT count(*) FROM {table}")))
 
 
-async def _batches(database: Database, table: Table) -> AsyncIterator[list[dict[str, Any]]]:
+async def _batches(database: Database, table: str) -> AsyncIterator[list[dict[str, Any]]]:
     """Yields the rows of a table in the order of their keys."""
     last: _Key | None = None
     limit = FIRST_ROWS
     while rows := await _read(database, partial(_rows_after, table=table, last=last, limit=limit)):
         yield rows
-        last = tuple(rows[-1][column.name] for column in table.primary_key)
+        last = tuple(rows[-1][name] for name in _key_of(table))
         limit = _next_limit(limit, sum(_size(row) for row in rows))
 
 
-async def _insert(target: Database, table: Table, rows: list[dict[str, Any]]) -> None:
+def _key_of(table: str) -> list[str]:
+    """Returns the columns of the primary key, in order."""
+    return [column.name for column in sorted(schema.tables()[table], key=lambda column: column.key) if column.key]
+
+
+async def _insert(target: Database, table: str, rows: list[dict[str, Any]]) -> None:
+    def transaction(connection: Connection) -> None:
+        # PostgreSQL takes the text of a number for any type: SQLite has the numbers 0 and 1 for truth.
+        values = rows if connection.dialect == "sqlite" else map(_numbers_as_texts, rows)
+        connection.execute_many(insert(table, rows[0]), values)
+
     with target.explained_errors():
         try:
-            await target.write(lambda connection: connection.execute(insert(table), rows).close())
-        except (IntegrityError, DataError) as error:
+            await target.write(transaction)
+        except Exception as error:
+            if (cause := _cause(error)) is None:
+                raise
             raise ConfigError(
-                f"rows of the table {table.name} cannot be added to the copy ({_cause(error)}): the target cannot store what they"
+                f"rows of the table {table} cannot be added to the copy ({cause}): the target cannot store what they"
                 " have; correct them in the source"
             ) from None
 
 
-def _cause(error: DBAPIError) -> str:
-    """Returns what a database reports about rows, without values of them."""
-    cause: BaseException = error.orig or error
-    # The first line names the constraint. That of other errors may have a value.
-    return str(cause).strip().split("\n", 1)[0] if isinstance(error, IntegrityError) else type(cause).__name__
+def _numbers_as_texts(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: str(value) if isinstance(value, int) else value for name, value in row.items()}
+
+
+def _cause(error: Exception) -> str | None:
+    """Returns what a database reports about rows that it refuses, without values of them; None for another error."""
+    if isinstance(error, IntegrityError):
+        # The first line names the constraint. That of other errors may have a value.
+        return str(error).strip().split("\n", 1)[0]
+    # Both drivers have a class of this name.
+    return type(error).__name__ if "DataError" in (kind.__name__ for kind in type(error).__mro__) else None
 
 
 def _next_limit(limit: int, size: int) -> int:
@@ -184,53 +191,32 @@ def _size(row: dict[str, Any]) -> int:
     return sum(len(value) for value in row.values() if isinstance(value, str | bytes))
 
 
-def _rows_after(connection: Connection, table: Table, last: _Key | None, limit: int) -> list[dict[str, Any]]:
-    key = list(table.primary_key)
-    query = select(table).order_by(*key).limit(limit)
+def _rows_after(connection: Connection, table: str, last: _Key | None, limit: int) -> list[dict[str, Any]]:
+    columns, key = schema.tables()[table], _quoted(_key_of(table))
+    query, values = f"SELECT {_quoted(column.name for column in columns)} FROM {table}", dict[str, Any]()
     if last is not None:
-        query = query.where(
-            tuple_(*key) > tuple_(*(literal(value, column.type) for value, column in zip(last, key, strict=True)))
-        )
-    if connection.dialect.name != "sqlite":
-        query = _up_to_large_batch(query, table)
+        values = {f"last_{n}": value for n, value in enumerate(last)}
+        query += f" WHERE ({key}) > ({', '.join(f':{name}' for name in values)})"
+    sized = " + ".join(f'coalesce({{size}}("{column.name}"), 0)' for column in columns if column.large)
     rows, size = list[dict[str, Any]](), 0
-    with connection.execute(query) as found:
-        for row in found.mappings():
-            rows.append(dict(row))
-            size += _size(rows[-1])
-            # Rows may be much larger than those before. SQLite reads one after the other.
-            if size > LARGE_BATCH:
-                break
+    for row in rows_up_to(connection, query, values, order=key, sized=f"({sized})", size=LARGE_BATCH, limit=limit):
+        rows.append({column.name: value for column, value in zip(columns, row, strict=True)})
+        size += _size(rows[-1])
+        # Rows may be much larger than those before. SQLite reads one after the other.
+        if size > LARGE_BATCH:
+            break
     return rows
 
 
-def _up_to_large_batch(query: Select[Any], table: Table) -> Select[Any]:
-    """Returns a query for the first of its rows, until they have LARGE_BATCH bytes: a driver of a server reads all at once.
-
-    The size of a value is known to the server without reading it.
-    """
-    of_row = sum(
-        (
-            func.coalesce(func.octet_length(column), 0)
-            for column in table.columns
-            if isinstance(column.type, String | LargeBinary)
-        ),
-        literal(0),
-    )
-    key = list(table.primary_key)
-    found = query.add_columns((func.sum(of_row).over(order_by=key) - of_row).label(_BEFORE)).subquery()
-    return (
-        select(*(found.c[column.name] for column in table.columns))
-        .where(found.c[_BEFORE] < LARGE_BATCH)
-        .order_by(*(found.c[column.name] for column in key))
-    )
+def _quoted(names: Iterable[str]) -> str:
+    return ", ".join(f'"{name}"' for name in names)
 
 
-async def _compared(source: Database, target: Database, table: Table) -> CopiedTable:
+async def _compared(source: Database, target: Database, table: str) -> CopiedTable:
     found, copied = [await _count(database, table) for database in (source, target)]
     if found != copied:
         raise ConfigError(
-            f"the table {table.name} of the copy has {copied} rows, that of the source {found}: another program has written to"
+            f"the table {table} of the copy has {copied} rows, that of the source {found}: another program has written to"
             " one of them. End it, and copy to an empty database"
         )
-    return CopiedTable(table.name, found)
+    return CopiedTable(table, found)

@@ -9,12 +9,9 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
-from sqlalchemy import Connection, bindparam, delete, insert, or_, select, update
-
-from gateway.store import schema
-from gateway.store.clock import DatabaseTime
 from gateway.store.database import Database
 from gateway.store.shared_values import read_value, set_value
+from gateway.store.sql import Connection, columns, equals, insert
 
 CHANGE = "credentials"
 """The name of the shared value that each change replaces by a new one."""
@@ -50,6 +47,12 @@ class CredentialRows:
     sign_ins: tuple[SignInRow, ...]
 
 
+_KEYS = f"SELECT {columns(NamedKeyRow)} FROM named_keys ORDER BY created_at, name"
+_SIGN_INS = f"SELECT {columns(SignInRow)} FROM sign_ins"
+_KEY_USED = "UPDATE named_keys SET used_at = :at WHERE digest = :digest AND (used_at IS NULL OR used_at < :at)"
+_SIGN_IN_USED = "UPDATE sign_ins SET used_at = :at WHERE cookie = :digest AND used_at < :at"
+
+
 class CredentialRepository:
     """The credentials by their hashes."""
 
@@ -66,57 +69,57 @@ class CredentialRepository:
         def rows(connection: Connection) -> CredentialRows:
             # First: what changes after this is noticed by the next comparison.
             change = read_value(connection, CHANGE)
-            keys = tuple(NamedKeyRow(*row) for row in connection.execute(_KEYS))
-            return CredentialRows(change, keys, tuple(SignInRow(*row) for row in connection.execute(_SIGN_INS)))
+            keys = tuple(NamedKeyRow(*row) for row in connection.rows(_KEYS))
+            return CredentialRows(change, keys, tuple(SignInRow(*row) for row in connection.rows(_SIGN_INS)))
 
         return await self._database.read(rows)
 
     async def add_key(self, row: NamedKeyRow) -> str | None:
         """Stores a key, unless another one has its name, whose case does not count. Returns the name of that, else None."""
-        folded = row.name.casefold()
+        values = {**asdict(row), "folded_name": row.name.casefold()}
 
         def transaction(connection: Connection) -> str | None:
             # Its lock lets no other node add a key of the name meanwhile.
             _changed(connection)
-            used = connection.execute(_NAME, {"of_name": folded}).first()
+            used = connection.first("SELECT name, digest FROM named_keys WHERE folded_name = :folded_name", values)
             if used is None:
-                connection.execute(insert(schema.named_keys).values(**asdict(row), folded_name=folded)).close()
-            return None if used is None or used.digest == row.digest else str(used.name)
+                connection.execute(insert("named_keys", values), values)
+                return None
+            name, digest = used
+            return None if digest == row.digest else str(name)
 
         return await self._database.write(transaction)
 
     async def remove_key(self, name: str) -> bool:
         """Deletes a key. Returns whether there was one of that name."""
-        statement = delete(schema.named_keys).where(schema.named_keys.c.name == name)
 
         def transaction(connection: Connection) -> bool:
             _changed(connection)
-            return connection.execute(statement).rowcount > 0
+            return connection.changed("DELETE FROM named_keys WHERE name = :name", {"name": name}) > 0
 
         return await self._database.write(transaction)
 
     async def add_sign_in(self, row: SignInRow, unused_since: float, limit: int) -> None:
         """Stores a sign-in; deletes those that were not used since a time, and of this name those above the limit, the ones
         whose last use is the longest ago."""
-        table = schema.sign_ins
-        of_name = table.c.name.is_(None) if row.name is None else table.c.name == row.name
-        surplus = select(table.c.cookie).where(of_name).order_by(table.c.used_at.desc(), table.c.cookie).offset(limit - 1)
+        values = asdict(row)
+        of_name = f"SELECT cookie FROM sign_ins WHERE {equals('name', row.name)} ORDER BY used_at DESC, cookie"
+        surplus = "DELETE FROM sign_ins WHERE used_at < :unused_since OR cookie {in_cookies}"
 
         def transaction(connection: Connection) -> None:
             _changed(connection)
-            found = connection.execute(surplus).scalars().all()
-            connection.execute(delete(table).where(or_(table.c.used_at < unused_since, table.c.cookie.in_(found)))).close()
-            connection.execute(insert(table).values(**asdict(row))).close()
+            found = connection.values(of_name, values)
+            connection.execute(surplus, {"unused_since": unused_since, "cookies": found[limit - 1 :]})
+            connection.execute(insert("sign_ins", values), values)
 
         await self._database.write(transaction)
 
     async def end_sign_in(self, cookie: str) -> None:
         """Deletes a sign-in, if there is one."""
-        statement = delete(schema.sign_ins).where(schema.sign_ins.c.cookie == cookie)
 
         def transaction(connection: Connection) -> None:
             _changed(connection)
-            connection.execute(statement).close()
+            connection.execute("DELETE FROM sign_ins WHERE cookie = :cookie", {"cookie": cookie})
 
         await self._database.write(transaction)
 
@@ -127,54 +130,35 @@ class CredentialRepository:
             # In one order, so that two nodes do not wait for each other.
             for statement, used in ((_KEY_USED, keys), (_SIGN_IN_USED, sign_ins)):
                 for digest in sorted(used):
-                    connection.execute(statement, {"of_digest": digest, "at": used[digest]}).close()
+                    connection.execute(statement, {"digest": digest, "at": used[digest]})
 
         await self._database.write(transaction)
 
     async def add_code(self, digest: str, name: str | None, key: str, seconds: float, limit: int) -> None:
         """Stores a code that is valid for so many seconds of the database's clock; deletes those that are over, and of this name
         the oldest above the limit."""
-        table = schema.sign_in_codes
-        of_name = table.c.name.is_(None) if name is None else table.c.name == name
-        surplus = select(table.c.digest).where(of_name).order_by(table.c.expires_at.desc(), table.c.digest).offset(limit - 1)
+        values = {"digest": digest, "name": name, "key": key, "seconds": seconds}
+        of_name = f"SELECT digest FROM sign_in_codes WHERE {equals('name', name)} ORDER BY expires_at DESC, digest"
+        statement = "INSERT INTO sign_in_codes (digest, name, key, expires_at) VALUES (:digest, :name, :key, {now} + :seconds)"
 
         def transaction(connection: Connection) -> None:
-            connection.execute(delete(table).where(table.c.expires_at < DatabaseTime())).close()
-            found = connection.execute(surplus).scalars().all()
-            connection.execute(delete(table).where(table.c.digest.in_(found))).close()
-            values = {"digest": digest, "name": name, "key": key, "expires_at": DatabaseTime() + seconds}
-            connection.execute(insert(table).values(**values)).close()
+            connection.execute("DELETE FROM sign_in_codes WHERE expires_at < {now}")
+            found = connection.values(of_name, values)
+            connection.execute("DELETE FROM sign_in_codes WHERE digest {in_digests}", {"digests": found[limit - 1 :]})
+            connection.execute(statement, values)
 
         await self._database.write(transaction)
 
     async def use_code(self, digest: str) -> tuple[str | None, str] | None:
         """Deletes a code, and returns the name and the key it was made by. None if there is none, or it is over: of several
         nodes at the same time one gets it."""
-        table = schema.sign_in_codes
-        statement = delete(table).where(table.c.digest == digest, table.c.expires_at >= DatabaseTime())
-        used = statement.returning(table.c.name, table.c.key)
+        statement = "DELETE FROM sign_in_codes WHERE digest = :digest AND expires_at >= {now} RETURNING name, key"
 
         def transaction(connection: Connection) -> tuple[str | None, str] | None:
-            found = connection.execute(used).first()
-            return None if found is None else (found.name, found.key)
+            found = connection.first(statement, {"digest": digest})
+            return None if found is None else (found[0], found[1])
 
         return await self._database.write(transaction)
-
-
-_keys, _sign_ins = schema.named_keys.c, schema.sign_ins.c
-_KEYS = select(_keys.digest, _keys.name, _keys.created_at, _keys.used_at).order_by(_keys.created_at, _keys.name)
-_SIGN_INS = select(_sign_ins.cookie, _sign_ins.name, _sign_ins.key, _sign_ins.token, _sign_ins.used_at)
-_NAME = select(_keys.name, _keys.digest).where(_keys.folded_name == bindparam("of_name"))
-_KEY_USED = (
-    update(schema.named_keys)
-    .where(_keys.digest == bindparam("of_digest"), or_(_keys.used_at.is_(None), _keys.used_at < bindparam("at")))
-    .values(used_at=bindparam("at"))
-)
-_SIGN_IN_USED = (
-    update(schema.sign_ins)
-    .where(_sign_ins.cookie == bindparam("of_digest"), _sign_ins.used_at < bindparam("at"))
-    .values(used_at=bindparam("at"))
-)
 
 
 def _changed(connection: Connection) -> None:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 from base64 import b64encode
-from collections.abc import Iterator
+from contextlib import closing
 from typing import Any, BinaryIO
-
-from sqlalchemy import ColumnClause, Connection, column, inspect, select, table, text
 
 from gateway.errors import ConfigError
 from gateway.store.database import Database
+from gateway.store.sql import Connection
 
 ROWS = 32
 """Rows that are read from a server at once. A row has events of some megabytes at most."""
+_TABLES = {
+    "sqlite": "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite/_%' ESCAPE '/'",
+    "postgresql": "SELECT tablename::text FROM pg_tables WHERE schemaname = current_schema()",
+}
 
 
 async def export_store(url: str, output: BinaryIO) -> dict[str, int]:
@@ -36,30 +39,36 @@ async def export_store(url: str, output: BinaryIO) -> dict[str, int]:
 def _tables(connection: Connection) -> list[str]:
     """Returns the names of all tables without those of the index of the search on SQLite: it repeats what messages have."""
     virtual = list[str]()
-    if connection.dialect.name == "sqlite":
+    if connection.dialect == "sqlite":
         query = "SELECT name FROM sqlite_master WHERE type = 'table' AND sql LIKE 'CREATE VIRTUAL TABLE%'"
-        virtual = [*connection.execute(text(query)).scalars()]
+        virtual = connection.values(query)
     # A virtual table keeps its data in tables whose names begin with its own name.
-    ordinary = (name for name in inspect(connection).get_table_names() if name not in virtual)
+    ordinary = (name for name in connection.values(_TABLES[connection.dialect]) if name not in virtual)
     return sorted(name for name in ordinary if not name.startswith(tuple(f"{one}_" for one in virtual)))
 
 
 def _export_table(connection: Connection, name: str, output: BinaryIO) -> int:
     rows = 0
-    for row in _rows(connection, name):
-        line = {"table": name, "row": {key: _json_value(value) for key, value in row.items()}}
-        output.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
-        rows += 1
+    with closing(_cursor(connection, name)) as cursor:
+        columns = [column[0] for column in cursor.description or ()]
+        for row in cursor:
+            line = {"table": name, "row": {key: _json_value(value) for key, value in zip(columns, row, strict=True)}}
+            output.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
+            rows += 1
     return rows
 
 
-def _rows(connection: Connection, name: str) -> Iterator[dict[str, Any]]:
-    # Without the types of columns: values as they are stored.
-    columns: list[ColumnClause[Any]] = [column(found["name"]) for found in inspect(connection).get_columns(name)]
-    query = select(*columns).select_from(table(name))
-    with connection.execute(query, execution_options={"yield_per": ROWS}) as found:
-        for row in found.mappings():
-            yield dict(row)
+def _cursor(connection: Connection, table: str) -> Any:
+    """Returns a cursor that reads the rows of a table as they are taken."""
+    # By the driver: the name, which may be that of another program's table, has words and parameters of no statement.
+    query = 'SELECT * FROM "{}"'.format(table.replace('"', '""'))
+    if connection.dialect == "sqlite":
+        return connection.driver.execute(query)
+    # A cursor of the server.
+    cursor = connection.driver.cursor("exported")
+    cursor.itersize = ROWS
+    cursor.execute(query)
+    return cursor
 
 
 def _json_value(value: Any) -> Any:

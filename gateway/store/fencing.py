@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
-from sqlalchemy import Connection
-
 from gateway.errors import LeaseLost, LogDeleted
 from gateway.store.database import Database
 from gateway.store.leases import insert_lease
+from gateway.store.sql import Connection
 
 Result = TypeVar("Result")
 

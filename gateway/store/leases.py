@@ -1,20 +1,24 @@
-"""Queries about leases: which node may write a log. Times are of the database's clock (gateway/store/clock.py)."""
+"""Queries about leases: which node may write a log. Times are of the database's clock (`{now}`)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from sqlalchemy import Connection, bindparam, func, insert, select, text, update
-from sqlalchemy.sql.selectable import TextualSelect
-
-from gateway.store import schema
-from gateway.store.clock import TIME, DatabaseTime
 from gateway.store.database import Database
+from gateway.store.sql import Connection, Parameters, Row
 
-_TABLE = schema.leases
 _RELEASED = 0.0
+_COLUMNS = "log_id, node, token, expires_at, expires_at > {now} AS valid"
+_UNLOCKED = "SELECT log_id FROM leases WHERE log_id = :log_id {for_update_skip_locked}"
+_ACQUIRE = """
+INSERT INTO leases (log_id, node, token, expires_at) VALUES (:log_id, :node, 1, {now} + :seconds)
+ON CONFLICT (log_id) DO UPDATE SET node = excluded.node, token = leases.token + 1, expires_at = excluded.expires_at WHERE
+"""
+_ACQUIRE_FREE = f"{_ACQUIRE} leases.expires_at = 0 OR leases.node = excluded.node RETURNING {_COLUMNS}"
+_ACQUIRE_EXPIRED = f"""
+{_ACQUIRE} leases.token = :expected AND leases.expires_at > 0 AND leases.expires_at <= {{now}} RETURNING {_COLUMNS}
+"""
 
 
 class Lease(NamedTuple):
@@ -46,16 +50,17 @@ class LeaseRepository:
         With `expected`, only that of a log whose lease has expired with this token. Returns the lease that is in force then,
         which may be another node's. One statement decides: of nodes that acquire at the same time one succeeds.
         """
+        values = {"log_id": log_id, "node": node, "seconds": seconds, "expected": expected}
 
         def transaction(connection: Connection) -> Lease:
-            if expected is not None and connection.execute(_UNLOCKED, {"of_log": log_id}).first() is None:
+            if expected is None:
+                found = connection.first(_ACQUIRE_FREE, values)
+            elif connection.first(_UNLOCKED, values) is not None:
+                found = connection.first(_ACQUIRE_EXPIRED, values)
+            else:
                 # A write of the node that has it is under way, or stopped in the middle: nobody waits for that.
-                return _leases(connection, [log_id])[log_id]
-            statement = _acquisition(connection.dialect.name, of_expired=expected is not None)
-            values: dict[str, Any] = {"log_id": log_id, "node": node, "seconds": seconds}
-            values |= {"expected": expected} if expected is not None else {}
-            found = connection.execute(statement, values).first()
-            return Lease(*found) if found is not None else _leases(connection, [log_id])[log_id]
+                found = None
+            return _lease(found) if found is not None else _leases(connection, [log_id])[log_id]
 
         return await self._database.write(transaction)
 
@@ -66,8 +71,9 @@ class LeaseRepository:
     async def release(self, tokens: Sequence[tuple[str, int]]) -> None:
         """Releases leases, given as log and token. Those that have another token by now are not changed."""
         if tokens:
-            rows = [{"of_log": log_id, "of_token": token} for log_id, token in tokens]
-            await self._database.write(lambda connection: connection.execute(_RELEASE, rows).close())
+            statement = "UPDATE leases SET expires_at = 0 WHERE log_id = :log_id AND token = :token"
+            rows = [{"log_id": log_id, "token": token} for log_id, token in tokens]
+            await self._database.write(lambda connection: connection.execute_many(statement, rows))
 
     async def get(self, log_id: str) -> Lease | None:
         """Returns the lease of a log; None if it never had one."""
@@ -79,77 +85,47 @@ class LeaseRepository:
 
     async def unreleased(self, node: str) -> list[Lease]:
         """Returns the leases of a node that are not released, expired or not."""
-        condition = (_TABLE.c.node == node) & (_TABLE.c.expires_at > _RELEASED)
-        return await self._database.read(lambda connection: _found(connection, condition))
+        condition = "node = :node AND expires_at > 0"
+        return await self._database.read(lambda connection: _found(connection, condition, {"node": node}))
 
     async def abandoned(self, silent: float, limit: int = 500) -> list[Lease]:
         """Returns leases that have expired without a release, of nodes without a heartbeat in the last `silent` seconds."""
-        nodes = schema.nodes
-        beating = select(nodes.c.id).where(nodes.c.heartbeat_at > DatabaseTime() - silent)
-        expired = (_TABLE.c.expires_at > _RELEASED) & (_TABLE.c.expires_at <= DatabaseTime())
-        condition = expired & _TABLE.c.node.not_in(beating)
-        return await self._database.read(lambda connection: _found(connection, condition, limit))
+        beating = "SELECT id FROM nodes WHERE heartbeat_at > {now} - :silent"
+        condition = f"expires_at > 0 AND expires_at <= {{now}} AND node NOT IN ({beating}) LIMIT :limit"
+        values = {"silent": silent, "limit": limit}
+        return await self._database.read(lambda connection: _found(connection, condition, values))
 
     async def held_by_others(self, node: str) -> set[str]:
         """Returns the logs of the leases that other nodes have not released."""
-        query = select(_TABLE.c.log_id).where(_TABLE.c.expires_at > _RELEASED, _TABLE.c.node != node)
-        return await self._database.read(lambda connection: set(connection.execute(query).scalars()))
+        query = "SELECT log_id FROM leases WHERE expires_at > 0 AND node != :node"
+        return await self._database.read(lambda connection: set(connection.values(query, {"node": node})))
 
     async def count_by_node(self) -> dict[str, int]:
         """Returns how many leases that are not released each node has."""
-        query = select(_TABLE.c.node, func.count()).where(_TABLE.c.expires_at > _RELEASED).group_by(_TABLE.c.node)
-        return await self._database.read(lambda connection: {row[0]: row[1] for row in connection.execute(query)})
-
-
-_COLUMNS = (*_TABLE.columns, (_TABLE.c.expires_at > DatabaseTime()).label("valid"))
-_RELEASE = (
-    update(_TABLE)
-    .where(_TABLE.c.log_id == bindparam("of_log"), _TABLE.c.token == bindparam("of_token"))
-    .values(expires_at=_RELEASED)
-)
-_UNLOCKED = select(_TABLE.c.log_id).where(_TABLE.c.log_id == bindparam("of_log")).with_for_update(skip_locked=True)
-_RENEW = (
-    update(_TABLE)
-    .where(_TABLE.c.node == bindparam("of_node"), _TABLE.c.expires_at > _RELEASED)
-    .values(expires_at=DatabaseTime() + bindparam("seconds"))
-    .returning(_TABLE.c.log_id, _TABLE.c.token)
-)
-
-
-_FIRST = insert(_TABLE).values(
-    {"log_id": bindparam("log_id"), "node": bindparam("node"), "token": 1, "expires_at": DatabaseTime() + bindparam("seconds")}
-)
-_ACQUIRE = """
-INSERT INTO leases (log_id, node, token, expires_at) VALUES (:log_id, :node, 1, {now} + :seconds)
-ON CONFLICT (log_id) DO UPDATE SET node = excluded.node, token = leases.token + 1, expires_at = excluded.expires_at
-WHERE {condition} RETURNING log_id, node, token, expires_at, expires_at > {now} AS valid
-"""
-_IS_FREE = f"leases.expires_at = {_RELEASED} OR leases.node = excluded.node"
-_HAS_EXPIRED = f"leases.token = :expected AND leases.expires_at > {_RELEASED} AND leases.expires_at <= {{now}}"
+        query = "SELECT node, count(*) FROM leases WHERE expires_at > 0 GROUP BY node"
+        return await self._database.read(lambda connection: dict(connection.rows(query)))
 
 
 def insert_lease(connection: Connection, log_id: str, node: str, seconds: float) -> None:
     """Gives a node the lease of a log that is created in this transaction, with the token 1."""
-    connection.execute(_FIRST, {"log_id": log_id, "node": node, "seconds": seconds}).close()
+    statement = "INSERT INTO leases (log_id, node, token, expires_at) VALUES (:log_id, :node, 1, {now} + :seconds)"
+    connection.execute(statement, {"log_id": log_id, "node": node, "seconds": seconds})
 
 
 def renew_leases(connection: Connection, node: str, seconds: float) -> dict[str, int]:
     """Extends all leases of a node within a transaction. Returns their tokens by log."""
-    return {row.log_id: row.token for row in connection.execute(_RENEW, {"of_node": node, "seconds": seconds})}
+    statement = "UPDATE leases SET expires_at = {now} + :seconds WHERE node = :node AND expires_at > 0 RETURNING log_id, token"
+    return dict(connection.rows(statement, {"node": node, "seconds": seconds}))
 
 
 def _leases(connection: Connection, log_ids: Sequence[str]) -> dict[str, Lease]:
-    return {lease.log_id: lease for lease in _found(connection, _TABLE.c.log_id.in_(log_ids))}
+    return {lease.log_id: lease for lease in _found(connection, "log_id {in_ids}", {"ids": list(log_ids)})}
 
 
-def _found(connection: Connection, condition: Any, limit: int | None = None) -> list[Lease]:
-    return [Lease(*row) for row in connection.execute(select(*_COLUMNS).where(condition).limit(limit))]
+def _found(connection: Connection, condition: str, values: Parameters) -> list[Lease]:
+    return [_lease(row) for row in connection.rows(f"SELECT {_COLUMNS} FROM leases WHERE {condition}", values)]
 
 
-@cache
-def _acquisition(dialect: str, *, of_expired: bool) -> TextualSelect:
-    """The statement of `acquire`, for an expired lease or for one that is free. It returns no row where it changes nothing."""
-    # As text: SQLAlchemy's construct is another one for each dialect, and importing PostgreSQL's takes 40 ms.
-    now = TIME[dialect]
-    condition = (_HAS_EXPIRED if of_expired else _IS_FREE).format(now=now)
-    return text(_ACQUIRE.format(now=now, condition=condition)).columns(*_COLUMNS)
+def _lease(row: Row) -> Lease:
+    # SQLite has numbers for truth.
+    return Lease(*row)._replace(valid=bool(row[-1]))

@@ -12,12 +12,9 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from sqlalchemy import Connection, select
-from sqlalchemy.exc import SQLAlchemyError
-
 from gateway.errors import ConfigError, StoreUnavailable
-from gateway.store import schema
 from gateway.store.backend import NodeIdTaken
+from gateway.store.sql import Connection
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +69,7 @@ async def write_first(
             log.warning("the earlier process of this node has sent no heartbeat for %g s: its connection is ended", now - since)
             try:
                 await read(taken.end_holder)
-            except (SQLAlchemyError, StoreUnavailable) as error:
+            except StoreUnavailable as error:
                 # Of another role, for example. The server ends it when it notices that the machine is gone.
                 log.warning("that connection cannot be ended, and is waited for: %s", error)
                 since = now
@@ -81,6 +78,5 @@ async def write_first(
 
 def _node(connection: Connection, node: str) -> tuple[str, float]:
     """The address of a node and the time of its last heartbeat, or "" and 0."""
-    nodes = schema.nodes
-    row = connection.execute(select(nodes.c.address, nodes.c.heartbeat_at).where(nodes.c.id == node)).first()
-    return ("", 0.0) if row is None else (row.address, row.heartbeat_at)
+    row = connection.first("SELECT address, heartbeat_at FROM nodes WHERE id = :id", {"id": node})
+    return ("", 0.0) if row is None else (row[0], row[1])

@@ -1,20 +1,16 @@
-"""Queries about the nodes of a cluster. Times are of the database's clock (gateway/store/clock.py)."""
+"""Queries about the nodes of a cluster. Times are of the database's clock (`{now}`)."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
-from sqlalchemy import Connection, bindparam, delete, insert, select, update
-
-from gateway.store import schema
-from gateway.store.clock import DatabaseTime
 from gateway.store.database import Database
 from gateway.store.leases import renew_leases
+from gateway.store.sql import Connection, Row, assignments, columns
 
-_TABLE = schema.nodes
 State = Literal["ready", "draining"]
 NODES = "nodes"
 """What listeners are notified of, in the place of a log, when a node starts, stops or is drained."""
@@ -50,6 +46,16 @@ class NodeRecord:
     silent_for: float
 
 
+_NAMES = tuple(column.name for column in fields(NodeReport))
+_LISTS = ("agents", "labels", "folders")
+_INSERT = f"""
+INSERT INTO nodes ({columns(NodeReport)}, state, started_at, heartbeat_at)
+VALUES ({", ".join(f":{name}" for name in _NAMES)}, 'ready', {{now}}, {{now}})
+"""
+_BEAT = f"UPDATE nodes SET {assignments(name for name in _NAMES if name != 'id')}, heartbeat_at = {{now}} WHERE id = :id"
+_ALL = f"SELECT {columns(NodeReport)}, state, started_at, heartbeat_at, {{now}} - heartbeat_at FROM nodes ORDER BY id"
+
+
 class NodeRepository:
     """The nodes by their ids."""
 
@@ -62,10 +68,9 @@ class NodeRepository:
         """
 
         def transaction(connection: Connection) -> None:
-            connection.execute(delete(_TABLE).where(_TABLE.c.heartbeat_at < DatabaseTime() - forget)).close()
-            connection.execute(delete(_TABLE).where(_TABLE.c.id == report.id)).close()
-            started = {"state": "ready", "started_at": DatabaseTime(), "heartbeat_at": DatabaseTime()}
-            connection.execute(insert(_TABLE).values(**_values(report), id=report.id, **started)).close()
+            connection.execute("DELETE FROM nodes WHERE heartbeat_at < {now} - :forget", {"forget": forget})
+            connection.execute("DELETE FROM nodes WHERE id = :id", {"id": report.id})
+            connection.execute(_INSERT, _values(report))
 
         await self._database.write(transaction, log_id=NODES)
 
@@ -77,78 +82,46 @@ class NodeRepository:
 
         def transaction(connection: Connection) -> tuple[dict[str, int], list[NodeRecord]]:
             values = _values(report)
-            changed = connection.execute(_BEAT, {**values, "of_node": report.id}).rowcount
-            if not changed:
-                started = {"state": "ready", "started_at": DatabaseTime(), "heartbeat_at": DatabaseTime()}
-                connection.execute(insert(_TABLE).values(**values, id=report.id, **started)).close()
+            if not connection.changed(_BEAT, values):
+                connection.execute(_INSERT, values)
             return renew_leases(connection, report.id, seconds), _records(connection)
 
         return await self._database.write(transaction)
 
     async def note_alive(self, node: str) -> None:
         """Stores a heartbeat and nothing else: it fits into the row's page, also on a full disk."""
-        statement = update(_TABLE).where(_TABLE.c.id == node).values(heartbeat_at=DatabaseTime())
-        await self._database.write(lambda connection: connection.execute(statement).close())
+        await self._execute("UPDATE nodes SET heartbeat_at = {now} WHERE id = :id", node)
 
     async def drain(self, node: str) -> bool:
         """Stores that a node is to take no new work. Returns whether there is such a node."""
-        statement = update(_TABLE).where(_TABLE.c.id == node).values(state="draining")
-        return await self._database.write(lambda connection: bool(connection.execute(statement).rowcount), log_id=NODES)
+        statement = "UPDATE nodes SET state = 'draining' WHERE id = :id"
+        return await self._database.write(lambda connection: connection.changed(statement, {"id": node}) > 0, log_id=NODES)
 
     async def remove(self, node: str) -> None:
         """Deletes a node that has stopped."""
-        statement = delete(_TABLE).where(_TABLE.c.id == node)
-        await self._database.write(lambda connection: connection.execute(statement).close(), log_id=NODES)
+        await self._execute("DELETE FROM nodes WHERE id = :id", node, log_id=NODES)
 
     async def all(self) -> list[NodeRecord]:
         """Returns all nodes, in the order of their ids."""
         return await self._database.read(_records)
 
-
-_REPORTED = (
-    "address", "agents", "labels", "folders", "version", "live_agents", "running_turns", "agent_slots", "digests",
-)  # fmt: skip
-_BEAT = (
-    update(_TABLE)
-    .where(_TABLE.c.id == bindparam("of_node"))
-    .values({**{name: bindparam(name) for name in _REPORTED}, "heartbeat_at": DatabaseTime()})
-)
-_ALL = select(_TABLE, (DatabaseTime() - _TABLE.c.heartbeat_at).label("silent_for")).order_by(_TABLE.c.id)
+    async def _execute(self, statement: str, node: str, log_id: str | None = None) -> None:
+        await self._database.write(lambda connection: connection.execute(statement, {"id": node}), log_id=log_id)
 
 
 def _values(report: NodeReport) -> dict[str, Any]:
-    return {
-        "address": report.address,
-        "agents": json.dumps(report.agents),
-        "labels": json.dumps(report.labels),
-        "folders": json.dumps(report.folders),
-        "version": report.version,
-        "live_agents": report.live_agents,
-        "running_turns": report.running_turns,
-        "agent_slots": report.agent_slots,
-        "digests": json.dumps(dict(report.digests)),
-    }
+    values = {name: getattr(report, name) for name in _NAMES}
+    lists = {name: json.dumps(values[name]) for name in _LISTS}
+    return {**values, **lists, "digests": json.dumps(dict(report.digests))}
 
 
 def _records(connection: Connection) -> list[NodeRecord]:
-    return [
-        NodeRecord(
-            NodeReport(
-                id=row.id,
-                address=row.address,
-                agents=tuple(json.loads(row.agents)),
-                labels=tuple(json.loads(row.labels)),
-                folders=tuple(json.loads(row.folders)),
-                version=row.version,
-                live_agents=row.live_agents,
-                running_turns=row.running_turns,
-                agent_slots=row.agent_slots,
-                digests=json.loads(row.digests),
-            ),
-            row.state,
-            row.started_at,
-            row.heartbeat_at,
-            row.silent_for,
-        )
-        for row in connection.execute(_ALL)
-    ]
+    return [_record(row) for row in connection.rows(_ALL)]
+
+
+def _record(row: Row) -> NodeRecord:
+    *reported, state, started_at, heartbeat_at, silent_for = row
+    values = dict(zip(_NAMES, reported, strict=True))
+    lists = {name: tuple(json.loads(values[name])) for name in _LISTS}
+    report = NodeReport(**{**values, **lists, "digests": json.loads(values["digests"])})
+    return NodeRecord(report, state, started_at, heartbeat_at, silent_for)

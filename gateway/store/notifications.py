@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from sqlalchemy import Connection
+from gateway.store.sql import Connection
 
 CHANNEL = "portico_logs"
 """The channel of PostgreSQL."""
@@ -16,10 +16,10 @@ _NOBODY = "-"
 
 def notify_deleted(connection: Connection, session_id: str, owner: str | None) -> None:
     """Notifies the nodes of a cluster, once the transaction is committed, that a session of this owner was deleted."""
-    if connection.dialect.name == "postgresql":
-        # The name in hexadecimal has only characters that need no quotes.
+    if connection.dialect == "postgresql":
+        # In hexadecimal the name has no comma, which stands between two items.
         name = _NOBODY if owner is None else owner.encode().hex()
-        connection.exec_driver_sql(f"SELECT pg_notify('{CHANNEL}', '{session_id}!{name}')").close()
+        connection.execute("SELECT pg_notify(:channel, :item)", {"channel": CHANNEL, "item": f"{session_id}!{name}"})
 
 
 def deleted_sessions(items: Iterable[str]) -> dict[str, str | None]:

@@ -3,34 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
-from sqlalchemy import Column, Connection, Select, func, select
+from gateway.store.sql import Connection, Parameters, Row
 
-FETCHED_ROWS = 4
-"""Rows that are fetched from SQLite at once."""
-_LAZY = {"yield_per": FETCHED_ROWS}
 MOST_ROWS = 4096
-"""Rows that are read from other databases at once."""
+"""Rows that are read at once from a server, without a limit of the caller."""
 
 
 def rows_up_to(
-    connection: Connection, query: Select[Any], order: Column[Any], sized: Column[Any], size: int, *, descending: bool = False
-) -> Iterable[Any]:
-    """Yields the rows of a query in an order, until the values of a column have about `size` bytes together; at least one.
+    connection: Connection,
+    query: str,
+    parameters: Parameters,
+    *,
+    order: str,
+    sized: str,
+    size: int,
+    descending: bool = False,
+    limit: int | None = None,
+) -> Iterable[Row]:
+    """Yields the rows of a query in an order, until they have about `size` bytes; at least one, and up to `limit`.
 
-    `order` is one of the query's columns. The caller stops where it has enough: from SQLite, which is no server, all rows come.
+    The query is a SELECT without ORDER BY and LIMIT. `order` is one of its columns; or several, if it is not descending. `sized`
+    is SQL of the bytes of a row by columns of the query, such as `{size}(body)`. The caller stops where it has enough: from
+    SQLite, which is no server, all rows come.
     """
-    if connection.dialect.name == "sqlite":
-        return connection.execute(query.order_by(order.desc() if descending else order), execution_options=_LAZY)
+    order = f"ORDER BY {order}{' DESC' if descending else ''}"
+    most_rows = limit if limit is not None else -1 if connection.dialect == "sqlite" else MOST_ROWS
+    parameters = {**parameters, "most_rows": most_rows, "most_bytes": size}
+    if connection.dialect == "sqlite":
+        return connection.execute(f"{query} {order} LIMIT :most_rows", parameters)
     # A cursor of the server would be a round trip for each few rows. The size of a column is known without reading its value.
-    bytes_of_row = func.octet_length(sized)
-    before = func.sum(bytes_of_row).over(order_by=order.desc() if descending else order) - bytes_of_row
-    query = query.add_columns(before.label("bytes_before")).order_by(order.desc() if descending else order)
-    if query._limit_clause is None:
-        query = query.limit(MOST_ROWS)
-    found = query.subquery()
-    *columns, bytes_before = found.c
-    position = found.c[order.name]
-    wanted = select(*columns).where(bytes_before < size).order_by(position.desc() if descending else position)
-    return connection.execute(wanted)
+    before = f"sum({sized}) OVER ({order}) - {sized} AS bytes_before"
+    query = f"SELECT *, {before} FROM ({query}) AS found {order} LIMIT :most_rows"
+    wanted = f"SELECT * FROM ({query}) AS found WHERE bytes_before < :most_bytes {order}"
+    return [row[:-1] for row in connection.execute(wanted, parameters)]

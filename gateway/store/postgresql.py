@@ -1,36 +1,28 @@
-"""What is specific to PostgreSQL: the settings of a connection, the record of the last commit, what its errors mean, and texts
-with characters that it does not store.
+"""What is specific to PostgreSQL: the settings of a connection, transactions in libpq's pipeline mode, the record of the last
+commit, and what its errors mean.
 
 This module is imported if the store is one of PostgreSQL: psycopg may not be installed.
 """
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, nullcontext, suppress
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
 from uuid import uuid4
 
 import psycopg
-from sqlalchemy import Connection, Engine, create_engine, event
-from sqlalchemy.engine import URL
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from gateway.errors import ConfigError
-from gateway.store.backend import Exclusion, NodeIdTaken, shown_url
+from gateway.errors import ConfigError, StoreUnavailable
+from gateway.store.backend import Exclusion, Failure, NodeIdTaken, ThreadConnections
 from gateway.store.postgresql_connection import AnsweredConnection
 from gateway.store.postgresql_notifications import Notifications
-from gateway.store.postgresql_pipeline import WritePipeline
 from gateway.store.postgresql_texts import TextDumper, TextLoader
-from gateway.store.prepared import DEFERRED
-
-log = logging.getLogger(__name__)
+from gateway.store.sql import Connection, Dialect
 
 CONNECT_ARGUMENTS = {
     "connect_timeout": 10,
@@ -73,18 +65,18 @@ _HOLDS = (
 )
 _CREATE_WRITERS = """
 CREATE TABLE IF NOT EXISTS store_writers (
-    id varchar(32) PRIMARY KEY, last_commit bigint NOT NULL, at timestamptz NOT NULL
+    id text PRIMARY KEY, last_commit bigint NOT NULL, at timestamptz NOT NULL
 ) WITH (fillfactor = 10)
 """
 _FORGET_WRITERS = "DELETE FROM store_writers WHERE at < now() - interval '30 days'"
 _BEGIN = (
-    "INSERT INTO store_writers AS w VALUES (%s, %s, now()) ON CONFLICT (id) DO UPDATE SET at = excluded.at, last_commit = CASE "
-    "WHEN w.last_commit < excluded.last_commit THEN excluded.last_commit ELSE 1 / (w.last_commit - w.last_commit) END"
+    "INSERT INTO store_writers AS w VALUES (:id, :number, now()) ON CONFLICT (id) DO UPDATE SET at = excluded.at, last_commit = "
+    "CASE WHEN w.last_commit < excluded.last_commit THEN excluded.last_commit ELSE 1 / (w.last_commit - w.last_commit) END"
 )
 """It fails in a transaction that `_RESOLVE` has not found: a server may read late what a lost connection has sent."""
 _RESOLVE = (
-    "INSERT INTO store_writers AS w VALUES (%s, %s, now()) ON CONFLICT (id) DO UPDATE SET at = excluded.at, last_commit = CASE "
-    "WHEN w.last_commit = excluded.last_commit - 1 THEN w.last_commit ELSE excluded.last_commit END RETURNING last_commit"
+    "INSERT INTO store_writers AS w VALUES (:id, :number, now()) ON CONFLICT (id) DO UPDATE SET at = excluded.at, last_commit = "
+    "CASE WHEN w.last_commit = excluded.last_commit - 1 THEN w.last_commit ELSE excluded.last_commit END RETURNING last_commit"
 )
 """Returns the number of a transaction if that was committed, else the number after it, which keeps it from being committed. It
 waits for one that is at work.
@@ -94,45 +86,95 @@ waits for one that is at work.
 class PostgresqlBackend:
     """A database of a PostgreSQL server. Connections are in autocommit mode, so that a read is one round trip to the server.
 
-    A transaction that writes begins by `begin`, which stores its number in the row of this writer in `store_writers`: the row is
-    what is known about a commit whose answer was lost. The numbers of transactions are even.
+    A transaction that writes is sent in pipeline mode: a round trip to a server on the same machine takes 0.1 ms, and several
+    times as much where the processors are busy. It begins with the storing of its number in the row of this writer in
+    `store_writers`: the row is what is known about a commit whose answer was lost. The numbers of transactions are even.
     """
 
+    dialect: Dialect = "postgresql"
     folder: Path | None = None
     single_connection = False
 
-    def __init__(self, url: URL) -> None:
-        self.name = shown_url(url)
-        given = {name: value for name, value in CONNECT_ARGUMENTS.items() if name not in url.query}
-        # Messages do not belong in a log, which is where the values of a failing statement would be written.
-        self.engine: Engine = create_engine(
-            url,
-            hide_parameters=True,
-            isolation_level="AUTOCOMMIT",
-            use_native_hstore=False,
-            # Texts are sent in UTF-8 (postgresql_texts.py), whatever PGCLIENTENCODING or the URL says.
-            connect_args=given | {"client_encoding": "utf8"},
-        )
-        event.listen(self.engine, "do_connect", lambda _, __, args, parameters: AnsweredConnection.opened(*args, **parameters))
-        event.listen(self.engine, "connect", _on_connect)
-        WritePipeline(_BEGIN).install(self.engine)
+    def __init__(self, url: str, shown: str, given: frozenset[str] = frozenset()) -> None:
+        self.name = self.url = shown
+        # Texts are sent in UTF-8 (postgresql_texts.py), whatever PGCLIENTENCODING or the URL says.
+        parameters = {name: value for name, value in CONNECT_ARGUMENTS.items() if name not in given} | {"client_encoding": "utf8"}
+        self._open = partial(AnsweredConnection.opened, url, autocommit=True, **parameters)
+        self._connections = ThreadConnections(self.connect)
         self._writer = uuid4().hex
         self._number = self._last_number = 0
         self._claim: str | None = None
-        self._claimed: object = None
+        self._claimed: Connection | None = None
         self._node: str | None = None
-        self.notifications = Notifications(self.engine)
+        self.notifications = Notifications(self.connect)
         self._locking: set[Connection] = set()
+
+    def connect(self) -> Connection:
+        driver = self._open()
+        try:
+            _configure(driver)
+        except BaseException:
+            driver.close()
+            raise
+        return Connection(driver, "postgresql")
+
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        connection = self._connections.get()
+        try:
+            yield connection
+        except BaseException as error:
+            if self.failure(error) is Failure.LOST:
+                self._connections.drop(connection)
+            raise
+
+    @contextmanager
+    def transaction(self) -> Iterator[Connection]:
+        connection, failed = self._connections.get(), None
+        try:
+            if self._claim and connection is not self._claimed:
+                self._take_claim(connection)
+            self._number = self._last_number + 2
+            with _pipeline(connection):
+                try:
+                    connection.driver.execute("BEGIN")
+                    connection.execute(_BEGIN, {"id": self._writer, "number": self._number})
+                    yield connection
+                    # Not prepared on the server, after which a message only names it: who looks at messages finds the commits.
+                    connection.driver.execute("COMMIT", prepare=False)
+                except BaseException as error:
+                    # Raised behind the pipeline: psycopg logs what it finds at the end of one that an error passes.
+                    failed = error
+        except BaseException as error:
+            failed = failed or error
+        if failed is not None:
+            self._roll_back(connection, failed)
+            raise failed
+        self.committed()
+
+    @contextmanager
+    def creation(self) -> Iterator[Connection]:
+        connection = self._connections.get()
+        with connection.driver.transaction():
+            connection.driver.execute(f"{CREATION_WAIT}; SELECT pg_advisory_xact_lock({_CREATION_LOCK})")
+            connection.execute(_CREATE_WRITERS)
+            yield connection
+
+    def _roll_back(self, connection: Connection, error: BaseException) -> None:
+        # The lock of the daemon is that of this connection: with another one, the daemon would wait for itself.
+        if self.failure(error) is not Failure.LOST:
+            with suppress(psycopg.Error):
+                connection.driver.rollback()
+                if connection.driver.info.transaction_status == psycopg.pq.TransactionStatus.IDLE:
+                    return
+        self._connections.drop(connection)
 
     @contextmanager
     def read_only(self) -> Iterator[Connection]:
-        with self.engine.connect() as connection:
-            connection.exec_driver_sql(READ_ONLY).close()
-            try:
-                yield connection
-            finally:
-                # The pool keeps the connection, and takes one in autocommit mode for one without a transaction.
-                connection.invalidate()
+        connection = self.connect()
+        with closing(connection.driver):
+            connection.driver.execute(READ_ONLY)
+            yield connection
 
     def before_connecting(self) -> None:
         pass
@@ -155,85 +197,65 @@ class PostgresqlBackend:
 
     def _lock(self, key: int) -> Connection | None:
         """Return a connection that has taken a lock; None if another one has it."""
-        connection = self.engine.connect()
+        connection = self.connect()
         try:
-            locked = connection.exec_driver_sql(f"SELECT pg_try_advisory_lock({key})").scalar()
+            if connection.value(f"SELECT pg_try_advisory_lock({key})"):
+                self._locking.add(connection)
+                return connection
         except BaseException:
-            connection.close()
+            connection.driver.close()
             raise
-        if not locked:
-            connection.close()
-            return None
-        self._locking.add(connection)
-        return connection
+        connection.driver.close()
+        return None
 
     def _unlock(self, connection: Connection) -> None:
-        # The lock ends with the connection, which the pool would keep.
+        # The lock ends with the connection.
         self._locking.discard(connection)
-        connection.invalidate()
-        connection.close()
+        connection.driver.close()
 
     def _holds(self, connection: Connection) -> bool:
         """Whether a connection still has the lock of the daemon. A lock that is lost cannot be had again by the same one."""
         try:
-            return bool(connection.exec_driver_sql(_HOLDS).scalar())
-        except SQLAlchemyError as error:
-            if self.is_lost(error):
+            return bool(connection.value(_HOLDS))
+        except psycopg.Error as error:
+            if self.failure(error) is Failure.LOST:
                 return False
             raise
-
-    def begin_creation(self, connection: Connection) -> None:
-        connection.exec_driver_sql("BEGIN").close()
-        connection.exec_driver_sql(f"{CREATION_WAIT}; SELECT pg_advisory_xact_lock({_CREATION_LOCK})").close()
-        connection.exec_driver_sql(_CREATE_WRITERS).close()
 
     def checkpoint(self, connection: Connection) -> None:
         pass
 
-    def begin(self, connection: Connection) -> None:
-        connected = connection.connection.driver_connection
-        if self._claim and connected is not self._claimed:
-            # The lock ends with the connection. That of a lost one may be held until the server notices the loss.
-            connection.exec_driver_sql(f"SELECT {self._claim}({_DAEMON_LOCK})").close()
-            connection.exec_driver_sql(_FORGET_WRITERS).close()
-            if self._claim == _SHARED:
-                connection.exec_driver_sql(NODE_SETTINGS).close()
-            if self._node is not None:
-                self._take_id(connection, self._node)
-            self._claimed = connected
-        self._number = self._last_number + 2
-        connection.exec_driver_sql(_BEGIN, (self._writer, self._number), DEFERRED).close()
+    def _take_claim(self, connection: Connection) -> None:
+        # The lock ends with the connection. That of a lost one may be held until the server notices the loss.
+        connection.execute(f"SELECT {self._claim}({_DAEMON_LOCK})")
+        connection.execute(_FORGET_WRITERS)
+        if self._claim == _SHARED:
+            connection.execute(NODE_SETTINGS)
+        if self._node is not None:
+            self._take_id(connection, self._node)
+        self._claimed = connection
 
     def _take_id(self, connection: Connection, node: str) -> None:
         """Take the lock of a node's id. Raises NodeIdTaken if another process has it."""
         key, own = _key_of(f"node {node}"), _key_of(f"writer {self._writer}")
         # By this lock, later connections recognize this one as one of the same process.
-        connection.exec_driver_sql(f"SELECT {_SHARED}({own})").close()
+        connection.execute(f"SELECT {_SHARED}({own})")
         is_own = f"EXISTS (SELECT FROM pg_locks AS own WHERE own.pid = held.pid AND {_is_lock('own', own)})"
         query = f"SELECT held.pid, {is_own} FROM pg_locks AS held WHERE {_is_lock('held', key)}"
-        while not connection.exec_driver_sql(f"SELECT pg_try_advisory_lock({key})").scalar():
-            holder = connection.exec_driver_sql(query).first()
+        while not connection.value(f"SELECT pg_try_advisory_lock({key})"):
+            holder = connection.first(query)
             if holder is None:
                 # It was released just now.
                 continue
-            end_holder = partial(_end_holder, key, holder.pid)
-            if not holder[1]:
-                raise NodeIdTaken(node, holder.pid, end_holder)
+            pid, is_of_this_process = holder
+            end_holder = partial(_end_holder, key, pid)
+            if not is_of_this_process:
+                raise NodeIdTaken(node, pid, end_holder)
             # The server has not noticed yet that this process has lost that connection. Who waits gets the lock before those
             # who only try.
             end_holder(connection)
-            connection.exec_driver_sql(f"SELECT pg_advisory_lock({key})").close()
+            connection.execute(f"SELECT pg_advisory_lock({key})")
             return
-
-    def is_reusable(self, connection: Connection) -> bool:
-        if connection.invalidated:
-            return False
-        connected: Any = connection.connection.driver_connection
-        if connected.info.transaction_status == psycopg.pq.TransactionStatus.IDLE:
-            # The lock of the daemon is its own: with another connection of the pool, the daemon would wait for itself.
-            return True
-        connection.invalidate()
-        return False
 
     def committed(self) -> None:
         self._last_number = self._number
@@ -243,9 +265,9 @@ class PostgresqlBackend:
         number, self._last_number = self._number, self._number
         while True:
             try:
-                with self.engine.connect() as connection:
-                    return connection.exec_driver_sql(_RESOLVE, (self._writer, number + 1)).scalar() == number
-            except SQLAlchemyError:
+                with self.reading() as connection:
+                    return bool(connection.value(_RESOLVE, {"id": self._writer, "number": number + 1}) == number)
+            except psycopg.Error:
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(RESOLVE_PAUSE)
@@ -256,6 +278,19 @@ class PostgresqlBackend:
     def has_free_space(self, connection: Connection) -> bool:
         # Autovacuum makes it free for later rows.
         return False
+
+    def failure(self, error: BaseException | None) -> Failure | None:
+        if not isinstance(error, psycopg.Error):
+            return None
+        state = error.sqlstate or ""
+        unavailable = isinstance(error, psycopg.OperationalError)
+        if state.startswith(_LOST) or (not state and (unavailable or isinstance(error, psycopg.InterfaceError))):
+            return Failure.LOST
+        if (found := _FAILURES.get(state)) is not None:
+            return found
+        if isinstance(error, psycopg.IntegrityError):
+            return Failure.INTEGRITY
+        return Failure.UNAVAILABLE if unavailable else Failure.OTHER
 
     def explain(self, error: BaseException | None) -> str | None:
         if not isinstance(error, psycopg.Error):
@@ -270,28 +305,9 @@ class PostgresqlBackend:
                 advice = "check that the server runs, its address and its port"
         return advice and f"the database {self.name} cannot be used ({cause}): {advice}"
 
-    def is_damage(self, error: BaseException | None) -> bool:
-        return _sqlstate(error) in ("XX001", "XX002")
-
-    def is_locked(self, error: BaseException | None) -> bool:
-        return _sqlstate(error) == "55P03"
-
-    def is_conflict(self, error: BaseException | None) -> bool:
-        return _sqlstate(error) in ("40P01", "40001")
-
-    def is_full(self, error: BaseException | None) -> bool:
-        return _sqlstate(error) == "53100"
-
-    def is_rolled_back(self, error: BaseException | None) -> bool:
-        # The server has answered, to the commit or to a statement that was deferred until then.
-        return _sqlstate(error) != ""
-
-    def is_lost(self, error: BaseException) -> bool:
-        if not isinstance(error, DBAPIError):
-            return False
-        state, kinds = _sqlstate(error.orig), (psycopg.OperationalError, psycopg.InterfaceError)
-        # A server that becomes read-only has been replaced by another one.
-        return error.connection_invalidated or (isinstance(error.orig, kinds) and state == "") or state.startswith(_LOST)
+    def is_rolled_back(self, error: BaseException) -> bool:
+        # The server has answered, to the commit or to a statement before it that was not waited for.
+        return isinstance(error, psycopg.Error) and bool(error.sqlstate)
 
     def note_changed(self, log_ids: Sequence[str]) -> None:
         self.notifications.add(log_ids)
@@ -308,18 +324,24 @@ class PostgresqlBackend:
     def close(self) -> None:
         # Of callers that were cancelled while they got a lock.
         for locking in self._locking:
-            locking.invalidate()
-            locking.close()
+            locking.driver.close()
         # Nobody asks for its commits any more. If the server cannot be reached, a later start deletes the row.
-        try:
-            with self.engine.connect() as connection:
-                connection.exec_driver_sql(f"DELETE FROM store_writers WHERE id = '{self._writer}'").close()
-        except SQLAlchemyError:
-            pass
+        with suppress(psycopg.Error), self.reading() as connection:
+            connection.execute("DELETE FROM store_writers WHERE id = :id", {"id": self._writer})
+        self._connections.close()
 
 
 _LOST = ("08", "57P01", "57P02", "57P03", "57P05", "25006", "25P03", "53300")
 """SQLSTATEs of lost connections, and of a server that accepts none at the moment or is read-only."""
+_FAILURES = {
+    "55P03": Failure.LOCKED,
+    "40P01": Failure.CONFLICT,
+    "40001": Failure.CONFLICT,
+    "53100": Failure.FULL,
+    "XX001": Failure.DAMAGED,
+    "XX002": Failure.DAMAGED,
+}
+"""By an SQLSTATE."""
 _CREDENTIALS = "in the URL, or by PGPASSWORD or a password file"
 _CONNECTIONS = "raise max_connections of the server, or the limit of the database or the user, or end other programs that use it"
 _ADVICE = {
@@ -364,11 +386,10 @@ def _is_lock(alias: str, key: int) -> str:
 def _end_holder(key: int, pid: int, connection: Connection) -> None:
     """End a process of the server, if it has this advisory lock."""
     query = f"SELECT pg_terminate_backend(held.pid) FROM pg_locks AS held WHERE held.pid = {pid} AND {_is_lock('held', key)}"
-    connection.exec_driver_sql(query).close()
-
-
-def _sqlstate(error: BaseException | None) -> str:
-    return (getattr(error, "sqlstate", None) or "") if isinstance(error, psycopg.Error) else ""
+    try:
+        connection.execute(query)
+    except psycopg.Error as error:
+        raise StoreUnavailable(first_line(error)) from error
 
 
 def first_line(error: BaseException) -> str:
@@ -376,7 +397,14 @@ def first_line(error: BaseException) -> str:
     return str(error).strip().split("\n", 1)[0]
 
 
-def _on_connect(connection: AnsweredConnection, _: object) -> None:
+@contextmanager
+def _pipeline(connection: Connection) -> Iterator[None]:
+    # A libpq before version 14 has no pipelines.
+    with connection.driver.pipeline() if psycopg.Pipeline.is_supported() else nullcontext():
+        yield
+
+
+def _configure(connection: AnsweredConnection) -> None:
     encoding = connection.info.parameter_status("server_encoding")
     if encoding != "UTF8":
         raise ConfigError(
@@ -385,11 +413,6 @@ def _on_connect(connection: AnsweredConnection, _: object) -> None:
         )
     connection.execute(SETTINGS)
     (connection.server_process,) = connection.execute("SELECT pg_backend_pid()").fetchone() or (0,)
-    _adapt_texts(connection)
-
-
-def _adapt_texts(connection: psycopg.Connection[Any]) -> None:
-    """Lets a connection store texts with NUL characters, which PostgreSQL refuses."""
+    # Texts with NUL characters, which PostgreSQL refuses.
     connection.adapters.register_dumper(str, TextDumper)
-    for name in ("text", "varchar"):
-        connection.adapters.register_loader(name, TextLoader)
+    connection.adapters.register_loader("text", TextLoader)

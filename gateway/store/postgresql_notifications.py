@@ -15,14 +15,13 @@ import selectors
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from typing import Any
 
 import psycopg
-from sqlalchemy import Engine
-from sqlalchemy.exc import SQLAlchemyError
 
 from gateway.store.notifications import CHANNEL
+from gateway.store.sql import Connection
 
 log = logging.getLogger(__name__)
 
@@ -38,8 +37,8 @@ LISTEN_RETRY = 1.0
 class Notifications:
     """Sends the notifications of this process and receives those of all, its own included, on one connection and one thread."""
 
-    def __init__(self, engine: Engine, interval: float = INTERVAL) -> None:
-        self._engine, self.interval = engine, interval
+    def __init__(self, connect: Callable[[], Connection], interval: float = INTERVAL) -> None:
+        self._connect, self.interval = connect, interval
         self._lock = threading.Lock()
         self._unsent = dict[str, None]()
         self._to_wake = False
@@ -76,9 +75,9 @@ class Notifications:
         with self._waking() as awake:
             while not stopped.is_set():
                 try:
-                    with self._connection() as connection:
+                    with closing(self._connect().driver) as connection:
                         self._listen(connection, awake, notified, stopped)
-                except (psycopg.Error, SQLAlchemyError) as error:
+                except psycopg.Error as error:
                     cause = str(error).split("\n", 1)[0]
                     log.warning("notifications of the database are not received; connecting again: %s", cause)
                     stopped.wait(LISTEN_RETRY)
@@ -95,16 +94,6 @@ class Notifications:
                 os.close(self._pipe)
                 self._pipe = None
             os.close(awake)
-
-    @contextmanager
-    def _connection(self) -> Iterator[psycopg.Connection[Any]]:
-        pooled = self._engine.raw_connection()
-        try:
-            yield pooled.driver_connection  # type: ignore[misc]
-        finally:
-            # The pool would give it to others with its LISTEN.
-            pooled.invalidate()
-            pooled.close()
 
     def _listen(
         self,

@@ -13,9 +13,8 @@ import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Row, text
-
 from gateway.store.search_index import Marks, Phrase
+from gateway.store.sql import Connection, Row
 
 TABLE = "search_texts"
 MOST_CHARACTERS = 200
@@ -31,19 +30,16 @@ _CREATE = (
 )
 _LOCK = 0x736561726368
 """The key of the advisory lock that the creation takes."""
-_INSERT = text(f"INSERT INTO {TABLE} (row_id, body, words) VALUES (:row_id, :body, array_to_tsvector(CAST(:words AS text[])))")
-_DELETE = text(f"DELETE FROM {TABLE} WHERE row_id = ANY(CAST(:row_ids AS bigint[]))")
-_PART = text(f"SELECT row_id FROM {TABLE} WHERE row_id BETWEEN :first AND :last LIMIT :limit")
-_FIND = text(f"""
-SELECT t.row_id, t.body AS indexed, s.session AS session_id, m.position, m.seq, m.body
+_FIND = f"""
+SELECT t.body, t.row_id, s.session, m.position, m.seq, m.body
 FROM {TABLE} t JOIN search_sessions s ON s.number = t.row_id >> 32
 JOIN sessions x ON x.id = s.session
 LEFT JOIN messages m ON m.session_id = s.session AND m.position = (t.row_id & 4294967295) - 1
 WHERE t.words @@ CAST(:expression AS tsquery) AND t.row_id < :before
-  AND (:everybody OR x.owner IS NOT DISTINCT FROM CAST(:owner AS varchar))
-  AND (CAST(:agent AS varchar) IS NULL OR x.agent = CAST(:agent AS varchar))
+  AND (:everybody OR x.owner IS NOT DISTINCT FROM CAST(:owner AS text))
+  AND (CAST(:agent AS text) IS NULL OR x.agent = CAST(:agent AS text))
 ORDER BY t.row_id DESC LIMIT :limit
-""")
+"""
 
 
 class _Folds(dict[int, str | None]):
@@ -74,38 +70,38 @@ class _Word(NamedTuple):
 
 def create(connection: Connection) -> bool:
     """Creates the table if it is missing. Returns whether it was."""
-    connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_LOCK})").close()
-    if connection.exec_driver_sql(f"SELECT to_regclass('{TABLE}')").scalar() is not None:
+    connection.execute(f"SELECT pg_advisory_xact_lock({_LOCK})")
+    if connection.value(f"SELECT to_regclass('{TABLE}')") is not None:
         return False
     for statement in _CREATE:
-        connection.exec_driver_sql(statement).close()
+        connection.execute(statement)
     return True
 
 
 def insert_rows(connection: Connection, rows: Sequence[tuple[int, str]]) -> None:
     """Adds texts with their numbers."""
+    statement = f"INSERT INTO {TABLE} (row_id, body, words) VALUES (:row_id, :body, array_to_tsvector(CAST(:words AS text[])))"
     values = [
         {"row_id": row_id, "body": body, "words": sorted({word.folded[:MOST_CHARACTERS] for word in _words(body)})}
         for row_id, body in rows
     ]
     if values:
-        connection.execute(_INSERT, values).close()
+        connection.execute_many(statement, values)
 
 
 def delete_rows(connection: Connection, row_ids: Sequence[int]) -> None:
     """Deletes texts."""
     if row_ids:
-        connection.execute(_DELETE, {"row_ids": list(row_ids)}).close()
+        connection.execute(f"DELETE FROM {TABLE} WHERE row_id {{in_row_ids}}", {"row_ids": list(row_ids)})
 
 
 def row_ids_between(connection: Connection, first: int, last: int, limit: int) -> list[int]:
     """Returns numbers of texts."""
-    return list(connection.execute(_PART, {"first": first, "last": last, "limit": limit}).scalars())
+    query = f"SELECT row_id FROM {TABLE} WHERE row_id BETWEEN :first AND :last LIMIT :limit"
+    return connection.values(query, {"first": first, "last": last, "limit": limit})
 
 
-def find(
-    connection: Connection, phrases: Sequence[Phrase], limit: int, marks: Marks, values: Mapping[str, Any]
-) -> Iterator[tuple[Row[Any], str]]:
+def find(connection: Connection, phrases: Sequence[Phrase], limit: int, marks: Marks, values: Mapping[str, Any]) -> Iterator[Row]:
     """Yields the rows that have all phrases, the greatest number first, each with an excerpt."""
     wanted = [found for found in ([word.folded for word in _words(phrase)] for phrase, _ in phrases) if found]
     whole = [is_whole for phrase, is_whole in phrases if _WORD.search(phrase)]
@@ -118,22 +114,20 @@ def find(
     }
     single = all(len(phrase) == 1 for phrase in wanted)
     rows = limit if single else READ_ROWS
-    before = values["before"]
+    parameters = {**values, "expression": " & ".join(sorted(conditions)), "limit": rows}
     while True:
-        read = connection.execute(
-            _FIND, {**values, "expression": " & ".join(sorted(conditions)), "before": before, "limit": rows}
-        ).all()
-        for row in read:
-            words = list(_words(row.indexed))
+        read = connection.rows(_FIND, parameters)
+        for indexed, *row in read:
+            words = list(_words(indexed))
             spans = [_spans(words, phrase, is_whole) for phrase, is_whole in zip(wanted, whole, strict=True)]
             if all(spans):
-                yield row, _excerpt(row.indexed, words, sorted(span for found in spans for span in found), marks)
+                yield *row, _excerpt(indexed, words, sorted(span for found in spans for span in found), marks)
                 limit -= 1
                 if not limit:
                     return
         if len(read) < rows:
             return
-        before = read[-1].row_id
+        _, parameters["before"], *_ = read[-1]
 
 
 def _words(body: str) -> Iterator[_Word]:

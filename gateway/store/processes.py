@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from sqlalchemy import delete, insert, select
-
-from gateway.store import schema
 from gateway.store.database import Database
+from gateway.store.sql import insert
 
 
 class ProcessRepository:
@@ -16,18 +14,16 @@ class ProcessRepository:
 
     async def started(self, marker: str, pid: int, created: float) -> None:
         """Stores a process by its marker, its pid and its start time (seconds since the epoch)."""
-        statement = insert(schema.processes).values(marker=marker, pid=pid, started_at=created)
-        await self._database.write(lambda connection: connection.execute(statement).close())
+        values = {"marker": marker, "pid": pid, "started_at": created}
+        await self._database.write(lambda connection: connection.execute(insert("processes", values), values))
 
     async def ended(self, *markers: str) -> None:
         """Deletes processes; those that are not stored are ignored."""
         if markers:
-            statement = delete(schema.processes).where(schema.processes.c.marker.in_(markers))
-            await self._database.write(lambda connection: connection.execute(statement).close())
+            statement, values = "DELETE FROM processes WHERE marker {in_markers}", {"markers": list(markers)}
+            await self._database.write(lambda connection: connection.execute(statement, values))
 
     async def all(self) -> list[tuple[str, int, float]]:
         """Returns (marker, pid, start time) of every stored process."""
-        query = select(schema.processes)
-        return await self._database.read(
-            lambda connection: [(row.marker, row.pid, row.started_at) for row in connection.execute(query)]
-        )
+        query = "SELECT marker, pid, started_at FROM processes"
+        return await self._database.read(lambda connection: [(row[0], row[1], row[2]) for row in connection.rows(query)])

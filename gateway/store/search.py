@@ -12,11 +12,10 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Literal
 
-from sqlalchemy import Connection, delete, func, or_, select, text, update
-
-from gateway.store import schema, sqlite_search
+from gateway.store import sqlite_search
 from gateway.store.database import Database
 from gateway.store.search_index import Phrase, SearchIndex
+from gateway.store.sql import Connection
 
 MATCH_BEGIN, MATCH_END, JOINED = "\x02", "\x03", "\x1f"
 """Characters that stand before and after what matches in an excerpt, and one that separates words and is not displayed."""
@@ -26,7 +25,16 @@ _FILLING = 0x66696C6C696E67
 REMOVED_ROWS = 100
 """Rows of the index that one transaction deletes at most."""
 _POSITIONS = 2**32
-_ADD_SESSION = text("INSERT INTO search_sessions (session, next_position) VALUES (:session, 0) ON CONFLICT (session) DO NOTHING")
+_LACKING = """
+SELECT id, next_position, behind_last, title FROM (
+    SELECT s.id, s.created_at, i.number, coalesce(i.next_position, 0) AS next_position, i.title AS indexed_title,
+           coalesce((SELECT max(position) + 1 FROM messages WHERE session_id = s.id), 0) AS behind_last,
+           coalesce(m.chosen_title, m.title) AS title
+    FROM sessions AS s LEFT JOIN search_sessions AS i ON i.session = s.id LEFT JOIN session_metadata AS m ON m.session_id = s.id
+) AS known
+WHERE (number IS NULL OR next_position < behind_last OR coalesce(title, '') != coalesce(indexed_title, ''))
+"""
+_KNOWN = "SELECT number, next_position, title FROM search_sessions WHERE session = :session {for_update}"
 SearchKind = Literal["index", "none"]
 
 
@@ -71,26 +79,10 @@ class SearchRepository:
 
     async def not_indexed(self, limit: int, session_ids: Sequence[str] | None = None) -> list[NotIndexed]:
         """Returns sessions that the index lacks something of, oldest first; of these only if some are given."""
-        table, indexed, known, messages = schema.sessions, schema.search_sessions, schema.session_metadata, schema.messages
-        title = func.coalesce(known.c.chosen_title, known.c.title)
-        count = func.coalesce(
-            select(func.max(messages.c.position) + 1).where(messages.c.session_id == table.c.id).scalar_subquery(), 0
-        )
-        next_position = func.coalesce(indexed.c.next_position, 0)
-        lacking = or_(
-            indexed.c.number.is_(None), next_position < count, func.coalesce(title, "") != func.coalesce(indexed.c.title, "")
-        )
-        query = (
-            select(table.c.id, next_position.label("next_position"), count.label("end"), title.label("title"))
-            .outerjoin_from(table, indexed, indexed.c.session == table.c.id)
-            .outerjoin(known, known.c.session_id == table.c.id)
-            .where(lacking)
-            .order_by(table.c.created_at, table.c.id)
-            .limit(limit)
-        )
-        if session_ids is not None:
-            query = query.where(table.c.id.in_(session_ids))
-        return await self._database.read(lambda connection: [NotIndexed(*row) for row in connection.execute(query)])
+        of_these = "" if session_ids is None else "AND id {in_ids}"
+        query = f"{_LACKING} {of_these} ORDER BY created_at, id LIMIT :limit"
+        values = {"ids": list(session_ids or ()), "limit": limit}
+        return await self._database.read(lambda connection: [NotIndexed(*row) for row in connection.rows(query, values)])
 
     def filling(self) -> AbstractAsyncContextManager[bool]:
         """Returns a context that tells whether the caller may fill the index: of the nodes of a cluster, one may at a time."""
@@ -107,9 +99,10 @@ class SearchRepository:
 
     async def deleted(self) -> list[str]:
         """Returns the sessions that the index has something of and that were deleted."""
-        indexed, sessions = schema.search_sessions, schema.sessions
-        query = select(indexed.c.session).where(~select(sessions.c.id).where(sessions.c.id == indexed.c.session).exists())
-        return await self._database.read(lambda connection: list(connection.execute(query).scalars()))
+        query = """
+            SELECT session FROM search_sessions AS i WHERE NOT EXISTS (SELECT id FROM sessions WHERE sessions.id = i.session)
+        """
+        return await self._database.read(lambda connection: connection.values(query))
 
     async def remove(self, session_id: str) -> None:
         """Removes what the index has of a session that was deleted, in short transactions."""
@@ -128,15 +121,14 @@ class SearchRepository:
 
         def found(connection: Connection) -> list[SearchRow]:
             marks = (MATCH_BEGIN, MATCH_END, EXCERPT_WORDS)
-            rows = _index(connection).find(connection, phrases, limit, marks, values)
-            return [SearchRow(row.row_id, row.session_id, row.position, row.seq, row.body, excerpt) for row, excerpt in rows]
+            return [SearchRow(*row) for row in _index(connection).find(connection, phrases, limit, marks, values)]
 
         return await self._database.read(found)
 
 
 def _index(connection: Connection) -> SearchIndex:
     """Return the module with the index of a database."""
-    if connection.dialect.name == "sqlite":
+    if connection.dialect == "sqlite":
         return sqlite_search
     # Only a database of PostgreSQL needs it, and its patterns and statements take 0.3 MB.
     from gateway.store import postgresql_search
@@ -149,7 +141,7 @@ def _prepare(connection: Connection) -> SearchKind:
     if created is None:
         return "none"
     if created:
-        connection.execute(delete(schema.search_sessions))
+        connection.execute("DELETE FROM search_sessions")
     return "index"
 
 
@@ -166,38 +158,39 @@ def _add(
     title: str | None,
     title_text: str | None,
 ) -> None:
-    sessions, indexed = schema.sessions, schema.search_sessions
+    values = {"session": session_id}
     # The locks, which SQLite does not need, let other nodes neither delete the session nor add the same messages meanwhile.
-    existing = select(sessions.c.id).where(sessions.c.id == session_id).with_for_update(read=True, key_share=True)
-    if connection.execute(existing).first() is None:
+    if connection.first("SELECT id FROM sessions WHERE id = :session {for_key_share}", values) is None:
         return
-    known = select(indexed.c.number, indexed.c.next_position, indexed.c.title).where(indexed.c.session == session_id)
-    row = connection.execute(known.with_for_update()).first()
+    row = connection.first(_KNOWN, values)
     if row is None:
-        connection.execute(_ADD_SESSION, {"session": session_id}).close()
-        row = connection.execute(known.with_for_update()).one()
-    of_session = {"next_position": max(next_position, row.next_position), "title": title}
-    connection.execute(update(indexed).where(indexed.c.number == row.number).values(**of_session))
+        added = "INSERT INTO search_sessions (session, next_position) VALUES (:session, 0) ON CONFLICT (session) DO NOTHING"
+        connection.execute(added, values)
+        (row,) = connection.rows(_KNOWN, values)
+    number, known_position, known_title = row
+    statement = "UPDATE search_sessions SET next_position = :next_position, title = :title WHERE number = :number"
+    of_session = {"number": number, "next_position": max(next_position, known_position), "title": title}
+    connection.execute(statement, of_session)
     index = _index(connection)
-    if title != row.title:
-        index.delete_rows(connection, [_row_id(row.number, -1)])
-        index.insert_rows(connection, [(_row_id(row.number, -1), title_text)] if title_text else [])
+    if title != known_title:
+        index.delete_rows(connection, [_row_id(number, -1)])
+        index.insert_rows(connection, [(_row_id(number, -1), title_text)] if title_text else [])
     # Not those that another call has added.
-    index.insert_rows(connection, [(_row_id(row.number, at), body) for at, body in texts if at >= row.next_position])
+    index.insert_rows(connection, [(_row_id(number, at), body) for at, body in texts if at >= known_position])
 
 
 def _remove_part(connection: Connection, session_id: str) -> bool:
     """Delete some rows of a session. Returns whether there are no more."""
-    indexed = schema.search_sessions
     # The lock waits for what another node adds, which is found then.
-    number = connection.execute(select(indexed.c.number).where(indexed.c.session == session_id).with_for_update()).scalar()
-    if number is None:
+    row = connection.first(_KNOWN, {"session": session_id})
+    if row is None:
         return True
+    number, *_ = row
     first, last = _row_id(number, -1), _row_id(number + 1, -1) - 1
     index = _index(connection)
     found = index.row_ids_between(connection, first, last, REMOVED_ROWS)
     index.delete_rows(connection, found)
     if len(found) < REMOVED_ROWS:
-        connection.execute(delete(indexed).where(indexed.c.number == number))
+        connection.execute("DELETE FROM search_sessions WHERE number = :number", {"number": number})
         return True
     return False

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
-from sqlalchemy import Connection, Row
+from gateway.store.sql import Connection, Row
 
 Phrase = tuple[str, bool]
 """Words that stand together, and whether the last one is whole, not only the beginning of a word."""
@@ -30,5 +30,5 @@ class SearchIndex(Protocol):
 
     def find(
         self, connection: Connection, phrases: Sequence[Phrase], limit: int, marks: Marks, values: Mapping[str, Any]
-    ) -> Iterator[tuple[Row[Any], str]]:
-        """Yield the rows that have all phrases, the greatest number first, each with an excerpt."""
+    ) -> Iterator[Row]:
+        """Yield the rows that have all phrases, the greatest number first: each as the values of a search.SearchRow."""

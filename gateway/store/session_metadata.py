@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Connection, insert, select, update
-
-from gateway.store import schema
 from gateway.store.database import Database
 from gateway.store.rows import SessionMetadataRecord
+from gateway.store.sql import assignments, columns
 
 
 class SessionMetadataRepository:
@@ -17,20 +15,16 @@ class SessionMetadataRepository:
 
     async def update(self, session_id: str, **values: str | None) -> None:
         """Sets the `title`, the `chosen_title` or the `commands` (JSON). Does nothing if there is no such session."""
-        table, sessions = schema.session_metadata, schema.sessions
-
-        def transaction(connection: Connection) -> None:
-            changed = connection.execute(update(table).where(table.c.session_id == session_id).values(**values))
-            if changed.rowcount:
-                return
-            if connection.execute(select(sessions.c.id).where(sessions.c.id == session_id)).first() is not None:
-                connection.execute(insert(table).values(session_id=session_id, **values))
-
-        await self._database.write(transaction)
+        given = ", ".join(f":{name}" for name in values)
+        statement = f"""
+            INSERT INTO session_metadata (session_id, {", ".join(values)})
+            SELECT id, {given} FROM sessions WHERE id = :session_id
+            ON CONFLICT (session_id) DO UPDATE SET {assignments(values)}
+        """
+        await self._database.write(lambda connection: connection.execute(statement, {"session_id": session_id, **values}))
 
     async def get(self, session_id: str) -> SessionMetadataRecord:
         """Returns what was stored last; empty if nothing was."""
-        table = schema.session_metadata
-        query = select(table.c.title, table.c.commands, table.c.chosen_title).where(table.c.session_id == session_id)
-        row = await self._database.read(lambda connection: connection.execute(query).first())
+        query = f"SELECT {columns(SessionMetadataRecord)} FROM session_metadata WHERE session_id = :session_id"
+        row = await self._database.read(lambda connection: connection.first(query, {"session_id": session_id}))
         return SessionMetadataRecord(*row) if row else SessionMetadataRecord()

@@ -7,10 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import asdict
 from typing import Any, Literal
 
-from sqlalchemy import ColumnElement, Connection, Select, bindparam, delete, exists, func, insert, select, tuple_, update
-
 from gateway.errors import too_many_sessions
-from gateway.store import schema
 from gateway.store.database import Database
 from gateway.store.failures import failure_reasons
 from gateway.store.idempotency_keys import insert_key
@@ -21,14 +18,38 @@ from gateway.store.rows import Cursor, KeyRecord, MessageRow, RunRecord, Session
 from gateway.store.runs import insert_run, last_runs
 from gateway.store.session_usage import usage_of_sessions, usage_of_turns
 from gateway.store.shared_values import LIMITS, set_value
+from gateway.store.sql import Connection, assignments, columns, equals, insert
 
 READS = 3
 """Times that a list of sessions at other nodes is read while turns of them end."""
 UNLOCKED_SESSIONS = 1000
 """A key that has so many sessions fewer than it may have gets one more without a lock: so many are not created at one time."""
-
-
-_DELETE = delete(schema.sessions).where(schema.sessions.c.id == bindparam("of_session")).returning(schema.sessions.c.owner)
+_TABLES_OF_SESSIONS = ("failures", "session_usage", "compactions", "session_metadata", "responses", "messages")
+"""Those with rows of a session, besides its events and runs."""
+_USED_AT = "coalesce((SELECT max(coalesce(ended_at, started_at)) FROM runs WHERE log_id = sessions.id), created_at)"
+"""When a run of the session began or ended last, or when the session was created."""
+# Messages are stored with their role first.
+_LIST_ROWS = f"""
+SELECT id, config, created_at, {_USED_AT} AS used_at,
+    (SELECT coalesce(chosen_title, title) FROM session_metadata WHERE session_id = sessions.id) AS title,
+    (
+        SELECT body FROM messages WHERE session_id = sessions.id AND body LIKE '{{"role":"user"%' ORDER BY position LIMIT 1
+    ) AS first_user_message
+FROM sessions
+"""
+_LAST_EVENTS = """
+SELECT id, (SELECT last FROM events WHERE log_id = sessions.id ORDER BY first DESC LIMIT 1) FROM sessions WHERE id {in_ids}
+"""
+"""The number of the last event of each session, by the primary key of the events."""
+_UNUSED = f"""
+SELECT id FROM sessions WHERE {_USED_AT} < :time
+AND NOT EXISTS (SELECT 1 FROM runs WHERE log_id = sessions.id AND state != 'ended') ORDER BY created_at
+"""
+_STATES = {
+    "idle": "id NOT IN (SELECT log_id FROM runs WHERE state != 'ended')",
+    "running": "id IN (SELECT log_id FROM runs WHERE state = 'running')",
+    "waiting": "id IN (SELECT log_id FROM runs WHERE state = 'waiting')",
+}
 
 
 class SessionRepository:
@@ -57,7 +78,7 @@ class SessionRepository:
         def transaction(connection: Connection) -> None:
             if limit:
                 _require_fewer(connection, record.owner, limit)
-            connection.execute(insert(schema.sessions).values(**values))
+            connection.execute(insert("sessions", values), values)
             if copied is not None:
                 copy_messages(connection, record.id, *copied)
             insert_messages(connection, record.id, [MessageRow(body) for body in history])
@@ -70,16 +91,18 @@ class SessionRepository:
 
     async def get(self, session_id: str) -> SessionRecord | None:
         """Returns a session, None if there is none of that id."""
-        found = await self._records(select(schema.sessions).where(schema.sessions.c.id == session_id))
-        return found[0] if found else None
+        query = f"SELECT {columns(SessionRecord)} FROM sessions WHERE id = :id"
+        row = await self._database.read(lambda connection: connection.first(query, {"id": session_id}))
+        return _record(row) if row else None
 
     async def some(self, session_ids: Sequence[str]) -> list[SessionRecord]:
         """Returns the sessions with these ids, in any order. Those that do not exist are omitted."""
-        return await self._records(select(schema.sessions).where(schema.sessions.c.id.in_(session_ids)))
+        query, values = f"SELECT {columns(SessionRecord)} FROM sessions WHERE id {{in_ids}}", {"ids": list(session_ids)}
+        return await self._database.read(lambda connection: [_record(row) for row in connection.execute(query, values)])
 
     async def page(self, limit: int, after: Cursor | None = None, owner: str | None = None) -> list[SessionRecord]:
         """Returns sessions, newest first: those behind the cursor, and of this owner only if one is given."""
-        return await self._records(_page(select(schema.sessions), limit, after, owner))
+        return [record for record, _ in await self.filtered(limit, after, owner)]
 
     async def filtered(
         self,
@@ -95,46 +118,31 @@ class SessionRepository:
 
         With `by_activity` the first is the one in which a run began or ended last.
         """
-        table, runs = schema.sessions, schema.runs
-        key = _used_at() if by_activity else table.c.created_at
-        query = select(table, key.label("ordered_by"))
-        if owner is not None:
-            query = query.where(table.c.owner == owner)
-        if agent is not None:
-            query = query.where(table.c.agent == agent)
-        if state is not None:
-            at_work = select(runs.c.log_id).where(runs.c.state == state if state != "idle" else runs.c.state != "ended")
-            query = query.where(table.c.id.not_in(at_work) if state == "idle" else table.c.id.in_(at_work))
-        found = query.subquery()
-        ordered = select(found).order_by(found.c.ordered_by.desc(), found.c.id.desc()).limit(limit)
-        if after is not None:
-            ordered = ordered.where(tuple_(found.c.ordered_by, found.c.id) < tuple_(*after))
+        ordered_by = _USED_AT if by_activity else "created_at"
+        query = f"SELECT {columns(SessionRecord)}, {ordered_by} AS ordered_by FROM sessions"
+        query = f"{query} {_where(ordered_by, after, owner, agent, state)} ORDER BY ordered_by DESC, id DESC LIMIT :limit"
+        values = _values(limit, after, owner, agent)
 
         def read(connection: Connection) -> list[tuple[SessionRecord, Cursor]]:
-            rows = [_with_config(row) for row in connection.execute(ordered).mappings()]
-            at = [row.pop("ordered_by") for row in rows]
-            return [(SessionRecord(**row), (number, row["id"])) for row, number in zip(rows, at, strict=True)]
+            return [(_record(row), (at, row[0])) for *row, at in connection.execute(query, values)]
 
         return await self._database.read(read)
 
     async def page_of_agent(self, agent: str, owner: str | None, limit: int, after: Cursor | None = None) -> list[SessionListRow]:
         """Returns rows for a list of one agent's sessions, newest first; of this owner only if one is given."""
-        query = _page(_LIST_ROWS.where(schema.sessions.c.agent == agent), limit, after, owner)
-
-        def rows(connection: Connection) -> list[SessionListRow]:
-            return [SessionListRow(**_with_config(row)) for row in connection.execute(query).mappings()]
-
-        return await self._database.read(rows)
+        query = f"{_LIST_ROWS} {_where('created_at', after, owner, agent)} ORDER BY created_at DESC, id DESC LIMIT :limit"
+        values = _values(limit, after, owner, agent)
+        return await self._database.read(lambda connection: [_list_row(row) for row in connection.execute(query, values)])
 
     async def details(self, session_ids: Sequence[str], elsewhere: Collection[str] = ()) -> dict[str, SessionDetails]:
         """Returns what a list shows of these sessions, by id. Sessions that do not exist are omitted.
 
         The usage of those that are `elsewhere`, at other nodes, includes what the stored events have of the turn at work.
         """
-        query = _LIST_ROWS.where(schema.sessions.c.id.in_(session_ids))
+        query, ids = f"{_LIST_ROWS} WHERE id {{in_ids}}", {"ids": list(session_ids)}
 
         def details(connection: Connection) -> dict[str, SessionDetails]:
-            rows = [SessionListRow(**_with_config(row)) for row in connection.execute(query).mappings()]
+            rows = [_list_row(row) for row in connection.execute(query, ids)]
             runs, usage = last_runs(connection, session_ids), usage_of_sessions(connection, session_ids)
             for _ in range(READS):
                 at_work = [run for run in runs.values() if run.state == "running" and run.log_id in elsewhere]
@@ -147,7 +155,7 @@ class SessionRepository:
                     usage = {**usage, **{key: usage[key].plus(turn) if key in usage else turn for key, turn in turns.items()}}
                     break
                 runs, usage = again, usage_of_sessions(connection, session_ids)
-            last = {row.id: row.last for row in connection.execute(_LAST_EVENTS.where(schema.sessions.c.id.in_(session_ids)))}
+            last = {session_id: seq for session_id, seq in connection.execute(_LAST_EVENTS, ids)}
             failed = {run.id for run in runs.values() if run.stop_reason == "error"}
             errors = failure_reasons(connection, sorted(failed))
 
@@ -161,117 +169,79 @@ class SessionRepository:
 
     async def unused_since(self, time: float) -> list[str]:
         """Return the ids of the sessions without a run that has not ended, and which were used last before a time."""
-        table, runs = schema.sessions, schema.runs
-        running = exists().where(runs.c.log_id == table.c.id, runs.c.state != "ended")
-        query = select(table.c.id).where(_used_at() < time, ~running).order_by(table.c.created_at)
-        return await self._database.read(lambda connection: [str(row[0]) for row in connection.execute(query)])
+        return await self._database.read(lambda connection: connection.values(_UNUSED, {"time": time}))
 
     async def count(self, owner: str | None) -> int:
         """Returns how many sessions the key of this name has; None for the default keys."""
-        query = select(func.count()).select_from(schema.sessions).where(schema.sessions.c.owner == owner)
-        return await self._database.read(lambda connection: int(connection.execute(query).scalar_one()))
+        return await self._database.read(lambda connection: _count(connection, owner))
 
     async def any_secrets(self) -> bytes | None:
         """Returns the encrypted secrets of some session; None if no session has any."""
-        secrets = schema.sessions.c.secrets
-        query = select(secrets).where(secrets.is_not(None)).limit(1)
-        return await self._database.read(lambda connection: connection.execute(query).scalar())
+        query = "SELECT secrets FROM sessions WHERE secrets IS NOT NULL LIMIT 1"
+        return await self._database.read(lambda connection: connection.value(query))
 
     async def update(self, session_id: str, **values: Any) -> None:
         """Sets columns of a session: `config` (JSON data), `secrets`, `native_id`."""
         if "config" in values:
             values["config"] = json.dumps(values["config"])
-        statement = update(schema.sessions).where(schema.sessions.c.id == session_id).values(**values)
-        await self._database.write(lambda connection: connection.execute(statement).close())
+        statement = f"UPDATE sessions SET {assignments(values)} WHERE id = :id"
+        await self._database.write(lambda connection: connection.execute(statement, {**values, "id": session_id}))
 
     async def delete(self, session_id: str) -> None:
         """Deletes a session with everything that belongs to it; its audit stays."""
+        values = {"id": session_id}
 
         def transaction(connection: Connection) -> None:
-            for table in (schema.events, schema.runs):
-                connection.execute(delete(table).where(table.c.log_id == session_id))
+            for table in ("events", "runs"):
+                connection.execute(f"DELETE FROM {table} WHERE log_id = :id", values)
             for table in _TABLES_OF_SESSIONS:
-                connection.execute(delete(table).where(table.c.session_id == session_id))
-            owners = connection.execute(_DELETE, {"of_session": session_id}).scalars().all()
+                connection.execute(f"DELETE FROM {table} WHERE session_id = :id", values)
+            owners = connection.values("DELETE FROM sessions WHERE id = :id RETURNING owner", values)
             delete_lease(connection, session_id)
             for owner in owners:
                 notify_deleted(connection, session_id, owner)
 
         await self._database.write(transaction)
 
-    async def _records(self, query: Select[Any]) -> list[SessionRecord]:
-        def records(connection: Connection) -> list[SessionRecord]:
-            return [SessionRecord(**_with_config(row)) for row in connection.execute(query).mappings()]
-
-        return await self._database.read(records)
-
-
-_TABLES_OF_SESSIONS = (
-    schema.failures,
-    schema.session_usage,
-    schema.compactions,
-    schema.session_metadata,
-    schema.responses,
-    schema.messages,
-)
-"""Those with rows of a session, besides its events and runs."""
-
-
-def _used_at() -> ColumnElement[float]:
-    """When a run of the session began or ended last, or when the session was created."""
-    table, runs = schema.sessions, schema.runs
-    last = select(func.max(func.coalesce(runs.c.ended_at, runs.c.started_at))).where(runs.c.log_id == table.c.id)
-    return func.coalesce(last.scalar_subquery(), table.c.created_at)
-
-
-def _list_rows() -> Select[Any]:
-    table, messages, known = schema.sessions, schema.messages, schema.session_metadata
-    title = func.coalesce(known.c.chosen_title, known.c.title)
-    # Messages are stored with their role first.
-    user_messages = select(messages.c.body).where(messages.c.session_id == table.c.id, messages.c.body.like('{"role":"user"%'))
-    return select(
-        table.c.id,
-        table.c.config,
-        table.c.created_at,
-        _used_at().label("used_at"),
-        select(title).where(known.c.session_id == table.c.id).scalar_subquery().label("title"),
-        user_messages.order_by(messages.c.position).limit(1).scalar_subquery().label("first_user_message"),
-    )
-
-
-_LIST_ROWS = _list_rows()
-
 
 def _require_fewer(connection: Connection, owner: str | None, limit: int) -> None:
     """Raise TooMany if an owner has as many sessions as it may have, on whatever node they were created."""
-    query = select(func.count()).select_from(schema.sessions).where(schema.sessions.c.owner == owner)
-    count = int(connection.execute(query).scalar_one())
+    count = _count(connection, owner)
     if count >= limit - UNLOCKED_SESSIONS:
         # Another node that is about to store one waits, and counts this one.
         set_value(connection, LIMITS, "")
-        count = int(connection.execute(query).scalar_one())
+        count = _count(connection, owner)
     if count >= limit:
         raise too_many_sessions(limit)
 
 
-def _last_events() -> Select[tuple[str, int | None]]:
-    table, events = schema.sessions, schema.events
-    last = select(events.c.last).where(events.c.log_id == table.c.id).order_by(events.c.first.desc()).limit(1)
-    return select(table.c.id, last.scalar_subquery().label("last"))
+def _count(connection: Connection, owner: str | None) -> int:
+    query = f"SELECT count(*) FROM sessions WHERE {equals('owner', owner)}"
+    return int(connection.value(query, {"owner": owner}))
 
 
-_LAST_EVENTS = _last_events()
-"""The number of the last event of each session, by the primary key of the events."""
-
-
-def _page(query: Select[Any], limit: int, after: Cursor | None, owner: str | None) -> Select[Any]:
-    table = schema.sessions
+def _where(key: str, after: Cursor | None, owner: str | None, agent: str | None, state: str | None = None) -> str:
+    """Returns the WHERE of a page of sessions in the order of a key and their ids."""
+    wanted = [_STATES[state]] if state is not None else []
     if owner is not None:
-        query = query.where(table.c.owner == owner)
+        wanted.append("owner = :owner")
+    if agent is not None:
+        wanted.append("agent = :agent")
     if after is not None:
-        query = query.where(tuple_(table.c.created_at, table.c.id) < tuple_(*after))
-    return query.order_by(table.c.created_at.desc(), table.c.id.desc()).limit(limit)
+        wanted.append(f"({key}, id) < (:after_key, :after_id)")
+    return f"WHERE {' AND '.join(wanted)}" if wanted else ""
 
 
-def _with_config(row: Any) -> dict[str, Any]:
-    return {**row, "config": json.loads(row["config"])}
+def _values(limit: int, after: Cursor | None, owner: str | None, agent: str | None) -> dict[str, Any]:
+    after_key, after_id = after or (None, None)
+    return {"limit": limit, "after_key": after_key, "after_id": after_id, "owner": owner, "agent": agent}
+
+
+def _record(row: Sequence[Any]) -> SessionRecord:
+    session_id, agent, config, *others = row
+    return SessionRecord(session_id, agent, json.loads(config), *others)
+
+
+def _list_row(row: Sequence[Any]) -> SessionListRow:
+    session_id, config, *others = row
+    return SessionListRow(session_id, json.loads(config), *others)

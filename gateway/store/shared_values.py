@@ -4,20 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sqlalchemy import Connection, bindparam, delete, select, text
-
-from gateway.store import schema
 from gateway.store.database import Database
+from gateway.store.sql import Connection, insert, like
 
-_TABLE = schema.shared_values
 LIMITS = "limits"
 """The value that transactions lock which compare what a key has with its limit. One for all limits: with several, two nodes could
 wait for each other, since writes that are committed together are in any order."""
-_ADD = text("INSERT INTO shared_values (name, value) VALUES (:name, :value) ON CONFLICT (name) DO NOTHING")
-_SET = text(
-    "INSERT INTO shared_values (name, value) VALUES (:name, :value) ON CONFLICT (name) DO UPDATE SET value = excluded.value"
-)
-_GET = select(_TABLE.c.value).where(_TABLE.c.name == bindparam("of_name"))
+_INSERT = insert("shared_values", ("name", "value"))
 
 
 class SharedValueRepository:
@@ -35,7 +28,7 @@ class SharedValueRepository:
         same time, all get the same."""
 
         def transaction(connection: Connection) -> str:
-            connection.execute(_ADD, {"name": name, "value": value}).close()
+            connection.execute(f"{_INSERT} ON CONFLICT (name) DO NOTHING", {"name": name, "value": value})
             return str(read_value(connection, name))
 
         return await self._database.write(transaction)
@@ -46,30 +39,32 @@ class SharedValueRepository:
 
     async def some(self, names: Sequence[str]) -> dict[str, str]:
         """Returns those of these values that there are, by their names."""
-        query = select(_TABLE.c.name, _TABLE.c.value).where(_TABLE.c.name.in_(names))
-        return await self._database.read(lambda connection: {row.name: row.value for row in connection.execute(query)})
+        query = "SELECT name, value FROM shared_values WHERE name {in_names}"
+        return await self._database.read(lambda connection: dict(connection.rows(query, {"names": list(names)})))
 
     async def remove(self, name: str) -> None:
         """Deletes a value, if there is one of that name."""
-        statement = delete(_TABLE).where(_TABLE.c.name == name)
-        await self._database.write(lambda connection: connection.execute(statement).close())
+        statement = "DELETE FROM shared_values WHERE name = :name"
+        await self._database.write(lambda connection: connection.execute(statement, {"name": name}))
 
     async def remove_of_missing_nodes(self, prefix: str) -> None:
         """Deletes the values whose names are this prefix and the id of a node that there is no more.
 
         A node is stored before its values are: those of one that starts at this moment stay.
         """
-        of_nodes = select(prefix + schema.nodes.c.id)
-        statement = delete(_TABLE).where(_TABLE.c.name.startswith(prefix, autoescape=True), _TABLE.c.name.not_in(of_nodes))
-        await self._database.write(lambda connection: connection.execute(statement).close())
+        of_nodes = "SELECT :prefix || id FROM nodes"
+        statement = f"DELETE FROM shared_values WHERE name LIKE :pattern ESCAPE '/' AND name NOT IN ({of_nodes})"
+        values = {"prefix": prefix, "pattern": f"{like(prefix)}%"}
+        await self._database.write(lambda connection: connection.execute(statement, values))
 
 
 def read_value(connection: Connection, name: str) -> str | None:
     """Returns a value within a transaction; None if there is none of that name."""
-    found: str | None = connection.execute(_GET, {"of_name": name}).scalar()
+    found: str | None = connection.value("SELECT value FROM shared_values WHERE name = :name", {"name": name})
     return found
 
 
 def set_value(connection: Connection, name: str, value: str) -> None:
     """Stores a value within a transaction, and locks its row until the end of that."""
-    connection.execute(_SET, {"name": name, "value": value}).close()
+    statement = f"{_INSERT} ON CONFLICT (name) DO UPDATE SET value = excluded.value"
+    connection.execute(statement, {"name": name, "value": value})

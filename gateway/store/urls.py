@@ -2,20 +2,41 @@
 
 from __future__ import annotations
 
-from sqlalchemy import make_url
-from sqlalchemy.engine import URL
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from urllib.parse import unquote, urlsplit
 
 from gateway.errors import ConfigError
 from gateway.installation import command_for_extra
-from gateway.store.backend import KEY_PASSWORD, Backend
+from gateway.store.backend import Backend
+from gateway.store.sql import Dialect
 from gateway.store.sqlite import SqliteBackend
-
-DRIVERS = {"sqlite": "sqlite", "postgresql": "postgresql+psycopg", "postgres": "postgresql+psycopg"}
-"""SQLAlchemy's drivers, by the schemes of URLs. libpq has both names of PostgreSQL."""
 
 SETTING = "store.url"
 """The setting of the configuration with the URL."""
+_DIALECTS: Mapping[str, Dialect] = {"sqlite": "sqlite", "postgresql": "postgresql", "postgres": "postgresql"}
+"""By the schemes of URLs. libpq has both names of PostgreSQL."""
 _URLS = "use sqlite:///FILE or postgresql://USER@HOST/DATABASE"
+_PASSWORDS = ("password", "sslpassword")
+"""Parameters of a URL with a password: the second one is that of the key of a TLS certificate."""
+_HOST = re.compile(r"(\[[^][]*\]|[^][:]*)(:[0-9]*)?")
+"""A host with its port. libpq permits several, with commas between them."""
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseUrl:
+    """A URL of a database. `text` is as libpq takes it, `shown` without passwords, and `secrets` are the passwords.
+
+    `file` is the path of an SQLite database; None for one in memory. `parameters` are the names of the parameters behind the `?`.
+    """
+
+    dialect: Dialect
+    text: str
+    shown: str
+    secrets: tuple[str, ...] = ()
+    file: str | None = None
+    parameters: frozenset[str] = frozenset()
 
 
 def backend_of(url: str, name: str = SETTING) -> Backend:
@@ -24,10 +45,10 @@ def backend_of(url: str, name: str = SETTING) -> Backend:
     `name` is that of the URL in errors.
     """
     parsed = database_url(url, name)
-    return SqliteBackend(parsed) if parsed.drivername == "sqlite" else _on_postgresql(parsed)
+    return SqliteBackend(parsed.file) if parsed.dialect == "sqlite" else _on_postgresql(parsed)
 
 
-def _on_postgresql(url: URL) -> Backend:
+def _on_postgresql(url: DatabaseUrl) -> Backend:
     try:
         # It imports psycopg, which only an extra installs, and which takes 0.05 s and 8 MB.
         from gateway.store.postgresql import PostgresqlBackend
@@ -36,33 +57,54 @@ def _on_postgresql(url: URL) -> Backend:
             f"a store on PostgreSQL needs psycopg, which the extra `postgresql` installs ({error}). "
             f"Run: {command_for_extra('postgresql')}"
         ) from None
-    return PostgresqlBackend(url)
+    return PostgresqlBackend(url.text, url.shown, url.parameters)
 
 
-def database_url(url: str, name: str = SETTING) -> URL:
-    """Parses a URL of the configuration, and adds the driver that is used. Raises ConfigError.
+def database_url(url: str, name: str = SETTING) -> DatabaseUrl:
+    """Parses a URL of the configuration. Raises ConfigError, without a password of the URL."""
+    scheme, separator, rest = url.partition("://")
+    if not separator or not re.fullmatch("[a-z0-9+]+", scheme):
+        raise ConfigError(f"{name} is no URL of a database: {_URLS}")
+    dialect = _DIALECTS.get(scheme)
+    if dialect is None:
+        raise ConfigError(f"{name}: there is no store for {scheme}: {_URLS}")
+    return _sqlite_url(url, rest, name) if dialect == "sqlite" else _postgresql_url(url, name)
 
-    A password is in `password`, also where it is a parameter of the URL.
-    """
+
+def _sqlite_url(url: str, rest: str, name: str) -> DatabaseUrl:
+    if rest and not rest.startswith("/"):
+        raise ConfigError(f"{name} is no URL of a database: {_URLS}")
+    file = rest[1:]
+    if "?" in file:
+        raise ConfigError(f"{name}: the URL of an SQLite database has no parameters: {_URLS}")
+    return DatabaseUrl("sqlite", url, url, file=None if file in ("", ":memory:") else file)
+
+
+def _postgresql_url(url: str, name: str) -> DatabaseUrl:
     try:
-        parsed = make_url(url)
-    except Exception:
-        # The error of SQLAlchemy has the URL, which may have a password.
+        parsed = urlsplit(url)
+    except ValueError:
         raise ConfigError(f"{name} is no URL of a database: {_URLS}") from None
-    if parsed.drivername not in DRIVERS:
-        raise ConfigError(f"{name}: there is no store for {parsed.drivername}: {_URLS}")
-    if "@" in (parsed.host or ""):
+    user, _, hosts = parsed.netloc.rpartition("@")
+    if "@" in user:
         # A part of the password would be a part of the host, which errors have.
         raise ConfigError(f"{name} has more than one @ before the host: write an @ in the user or the password as %40")
-    if (password := parsed.normalized_query.get("password")) is not None:
-        # The parameter is what libpq uses where both are given.
-        parsed = parsed.difference_update_query(["password"]).set(password=password[-1])
-    return parsed.set(drivername=DRIVERS[parsed.drivername])
+    if not all(_HOST.fullmatch(host) for host in hosts.split(",")):
+        raise ConfigError(f"{name} is no URL of a database: {_URLS}")
+    user, _, password = user.partition(":")
+    parameters = [part.partition("=") for part in parsed.query.split("&") if part]
+    secrets = [password, *(value for key, _, value in parameters if key in _PASSWORDS)]
+    query = "&".join(f"{key}={value}" for key, _, value in parameters if key not in _PASSWORDS)
+    shown = f"{parsed.scheme}://{f'{user}@' if user else ''}{hosts}{parsed.path}{f'?{query}' if query else ''}"
+    return DatabaseUrl(
+        "postgresql",
+        url,
+        shown,
+        tuple(unquote(secret) for secret in secrets if secret),
+        parameters=frozenset(key for key, _, _ in parameters),
+    )
 
 
 def url_secrets(url: str, name: str = SETTING) -> list[str]:
     """Returns the passwords in a URL of the configuration: that of the user, and that of the key of a TLS certificate."""
-    parsed = database_url(url, name) if url else None
-    if parsed is None:
-        return []
-    return [secret for secret in (parsed.password, *parsed.normalized_query.get(KEY_PASSWORD, ())) if secret]
+    return list(database_url(url, name).secrets) if url else []

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
-from sqlalchemy import delete, insert, select, update
-
-from gateway.store import schema
 from gateway.store.database import Database
 from gateway.store.rows import WorktreeRecord
+from gateway.store.sql import Connection, assignments, columns, insert
+
+_SELECT = f"SELECT {columns(WorktreeRecord)} FROM worktrees"
 
 
 class WorktreeRepository:
@@ -19,37 +19,36 @@ class WorktreeRepository:
 
     async def add(self, record: WorktreeRecord) -> None:
         """Stores a worktree of a session that has none."""
-        statement = insert(schema.worktrees).values(**asdict(record))
-        await self._database.write(lambda connection: connection.execute(statement).close())
+        values = asdict(record)
+        await self._database.write(lambda connection: connection.execute(insert("worktrees", values), values))
 
     async def update(self, session_id: str, **values: str | bool | None) -> None:
         """Sets columns of a worktree. Does nothing if there is no such one."""
-        statement = update(schema.worktrees).where(schema.worktrees.c.session_id == session_id).values(**values)
-        await self._database.write(lambda connection: connection.execute(statement).close())
+        statement = f"UPDATE worktrees SET {assignments(values)} WHERE session_id = :session_id"
+        await self._database.write(lambda connection: connection.execute(statement, {**values, "session_id": session_id}))
 
     async def remove(self, session_id: str, path: str) -> None:
         """Deletes the row of a worktree, if there is one. Another one of this session, with another path, stays."""
-        table = schema.worktrees
-        statement = delete(table).where(table.c.session_id == session_id, table.c.path == path)
-        await self._database.write(lambda connection: connection.execute(statement).close())
+        statement, values = "DELETE FROM worktrees WHERE session_id = :id AND path = :path", {"id": session_id, "path": path}
+        await self._database.write(lambda connection: connection.execute(statement, values))
 
     async def get(self, session_id: str) -> WorktreeRecord | None:
         """Returns the worktree of a session; None if it has none."""
-        query = select(schema.worktrees).where(schema.worktrees.c.session_id == session_id)
-        row = await self._database.read(lambda connection: connection.execute(query).mappings().first())
-        return WorktreeRecord(**row) if row is not None else None
+        found = await self._found("WHERE session_id = :id", id=session_id)
+        return found[0] if found else None
 
     async def all(self) -> list[WorktreeRecord]:
         """Returns the worktrees of all owners, the newest first."""
-        query = select(schema.worktrees).order_by(schema.worktrees.c.created_at.desc(), schema.worktrees.c.session_id)
-        return await self._database.read(
-            lambda connection: [WorktreeRecord(**row) for row in connection.execute(query).mappings()]
-        )
+        return await self._found("ORDER BY created_at DESC, session_id")
 
     async def without_session(self) -> list[WorktreeRecord]:
         """Returns those whose session does not exist, and those that are not ready."""
-        table = schema.worktrees
-        query = select(table).where(~table.c.ready | table.c.session_id.not_in(select(schema.sessions.c.id)))
-        return await self._database.read(
-            lambda connection: [WorktreeRecord(**row) for row in connection.execute(query).mappings()]
-        )
+        return await self._found("WHERE NOT ready OR session_id NOT IN (SELECT id FROM sessions)")
+
+    async def _found(self, condition: str, **values: str) -> list[WorktreeRecord]:
+        def read(connection: Connection) -> list[WorktreeRecord]:
+            rows = connection.rows(f"{_SELECT} {condition}", values)
+            # SQLite has numbers for truth.
+            return [replace(WorktreeRecord(*row), ready=bool(row[-1])) for row in rows]
+
+        return await self._database.read(read)

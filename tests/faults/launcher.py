@@ -12,8 +12,8 @@
 | `kill` | `before` or `after` the write is executed |
 | `clock` | seconds that are added to the system time (`time.time`) |
 
-`FAULTS_TRACE` is a file to which each write is appended, with the number of its transaction. The faults use events of
-SQLAlchemy, and nothing is replaced but `time.time`. Reads do not fail.
+`FAULTS_TRACE` is a file to which each write is appended, with the number of its transaction. The methods of the store that
+execute statements and transactions are wrapped, and `time.time` is replaced. Reads do not fail.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ import signal
 import sqlite3
 import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -101,31 +103,32 @@ def describe(statement: str) -> str:
 
 
 def install(faults: Faults) -> None:
-    """Make the faults effective for every engine of this process."""
-    from sqlalchemy import Engine, event
+    """Make the faults effective for every SQLite store of this process."""
+    from gateway.store.sql import Connection
+    from gateway.store.sqlite import SqliteBackend
 
-    def do_execute(cursor: Any, statement: str, parameters: Any, context: Any) -> None:
-        # An error of a `do_execute` handler is reported as an error of the database driver.
-        faults.before(statement)
+    def with_faults(execute: Callable[..., Any]) -> Callable[..., Any]:
+        def executed(self: Connection, statement: str, *values: Any) -> Any:
+            faults.before(statement)
+            result = execute(self, statement, *values)
+            faults.after(statement)
+            return result
 
-    def do_execute_many(cursor: Any, statement: str, parameters: Any, context: Any) -> None:
-        faults.before(statement)
+        return executed
 
-    def do_execute_no_params(cursor: Any, statement: str, context: Any) -> None:
-        faults.before(statement)
+    real = SqliteBackend.transaction
 
-    def after(conn: Any, cursor: Any, statement: str, parameters: Any, context: Any, executemany: bool) -> None:
-        faults.after(statement)
+    @contextmanager
+    def transaction(self: SqliteBackend) -> Iterator[Connection]:
+        try:
+            with real(self) as connection:
+                yield connection
+        finally:
+            faults.transaction_over()
 
-    def transaction_over(conn: Any) -> None:
-        faults.transaction_over()
-
-    event.listen(Engine, "commit", transaction_over)
-    event.listen(Engine, "rollback", transaction_over)
-    event.listen(Engine, "do_execute", do_execute)
-    event.listen(Engine, "do_executemany", do_execute_many)
-    event.listen(Engine, "do_execute_no_params", do_execute_no_params)
-    event.listen(Engine, "after_cursor_execute", after)
+    for name in ("execute", "execute_many"):
+        setattr(Connection, name, with_faults(getattr(Connection, name)))
+    SqliteBackend.transaction = transaction  # type: ignore[method-assign]
 
 
 def main() -> None:

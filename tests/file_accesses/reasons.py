@@ -50,6 +50,7 @@ REASONS = {
         "drivers/compatibility.py": "read_bytes",
         "gateway/console/static_files.py": "read_bytes",
         "gateway/installation.py": "read_text*3",
+        "gateway/store/schema.py": "read_text",
     },
     "The kernel's own files, a lock of the data directory, or the null device.": {
         "drivers/runtime/process_tree.py": "os.listdir os.open*2",

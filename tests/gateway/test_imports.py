@@ -36,8 +36,8 @@ import gateway.cli.serving_process
 print(json.dumps([*found, sorted({name.partition(".")[0] for name in sys.modules})]))
 """
 """Prints what commands have imported."""
-HEAVY = ["acp", "aiosqlite", "cryptography", "fastapi", "jsonschema", "mcp", "prometheus_client", "rich", "sqlalchemy",
-         "starlette", "uvicorn", "websockets"]  # fmt: skip
+HEAVY = ["acp", "cryptography", "fastapi", "jsonschema", "mcp", "prometheus_client", "psycopg", "rich", "sqlite3", "starlette",
+         "uvicorn", "websockets"]  # fmt: skip
 
 
 LOADS_SETTINGS = """
@@ -60,7 +60,7 @@ def test_short_commands_and_the_answer_of_initialize_import_no_heavy_package(tmp
     unused = [*HEAVY, "asyncio", "drivers", "psutil", "pydantic"]
     assert [name for name in unused if name in after_version or name in after_help] == []
     assert [name for name in [*HEAVY, "psutil"] if name in after_key] == []
-    # `portico acp` opens the store, and imports SQLAlchemy for it, once it has answered `initialize`.
+    # `portico acp` imports and opens the store once it has answered `initialize`.
     assert [name for name in HEAVY if name in before_initialize] == []
 
 
@@ -90,7 +90,7 @@ async def test_the_daemon_imports_what_its_first_request_needs(tmp_path: Path) -
         unused += ["gateway.diagnosis", "gateway.application_tools.server", "gateway.protocols.acp.relay"]
         unused += ["gateway.cluster", "gateway.nodes.node"]
         unused += ["gateway.store.postgresql", "gateway.store.postgresql_search"]
-        unused += ["psycopg", "sqlalchemy.dialects.postgresql"]
+        unused += ["psycopg"]
         imported = await modules_of(process)
         assert [name for name in unused if name in imported] == []
 

@@ -176,6 +176,19 @@ REASONS: Mapping[str, Mapping[str, str]] = {
     "gateway/store/postgresql_search.py": {
         "[^\\W_]+(?:[\u0300-\u036f][^\\W_]*)*": ONE_CLASS,
     },
+    "gateway/store/schema.py": {
+        "--.*": ONE_CLASS,
+    },
+    "gateway/store/sql.py": {
+        r"\{(\w+)\}": ONE_START,
+        r"\{in_(\w+)\}": ONE_START,
+        r"(?<![\w:]):(\w+)": ONE_CLASS,
+        "[%_/]": FIXED,
+    },
+    "gateway/store/urls.py": {
+        r"(\[[^][]*\]|[^][:]*)(:[0-9]*)?": ONE_WAY,
+        "[a-z0-9+]+": ONE_WAY,
+    },
     "gateway/worktrees/checkout.py": {
         "would be overwritten by merge|would lose untracked files in them": FIXED,
     },

@@ -1,4 +1,4 @@
-"""How many statements a turn of a node sends to the database, and how many of them it waits for: a round trip each."""
+"""How many statements a turn of a node sends to the database, and how many times it waits for an answer: a round trip each."""
 
 from __future__ import annotations
 
@@ -7,51 +7,59 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
+import psycopg
 import pytest
-from sqlalchemy import Engine, event
 
 from gateway.errors import SessionElsewhere
 from gateway.security.authentication import request_is_forwarded
 from gateway.store.leases import LeaseRepository
 from gateway.store.sessions import SessionRepository
+from tests import stores
 from tests.gateway.nodes.three_nodes import run_nodes, say
+from tests.postgresql import server
+from tests.postgresql_proxy import Proxy, port_of
 
 
 @contextmanager
-def statements() -> Iterator[list[tuple[str, bool]]]:
-    """Give the list of the statements of all transactions that write inside, and whether each is waited for."""
-    found: list[tuple[str, bool]] = []
+def statements() -> Iterator[list[str]]:
+    """Give the list of the statements of all transactions that write inside."""
+    found = list[str]()
+    execute = psycopg.Cursor.execute
 
-    def listener(_connection: Any, _cursor: Any, statement: str, _parameters: Any, context: Any, _many: bool) -> None:
+    def executed(self: psycopg.Cursor[Any], statement: str, *parameters: Any, **options: Any) -> Any:
         # Nodes read at any time what the others have written.
         if threading.current_thread().name.startswith("store-writer"):
-            found.append((statement, "deferred" not in context.execution_options))
+            found.append(statement)
+        return execute(self, statement, *parameters, **options)
 
-    event.listen(Engine, "before_cursor_execute", listener)
-    try:
+    with patch.object(psycopg.Cursor, "execute", executed):
         yield found
-    finally:
-        event.remove(Engine, "before_cursor_execute", listener)
 
 
-async def test_a_turn_has_one_statement_about_leases_for_each_commit(tmp_path: Path) -> None:
+async def test_a_turn_has_one_statement_about_leases_for_each_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    proxy = Proxy(server().port)
+    url = server().tcp_url(server().create_database(), port=proxy.port)
+    monkeypatch.setattr(stores, "store_url", lambda folder: url)
     async with run_nodes(tmp_path, "a", "b") as (a, _):
         session = await a.create()
         await say(session)
+        port = await a.gateway.store._database.write(port_of)
+        before = proxy.round_trips[port]
         with statements() as executed:
             await a.get(session.id)
             await say(session)
-        found = [statement for statement, _ in executed]
-        of_leases = [one for one in found if "leases" in one]
-        commits = [one for one in found if "store_writers" in one]
+        of_leases = [one for one in executed if "leases" in one]
+        commits = [one for one in executed if "store_writers" in one]
         assert all("FOR SHARE" in one for one in of_leases)
         assert len(of_leases) == len(commits) == 3, "the start of the run, its first events, and its end"
-        assert len(found) <= 16 and found.count("COMMIT") == 3
+        assert len(executed) <= 19 and executed.count("COMMIT") == 3
         # The lease of each transaction, and its commit, with which everything else is sent.
-        assert sum(awaited for _, awaited in executed) == 6
+        assert proxy.round_trips[port] - before == 6
         # Commits of transactions that notify wait for each other.
-        assert not any("notify" in one.lower() for one in found)
+        assert not any("notify" in one.lower() for one in executed)
+    proxy.close()
 
 
 async def test_a_request_for_a_session_of_another_node_writes_nothing_and_the_next_one_reads_nothing(

@@ -12,7 +12,6 @@ from typing import cast
 
 import pytest
 from cryptography.fernet import Fernet
-from sqlalchemy import Connection
 
 from gateway.app import Gateway
 from gateway.config import LimitSettings, parse
@@ -29,6 +28,7 @@ from gateway.store import KeyRecord, KeyStored, RunRecord, SessionRecord, Store
 from gateway.store.database import Database
 from gateway.store.nodes import NodeReport
 from gateway.store.sessions import SessionRepository
+from gateway.store.sql import Connection
 from gateway.store.turn_slots import TurnSlotRepository
 from tests import stores
 from tests.daemon import KEY, gateway_config, run_gateway

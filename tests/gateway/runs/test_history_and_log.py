@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, Engine, event, select
 
 from drivers.contract.messages import ToolMessage
 from gateway.events import event_log
 from gateway.events.log_entries import TurnStart, decode
 from gateway.events.messages import Fold
-from gateway.store import schema
+from gateway.store.sql import Connection
 from tests.daemon import RunningGateway, gateway_config, run_gateway
 from tests.gateway.requests import create_session, get_history, send_turn
+from tests.stores import before_commits
 
 WriteScenario = Callable[..., str]
 TOOL = {"name": "ask", "description": "Asks.", "inputSchema": {"type": "object"}}
@@ -25,8 +25,7 @@ LOOKUP = {"id": "r", "name": "lookup", "input": {"query": "a"}, "result": "b"}
 
 def folded(connection: Connection, session: str) -> list[str]:
     """Return the messages that the stored events of a session complete, those of its clients included."""
-    events = schema.events.c
-    bodies = connection.execute(select(events.body).where(events.log_id == session).order_by(events.first)).scalars()
+    bodies = connection.values("SELECT body FROM events WHERE log_id = :session ORDER BY first", {"session": session})
     fold, found = Fold(), []
     for line in (line for body in bodies for line in body.split(b"\n")):
         one = decode(line)
@@ -45,16 +44,12 @@ def compared_commits() -> Iterator[list[tuple[list[str], list[str]]]]:
     found: list[tuple[list[str], list[str]]] = []
 
     def check(connection: Connection) -> None:
-        messages = schema.messages.c
-        for session in connection.execute(select(schema.sessions.c.id)).scalars().all():
-            query = select(messages.body).where(messages.session_id == session).order_by(messages.position)
-            found.append((list(connection.execute(query).scalars()), folded(connection, session)))
+        query = "SELECT body FROM messages WHERE session_id = :session ORDER BY position"
+        for session in connection.values("SELECT id FROM sessions"):
+            found.append((connection.values(query, {"session": session}), folded(connection, session)))
 
-    event.listen(Engine, "commit", check)
-    try:
+    with before_commits(check):
         yield found
-    finally:
-        event.remove(Engine, "commit", check)
 
 
 def text_messages(count: int) -> Sequence[Any]:

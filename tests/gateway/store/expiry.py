@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from sqlalchemy import update
-
-from gateway.store import Store, schema
+from gateway.store import Store
+from gateway.store.sql import Connection
 
 
 async def expire(store: Store, log_id: str) -> None:
     """Let the lease of a log expire."""
-    table = schema.leases
-    statement = update(table).where(table.c.log_id == log_id).values(expires_at=1.0)
-    await store._database.write(lambda connection: connection.execute(statement).close())
+
+    def expired(connection: Connection) -> None:
+        connection.execute("UPDATE leases SET expires_at = 1 WHERE log_id = :log_id", {"log_id": log_id})
+
+    await store._database.write(expired)
 
 
 async def silence(store: Store, node: str) -> None:
     """Let a node have had no heartbeat for an hour, and its leases expire."""
-    nodes, leases = schema.nodes, schema.leases
-    statements = [
-        update(nodes).where(nodes.c.id == node).values(heartbeat_at=nodes.c.heartbeat_at - 3600.0),
-        update(leases).where(leases.c.node == node, leases.c.expires_at > 0).values(expires_at=1.0),
-    ]
-    for statement in statements:
-        await store._database.write(lambda connection, statement=statement: connection.execute(statement).close())  # type: ignore[misc]
+
+    def silent(connection: Connection) -> None:
+        connection.execute("UPDATE nodes SET heartbeat_at = heartbeat_at - 3600 WHERE id = :node", {"node": node})
+        connection.execute("UPDATE leases SET expires_at = 1 WHERE node = :node AND expires_at > 0", {"node": node})
+
+    await store._database.write(silent)

@@ -7,25 +7,26 @@ import os
 import signal
 import sqlite3
 import sys
+from collections.abc import Iterable
 from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, Engine, event, inspect
 
 from gateway.errors import ConfigError
-from gateway.store import AuditRecord, EventRow, MessageRow, RunRecord, SessionRecord, Store, copying
-from gateway.store.copying import TABLES, copy_store
+from gateway.store import AuditRecord, EventRow, MessageRow, RunRecord, SessionRecord, Store, copying, schema
+from gateway.store.copying import copy_store
 from gateway.store.database import Database
+from gateway.store.schema import found_tables
+from gateway.store.sql import Connection, Parameters
 from gateway.store.sqlite import sqlite_url
-from gateway.store.urls import backend_of
 from tests.daemon import gateway_config, run_gateway
 from tests.gateway.requests import create_session
 from tests.gateway.stored_messages import message_bodies
 from tests.postgresql import server
-from tests.stores import KINDS
+from tests.stores import KINDS, before_commits, connected
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.one_store
@@ -56,7 +57,8 @@ async def test_everything_is_copied_to_postgresql_and_back(tmp_path: Path, monke
     await fill(urls[0])
     seen: list[tuple[str, int, int]] = []
     first = await copy_store(urls[0], urls[1], lambda *progress: seen.append(progress))
-    assert [table.name for table in first] == [table.name for table in TABLES]
+    left_out = ("store_version", "search_sessions", *schema.OF_RUNNING_NODES)
+    assert [table.name for table in first] == [name for name in schema.tables() if name not in left_out]
     rows = {table.name: table.rows for table in first}
     assert rows == rows | {"audit": 150, "events": 240, "messages": 840, "session_metadata": 30}
     assert ("events", 240, 240) in seen and len([name for name, *_ in seen if name == "events"]) > 3
@@ -116,7 +118,7 @@ async def test_what_is_used_is_not_touched(tmp_path: Path) -> None:
     await fill(sqlite_url(tmp_path), 2)
     url = server().url(server().create_empty_database())
     await fill(url, 1)
-    with pytest.raises(ConfigError, match=r"the target is used: its table audit has rows"):
+    with pytest.raises(ConfigError, match=r"the target is used: its table sessions has rows"):
         await copy_store(sqlite_url(tmp_path), url)
     other = server().url(server().create_empty_database())
     async with run_gateway(gateway_config(tmp_path / "gateway", store={"url": other})):
@@ -235,13 +237,13 @@ async def test_settings_of_a_database_that_a_copy_depends_on(tmp_path: Path) -> 
         server().execute(f"ALTER DATABASE {database} SET {setting}")
     assert await copy_store(sqlite_url(tmp_path), server().url(database))
     store = await Database.open(server().url(database))
-    timeout = await store.read(lambda connection: connection.exec_driver_sql("SHOW idle_session_timeout").scalar())
+    timeout = await store.read(lambda connection: connection.value("SHOW idle_session_timeout"))
     await store.close()
     # The connection that has the lock may send nothing for hours.
     assert timeout == "0"
 
 
-@pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:", "sqlite:///file::memory:?uri=true"])
+@pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:"])
 async def test_a_database_in_memory_is_refused(tmp_path: Path, url: str) -> None:
     await fill(sqlite_url(tmp_path), 1)
     for urls in ((sqlite_url(tmp_path), url), (url, sqlite_url(tmp_path))):
@@ -270,26 +272,16 @@ OF_ANOTHER_PROGRAM = {
 @pytest.mark.parametrize("what", OF_ANOTHER_PROGRAM)
 async def test_a_database_of_another_program_is_left_as_it_is(tmp_path: Path, store_url_of_a_copy: str, what: str) -> None:
     await fill(sqlite_url(tmp_path), 1)
-    engine = backend_of(store_url_of_a_copy).engine
-    try:
-        with engine.begin() as connection:
-            for statement in OF_ANOTHER_PROGRAM[what]:
-                connection.exec_driver_sql(statement)
-            before = tables(connection)
-        engine.dispose()
-        for open_it in (partial(copy_store, sqlite_url(tmp_path)), Store.open):
-            message = r"has a table (events|session_metadata) of another program: use an empty database"
-            with pytest.raises(ConfigError, match=message):
-                await open_it(store_url_of_a_copy)
-            with engine.connect() as connection:
-                assert tables(connection) == before
-            engine.dispose()
-    finally:
-        engine.dispose()
-
-
-def tables(connection: Connection) -> list[str]:
-    return sorted([*inspect(connection).get_table_names(), *inspect(connection).get_view_names()])
+    with connected(store_url_of_a_copy) as connection:
+        for statement in OF_ANOTHER_PROGRAM[what]:
+            connection.execute(statement)
+        before = found_tables(connection)
+    for open_it in (partial(copy_store, sqlite_url(tmp_path)), Store.open):
+        message = r"has a table (events|session_metadata) of another program: use an empty database"
+        with pytest.raises(ConfigError, match=message):
+            await open_it(store_url_of_a_copy)
+        with connected(store_url_of_a_copy) as connection:
+            assert found_tables(connection) == before
 
 
 async def test_an_error_names_the_database_that_has_it(tmp_path: Path) -> None:
@@ -346,7 +338,7 @@ async def test_rows_that_another_program_deletes_are_noticed(tmp_path: Path) -> 
     await fill(server().url(database), 1)
 
     def another_program(name: str, rows: int, total: int) -> None:
-        if name == "messages" and rows == total:
+        if name == "audit" and rows == total:
             server().execute("DELETE FROM audit WHERE id = 1", database)
 
     with pytest.raises(ConfigError, match=r"the table audit of the copy has 5 rows, that of the source 4: another program"):
@@ -357,16 +349,15 @@ async def test_rows_that_another_program_deletes_are_noticed(tmp_path: Path) -> 
 
 async def test_the_end_of_a_copy_is_one_transaction(tmp_path: Path, store_url_of_a_copy: str) -> None:
     await fill(sqlite_url(tmp_path), 2)
-    finished = copying._finish
+    versions = list[int]()
 
-    def killed(connection: Connection) -> None:
-        finished(connection)
-        raise Interrupted
+    def kill_at_the_end(connection: Connection) -> None:
+        versions.append(connection.value("SELECT version FROM store_version"))
+        if versions[-1] == schema.VERSION and schema.UNFINISHED_COPY in versions:
+            raise Interrupted
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(copying, "_finish", killed)
-        with pytest.raises(Interrupted):
-            await copy_store(sqlite_url(tmp_path), store_url_of_a_copy)
+    with before_commits(kill_at_the_end), pytest.raises(Interrupted):
+        await copy_store(sqlite_url(tmp_path), store_url_of_a_copy)
     with pytest.raises(ConfigError, match="has not ended"):
         await Store.open(store_url_of_a_copy)
 
@@ -380,7 +371,8 @@ async def test_a_daemon_that_waits_for_a_copy_does_not_start_with_a_part_of_it(t
     # It finds a database without rows, and waits for the lock.
     daemon = asyncio.create_task(Store.open_alone(url))
     await wait_until(lambda: server().execute(waiting, database))
-    await copy.write(lambda connection: copying._begin(connection))
+    begin = "UPDATE store_version SET version = :version"
+    await copy.write(lambda connection: connection.execute(begin, {"version": schema.UNFINISHED_COPY}))
     await copy.close()
     with pytest.raises(ConfigError, match="has not ended"):
         await daemon
@@ -412,24 +404,25 @@ async def test_few_large_rows_are_in_memory_at_once(tmp_path: Path, monkeypatch:
     for n in range(1, 401):
         await store.events.append(EventRow("s", n, n, os.urandom(100 if n < 200 else 50_000)))
     await store.close()
-    sizes, received, insert = list[int](), list[int](), copying._insert
+    sizes, received = list[int](), list[int]()
+    execute, execute_many = Connection.execute, Connection.execute_many
 
-    async def recorded(target: Any, table: Any, rows: list[dict[str, Any]]) -> None:
-        sizes.append(sum(copying._size(row) for row in rows))
-        await insert(target, table, rows)
+    def inserted(self: Connection, statement: str, rows: Iterable[Parameters]) -> None:
+        rows = list(rows)
+        sizes.append(sum(len(value) for row in rows for value in row.values() if isinstance(value, str | bytes)))
+        execute_many(self, statement, rows)
 
-    def executed(connection: Connection, cursor: Any, *_: Any) -> None:
+    def executed(self: Connection, *given: Any) -> Any:
+        cursor: Any = execute(self, *given)
         # psycopg has received the whole result by now.
-        if connection.dialect.name == "postgresql" and (found := cursor.pgresult) is not None:
+        if self.dialect == "postgresql" and (found := cursor.pgresult) is not None:
             values = (found.get_value(row, column) for row in range(found.ntuples) for column in range(found.nfields))
             received.append(sum(len(value or b"") for value in values))
+        return cursor
 
-    monkeypatch.setattr(copying, "_insert", recorded)
-    event.listen(Engine, "after_cursor_execute", executed)
-    try:
-        assert await copy_store(source, target)
-    finally:
-        event.remove(Engine, "after_cursor_execute", executed)
+    monkeypatch.setattr(Connection, "execute_many", inserted)
+    monkeypatch.setattr(Connection, "execute", executed)
+    assert await copy_store(source, target)
     assert max(sizes) < 200_000
     if kind == "postgresql":
         # Each byte is two characters in a result.

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
+import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
-from sqlalchemy import Engine, event
 
 from gateway.store import EventRow, Store
 from gateway.store.events import READ_BYTES
+from gateway.store.sql import Connection
+from gateway.store.transactions import READERS
 from tests.stores import store_url
 
 ROWS = 3000
@@ -27,14 +31,25 @@ def counted_steps() -> Iterator[list[int]]:
         steps[0] += 1
         return 0
 
-    def connected(connection: Any, _: object) -> None:
+    def connected(*given: Any, **named: Any) -> sqlite3.Connection:
+        connection: sqlite3.Connection = connect(*given, **named)
         connection.set_progress_handler(count, 100)
+        return connection
 
-    event.listen(Engine, "connect", connected)
-    try:
+    connect = sqlite3.connect
+    with patch.object(sqlite3, "connect", connected):
         yield steps
-    finally:
-        event.remove(Engine, "connect", connected)
+
+
+async def connect_all_threads(store: Store) -> None:
+    """Let each thread that reads have its connection, which has read the tables."""
+    together = threading.Barrier(READERS)
+
+    def read(connection: Connection) -> None:
+        connection.rows("SELECT 1 FROM events LIMIT 1")
+        together.wait(30)
+
+    await asyncio.gather(*(store._database.read(read) for _ in range(READERS)))
 
 
 @pytest.fixture
@@ -78,6 +93,7 @@ async def test_reads_at_the_end_do_not_scan_the_log(tmp_path: Path) -> None:
     connection.close()
     with counted_steps() as steps:
         store = await Store.open(store_url(tmp_path))
+        await connect_all_threads(store)
         before = steps[0]
         assert await store.events.last_seq("log") == ROWS
         assert await store.events.read("log", ROWS - 1) == [(ROWS, b"{}")]

@@ -69,7 +69,7 @@ async def test_a_store_of_today_is_exported_while_a_daemon_uses_it(tmp_path: Pat
     found = await exported(url)
     await store.close()
     # Those of the index on SQLite are left out.
-    assert found.keys() - {"store_writers", "search_texts"} == set(schema.metadata.tables)
+    assert found.keys() - {"store_writers", "search_texts"} == set(schema.tables())
     assert ("search_texts" in found) == (stores.kind() == "postgresql")
     assert found["store_version"] == [{"version": schema.VERSION}]
     assert [row["body"] for row in found["messages"]] == [*texts, '"b"']

@@ -48,7 +48,7 @@ async def refused(url: str, first: Store) -> None:
 
 async def server_process(store: Store) -> int:
     """The process of the server that executes what a store writes."""
-    return await store._database.write(lambda connection: int(connection.exec_driver_sql("SELECT pg_backend_pid()").scalar_one()))
+    return await store._database.write(lambda connection: int(connection.value("SELECT pg_backend_pid()")))
 
 
 async def end_server_process(store: Store) -> None:
@@ -161,9 +161,7 @@ async def test_a_node_takes_its_lock_with_its_next_connection(url: str) -> None:
 async def test_a_node_has_its_lock_also_where_the_server_has_not_noticed_the_loss_of_its_connection(url: str) -> None:
     first = await start(url)
     process = await server_process(first)
-    connection = first._database._write_connection
-    assert connection is not None
-    descriptor = connection.connection.driver_connection.fileno()  # type: ignore[union-attr]
+    descriptor = await first._database.write(lambda connection: int(connection.driver.fileno()))
     kept = os.dup(descriptor)
     lost, other = socket.socketpair()
     other.close()

@@ -15,15 +15,21 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from sqlalchemy import Connection, insert, select, text
-from sqlalchemy.exc import DBAPIError
 
 from gateway.errors import ConfigError, StoreUnavailable
 from gateway.installation import command_for_extra
-from gateway.store import EventRow, MessageRow, SessionRecord, Store, postgresql, postgresql_connection, schema
-from gateway.store import database as database_module
+from gateway.store import (
+    EventRow,
+    IntegrityError,
+    MessageRow,
+    SessionRecord,
+    Store,
+    postgresql,
+    postgresql_connection,
+    transactions,
+)
 from gateway.store.database import Database
-from gateway.store.prepared import DEFERRED
+from gateway.store.sql import Connection
 from tests.daemon import gateway_config, run_gateway
 from tests.gateway.requests import create_session, session_body
 from tests.gateway.stored_messages import message_bodies
@@ -59,12 +65,12 @@ def own_server() -> Iterator[PostgresqlServer]:
 
 
 def insert_process(connection: Connection, marker: str) -> str:
-    connection.execute(insert(schema.processes).values(marker=marker, pid=1, started_at=0.0))
+    connection.execute("INSERT INTO processes VALUES (:marker, 1, 0.0)", {"marker": marker})
     return marker
 
 
 def markers(connection: Connection) -> list[str]:
-    return sorted(connection.execute(select(schema.processes.c.marker)).scalars())
+    return sorted(connection.values("SELECT marker FROM processes"))
 
 
 @pytest.mark.parametrize("lost", ["request", "answer"])
@@ -76,31 +82,28 @@ async def test_a_commit_without_an_answer_is_stored_once(proxied: Database, prox
         nonlocal executed
         executed += 1
         # Not a key: a second execution would be stored.
-        connection.execute(
-            text("INSERT INTO audit SELECT 9 + count(*), 1, 's', 'r', 'a', 't', 'c', 'o', 'b', 'r', '{}' FROM audit")
-        )
+        connection.execute("INSERT INTO audit SELECT 9 + count(*), 1, 's', 'r', 'a', 't', 'c', 'o', 'b', 'r', '{}' FROM audit")
         return executed
 
     proxy.lose = [lost]
     result = await proxied.write(write)
     assert proxy.lost == 1
     assert executed == result == (2 if lost == "request" else 1)
-    assert await proxied.read(lambda connection: connection.execute(text("SELECT count(*) FROM audit")).scalar()) == 1
+    assert await proxied.read(lambda connection: connection.value("SELECT count(*) FROM audit")) == 1
     assert await proxied.write(lambda connection: insert_process(connection, "z")) == "z"
 
 
 async def test_a_commit_that_the_server_reads_late_is_stored_once(proxied: Database, proxy: Proxy) -> None:
-    await proxied.write(lambda connection: connection.execute(text("CREATE TABLE counter AS SELECT 0 AS n")).close())
+    await proxied.write(lambda connection: connection.execute("CREATE TABLE counter AS SELECT 0 AS n"))
 
     def write(connection: Connection) -> None:
-        connection.exec_driver_sql("UPDATE counter SET n = n + 1", (), DEFERRED).close()
+        connection.execute("UPDATE counter SET n = n + 1")
 
     def is_connected(connection: Connection) -> bool:
-        query = f"SELECT count(*) FROM pg_stat_activity WHERE pid = {lost}"
-        return bool(connection.exec_driver_sql(query).scalar_one())
+        return bool(connection.value(f"SELECT count(*) FROM pg_stat_activity WHERE pid = {lost}"))
 
     await proxied.write(write)
-    lost = await proxied.write(lambda connection: connection.exec_driver_sql("SELECT pg_backend_pid()").scalar_one())
+    lost = await proxied.write(lambda connection: connection.value("SELECT pg_backend_pid()"))
     proxy.lose = ["late"]
     await proxied.write(write)
     assert proxy.lost == 1 and await proxied.read(is_connected)
@@ -109,9 +112,9 @@ async def test_a_commit_that_the_server_reads_late_is_stored_once(proxied: Datab
     deadline = asyncio.get_running_loop().time() + 30
     while await proxied.read(is_connected):
         assert asyncio.get_running_loop().time() < deadline
-    assert await proxied.read(lambda connection: connection.exec_driver_sql("SELECT n FROM counter").scalar()) == 2
+    assert await proxied.read(lambda connection: connection.value("SELECT n FROM counter")) == 2
     await proxied.write(write)
-    assert await proxied.read(lambda connection: connection.exec_driver_sql("SELECT n FROM counter").scalar()) == 3
+    assert await proxied.read(lambda connection: connection.value("SELECT n FROM counter")) == 3
 
 
 async def test_the_answers_of_two_commits_in_a_row_are_lost(proxied: Database, proxy: Proxy) -> None:
@@ -162,7 +165,7 @@ async def test_nothing_is_written_before_it_is_known_whether_the_write_before_is
 ) -> None:
     await proxied.write(lambda connection: insert_process(connection, "0"))
     proxy.lose = ["answer"]
-    monkeypatch.setattr(postgresql, "_RESOLVE", "SELECT pg_terminate_backend(pg_backend_pid()), %s::text, %s::text")
+    monkeypatch.setattr(postgresql, "_RESOLVE", "SELECT pg_terminate_backend(pg_backend_pid())")
     monkeypatch.setattr(postgresql, "RESOLVE_TIMEOUT", 0.05)
     write = asyncio.create_task(proxied.write(lambda connection: insert_process(connection, "doubt")))
     await wait_until(lambda: proxied.in_doubt)
@@ -226,7 +229,7 @@ async def test_writes_during_a_restart_of_the_server_are_stored_once(own_server:
 async def test_a_server_that_is_away_makes_the_store_unavailable_until_it_is_back(
     own_server: PostgresqlServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(database_module, "READ_TIMEOUT", 0.1)
+    monkeypatch.setattr(transactions, "READ_TIMEOUT", 0.1)
     monkeypatch.setattr(postgresql, "RESOLVE_TIMEOUT", 0.1)
     database = await Database.open(own_server.url(own_server.create_empty_database()))
     try:
@@ -374,9 +377,9 @@ async def test_a_write_that_the_server_ends_for_the_sake_of_another_is_executed_
     def write(connection: Connection) -> int:
         nonlocal executed
         executed += 1
-        connection.exec_driver_sql(lock("one")).close()
+        connection.changed(lock("one"))
         waits.set()
-        connection.exec_driver_sql(lock("two")).close()
+        connection.execute(lock("two"))
         return executed
 
     thread = threading.Thread(target=other)
@@ -389,7 +392,7 @@ async def test_a_write_that_the_server_ends_for_the_sake_of_another_is_executed_
 
 
 async def test_a_write_that_is_always_in_the_way_of_others_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(database_module, "CONFLICT_PAUSE", 0.001)
+    monkeypatch.setattr(transactions, "CONFLICT_PAUSE", 0.001)
     database = await Database.open(server().url(server().create_database()))
     executed = 0
 
@@ -398,11 +401,11 @@ async def test_a_write_that_is_always_in_the_way_of_others_is_refused(monkeypatc
         executed += 1
         insert_process(connection, f"try {executed}")
         raise_error = "DO $$ BEGIN RAISE EXCEPTION 'could not serialize access' USING ERRCODE = '40001'; END $$"
-        connection.exec_driver_sql(raise_error)
+        connection.execute(raise_error)
 
     with pytest.raises(StoreUnavailable, match="could not serialize"):
         await database.write(write)
-    assert executed == database_module.CONFLICTS and await database.read(markers) == []
+    assert executed == transactions.CONFLICTS and await database.read(markers) == []
     await database.close()
 
 
@@ -410,17 +413,13 @@ async def test_a_write_that_is_always_in_the_way_of_others_is_refused(monkeypatc
 async def test_a_write_that_fails_does_not_take_the_lock_of_the_daemon_to_another_connection(shared: bool) -> None:
     url = server().url(server().create_database())
     store = await (Store.open_as_node if shared else Store.open_alone)(url)
-    # Connections of reads are in the pool, too.
-    await asyncio.gather(
-        *(store._database.read(lambda connection: connection.execute(text("SELECT pg_sleep(0.2)"))) for _ in "123")
-    )
     process = "SELECT pg_backend_pid()"
-    before = await store._database.write(lambda connection: connection.execute(text(process)).scalar())
+    before = await store._database.write(lambda connection: connection.value(process))
     for failing in ("SELECT 1 / 0", "no statement", "INSERT INTO store_version VALUES (NULL)"):
-        with pytest.raises(DBAPIError):
-            await store._database.write(lambda connection, failing=failing: connection.execute(text(failing)).close())  # type: ignore[misc]
-        # It would wait for the lock of its own connection, in the pool.
-        assert await store._database.write(lambda connection: connection.execute(text(process)).scalar()) == before
+        with pytest.raises((psycopg.Error, IntegrityError)):
+            await store._database.write(lambda connection, failing=failing: connection.execute(failing))  # type: ignore[misc]
+        # It would wait for the lock of its own connection.
+        assert await store._database.write(lambda connection: connection.value(process)) == before
     await store.close()
 
 
@@ -430,7 +429,7 @@ async def test_a_server_that_accepts_all_and_answers_nothing_blocks_nobody_for_e
 ) -> None:
     monkeypatch.setattr(postgresql, "RESOLVE_TIMEOUT", 0.05)
     monkeypatch.setattr(postgresql_connection, "ANSWER_TIMEOUT", 0.3)
-    monkeypatch.setattr(database_module, "READ_TIMEOUT", 0.1)
+    monkeypatch.setattr(transactions, "READ_TIMEOUT", 0.1)
     await proxied.write(lambda connection: insert_process(connection, "0"))
     await proxied.read(markers)
     proxy.lose, proxy.leaves, proxy.silent, proxy.marker = [lost], True, True, b"doubt"
@@ -454,7 +453,7 @@ async def test_a_statement_may_take_longer_than_the_server_may_be_silent(
 ) -> None:
     monkeypatch.setattr(postgresql_connection, "ANSWER_TIMEOUT", 0.2)
     for execute in (proxied.read, proxied.write):
-        assert await execute(lambda connection: connection.exec_driver_sql("SELECT 1 FROM pg_sleep(1)").scalar()) == 1
+        assert await execute(lambda connection: connection.value("SELECT 1 FROM pg_sleep(1)")) == 1
 
 
 async def test_a_connection_that_has_lost_a_statement_is_not_waited_for(
@@ -478,9 +477,7 @@ def test_the_question_whether_the_server_works_is_not_waited_for_either(monkeypa
 
 async def test_the_server_frees_the_lock_of_a_daemon_whose_machine_is_gone(proxied: Database) -> None:
     def shown(connection: Connection) -> list[str]:
-        return [
-            str(connection.exec_driver_sql(f"SHOW {name}").scalar())
-            for name in ("tcp_keepalives_idle", "tcp_keepalives_interval", "tcp_keepalives_count", "tcp_user_timeout")
-        ]
+        names = ("tcp_keepalives_idle", "tcp_keepalives_interval", "tcp_keepalives_count", "tcp_user_timeout")
+        return [str(connection.value(f"SHOW {name}")) for name in names]
 
     assert await proxied.write(shown) == ["10", "5", "3", "20000"]

@@ -8,15 +8,15 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
-from sqlalchemy import Engine, event, inspect
 
 from gateway.errors import ConfigError
 from gateway.store import SessionRecord, Store, schema
 from gateway.store.copying import copy_store
+from gateway.store.sql import Connection
 from gateway.store.sqlite import sqlite_url
-from gateway.store.urls import backend_of
 from tests import stores
 from tests.earlier_store import NUMBER, create_earlier_store, write_and_kill
 
@@ -29,11 +29,8 @@ def content(folder: Path) -> Any:
 
 
 def tables(folder: Path) -> list[str]:
-    engine = backend_of(stores.store_url(folder)).engine
-    try:
-        return sorted(inspect(engine).get_table_names())
-    finally:
-        engine.dispose()
+    with stores.connected(stores.store_url(folder)) as connection:
+        return sorted(schema.found_tables(connection))
 
 
 async def refuses(folder: Path, url: str, message: str) -> None:
@@ -114,12 +111,12 @@ async def test_the_tables_are_created_completely_or_not_at_all(tmp_path: Path) -
 def failing(statement: str) -> Iterator[None]:
     """Let statements fail that begin so, with an error of no database."""
 
-    def listener(_connection: Any, _cursor: Any, executed: str, *_: Any) -> None:
-        if executed.startswith(statement):
-            raise RuntimeError("the disk is gone")
+    execute = Connection.execute
 
-    event.listen(Engine, "before_cursor_execute", listener)
-    try:
+    def executed(self: Connection, given: str, *parameters: Any) -> Any:
+        if given.startswith(statement):
+            raise RuntimeError("the disk is gone")
+        return execute(self, given, *parameters)
+
+    with patch.object(Connection, "execute", executed):
         yield
-    finally:
-        event.remove(Engine, "before_cursor_execute", listener)

@@ -1,4 +1,4 @@
-"""Statements whose answers a transaction does not wait for: their errors, and what happens beside them."""
+"""Transactions that write, whose statements PostgreSQL answers together: their errors, and what happens beside them."""
 
 from __future__ import annotations
 
@@ -9,17 +9,19 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from sqlalchemy import Connection, func, insert, select
 
-from gateway.store import EventRow, IntegrityError, KeyStored, schema
+from gateway.store import EventRow, IntegrityError, KeyStored
 from gateway.store.database import Database
 from gateway.store.events import insert_events
 from gateway.store.idempotency_keys import insert_key
 from gateway.store.rows import KeyRecord
+from gateway.store.sql import Connection, insert
 from tests import stores
 from tests.postgresql import server
+from tests.postgresql_proxy import Proxy, port_of
 
 KEY = KeyRecord(key="key", digest="digest", log_id="log", first_seq=1)
+INSERT = insert("events", ("log_id", "first", "last", "body"))
 
 
 @pytest.fixture
@@ -34,7 +36,7 @@ def add(first: int) -> Callable[[Connection], None]:
 
 
 def count(connection: Connection) -> int:
-    return int(connection.execute(select(func.count()).select_from(schema.events)).scalar_one())
+    return int(connection.value("SELECT count(*) FROM events"))
 
 
 async def test_a_write_that_fails_does_not_affect_those_that_are_committed_with_it(database: Database) -> None:
@@ -71,6 +73,18 @@ async def test_what_is_read_in_a_transaction_includes_what_it_has_written(databa
     assert await database.write(transaction) == [1, 2]
 
 
+async def test_a_statement_that_changes_rows_returns_their_number(database: Database) -> None:
+    def transaction(connection: Connection) -> list[int]:
+        for number in (1, 2, 3):
+            add(number)(connection)
+        at = [{"first": 1}, {"first": 9}]
+        found = [connection.changed("UPDATE events SET last = 7 WHERE first > :first", values) for values in at]
+        return [*found, connection.changed("DELETE FROM events WHERE last = 7")]
+
+    assert await database.write(transaction) == [2, 0, 2]
+    assert await database.read(count) == 1
+
+
 async def test_a_read_beside_a_transaction_does_not_end_it(database: Database) -> None:
     begun, read = threading.Event(), threading.Event()
 
@@ -103,6 +117,33 @@ async def test_a_key_that_is_stored_is_told_from_other_errors_of_its_transaction
 
 
 @pytest.mark.one_store
+async def test_a_transaction_is_one_round_trip_and_one_more_for_what_it_reads() -> None:
+    proxy = Proxy(server().port)
+    database = await Database.open(server().tcp_url(server().create_database(), port=proxy.port))
+
+    def reading(connection: Connection) -> int:
+        add(101)(connection)
+        found = count(connection)
+        add(102)(connection)
+        return found
+
+    def three(connection: Connection) -> None:
+        for number in range(3):
+            add(number)(connection)
+
+    try:
+        port = await database.write(port_of)
+        before = proxy.round_trips[port]
+        await database.write(three)
+        assert proxy.round_trips[port] == before + 1
+        assert await database.write(reading) == 4
+        assert proxy.round_trips[port] == before + 3
+    finally:
+        await database.close()
+        proxy.close()
+
+
+@pytest.mark.one_store
 @pytest.mark.parametrize("local", [True, False])
 @pytest.mark.parametrize("rows", [1, 3])
 async def test_values_that_are_larger_than_the_buffers_of_the_socket_are_sent(local: bool, rows: int) -> None:
@@ -113,14 +154,14 @@ async def test_values_that_are_larger_than_the_buffers_of_the_socket_are_sent(lo
 
     def transaction(connection: Connection) -> None:
         given = [{"log_id": "log", "first": n, "last": n, "body": data} for n in range(1, 1 + rows)]
-        connection.execute(insert(schema.events), given[0] if rows == 1 else given).close()
-
-    def sizes(connection: Connection) -> list[int]:
-        return list(connection.execute(select(func.length(schema.events.c.body))).scalars())
+        if rows == 1:
+            connection.execute(INSERT, given[0])
+        else:
+            connection.execute_many(INSERT, given)
 
     try:
         await asyncio.wait_for(database.write(transaction), 60)
-        assert await database.read(sizes) == [len(data)] * rows
+        assert await database.read(lambda connection: connection.values("SELECT length(body) FROM events")) == [len(data)] * rows
     finally:
         await database.close()
 
