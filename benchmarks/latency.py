@@ -16,8 +16,8 @@ from benchmarks.servers import KEY, first_line, floor, portico, seconds_of, serv
 from benchmarks.turns import floor_turn, new_session, turn
 
 WARM_UP = 20
-FIRST_EVENT, START = 5.0, 1.2
-"""The bounds of the first event and of the start, as multiples of their floors."""
+FIRST_EVENT, START, ACP, COMMAND = 5.0, 1.9, 0.75, 0.5
+"""The bounds of the first event, of the start, of `initialize` and of short commands, as multiples of their floors."""
 IMPORTS = "import fastapi, uvicorn, httptools, sse_starlette, psutil, platformdirs, sqlite3"
 SHORT = ("--version", "--help", "key")
 """Commands that end by themselves."""
@@ -75,7 +75,7 @@ async def starting(quick: bool) -> list[Figure]:
     floor_seconds = figures[2].value
     figures.append(Figure("ratio", figures[0].value / floor_seconds, "", at_most=START))
     for name, figure in medians.items():
-        bound = 0.45 if name.startswith("acp") else 0.3
+        bound = ACP if name.startswith("acp") else COMMAND
         figures += [
             figure,
             Figure(f"{name}, ratio", figure.value / floor_seconds, "", at_most=bound),

@@ -14,7 +14,7 @@ from benchmarks.latency import IMPORTS
 from benchmarks.servers import ROOT, RunningServer, environment, let_server_finish, portico
 from benchmarks.turns import new_session
 
-IDLE = 1.3
+IDLE = 1.5
 """The bound of an idle daemon's memory, as a multiple of the memory of the imports."""
 AT_ONCE = 4
 """Sessions that are created at the same time."""
