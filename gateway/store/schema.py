@@ -65,6 +65,16 @@ def found_tables(connection: Connection) -> dict[str, list[str]]:
     return found
 
 
+def lacking_columns(found: Mapping[str, Sequence[str]]) -> list[str]:
+    """Returns the columns that a database with these tables lacks, as TABLE.COLUMN.
+
+    Until the first release, the tables change and keep their version.
+    """
+    return [
+        f"{name}.{column.name}" for name, known in tables().items() for column in known if column.name not in found.get(name, ())
+    ]
+
+
 _FOUND = {
     "sqlite": """
         SELECT m.name, c.name FROM sqlite_master AS m, pragma_table_info(m.name) AS c

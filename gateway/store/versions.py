@@ -15,22 +15,28 @@ _EMPTY = {
 
 
 def store_version(connection: Connection, url: str) -> int | None:
-    """Returns the version of a database; None if it is empty. Raises ConfigError if it is from before version 1.
+    """Returns the version of a database; None if it is empty. Raises ConfigError if it is from before the tables of today.
 
     `url` is that of the database without passwords, for errors.
     """
     found = schema.found_tables(connection)
     if _EARLIER_TABLE in found:
         number = connection.value(f"SELECT version FROM {_EARLIER_TABLE}")
-        raise ConfigError(
-            f"the store {url} is from before version 1, from an earlier Portico that called its tables version "
-            f"{number}: this Portico does not read it, and has changed nothing. {_export(url)}. Then start with an empty "
-            f"store: {_EMPTY[connection.dialect]}"
-        )
+        why = f"is from before version 1, from an earlier Portico that called its tables version {number}"
+        raise _of_earlier_portico(connection, url, why)
     if "store_version" not in found:
         return None
     version: int | None = connection.value("SELECT version FROM store_version")
+    if version == schema.VERSION and (lacking := schema.lacking_columns(found)):
+        raise _of_earlier_portico(connection, url, f"is of an earlier Portico: it lacks {lacking[0]}")
     return version
+
+
+def _of_earlier_portico(connection: Connection, url: str, why: str) -> ConfigError:
+    return ConfigError(
+        f"the store {url} {why}: this Portico does not read it, and has changed nothing. {_export(url)}. Then start with an "
+        f"empty store: {_EMPTY[connection.dialect]}"
+    )
 
 
 def check_usable(version: int | None, url: str) -> None:

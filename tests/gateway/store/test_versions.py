@@ -86,6 +86,20 @@ async def test_a_store_of_another_version_is_refused_and_not_changed(tmp_path: P
     )
 
 
+async def test_a_store_of_this_version_without_a_column_is_refused_and_not_changed(tmp_path: Path) -> None:
+    """Until the first release, the tables change and keep their version."""
+    (tmp_path / "stored").mkdir(mode=0o700)
+    url = stores.store_url(tmp_path / "stored")
+    await (await Store.open(url)).close()
+    stores.sql(tmp_path / "stored", "ALTER TABLE runs DROP COLUMN waiting_since")
+    await refuses(
+        tmp_path,
+        url,
+        r"is of an earlier Portico: it lacks runs.waiting_since: .* changed nothing. `portico store export \S+ --output FILE` .* "
+        r"Then start with an empty store: ",
+    )
+
+
 async def test_processes_that_start_together_create_the_tables_once(tmp_path: Path) -> None:
     url = stores.store_url(tmp_path, empty=True)
     opened = await asyncio.gather(*(Store.open(url) for _ in range(4)))
