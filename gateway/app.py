@@ -22,14 +22,14 @@ from gateway.agents.discovery import Discovery
 from gateway.application_tools.host import McpHost
 from gateway.config import Settings
 from gateway.conversations.conversations import Conversations
-from gateway.errors import SessionElsewhere, Unauthorized, WrongKey
+from gateway.errors import SessionElsewhere, WrongKey
 from gateway.http.doubt_limit import UnansweredRequests
 from gateway.http.file_descriptors import agent_connection_limit
 from gateway.observability.audit import AuditLog
 from gateway.observability.health import DRAINED, ReadinessCheck
 from gateway.observability.metrics import Metrics, MetricsSnapshot
 from gateway.observability.transcripts import Transcripts
-from gateway.private_files import TEMPORARY, private_data_directory, private_directory
+from gateway.private_files import TEMPORARY, folders_of_sessions, private_data_directory, private_directory
 from gateway.runs.admission_and_eviction import AdmissionControl
 from gateway.runs.cancellation import all_ended
 from gateway.runs.idempotency import Idempotency
@@ -46,7 +46,7 @@ from gateway.security.authentication import (
     caller_of_request,
     current_key_name,
 )
-from gateway.security.credentials import Credentials, LocalCredentials
+from gateway.security.credentials import Credentials
 from gateway.security.encryption import SecretEncryption, encryption_key
 from gateway.security.quotas import KeyQuotas, UnauthenticatedBodies
 from gateway.security.redaction import Redactor
@@ -112,7 +112,7 @@ class Gateway:
             from gateway.cluster import Cluster  # 0.4 MB and 5 ms, for nodes only
 
             self.cluster = Cluster(self, keys, intervals, node_clock)
-        self.credentials: Credentials = LocalCredentials(settings.data_dir) if self.cluster is None else self.cluster.credentials
+        self.credentials = Credentials(clock)
         self.wrong_keys = WrongKeys(clock)
         self.auth = Authenticator(keys, self.credentials, share_sessions=settings.auth.share_sessions)
         self.agents = agents or Agents(settings)
@@ -151,7 +151,7 @@ class Gateway:
         corrected = private_data_directory(data_dir)
         self.redactor.register(url_secrets(settings.store.url))
         # Another database than that of the data directory may be a new one.
-        in_use = () if settings.store.url else _folders_of_sessions(data_dir)
+        in_use = () if settings.store.url else folders_of_sessions(data_dir)
         if self.cluster is not None:
             self.store = await self.cluster.open_store(settings.store.url, _instance(data_dir), data_dir / INSTANCE_ID)
         else:
@@ -182,6 +182,7 @@ class Gateway:
         self._readiness = ReadinessCheck(self.store, {data_dir, self.store.folder or data_dir}, self.clock)
         instance = _instance(data_dir)
         encryption = SecretEncryption(data_dir, encryption_key(settings))
+        await self.credentials.open(self.store.credentials)
         if self.cluster is not None:
             self.node, self.node_keys = await self.cluster.open(self.store, instance, encryption), self.cluster.keys
         node = self.node.id if self.node is not None else None
@@ -284,17 +285,6 @@ class Gateway:
         agent = self.agents.find(name)
         return agent is not None and agent.info.seeds
 
-    def authenticate(self, scope: Mapping[str, Any], authorization: Authorization, token: str | None = None) -> Caller:
-        """Return the caller of a request (its ASGI scope), by its authorization or a token. Raises Unauthorized.
-
-        The caller of a forwarded request is the caller that the other node has authenticated.
-        """
-        forwarded: Caller | None = scope.get(FORWARDED_CALLER)
-        if forwarded is not None:
-            current_key_name.set(forwarded.name)
-            return forwarded
-        return caller_of_request(self.auth.check(authorization, token), scope, self.settings.server.host)
-
     async def authenticated(self, scope: Mapping[str, Any], authorization: Authorization, token: str | None = None) -> Caller:
         """As `known_caller`, and counts a wrong key. Raises TooMany if the client has sent too many of them."""
         with self.wrong_keys_counted(scope):
@@ -314,14 +304,15 @@ class Gateway:
             raise
 
     async def known_caller(self, scope: Mapping[str, Any], authorization: Authorization, token: str | None = None) -> Caller:
-        """As `authenticate`. A node looks in the store for what it does not know: another may just have added it."""
-        try:
-            return self.authenticate(scope, authorization, token)
-        except Unauthorized:
-            if self.cluster is None or (authorization is None and token is None):
-                raise
-            await self.cluster.credentials.compare()
-        return self.authenticate(scope, authorization, token)
+        """Return the caller of a request (its ASGI scope), by its authorization or a token. Raises Unauthorized.
+
+        The caller of a forwarded request is the caller that the other node has authenticated.
+        """
+        forwarded: Caller | None = scope.get(FORWARDED_CALLER)
+        if forwarded is not None:
+            current_key_name.set(forwarded.name)
+            return forwarded
+        return caller_of_request(await self.auth.check(authorization, token), scope, self.settings.server.host)
 
     def agent_elsewhere(self, name: str, without: Collection[str] = ()) -> SessionElsewhere | None:
         """The error that passes a request for an agent on to a node that offers it; None if this one has it, or none does.
@@ -397,14 +388,10 @@ class Gateway:
             await all_ended([self._mcp.close(), self._retention.close(), self.search.close(), self.worktrees.close()])
             if self.cluster is not None:
                 await self.cluster.close(self._in_time)
+            await all_ended([self._in_time(self.credentials.close())])
             abandoning = self.clock.call_later(CLOSE_TIMEOUT, self.store.abandon)
             await all_ended([self.store.close()])
             abandoning.cancel()
-
-
-def _folders_of_sessions(data_dir: Path) -> list[Path]:
-    """Return the folders with files that only sessions of this data directory can have left."""
-    return [data_dir / name for name in ("state", "transcripts") if any((data_dir / name).glob("sess_*"))]
 
 
 def _instance(data_dir: Path) -> str:

@@ -36,7 +36,7 @@ class Cluster:
     def __init__(self, gateway: Gateway, keys: Sequence[str], intervals: Intervals | None, clock: Clock) -> None:
         self._gateway, self._intervals, self._clock = gateway, intervals or Intervals(), clock
         shared = SharedState(gateway.settings, keys, gateway.clock)
-        self._shared, self.credentials, self.turns, self.digests = shared, shared.credentials, shared.turns, shared.digests
+        self._shared, self.turns, self.digests = shared, shared.turns, shared.digests
         self._agents: SharedAgents | None = None
 
     async def open_store(self, url: str, instance: str, instance_file: Path) -> Store:

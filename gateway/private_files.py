@@ -22,9 +22,9 @@ OTHERS = 0o077
 """The permissions of the group and of all other users."""
 TEMPORARY = "temporary"
 """The folder of a data directory for temporary files, which no agent can write but in a folder of its own there."""
-PRIVATE_FOLDERS = (TEMPORARY, "keys", "sign-ins", "state", "transcripts", "workspaces", "key-workspaces", "worktrees")
+PRIVATE_FOLDERS = (TEMPORARY, "state", "transcripts", "workspaces", "key-workspaces", "worktrees")
 """The folders of a data directory. Workspaces and worktrees belong to agents: the modes of what is in them are not changed."""
-FOLDERS_OF_FILES = ("keys", "sign-ins", "transcripts")
+FOLDERS_OF_FILES = ("transcripts",)
 """Those whose files have mode 0600."""
 
 
@@ -65,6 +65,11 @@ def private_data_directory(data_dir: Path) -> list[str]:
         with suppress(FileNotFoundError):
             changes += _corrected(path, mode)
     return changes
+
+
+def folders_of_sessions(data_dir: Path) -> list[Path]:
+    """Return the folders with files that only sessions of a data directory can have left."""
+    return [data_dir / name for name in ("state", "transcripts") if any((data_dir / name).glob("sess_*"))]
 
 
 def accessible_to_others(data_dir: Path) -> dict[Path, int]:

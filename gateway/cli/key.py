@@ -11,11 +11,10 @@ import click
 
 from gateway.cli.options import CONFIG, DATA_DIR, config_errors, load_settings
 from gateway.cli.output import say
-from gateway.config import Settings
-from gateway.security.api_keys import NamedKeys, default_api_keys
+from gateway.security.api_keys import default_api_keys
 
 if TYPE_CHECKING:
-    from gateway.nodes.shared_keys import SharedKeys
+    from gateway.security.named_keys import NamedKeys
 
 Result = TypeVar("Result")
 _GroupOptions = tuple[Path | None, Path | None]
@@ -40,12 +39,9 @@ def key(context: click.Context, config: Path | None, data_dir: Path | None) -> N
 @click.argument("name")
 @click.pass_obj
 def add(group: _GroupOptions, name: str, config: Path | None, data_dir: Path | None) -> None:
-    """Create a key for the client NAME and print it. It is valid at once, and is not printed again.
-
-    On the other nodes of a cluster it is valid within two seconds.
-    """
+    """Create a key for the client NAME and print it. It is valid at once, and is not printed again."""
     with config_errors():
-        say(_named_keys(group, config, data_dir, lambda keys: keys.add(name), lambda shared: shared.add_key(name)))
+        say(_named_keys(group, config, data_dir, lambda keys: keys.add(name)))
         say(f"Only its hash is stored: save the key now. `portico key remove {name}` revokes it.", err=True)
 
 
@@ -56,7 +52,7 @@ def add(group: _GroupOptions, name: str, config: Path | None, data_dir: Path | N
 def list_keys(group: _GroupOptions, config: Path | None, data_dir: Path | None) -> None:
     """List the keys of clients: name, creation time, last use."""
     with config_errors():
-        for known in _named_keys(group, config, data_dir, lambda keys: keys.all(), lambda shared: shared.keys()):
+        for known in _named_keys(group, config, data_dir, lambda keys: keys.all()):
             used = f"last used {_local_time(known.used_at)}" if known.used_at else "never used"
             say(f"{known.name}\tmade {_local_time(known.created_at)}\t{used}")
 
@@ -69,38 +65,17 @@ def list_keys(group: _GroupOptions, config: Path | None, data_dir: Path | None) 
 def remove(group: _GroupOptions, name: str, config: Path | None, data_dir: Path | None) -> None:
     """Revoke the key of the client NAME: its next request gets 401. Its sessions stay."""
     with config_errors():
-        _named_keys(group, config, data_dir, lambda keys: keys.remove(name), lambda shared: shared.remove_key(name))
+        _named_keys(group, config, data_dir, lambda keys: keys.remove(name))
 
 
 def _named_keys(
-    group: _GroupOptions,
-    config: Path | None,
-    data_dir: Path | None,
-    in_files: Callable[[NamedKeys], Result],
-    in_store: Callable[[SharedKeys], Awaitable[Result]],
+    group: _GroupOptions, config: Path | None, data_dir: Path | None, call: Callable[[NamedKeys], Awaitable[Result]]
 ) -> Result:
-    """Return what a function returns for the named keys of the data directory, or for those of the nodes of a cluster."""
-    settings = load_settings(config or group[0], data_dir or group[1])
-    return _in_store(settings, in_store) if settings.node.address else in_files(NamedKeys(settings.data_dir))
+    """Return what a function returns for the named keys."""
+    # It takes 0.1 s, which `portico key` does not need.
+    from gateway.cli.stored_keys import with_named_keys
 
-
-def _in_store(settings: Settings, call: Callable[[SharedKeys], Awaitable[Result]]) -> Result:
-    """Call a function with the keys in the store. Nodes that run notice a change within two seconds."""
-    # They take 0.3 s, and `portico key` needs them only on a node of a cluster.
-    import asyncio
-
-    from gateway.nodes.shared_keys import SharedKeys
-    from gateway.store import Store
-
-    async def called() -> Result:
-        store = await Store.open_unchanged(settings.store.url)
-        try:
-            with store.explained_errors():
-                return await call(SharedKeys(store.shared.credentials))
-        finally:
-            await store.close()
-
-    return asyncio.run(called())
+    return with_named_keys(load_settings(config or group[0], data_dir or group[1]), call)
 
 
 def _local_time(seconds: float) -> str:

@@ -1,4 +1,4 @@
-"""What holds for all nodes of a cluster together: the credentials, and the limits of a key."""
+"""What holds for all nodes of a cluster together: the limits of a key, and that all have the same encryption key."""
 
 from __future__ import annotations
 
@@ -8,10 +8,7 @@ from drivers.runtime.clock import Clock
 from gateway.config import Settings
 from gateway.nodes.configuration_digests import configuration_digests
 from gateway.nodes.node_keys import node_keys
-from gateway.nodes.shared_credentials import SharedCredentials
-from gateway.nodes.shared_keys import move_to_store
 from gateway.nodes.shared_turns import SharedTurns
-from gateway.security.api_keys import NamedKeys
 from gateway.security.encryption import SecretEncryption, encryption_key
 from gateway.store import Store
 
@@ -23,8 +20,6 @@ class SharedState:
     """The part of one node. `await open(...)` before the first request. `keys` are its default keys."""
 
     def __init__(self, settings: Settings, keys: Sequence[str], clock: Clock) -> None:
-        self._data_dir = settings.data_dir
-        self.credentials = SharedCredentials(clock)
         self.turns = SharedTurns(settings.limits.turns_per_key, clock)
         self.digests = configuration_digests(settings, keys, encryption_key(settings) or "", node_keys(settings.node))
 
@@ -36,9 +31,6 @@ class SharedState:
             encryption.check(secrets)
         encryption.check((await shared.values.get_or_add(ENCRYPTION, encryption.checked_value())).encode())
         await self.turns.open(shared.turn_slots, node)
-        await move_to_store(NamedKeys(self._data_dir), shared.credentials)
-        await self.credentials.open(shared.credentials)
 
     async def close(self) -> None:
         await self.turns.close()
-        await self.credentials.close()

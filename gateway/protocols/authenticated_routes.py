@@ -115,7 +115,7 @@ def _authenticated_route(gateway: Gateway, body_field: str | None = None) -> typ
                         if body_field is None:
                             raise
                         body = await unauthenticated_body(gateway, request)
-                        _require_candidate(gateway, header, body, body_field)
+                        await _require_candidate(gateway, header, body, body_field)
                         token = _field(body, body_field)
                         caller = await gateway.known_caller(request.scope, header, token)
                         request = Request(request.scope, with_body(body, request.receive))
@@ -159,7 +159,7 @@ async def counted_response(
 
 
 def _pass_on(
-    scope: Scope, error: SessionElsewhere, caller: Caller, quotas: RequestQuotas, check: Callable[[], object] | None
+    scope: Scope, error: SessionElsewhere, caller: Caller, quotas: RequestQuotas, check: Callable[[], Awaitable[object]] | None
 ) -> None:
     quotas.release_stream()
     node_request: NodeRequest = scope[NODE_REQUEST]
@@ -168,7 +168,7 @@ def _pass_on(
 
 def _check(
     gateway: Gateway, scope: Scope, caller: Caller, header: Authorization, token: str | None = None
-) -> Callable[[], object] | None:
+) -> Callable[[], Awaitable[object]] | None:
     """What raises Unauthorized once the key of a request is revoked, or its sign-in has ended."""
     if (caller.name is None and not isinstance(header, OfferedSignIn)) or is_forwarded(scope):
         # Default keys cannot be revoked while the daemon runs. The node that has forwarded a request checks its key.
@@ -218,7 +218,7 @@ async def unauthenticated_body(gateway: Gateway, request: Request, limit: int = 
         raise HTTPException(408, text, {"Connection": "close"}) from None
 
 
-def _require_candidate(gateway: Gateway, header: Authorization, body: bytes, name: str) -> None:
+async def _require_candidate(gateway: Gateway, header: Authorization, body: bytes, name: str) -> None:
     """Raise Unauthorized if no text of the body looks like the field with a valid key.
 
     Parsing a body of 1 MiB takes up to 30 ms, and a caller without a key could send one after the other.
@@ -227,9 +227,9 @@ def _require_candidate(gateway: Gateway, header: Authorization, body: bytes, nam
     found = [match[1] for match in islice(re.finditer(pattern, body), MAX_CANDIDATES)]
     for literal in found:
         with suppress(ValueError, Unauthorized):
-            gateway.auth.check(header, from_json(literal))
+            await gateway.auth.check(header, from_json(literal))
             return
-    gateway.auth.check(header, "" if found else None)
+    await gateway.auth.check(header, "" if found else None)
 
 
 def _field(body: bytes, name: str) -> str | None:

@@ -15,8 +15,7 @@ from gateway.protocols.authenticated_routes import NEEDS_KEY, CurrentCaller, aut
 from gateway.protocols.authorization import authorization, cookie_name, is_from_own_page
 from gateway.protocols.json_bodies import Handler, StrictJsonRoute
 from gateway.protocols.route_metadata import ANY_REQUEST, BODY, errors, operation_id
-from gateway.security.sign_in_codes import CODE_SECONDS
-from gateway.security.sign_ins import KeyIdentity, OfferedSignIn
+from gateway.security.sign_ins import CODE_SECONDS, KeyIdentity, OfferedSignIn
 
 MAX_BODY = 4096
 """Bytes of the body of a request to sign in."""
@@ -84,7 +83,7 @@ def router(gateway: Gateway) -> APIRouter:
         base = f"{request.url.scheme}://{request.headers['host']}/console/"
         if gateway.auth.is_off:
             return SignInCode(code=None, expires_in=int(CODE_SECONDS), url=base)
-        code = await gateway.credentials.make_code(gateway.auth.identity(authorization(request.headers)))
+        code = await gateway.credentials.make_code(await gateway.auth.identity(authorization(request.headers)))
         return SignInCode(code=code, expires_in=int(CODE_SECONDS), url=f"{base}#code={code}")
 
     @public.post("/v1/sign-ins", status_code=201)
@@ -151,12 +150,12 @@ async def _identity(gateway: Gateway, body: SignInRequest, request: Request) -> 
             raise Unauthorized("this code was used before, or is older than a minute: `portico open` makes a new one")
         return found
     with gateway.wrong_keys_counted(request.scope):
-        return gateway.auth.identity(f"Bearer {body.key}")
+        return await gateway.auth.identity(f"Bearer {body.key}")
 
 
 def _state(gateway: Gateway, given: Any, name: str | None) -> dict[str, Any]:
     found = None if gateway.auth.is_off else gateway.auth.sign_in(given)
-    expires = None if found is None else datetime.fromtimestamp(found.sign_in.expires_at, UTC).isoformat(timespec="seconds")
+    expires = None if found is None else datetime.fromtimestamp(found.expires_at, UTC).isoformat(timespec="seconds")
     expires_at = expires.replace("+00:00", "Z") if expires else None
     return {"name": name, "administrator": name is None, "expires_at": expires_at, "open": gateway.auth.is_off}
 

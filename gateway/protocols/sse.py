@@ -6,7 +6,7 @@ No other module imports sse-starlette.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, AsyncIterator, Callable
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, suppress
 from functools import cache
 from typing import Any
@@ -134,16 +134,16 @@ async def _cancel_on_disconnect(sending: asyncio.Task[None], receive: Receive) -
             sending.cancel()
 
 
-def until_unauthorized(response: Response, check: Callable[[], object]) -> Response:
+def until_unauthorized(response: Response, check: Callable[[], Awaitable[object]]) -> Response:
     """Return the response. A stream ends before its next chunk once `check` raises Unauthorized."""
     if isinstance(response, _EventStream):
         response.body_iterator = _until_unauthorized(response.body_iterator, check)
     return response
 
 
-async def _until_unauthorized(chunks: AsyncIterable[Any], check: Callable[[], object]) -> AsyncIterator[Any]:
+async def _until_unauthorized(chunks: AsyncIterable[Any], check: Callable[[], Awaitable[object]]) -> AsyncIterator[Any]:
     async with aclosing(aiter(chunks)) as open_chunks:  # type: ignore[type-var]
         with suppress(Unauthorized):
             async for chunk in open_chunks:
-                check()
+                await check()
                 yield chunk

@@ -1,4 +1,4 @@
-"""Authentication of callers by bearer keys. Which keys there are is in api_keys.py."""
+"""Authentication of callers by bearer keys and sign-ins. Which keys there are is in api_keys.py and credentials.py."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from gateway.errors import Unauthorized, WrongKey
-from gateway.security.credentials import KnownCredentials
+from gateway.security.credentials import FRESH_SECONDS, Credentials
 from gateway.security.loopback import is_direct_and_local
-from gateway.security.sign_ins import KeyIdentity, OfferedSignIn, SignIn, SignInSecrets, digest_of_key
+from gateway.security.sign_ins import UNUSED_SECONDS, KeyIdentity, OfferedSignIn, SignInSecrets, digest_of, is_made_by
+from gateway.store.credentials import SignInRow
 
 Authorization = str | OfferedSignIn | None
 """An Authorization header, or what stands for it in a request of the console's page."""
@@ -60,11 +61,11 @@ def caller_of_request(caller: Caller, scope: Mapping[str, Any], bind: str) -> Ca
 
 @dataclass(frozen=True, slots=True)
 class ValidSignIn:
-    """A sign-in with its secrets, and the key that it was made by."""
+    """A sign-in with its secrets, the key that it was made by, and when it ends if it is not used until then."""
 
     secrets: SignInSecrets
-    sign_in: SignIn
     key: KeyIdentity
+    expires_at: float
 
 
 class Authenticator:
@@ -73,10 +74,10 @@ class Authenticator:
     With `share_sessions`, callers with named keys see every session.
     """
 
-    def __init__(self, keys: Iterable[str], known: KnownCredentials, *, share_sessions: bool = False) -> None:
+    def __init__(self, keys: Iterable[str], known: Credentials, *, share_sessions: bool = False) -> None:
         given = tuple(keys)
         self._keys = [key.encode() for key in given]
-        self._default = [KeyIdentity(None, digest_of_key(key)) for key in given]
+        self._default = [KeyIdentity(None, digest_of(key)) for key in given]
         self._known, self._share = known, share_sessions
 
     @property
@@ -88,31 +89,32 @@ class Authenticator:
         """The first default key. There is none if authentication is off."""
         return self._default[0]
 
-    def identity(self, authorization: Authorization) -> KeyIdentity:
-        """Return the key of a request, or that of its sign-in. Raises Unauthorized. Not if authentication is off."""
+    async def identity(self, authorization: Authorization) -> KeyIdentity:
+        """Return the key of a request, or that of its sign-in. Raises as `check`. Not if authentication is off."""
+        caller = await self.check(authorization)
         if isinstance(authorization, OfferedSignIn):
             return self._signed_in(authorization).key
-        caller = self.check(authorization)
-        digest = digest_of_key((authorization or "").partition(" ")[2].strip())
-        return KeyIdentity(caller.name, digest)
+        return KeyIdentity(caller.name, digest_of((authorization or "").partition(" ")[2].strip()))
 
     def sign_in(self, authorization: Authorization) -> ValidSignIn | None:
-        """Return the sign-in of a request; None if it has another authorization. Raises Unauthorized."""
+        """Return the sign-in of a request that was checked; None if it has another authorization. Raises Unauthorized."""
         return self._signed_in(authorization) if isinstance(authorization, OfferedSignIn) else None
 
-    def check(self, authorization: Authorization, token: str | None = None) -> Caller:
+    async def check(self, authorization: Authorization, token: str | None = None) -> Caller:
         """Return the caller of a request by its authorization, or by a token in its body.
 
-        Raises Unauthorized, and WrongKey for a key that is unknown.
+        Raises Unauthorized, WrongKey for a key that is unknown, and KeysUnchecked.
         """
-        caller = self._caller(authorization, token)
+        caller = await self._caller(authorization, token)
         current_key_name.set(caller.name)
         return caller
 
-    def _caller(self, authorization: Authorization, token: str | None) -> Caller:
+    async def _caller(self, authorization: Authorization, token: str | None) -> Caller:
         if self.is_off:
             return ADMINISTRATOR
         if isinstance(authorization, OfferedSignIn):
+            # One that was made just now, by another process, is in the store only.
+            await self._known.compare(FRESH_SECONDS if self._found(authorization) is not None else 0.0)
             name = self._signed_in(authorization).key.name
             return ADMINISTRATOR if name is None else Caller(name, self._share)
         scheme, _, key = (authorization or "").partition(" ")
@@ -124,22 +126,31 @@ class Authenticator:
         # A list, so that every key is compared: the time must not depend on which one matches.
         if any([hmac.compare_digest(key.encode(), known) for key in given for known in self._keys]):
             return ADMINISTRATOR
-        for name in map(self._known.name_of, given):
-            if name is not None:
-                return Caller(name, self._share)
-        raise WrongKey(f"this API key is unknown: {HOW_TO_AUTHENTICATE}")
+        await self._known.compare(FRESH_SECONDS if self._name(given) is not None else 0.0)
+        if (name := self._name(given)) is None:
+            raise WrongKey(f"this API key is unknown: {HOW_TO_AUTHENTICATE}")
+        return Caller(name, self._share)
+
+    def _name(self, given: Iterable[str]) -> str | None:
+        """Return the name of the first of these keys that is a named key in the copy."""
+        return next((name for name in map(self._known.name_of, given) if name is not None), None)
 
     def _signed_in(self, given: OfferedSignIn) -> ValidSignIn:
-        """Return the sign-in of one of the cookies, whose key is still valid. Raises Unauthorized."""
+        if (found := self._found(given)) is None:
+            raise Unauthorized(SIGNED_OUT)
+        return found
+
+    def _found(self, given: OfferedSignIn) -> ValidSignIn | None:
+        """Return the sign-in of one of the cookies, whose key is still valid, in the copy."""
         for secrets in given.secrets():
             found = self._known.find(secrets)
-            keys = [] if found is None else self._keys_of(found, secrets)
-            if found is not None and keys:
-                return ValidSignIn(secrets, found, keys[0])
-        raise Unauthorized(SIGNED_OUT)
+            key = None if found is None else self._key_of(found, secrets)
+            if found is not None and key is not None:
+                return ValidSignIn(secrets, key, found.used_at + UNUSED_SECONDS)
+        return None
 
-    def _keys_of(self, found: SignIn, secrets: SignInSecrets) -> list[KeyIdentity]:
-        """Return the valid key that a sign-in was made by, or nothing."""
+    def _key_of(self, found: SignInRow, secrets: SignInSecrets) -> KeyIdentity | None:
+        """Return the valid key that a sign-in was made by."""
         if found.name is not None:
-            return [KeyIdentity(found.name, found.key)] if self._known.has(found.name, found.key) else []
-        return [identity for identity in self._default if found.is_by(identity, secrets.cookie)]
+            return KeyIdentity(found.name, found.key) if self._known.has(found.name, found.key) else None
+        return next((identity for identity in self._default if is_made_by(found, identity, secrets.cookie)), None)

@@ -1,6 +1,6 @@
-"""Queries about the credentials that all nodes of a cluster share: named keys, sign-ins of the console, and one-time codes.
+"""Queries about credentials: named keys, sign-ins of the console, and one-time codes.
 
-Each change of a key or a sign-in also changes one value, so that a node learns by one small query that its copy is out of date.
+Each change of a key or a sign-in also changes one value, so that a daemon learns by one small query that its copy is out of date.
 """
 
 from __future__ import annotations
@@ -29,7 +29,10 @@ class NamedKeyRow:
 
 @dataclass(frozen=True, slots=True)
 class SignInRow:
-    """A sign-in by the hash of its cookie. `name` is None for one by a default key."""
+    """A sign-in by the hash of its cookie: security/sign_ins.new_sign_in. `name` is None for one by a default key.
+
+    Times are seconds since the epoch.
+    """
 
     cookie: str
     name: str | None
@@ -79,7 +82,7 @@ class CredentialRepository:
         values = {**asdict(row), "folded_name": row.name.casefold()}
 
         def transaction(connection: Connection) -> str | None:
-            # Its lock lets no other node add a key of the name meanwhile.
+            # Its lock lets no other process add a key of the name meanwhile.
             _changed(connection)
             used = connection.first("SELECT name, digest FROM named_keys WHERE folded_name = :folded_name", values)
             if used is None:

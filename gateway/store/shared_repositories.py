@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from gateway.store.credentials import CredentialRepository
 from gateway.store.database import Database
 from gateway.store.shared_values import SharedValueRepository
 from gateway.store.turn_slots import TurnSlotRepository
@@ -13,5 +12,4 @@ class SharedRepositories:
 
     def __init__(self, database: Database) -> None:
         self.values = SharedValueRepository(database)
-        self.credentials = CredentialRepository(database)
         self.turn_slots = TurnSlotRepository(database)

@@ -10,6 +10,7 @@ from typing import Self, cast
 
 from gateway.store.audit import AuditRepository
 from gateway.store.compactions import CompactionRepository
+from gateway.store.credentials import CredentialRepository
 from gateway.store.database import SILENT, Database
 from gateway.store.events import EventRepository
 from gateway.store.failures import FailureRepository
@@ -49,6 +50,7 @@ class Store:
         self.audit = AuditRepository(database)
         self.processes = ProcessRepository(database)
         self.worktrees = WorktreeRepository(database)
+        self.credentials = CredentialRepository(database)
         # Of a cluster.
         self.nodes = NodeRepository(database)
         self.leases = LeaseRepository(database)

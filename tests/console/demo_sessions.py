@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from gateway.security.api_keys import NamedKeys
 from tests.console.console_daemon import ConsoleDaemon
 
 BEFORE = """def total(items):
@@ -50,7 +49,7 @@ RULES = [
 
 
 def demo_daemon(folder: Path) -> ConsoleDaemon:
-    """Return a daemon, not started yet, with the agents `builder` and `reviewer`, rules, and two named keys."""
+    """Return a daemon, not started yet, with the agents `builder` and `reviewer`, and rules."""
     projects = folder / "projects"
     for name in ("shop", "website"):
         (projects / name).mkdir(parents=True, exist_ok=True)
@@ -58,14 +57,16 @@ def demo_daemon(folder: Path) -> ConsoleDaemon:
         "builder": {"driver": "script", "cwd": str(projects / "shop"), "title": "Builder", "policy": RULES},
         "reviewer": {"driver": "script", "cwd": str(projects / "website"), "title": "Reviewer"},
     }
-    daemon = ConsoleDaemon(folder, agents=agents)
-    for name in ("phone", "editor"):
-        NamedKeys(folder / "data").add(name)
-    return daemon
+    return ConsoleDaemon(folder, agents=agents)
 
 
 def demo_sessions(daemon: ConsoleDaemon) -> dict[str, str]:
-    """Begin the sessions, and return their ids: `done`, `waiting`, `question`, `failed`, `running`, `review`."""
+    """Begin the sessions, and return their ids: `done`, `waiting`, `question`, `failed`, `running`, `review`.
+
+    There are two named keys then.
+    """
+    for name in ("phone", "editor"):
+        daemon.api.post("/v1/keys", json={"name": name}).raise_for_status()
     made = {
         "review": _session(daemon, "reviewer", "Review the new landing page", _review()),
         "failed": _session(daemon, "reviewer", "Translate the imprint into Dutch", _failed()),

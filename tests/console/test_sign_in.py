@@ -7,7 +7,6 @@ from urllib.parse import urlsplit
 
 from playwright.sync_api import Page, expect
 
-from gateway.security.api_keys import NamedKeys
 from tests.console.checked_pages import Windows
 from tests.console.console_daemon import ConsoleDaemon
 from tests.console.other_site import other_site
@@ -30,6 +29,11 @@ SEND = """async ([url, token]) => {
   return [...new Set(found)];
 }"""
 """Sends requests from a foreign page, with the cookie if the browser gives it, and a token that was guessed or stolen."""
+
+
+def key_of(daemon: ConsoleDaemon, name: str) -> str:
+    """Add a named key and return it."""
+    return str(daemon.api.post("/v1/keys", json={"name": name}).json()["key"])
 
 
 def app(page: Page) -> None:
@@ -83,10 +87,9 @@ def test_a_key_signs_in_and_sign_out_ends_it_in_all_windows(windows: Windows) ->
 
 
 def test_the_sign_in_ends_with_its_key(windows: Windows, daemon: ConsoleDaemon) -> None:
-    keys = NamedKeys(daemon.folder / "data")
-    page = windows.open(key=keys.add("phone"))
+    page = windows.open(key=key_of(daemon, "phone"))
     app(page)
-    keys.remove("phone")
+    daemon.api.delete("/v1/keys/phone").raise_for_status()
     windows.expect("401")
     page.reload()
     expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
@@ -123,8 +126,7 @@ def test_pages_of_other_ports_and_hosts_get_nothing_by_the_cookie(windows: Windo
 
 def test_a_link_asks_before_it_changes_who_is_signed_in(windows: Windows, daemon: ConsoleDaemon) -> None:
     """Anybody with a key can make a link, and another page can open it."""
-    keys = NamedKeys(daemon.folder / "data")
-    first, guest = keys.add("tablet"), keys.add("guest")
+    first, guest = key_of(daemon, "tablet"), key_of(daemon, "guest")
     # The administrator's browser stays the administrator's.
     page = windows.open(link_of(daemon, guest))
     app(page)
@@ -146,7 +148,7 @@ def test_a_link_asks_before_it_changes_who_is_signed_in(windows: Windows, daemon
 def test_a_link_asks_where_the_sign_in_has_ended(windows: Windows, daemon: ConsoleDaemon) -> None:
     """Another page can delete the cookie of the administrator, and open a link of its own key then."""
     windows.expect("401")
-    guest = NamedKeys(daemon.folder / "data").add("other-guest")
+    guest = key_of(daemon, "other-guest")
     context = windows.context()
     app(windows.open(context=context))
     context.clear_cookies()

@@ -31,9 +31,10 @@ def imported(arguments):
     main(arguments, standalone_mode=False)
     return sorted({name.partition(".")[0] for name in sys.modules})
 
-found = [imported(arguments) for arguments in json.loads(sys.argv[1])]
+*first, last = json.loads(sys.argv[1])
+found = [imported(arguments) for arguments in first]
 import gateway.cli.serving_process
-print(json.dumps([*found, sorted({name.partition(".")[0] for name in sys.modules})]))
+print(json.dumps([*found, sorted({name.partition(".")[0] for name in sys.modules}), imported(last)]))
 """
 """Prints what commands have imported."""
 HEAVY = ["acp", "cryptography", "fastapi", "jsonschema", "mcp", "prometheus_client", "psycopg", "rich", "sqlite3", "starlette",
@@ -45,7 +46,7 @@ import importlib.metadata
 groups, entry_points = [], importlib.metadata.entry_points
 importlib.metadata.entry_points = lambda **given: groups.append(given) or entry_points(**given)
 from gateway.cli.main import main
-main(["key", "list"], standalone_mode=False)
+main(["key"], standalone_mode=False)
 assert not groups, groups
 """
 """Loads the settings, and fails if the metadata of all packages is searched meanwhile, such as for plugins of pydantic."""
@@ -53,15 +54,17 @@ assert not groups, groups
 
 def test_short_commands_and_the_answer_of_initialize_import_no_heavy_package(tmp_path: Path) -> None:
     config = write_config(tmp_path, gateway_config(tmp_path))
-    key = ["key", "list", "--config", str(config)]
-    command = [sys.executable, "-c", SHORT_COMMANDS, json.dumps([["--version"], ["--help"], key])]
+    key = ["key", "--config", str(config)]
+    command = [sys.executable, "-c", SHORT_COMMANDS, json.dumps([["--version"], ["--help"], key, [*key, "list"]])]
     printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    after_version, after_help, after_key, before_initialize = json.loads(printed.splitlines()[-1])
+    after_version, after_help, after_key, before_initialize, after_key_list = json.loads(printed.splitlines()[-1])
     unused = [*HEAVY, "asyncio", "drivers", "psutil", "pydantic"]
     assert [name for name in unused if name in after_version or name in after_help] == []
     assert [name for name in [*HEAVY, "psutil"] if name in after_key] == []
     # `portico acp` imports and opens the store once it has answered `initialize`.
     assert [name for name in HEAVY if name in before_initialize] == []
+    # Named keys are in the store.
+    assert [name for name in HEAVY if name in after_key_list] == ["sqlite3"]
 
 
 def test_settings_are_loaded_without_a_search_for_plugins_of_pydantic(tmp_path: Path) -> None:

@@ -102,9 +102,9 @@ async def test_daemon_makes_private_files_also_in_a_folder_that_exists(tmp_path:
 
 async def test_start_corrects_the_modes_of_an_older_data_directory(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     data = tmp_path / "data"
-    for name in ("keys", "transcripts", "state", "workspaces/echo"):
+    for name in ("transcripts", "state", "workspaces/echo"):
         (data / name).mkdir(parents=True)
-    for name in ("api-key", "vault-key", "keys/0f", "transcripts/exec_1.jsonl", "workspaces/echo/project.txt", "portico.db-wal"):
+    for name in ("api-key", "vault-key", "transcripts/exec_1.jsonl", "workspaces/echo/project.txt", "portico.db-wal"):
         (data / name).write_text("")
     project = data / "workspaces" / "echo" / "project.txt"
     with closing(sqlite3.connect(data / "portico.db")) as database, database:
@@ -133,7 +133,7 @@ def test_shared_directory_is_refused(tmp_path: Path) -> None:
     assert tmp_path.stat().st_mode & 0o7777 == 0o1777
 
 
-@pytest.mark.parametrize("name", ["", "api-key", "portico.db", "keys", "transcripts/sess_1.jsonl"])
+@pytest.mark.parametrize("name", ["", "api-key", "portico.db", "state", "transcripts/sess_1.jsonl"])
 @pytest.mark.parametrize("refused", [True, False], ids=["not-the-owner", "no-modes"])
 def test_modes_that_cannot_be_changed_are_refused(
     tmp_path: Path, name: str, refused: bool, monkeypatch: pytest.MonkeyPatch
@@ -142,7 +142,7 @@ def test_modes_that_cannot_be_changed_are_refused(
     tmp_path.chmod(0o700)
     if name:
         (tmp_path / "transcripts").mkdir(mode=0o700)
-        path.mkdir() if name == "keys" else path.write_text("")
+        path.mkdir() if name == "state" else path.write_text("")
     path.chmod(0o755)
 
     def chmod(*_: object) -> None:

@@ -150,7 +150,7 @@ REASONS: Mapping[str, Mapping[str, str]] = {
     "gateway/protocols/route_metadata.py": {
         "[^a-z0-9]+": ONE_CLASS,
     },
-    "gateway/security/api_keys.py": {
+    "gateway/security/named_keys.py": {
         "AGENT_NAME": FIXED,
     },
     "gateway/security/redaction.py": {

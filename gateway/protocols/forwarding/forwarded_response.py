@@ -133,7 +133,7 @@ class ForwardedResponse:
         with suppress(Unauthorized):
             while chunk := await response.read():
                 if check is not None:
-                    check()
+                    await check()
                 if response.complete:
                     self._complete = True
                     return chunk

@@ -5,7 +5,7 @@ Without a cluster no request has any of this.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from starlette.types import Receive, Scope, Send
@@ -31,7 +31,7 @@ class PassedOn:
     address: str
     caller: Caller
     quotas: RequestQuotas
-    check: Callable[[], object] | None
+    check: Callable[[], Awaitable[object]] | None
 
 
 class NodeRequest:

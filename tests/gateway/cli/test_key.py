@@ -13,7 +13,7 @@ from gateway.config import parse
 from gateway.errors import ConfigError
 from gateway.security.api_keys import default_api_keys
 from gateway.security.authentication import ADMINISTRATOR, Authenticator
-from gateway.security.credentials import LocalCredentials
+from gateway.security.credentials import Credentials
 from gateway.security.loopback import is_loopback
 from gateway.security.secret_files import read_or_create
 from tests.conftest import write_config
@@ -63,12 +63,12 @@ def test_configured_keys_take_precedence_over_the_key_file(tmp_path: Path) -> No
     assert made == run_key_command().stdout
 
 
-def test_all_configured_keys_are_valid(tmp_path: Path) -> None:
+async def test_all_configured_keys_are_valid() -> None:
     settings = parse({"auth": {"keys": ["first-of-config", "second-of-config"]}})
     assert default_api_keys(settings, {"PORTICO_API_KEY": "from-env"}) == ("from-env", "first-of-config", "second-of-config")
-    auth = Authenticator(default_api_keys(settings, {}), LocalCredentials(tmp_path))
+    auth = Authenticator(default_api_keys(settings, {}), Credentials())
     for valid in ("first-of-config", "second-of-config"):
-        assert auth.check(f"Bearer {valid}") == ADMINISTRATOR
+        assert await auth.check(f"Bearer {valid}") == ADMINISTRATOR
 
 
 def test_empty_key_file_is_replaced(tmp_path: Path) -> None:

@@ -17,14 +17,14 @@ import pytest
 from click.testing import CliRunner
 
 from gateway.cli.store import store
-from gateway.security import api_keys
-from gateway.security.api_keys import NamedKeys
+from gateway.security import credentials
 from gateway.server.data_dir_lock import data_dir_lock
 from gateway.store.sqlite import sqlite_url
 from tests.daemon import RunningGateway, gateway_config, http_client, run_gateway
 from tests.gateway.protocols.aap.test_history import PIXEL
 from tests.gateway.requests import create_session, execute, send_turn, user_message
 from tests.gateway.sessions.test_approval_timeout import LATE, create_waiting_session
+from tests.named_keys import add_key
 from tests.postgresql import server
 from tests.waiting import wait_until
 
@@ -146,7 +146,7 @@ async def test_a_moved_gateway_answers_as_before(
     tmp_path: Path, write_scenario: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The answers have the time of the first use of a key.
-    monkeypatch.setattr(api_keys, "USED_AT_INTERVAL", math.inf)
+    monkeypatch.setattr(credentials, "KEY_USED_INTERVAL", math.inf)
     rules = [{"tool": "other", "decide": "deny"}]
     agents = {
         "script": {"driver": "script", "cwd": str(tmp_path / "scenes"), "policy": rules},
@@ -154,9 +154,8 @@ async def test_a_moved_gateway_answers_as_before(
     }
     config = gateway_config(tmp_path, agents=agents)
     data = tmp_path / "data"
-    data.mkdir()
-    key = NamedKeys(data).add("ann")
     async with run_gateway(config) as running:
+        key = await add_key(running.gateway, "ann")
         await use(running, key, write_scenario)
     async with run_gateway(config) as running:
         expected = await answers(running, key)

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from gateway.security.api_keys import NamedKeys
 from tests.daemon import KEY, RunningGateway, gateway_config, run_gateway
 from tests.gateway.requests import create_session, execute, expect_error, get_history, parse_frames, send_turn, session_body
+from tests.named_keys import add_key
 
 Json = dict[str, Any]
 WriteScenario = Callable[..., str]
@@ -213,7 +213,7 @@ async def test_user_message_instead_of_replies_cancels_the_calls(
 
 
 async def test_audit_names_the_api_key_that_decided(ruled: RunningGateway, tmp_path: Path, write_scenario: WriteScenario) -> None:
-    phone = NamedKeys(ruled.gateway.settings.data_dir).add("phone")
+    phone = await add_key(ruled.gateway, "phone")
     scenario = write_scenario([shell("first", "push 1"), shell("second", "push 2"), shell("third", "push 3")])
     opened = session_body(options={"scenario": scenario}, grants=[FREE])
     headers = {"Authorization": f"Bearer {phone}"}

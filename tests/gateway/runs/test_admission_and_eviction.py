@@ -13,7 +13,6 @@ import httpx
 import pytest
 
 from gateway.runs import admission_and_eviction
-from gateway.security.api_keys import NamedKeys
 from tests.daemon import RunningGateway, gateway_config, run_gateway
 from tests.gateway.requests import (
     agent_processes,
@@ -25,6 +24,7 @@ from tests.gateway.requests import (
     session_body,
     user_message,
 )
+from tests.named_keys import add_key
 from tests.waiting import wait_until
 
 WriteScenario = Callable[..., str]
@@ -114,10 +114,10 @@ async def test_turn_limit_holds_for_concurrent_requests(tmp_path: Path, write_sc
 async def test_turn_limit_per_api_key(tmp_path: Path, write_scenario: WriteScenario) -> None:
     options = scenario_options(write_scenario)
     async with run_gateway(gateway_config(tmp_path, limits={"turns_per_key": 1})) as portico:
-        keys = NamedKeys(portico.gateway.settings.data_dir)
+        of_a, of_b = [await add_key(portico.gateway, name) for name in "ab"]
         async with (
-            _client_with_key(portico, keys.add("a")) as a,
-            _client_with_key(portico, keys.add("b")) as b,
+            _client_with_key(portico, of_a) as a,
+            _client_with_key(portico, of_b) as b,
             hanging_session(a, options),
         ):
             await expect_too_many(a.put("/session", json=session_body("echo")), "limits.turns_per_key")

@@ -14,12 +14,9 @@ from click.testing import CliRunner, Result
 from gateway.app import Gateway
 from gateway.cli.main import main
 from gateway.config import parse
-from gateway.errors import ConfigError
-from gateway.security.api_keys import NamedKeys
 from gateway.security.redaction import Redactor
 from tests.conftest import write_config
 from tests.daemon import KEY, Daemon, RunningGateway, gateway_config, http_client, run_gateway, serve_gateway
-from tests.fork_server import forked_command
 from tests.gateway.requests import (
     create_session,
     execute,
@@ -32,16 +29,18 @@ from tests.gateway.requests import (
     user_message,
     wait_until_idle,
 )
+from tests.named_keys import add_key
+from tests.waiting import wait_until
 
 WriteScenario = Callable[..., str]
 
 
-def run_key_command(daemon: Daemon, *arguments: str) -> Result:
-    return CliRunner().invoke(main, ["key", "--config", str(daemon.config), *arguments])
+async def run_key_command(daemon: Daemon, *arguments: str) -> Result:
+    return await asyncio.to_thread(CliRunner().invoke, main, ["key", "--config", str(daemon.config), *arguments])
 
 
-def create_key(daemon: Daemon, name: str) -> str:
-    result = run_key_command(daemon, "add", name)
+async def create_key(daemon: Daemon, name: str) -> str:
+    result = await run_key_command(daemon, "add", name)
     assert result.exit_code == 0, result.output
     return result.stdout.strip()
 
@@ -52,19 +51,19 @@ def client_with_key(url: str, key: str) -> httpx.AsyncClient:
 
 async def test_key_is_valid_from_its_creation_to_its_removal(daemon: Daemon, tmp_path: Path) -> None:
     await daemon.start()
-    phone = create_key(daemon, "phone")
+    phone = await create_key(daemon, "phone")
     async with client_with_key(daemon.url, phone) as mine:
         assert (await mine.get("/sessions")).status_code == 200
         task = {"driver": "echo", "task": "x"}
         assert (await mine.post("/v1/execute", json=task)).status_code == 200
         async with httpx.AsyncClient(base_url=daemon.url, verify=False, timeout=60) as anonymous:
             assert (await anonymous.post("/v1/execute", json={**task, "auth_token": phone})).status_code == 200
-            assert run_key_command(daemon, "remove", "phone").exit_code == 0
+            assert (await run_key_command(daemon, "remove", "phone")).exit_code == 0
             await expect_error(anonymous.post("/v1/execute", json={**task, "auth_token": phone}), 401)
         await expect_error(mine.get("/sessions"), 401)
         await expect_error(mine.put("/session", json=session_body("echo")), 401)
         await expect_error(mine.post("/v1/execute", json=task), 401)
-        other = create_key(daemon, "phone")
+        other = await create_key(daemon, "phone")
         assert other != phone
         await expect_error(mine.get("/sessions"), 401)
         assert (await mine.get("/sessions", headers={"Authorization": f"Bearer {other}"})).status_code == 200
@@ -90,13 +89,13 @@ async def test_stream_ends_before_the_next_event_after_its_key_is_removed(
         ):
             seen = ""
             async with (
-                client_with_key(daemon.url, create_key(daemon, "phone")) as mine,
+                client_with_key(daemon.url, await create_key(daemon, "phone")) as mine,
                 mine.stream(method, path, json=body) as stream,
             ):
                 async for text in stream.aiter_text():
                     seen += text
-                    if "first" in seen and run_key_command(daemon, "list").stdout:
-                        assert run_key_command(daemon, "remove", "phone").exit_code == 0
+                    if "first" in seen and (await run_key_command(daemon, "list")).stdout:
+                        assert (await run_key_command(daemon, "remove", "phone")).exit_code == 0
                         (scenes / f"go-{kind}").touch()
             assert "first" in seen
             assert "secret" not in seen
@@ -106,7 +105,7 @@ async def test_stream_ends_before_the_next_event_after_its_key_is_removed(
 
 
 async def test_key_is_stored_as_a_hash_and_valid_after_a_restart(daemon: Daemon, tmp_path: Path) -> None:
-    phone = create_key(daemon, "phone")
+    phone = await create_key(daemon, "phone")
     await daemon.start()
     async with client_with_key(daemon.url, phone) as mine:
         session = (await create_session(mine, "echo"))["sessionId"]
@@ -117,29 +116,31 @@ async def test_key_is_stored_as_a_hash_and_valid_after_a_restart(daemon: Daemon,
     for file in (tmp_path / "data").rglob("*"):
         if file.is_file():
             assert phone.encode() not in file.read_bytes(), file
-        if file.parent.name == "keys":
             assert file.stat().st_mode & 0o077 == 0
-    assert (tmp_path / "data" / "keys").stat().st_mode & 0o077 == 0
 
 
 async def test_key_list_shows_the_last_use(daemon: Daemon) -> None:
-    assert run_key_command(daemon, "list").stdout == ""
-    laptop = create_key(daemon, "laptop")
-    create_key(daemon, "phone")
-    first, second = run_key_command(daemon, "list").stdout.splitlines()
+    assert (await run_key_command(daemon, "list")).stdout == ""
+    laptop = await create_key(daemon, "laptop")
+    await create_key(daemon, "phone")
+    first, second = (await run_key_command(daemon, "list")).stdout.splitlines()
     assert re.fullmatch(r"laptop\tmade \d{4}-\d\d-\d\d \d\d:\d\d\tnever used", first)
     assert second.startswith("phone\t")
     await daemon.start()
     async with client_with_key(daemon.url, laptop) as mine:
         await mine.get("/sessions")
-    used, unused = run_key_command(daemon, "list").stdout.splitlines()
-    assert re.search(r"\tlast used \d{4}-", used)
-    assert unused.endswith("never used")
-    assert laptop not in used
+
+    async def used() -> bool:
+        listed = (await run_key_command(daemon, "list")).stdout
+        assert listed.endswith("never used\n") and laptop not in listed
+        return re.search(r"^laptop\t.*\tlast used \d{4}-", listed) is not None
+
+    # It is stored after the response.
+    await wait_until(used)
 
 
 async def test_invalid_key_commands_are_rejected(daemon: Daemon) -> None:
-    create_key(daemon, "phone")
+    await create_key(daemon, "phone")
     for arguments, message in (
         (("add", "phone"), "already"),
         (("add", "a b"), "letters, digits"),
@@ -147,54 +148,12 @@ async def test_invalid_key_commands_are_rejected(daemon: Daemon) -> None:
         (("add", "x" * 65), "64 at most"),
         (("remove", "laptop"), "no key 'laptop'"),
     ):
-        result = run_key_command(daemon, *arguments)
+        result = await run_key_command(daemon, *arguments)
         assert (result.exit_code, result.stdout) == (1, "")
         assert message in result.stderr
-    assert run_key_command(daemon).stdout == f"{KEY}\n", "the command alone prints the default key"
-    behind = CliRunner().invoke(main, ["key", "list", "--config", str(daemon.config)])
+    assert (await run_key_command(daemon)).stdout == f"{KEY}\n", "the command alone prints the default key"
+    behind = await asyncio.to_thread(CliRunner().invoke, main, ["key", "list", "--config", str(daemon.config)])
     assert behind.stdout.startswith("phone\t"), "options may follow the subcommand"
-
-
-async def test_concurrent_creation_of_one_name_succeeds_once(tmp_path: Path) -> None:
-    async def add() -> bool:
-        try:
-            return bool(await asyncio.to_thread(NamedKeys(tmp_path).add, "phone"))
-        except ConfigError:
-            return False
-
-    assert sorted(await asyncio.gather(*(add() for _ in range(8)))) == [False] * 7 + [True]
-
-
-def test_file_names_in_the_key_folder_are_not_valid_keys(tmp_path: Path) -> None:
-    keys = NamedKeys(tmp_path)
-    for invalid in ("", "x", ".lock", "../api-key", "a" * 64):
-        assert keys.name_of(invalid) is None
-    phone = keys.add("phone")
-    (file,) = [file for file in (tmp_path / "keys").iterdir() if not file.name.startswith(".")]
-    assert keys.name_of(phone) == "phone"
-    assert keys.name_of(file.name) is None, "the hash is not a valid key"
-
-
-@pytest.mark.parametrize(
-    "content", [b"", b'{"name": "pho', b"[]", b"null", b"{}", b'{"name": "x", "created_at": null}', b"\xff\xfe"]
-)
-async def test_damaged_key_file_is_ignored_and_reported(daemon: Daemon, tmp_path: Path, content: bytes) -> None:
-    phone = create_key(daemon, "phone")
-    (file,) = [file for file in (tmp_path / "data" / "keys").iterdir() if not file.name.startswith(".")]
-    create_key(daemon, "laptop")
-    file.write_bytes(content)
-    await daemon.start()
-    async with client_with_key(daemon.url, phone) as mine:
-        assert "is unknown" in await expect_error(mine.get("/sessions"), 401)
-    listing = await asyncio.create_subprocess_exec(
-        *forked_command("gateway", "key", "list", "--config", str(daemon.config)),
-        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, env=daemon.environment(),
-    )  # fmt: skip
-    listed, errors = await listing.communicate()
-    assert (listing.returncode, listed.decode().split("\t")[0], len(listed.splitlines())) == (0, "laptop", 1)
-    await daemon.stop()
-    for output in (errors, daemon.stderr):
-        assert f"the key file {file} is damaged" in output.decode()
 
 
 Two = tuple[RunningGateway, httpx.AsyncClient, httpx.AsyncClient]
@@ -203,8 +162,8 @@ Two = tuple[RunningGateway, httpx.AsyncClient, httpx.AsyncClient]
 @pytest.fixture
 async def two(portico: RunningGateway) -> AsyncIterator[Two]:
     """A gateway and two clients, each with its own key."""
-    keys = NamedKeys(portico.gateway.settings.data_dir)
-    async with client_with_key(portico.url, keys.add("a")) as a, client_with_key(portico.url, keys.add("b")) as b:
+    of_a, of_b = [await add_key(portico.gateway, name) for name in "ab"]
+    async with client_with_key(portico.url, of_a) as a, client_with_key(portico.url, of_b) as b:
         yield portico, a, b
 
 
@@ -257,7 +216,7 @@ async def test_session_list_pages_have_only_sessions_of_the_key(two: Two) -> Non
 
 
 async def test_session_belongs_to_its_key_after_a_restart(daemon: Daemon) -> None:
-    keys = [create_key(daemon, name) for name in "ab"]
+    keys = [await create_key(daemon, name) for name in "ab"]
     await daemon.start()
     async with client_with_key(daemon.url, keys[0]) as a:
         session = (await create_session(a, "echo"))["sessionId"]
@@ -271,8 +230,8 @@ async def test_session_belongs_to_its_key_after_a_restart(daemon: Daemon) -> Non
 
 async def test_share_sessions_gives_every_key_access(tmp_path: Path) -> None:
     async with run_gateway({**gateway_config(tmp_path), "auth": {"keys": [KEY], "share_sessions": True}}) as portico:
-        keys = NamedKeys(portico.gateway.settings.data_dir)
-        async with client_with_key(portico.url, keys.add("a")) as a, client_with_key(portico.url, keys.add("b")) as b:
+        of_a, of_b = [await add_key(portico.gateway, name) for name in "ab"]
+        async with client_with_key(portico.url, of_a) as a, client_with_key(portico.url, of_b) as b:
             session = (await create_session(a, "echo"))["sessionId"]
             assert (await b.get("/sessions")).json() == {"sessions": [session]}
             assert (await send_turn(b, session, "x"))["stopReason"] == "end_turn"
@@ -293,7 +252,6 @@ async def test_idempotency_keys_are_separate_for_each_api_key(two: Two) -> None:
 
 async def test_without_authentication_sessions_are_shared(tmp_path: Path) -> None:
     """With `--no-auth`, an Authorization header is ignored."""
-    NamedKeys(tmp_path / "data").add("a")
     async with (
         serve_gateway(Gateway(parse(gateway_config(tmp_path)), (), Redactor())) as portico,
         http_client(portico.url) as other,

@@ -14,13 +14,13 @@ from gateway.agents.configured_agents import Agents
 from gateway.agents.user_folders import problem_of_folder
 from gateway.config import parse
 from gateway.errors import BadRequest
-from gateway.security.api_keys import NamedKeys
 from gateway.security.authentication import ADMINISTRATOR, Caller, caller_of_request
 from gateway.security.loopback import is_direct_and_local
 from tests.daemon import KEY, RunningGateway, gateway_config, run_gateway
 from tests.gateway.protocols.acp.client import RpcFailed, connect, load
 from tests.gateway.protocols.acp.transports import on_websocket
 from tests.gateway.requests import user_message
+from tests.named_keys import add_key
 
 NOBODY = 65534
 
@@ -103,7 +103,7 @@ def test_headers_of_clients_are_not_those_of_a_proxy(header: str) -> None:
 def test_folders_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own, data = tmp_path / "own", tmp_path / "data"
     own.mkdir()
-    (data / "keys").mkdir(parents=True)
+    (data / "state").mkdir(parents=True)
     link = tmp_path / "link"
     link.symlink_to("own")
     (tmp_path / "second").symlink_to(link)
@@ -113,7 +113,7 @@ def test_folders_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
     for path in (own, link, tmp_path / "second", own / ".." / "link", tmp_path):
         assert problem(path) is None
-    assert "data directory" in (problem(data) or "") and "data directory" in (problem(data / "keys") or "")
+    assert "data directory" in (problem(data) or "") and "data directory" in (problem(data / "state") or "")
     monkeypatch.setattr(os, "geteuid", lambda: NOBODY)
     assert problem(own) == "it belongs to another user"
 
@@ -211,7 +211,7 @@ async def test_folder_of_a_session_over_aap(bare: RunningGateway, project: Path,
     created = await bare.client.put("/session", json=session_in(project))
     assert created.status_code == 201, created.text
     session = created.json()["sessionId"]
-    key = NamedKeys(tmp_path / "data").add("phone")
+    key = await add_key(bare.gateway, "phone")
     refusals: list[dict[str, str]] = [
         {"Authorization": f"Bearer {key}"},
         {"Authorization": f"Bearer {KEY}", "X-Forwarded-For": "192.168.0.7"},

@@ -14,11 +14,11 @@ from websockets.exceptions import InvalidStatus
 
 from gateway.config import LimitSettings
 from gateway.errors import TooMany
-from gateway.security.api_keys import NamedKeys
 from gateway.security.quotas import KeyQuotas, Quota
 from tests.daemon import RunningGateway, gateway_config, http_client, run_gateway
 from tests.gateway.protocols.acp.raw_connections import initialized, socket_to
 from tests.gateway.requests import create_session, execute, expect_error, get_session, session_body
+from tests.named_keys import add_key
 from tests.waiting import wait_until
 
 
@@ -26,7 +26,7 @@ from tests.waiting import wait_until
 async def limited(folder: Path, **limits: int) -> AsyncIterator[tuple[RunningGateway, httpx.AsyncClient]]:
     """A gateway with these limits, and a client with a key of its own."""
     async with run_gateway(gateway_config(folder, limits=limits)) as portico, http_client(portico.url) as phone:
-        phone.headers["Authorization"] = f"Bearer {NamedKeys(portico.gateway.settings.data_dir).add('phone')}"
+        phone.headers["Authorization"] = f"Bearer {await add_key(portico.gateway, 'phone')}"
         yield portico, phone
 
 

@@ -10,13 +10,13 @@ import httpx
 import pytest
 
 from gateway.protocols.acp.requests import _REQUESTS
-from gateway.security.api_keys import NamedKeys
 from gateway.security.authentication import ADMINISTRATOR
 from tests.daemon import RunningGateway, http_client
 from tests.gateway.protocols.acp.client import Client, RpcFailed
 from tests.gateway.protocols.acp.raw_connections import STREAM, initialized, rpc
 from tests.gateway.protocols.acp.transports import on_http, on_websocket
 from tests.gateway.requests import create_session, user_message
+from tests.named_keys import add_key
 
 UNKNOWN = "sess_00000000000000000000000000000000"
 PROMPT = [{"type": "text", "text": "go"}]
@@ -65,12 +65,11 @@ class Two(NamedTuple):
 
 @pytest.fixture
 async def two(portico: RunningGateway, write_scenario: Any) -> AsyncIterator[Two]:
-    keys = NamedKeys(portico.gateway.settings.data_dir)
     call = {"name": "write_note", "id": "n1", "input": {"path": "a.md", "text": "A"}}
     options = {"scenario": write_scenario([{"tool_call": call}, {"text": "{last_result}"}])}
-    second = keys.add("second")
+    second = await add_key(portico.gateway, "second")
     async with http_client(portico.url) as first, http_client(portico.url) as client:
-        first.headers["Authorization"] = f"Bearer {keys.add('first')}"
+        first.headers["Authorization"] = f"Bearer {await add_key(portico.gateway, 'first')}"
         client.headers["Authorization"] = f"Bearer {second}"
         body = await create_session(first, options=options, grants=[{"name": "write_note"}])
         session = body["sessionId"]

@@ -10,14 +10,13 @@ import httpx
 import psutil
 import pytest
 
-from gateway.config import parse
 from gateway.errors import BadRequest, ConfigError
-from gateway.security.api_keys import NamedKeys
 from gateway.security.authentication import Caller
 from gateway.sessions.settings import SessionSettings
 from tests.daemon import RunningGateway, gateway_config, run_gateway
 from tests.gateway.protocols.acp.client import RpcFailed, connect
 from tests.gateway.requests import agent_processes, create_session, execute, get_session, send_turn
+from tests.named_keys import add_key
 
 PHONE, LAPTOP = Caller("phone", all_sessions=False), Caller("laptop", all_sessions=False)
 
@@ -25,7 +24,7 @@ PHONE, LAPTOP = Caller("phone", all_sessions=False), Caller("laptop", all_sessio
 @pytest.fixture
 async def phone(portico: RunningGateway) -> AsyncIterator[httpx.AsyncClient]:
     """A client with the named key `phone`."""
-    key = NamedKeys(portico.gateway.settings.data_dir).add("phone")
+    key = await add_key(portico.gateway, "phone")
     async with httpx.AsyncClient(base_url=portico.url, headers={"Authorization": f"Bearer {key}"}, timeout=60) as client:
         yield client
 
@@ -107,9 +106,8 @@ async def test_agent_with_a_cwd_has_it_for_every_key(tmp_path: Path) -> None:
         assert agent.working_directory(None, agent.workspace_key("phone")) == Path(config["agents"]["script"]["cwd"])
 
 
-def test_key_whose_name_differs_in_case_only_is_refused(tmp_path: Path) -> None:
+async def test_key_whose_name_differs_in_case_only_is_refused(portico: RunningGateway) -> None:
     """Some file systems would give both the same workspace."""
-    keys = NamedKeys(parse({"server": {"data_dir": str(tmp_path)}}).data_dir)
-    keys.add("phone")
+    await add_key(portico.gateway, "phone")
     with pytest.raises(ConfigError, match="there is a key 'phone' already"):
-        keys.add("Phone")
+        await add_key(portico.gateway, "Phone")

@@ -9,9 +9,9 @@ import pytest
 
 from drivers.contract.agent_specs import SessionSpec
 from drivers.echo.driver import EchoDriver
-from gateway.security.api_keys import NamedKeys
 from tests.daemon import RunningGateway
 from tests.gateway.requests import user_message
+from tests.named_keys import add_key
 
 
 @pytest.mark.parametrize("named", [False, True])
@@ -26,7 +26,7 @@ async def test_choices_of_a_named_key_do_not_last(portico: RunningGateway, monke
     monkeypatch.setattr(EchoDriver, "open", record)
     headers = dict(portico.client.headers)
     if named:
-        headers["authorization"] = f"Bearer {NamedKeys(portico.gateway.settings.data_dir).add('phone')}"
+        headers["authorization"] = f"Bearer {await add_key(portico.gateway, 'phone')}"
     async with httpx.AsyncClient(base_url=portico.url, headers=headers, timeout=60) as client:
         answer = await client.put("/session", json={"agent": {"name": "echo"}, "messages": [user_message("hello")]})
     assert answer.status_code == 201 and [spec.lasting_choices for spec in specs] == [not named]

@@ -205,7 +205,7 @@ async def test_files_behind_a_folder_that_becomes_a_link_meanwhile_are_not_shown
     running: RunningGateway, repository: Path, home: Path
 ) -> None:
     """Those of the gateway: git reads what the agent cannot. Filters of the user replace the folder here, and put it back."""
-    client, secrets = running.client, running.gateway.settings.data_dir / "keys"
+    client, secrets = running.client, running.gateway.settings.data_dir / "transcripts"
     secrets.mkdir(exist_ok=True)
     (secrets / "b").write_text(SECRET)
     for name in ("sub/a", "sub/b", "z"):

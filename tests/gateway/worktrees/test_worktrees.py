@@ -11,7 +11,6 @@ import httpx
 import pytest
 
 from drivers.runtime.sandbox import unavailable
-from gateway.security.api_keys import NamedKeys
 from tests.daemon import RunningGateway, run_gateway
 from tests.gateway.worktrees.repositories import (
     BASE,
@@ -26,6 +25,7 @@ from tests.gateway.worktrees.repositories import (
     with_author,
     worktree_config,
 )
+from tests.named_keys import add_key
 from tests.waiting import wait_until
 
 
@@ -657,7 +657,7 @@ async def test_folder_with_control_characters_in_its_name(client: httpx.AsyncCli
 
 
 async def test_keys_see_their_own_worktrees(running: RunningGateway) -> None:
-    key = NamedKeys(running.gateway.settings.data_dir).add("phone")
+    key = await add_key(running.gateway, "phone")
     headers = {"Authorization": f"Bearer {key}"}
     session = await new_session(running.client)
     async with httpx.AsyncClient(base_url=running.url, headers=headers) as phone:

@@ -158,7 +158,7 @@ class HttpClients:
             # Before the names are read: a client that comes meanwhile may have a key that is newer.
             clients = list(self._clients.values())
             names, now = await self._key_names(clients), self._gateway.clock.monotonic()
-            expired = [client for client in clients if client.id in self._clients and _has_expired(client, names, now)]
+            expired = [client for client in clients if client.id in self._clients and await _has_expired(client, names, now)]
             await asyncio.gather(*(self._disconnect(client) for client in expired))
 
     async def _key_names(self, clients: Iterable[HttpClient]) -> set[str | None] | None:
@@ -171,12 +171,12 @@ class HttpClients:
             return None
 
 
-def _has_expired(client: HttpClient, key_names: Container[str | None] | None, now: float) -> bool:
+async def _has_expired(client: HttpClient, key_names: Container[str | None] | None, now: float) -> bool:
     if client.has_reader:
         client.last_used = now
     if client.check_key is not None:
         try:
-            client.check_key()
+            await client.check_key()
         except Unauthorized:
             return True
     elif key_names is not None and client.caller.name not in key_names:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from pydantic_core import to_json
@@ -99,7 +99,7 @@ class HttpClient:
     ) -> None:
         self.id, self.caller, self.agent = f"{node}{uuid.uuid4().hex}", caller, agent
         self.connection = Connection(gateway, agent, caller, self.send, slash_commands=slash_commands)
-        self.check_key: Callable[[], object] | None = None
+        self.check_key: Callable[[], Awaitable[object]] | None = None
         self.released: Callable[[], None] = lambda: None
         self.last_used = gateway.clock.monotonic()
         self.closed = False

@@ -6,7 +6,7 @@ Protocol page: the RFD "Streamable HTTP & WebSocket transport", https://agentcli
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -65,7 +65,12 @@ class WebSockets:
             quotas.release()
 
     async def _pass_on(
-        self, agent: str, socket: WebSocket, subprotocol: str | None, caller: Caller, check_key: Callable[[], object] | None
+        self,
+        agent: str,
+        socket: WebSocket,
+        subprotocol: str | None,
+        caller: Caller,
+        check_key: Callable[[], Awaitable[object]] | None,
     ) -> None:
         # Imported by nodes only.
         from gateway.protocols.acp.node_socket import close_node_socket
@@ -84,7 +89,12 @@ class WebSockets:
             await close_node_socket(node, self._gateway.clock)
 
     async def _serve_client(
-        self, agent: str, socket: WebSocket, subprotocol: str | None, caller: Caller, check_key: Callable[[], object] | None
+        self,
+        agent: str,
+        socket: WebSocket,
+        subprotocol: str | None,
+        caller: Caller,
+        check_key: Callable[[], Awaitable[object]] | None,
     ) -> None:
         forwarded = is_forwarded(socket.scope)
         await socket.accept(subprotocol, headers=[(b"acp-connection-id", uuid.uuid4().hex.encode())])

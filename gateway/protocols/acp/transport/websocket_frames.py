@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -20,7 +20,7 @@ KEY_CHECK_INTERVAL = 30.0
 class Frames:
     """A socket that closes itself with the code 1008 as soon as `check_key` raises Unauthorized."""
 
-    def __init__(self, socket: WebSocket, check_key: Callable[[], object] | None, clock: Clock) -> None:
+    def __init__(self, socket: WebSocket, check_key: Callable[[], Awaitable[object]] | None, clock: Clock) -> None:
         self._socket, self._check_key, self._clock = socket, check_key, clock
 
     async def send(self, message: dict[str, Any]) -> None:
@@ -64,7 +64,7 @@ class Frames:
         if self._check_key is None:
             return
         try:
-            self._check_key()
+            await self._check_key()
         except Unauthorized as error:
             await self.close(POLICY_VIOLATION, str(error).partition(":")[0])
             raise

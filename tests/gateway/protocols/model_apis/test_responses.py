@@ -14,12 +14,12 @@ import pytest
 
 from drivers.runtime.clock import SYSTEM_CLOCK, Clock
 from gateway.protocols.model_apis.stored_responses import STORE_ENDS_AFTER
-from gateway.security.api_keys import NamedKeys
 from gateway.security.authentication import ADMINISTRATOR
 from tests.conftest import write_config
 from tests.daemon import Daemon, RunningGateway, gateway_config, run_gateway
 from tests.gateway.requests import get_history
 from tests.manual_clock import ManualClock
+from tests.named_keys import add_key
 from tests.stores import content as stored_content
 from tests.waiting import wait_until
 
@@ -459,8 +459,7 @@ async def test_a_response_is_gone_with_its_session(portico: RunningGateway) -> N
 
 
 async def test_only_its_owner_sees_a_response(portico: RunningGateway) -> None:
-    named = NamedKeys(portico.gateway.settings.data_dir)
-    phone, desk = ({"Authorization": f"Bearer {named.add(name)}"} for name in ("phone", "desk"))
+    phone, desk = [{"Authorization": f"Bearer {await add_key(portico.gateway, name)}"} for name in ("phone", "desk")]
     body = {"model": "script", "input": "hello"}
     found = (await portico.client.post("/v1/responses", json=body, headers=phone)).json()
     conversation = (await portico.client.post("/v1/conversations", json={}, headers=phone)).json()["id"]

@@ -8,9 +8,9 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.security.api_keys import NamedKeys
 from tests.daemon import RunningGateway, http_client
 from tests.gateway.requests import create_session, expect_error, send_turn
+from tests.named_keys import add_key
 
 WriteScenario = Callable[..., str]
 
@@ -90,7 +90,7 @@ async def test_pages(portico: RunningGateway, scenario: str) -> None:
 async def test_named_key_gets_decisions_about_its_own_sessions(portico: RunningGateway, scenario: str) -> None:
     await noted(portico.client, scenario)
     async with http_client(portico.url) as phone:
-        phone.headers["authorization"] = f"Bearer {NamedKeys(portico.gateway.settings.data_dir).add('phone')}"
+        phone.headers["authorization"] = f"Bearer {await add_key(portico.gateway, 'phone')}"
         assert await found(phone) == []
         own = await noted(phone, scenario)
         assert {entry["sessionId"] for entry in await found(phone)} == {own}

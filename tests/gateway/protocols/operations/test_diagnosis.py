@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from gateway.diagnosis.report import Report
-from gateway.security.api_keys import NamedKeys
 from tests.daemon import Daemon, RunningGateway, gateway_config, http_client, run_gateway
 from tests.gateway.requests import expect_error
+from tests.named_keys import add_key
 
 
 async def diagnosis(running: RunningGateway, query: str = "") -> dict[str, Any]:
@@ -73,6 +73,6 @@ async def test_changed_or_broken_configuration_is_reported(daemon: Daemon) -> No
 
 async def test_named_key_may_not_diagnose(portico: RunningGateway) -> None:
     async with http_client(portico.url) as phone:
-        phone.headers["authorization"] = f"Bearer {NamedKeys(portico.gateway.settings.data_dir).add('phone')}"
+        phone.headers["authorization"] = f"Bearer {await add_key(portico.gateway, 'phone')}"
         await expect_error(phone.get("/v1/diagnosis"), 403)
     await expect_error(portico.client.get("/v1/diagnosis?try=perhaps"), 400)

@@ -13,9 +13,9 @@ import psutil
 import pytest
 
 from gateway.protocols.aap.schema import iso_time
-from gateway.security.api_keys import NamedKeys
 from tests.daemon import RunningGateway, http_client
 from tests.gateway.requests import create_session, expect_error, get_session, send_turn, user_message
+from tests.named_keys import add_key
 from tests.waiting import wait_until
 
 WriteScenario = Callable[..., str]
@@ -108,11 +108,10 @@ async def test_task_is_listed_and_ended(portico: RunningGateway, write_scenario:
 
 
 async def test_named_key_sees_and_ends_its_own_agents_only(portico: RunningGateway) -> None:
-    keys = NamedKeys(portico.gateway.settings.data_dir)
     own = (await create_session(portico.client, "echo"))["sessionId"]
     async with http_client(portico.url) as phone, http_client(portico.url) as other:
-        phone.headers["authorization"] = f"Bearer {keys.add('phone')}"
-        other.headers["authorization"] = f"Bearer {keys.add('other')}"
+        phone.headers["authorization"] = f"Bearer {await add_key(portico.gateway, 'phone')}"
+        other.headers["authorization"] = f"Bearer {await add_key(portico.gateway, 'other')}"
         session = (await create_session(phone, "echo"))["sessionId"]
         assert [agent["sessionId"] for agent in await live(phone)] == [session]
         assert await live(other) == []

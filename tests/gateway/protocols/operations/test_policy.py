@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from gateway.security.api_keys import NamedKeys
 from tests.daemon import RunningGateway, gateway_config, http_client, run_gateway
 from tests.gateway.requests import expect_error
+from tests.named_keys import add_key
 
 RULES = [
     {"tool": "shell", "when": {"command": "git status *"}, "decide": "allow"},
@@ -106,6 +106,6 @@ async def test_invalid_check_is_refused(ruled: RunningGateway, body: dict[str, A
 
 async def test_named_keys_do_not_see_rules(ruled: RunningGateway) -> None:
     async with http_client(ruled.url) as phone:
-        phone.headers["authorization"] = f"Bearer {NamedKeys(ruled.gateway.settings.data_dir).add('phone')}"
+        phone.headers["authorization"] = f"Bearer {await add_key(ruled.gateway, 'phone')}"
         await expect_error(phone.get("/v1/policy"), 403)
         await expect_error(phone.post("/v1/policy/check", json={"agent": "script", "tool": "x"}), 403)

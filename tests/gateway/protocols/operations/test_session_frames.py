@@ -13,10 +13,10 @@ import httpx
 import pytest
 
 from drivers.contract.driver_info import ToolGrant
-from gateway.security.api_keys import NamedKeys
 from gateway.security.authentication import ADMINISTRATOR
 from tests.daemon import RunningGateway, http_client
 from tests.gateway.requests import create_session, expect_error, send_turn
+from tests.named_keys import add_key
 from tests.waiting import wait_until
 
 WriteScenario = Callable[..., str]
@@ -211,5 +211,5 @@ async def test_wrong_turn_or_protocol_is_refused(portico: RunningGateway, query:
 async def test_frames_of_another_keys_session_are_not_found(portico: RunningGateway) -> None:
     session = (await create_session(portico.client, "echo"))["sessionId"]
     async with http_client(portico.url) as phone:
-        phone.headers["authorization"] = f"Bearer {NamedKeys(portico.gateway.settings.data_dir).add('phone')}"
+        phone.headers["authorization"] = f"Bearer {await add_key(portico.gateway, 'phone')}"
         await expect_error(phone.get(f"/aap/v3/sessions/{session}/frames?turn=1&protocol=acp"), 404)
