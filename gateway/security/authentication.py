@@ -6,13 +6,16 @@ import hmac
 from collections.abc import Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gateway.errors import Unauthorized, WrongKey
-from gateway.security.credentials import FRESH_SECONDS, Credentials
 from gateway.security.loopback import is_direct_and_local
 from gateway.security.sign_ins import UNUSED_SECONDS, KeyIdentity, OfferedSignIn, SignInSecrets, digest_of, is_made_by
-from gateway.store.credentials import SignInRow
+
+if TYPE_CHECKING:
+    # They take 0.1 s, which `portico acp` has not before its first answer.
+    from gateway.security.credentials import Credentials
+    from gateway.store.credentials import SignInRow
 
 Authorization = str | OfferedSignIn | None
 """An Authorization header, or what stands for it in a request of the console's page."""
@@ -114,7 +117,7 @@ class Authenticator:
             return ADMINISTRATOR
         if isinstance(authorization, OfferedSignIn):
             # One that was made just now, by another process, is in the store only.
-            await self._known.compare(FRESH_SECONDS if self._found(authorization) is not None else 0.0)
+            await self._known.compare(known=self._found(authorization) is not None)
             name = self._signed_in(authorization).key.name
             return ADMINISTRATOR if name is None else Caller(name, self._share)
         scheme, _, key = (authorization or "").partition(" ")
@@ -126,7 +129,7 @@ class Authenticator:
         # A list, so that every key is compared: the time must not depend on which one matches.
         if any([hmac.compare_digest(key.encode(), known) for key in given for known in self._keys]):
             return ADMINISTRATOR
-        await self._known.compare(FRESH_SECONDS if self._name(given) is not None else 0.0)
+        await self._known.compare(known=self._name(given) is not None)
         if (name := self._name(given)) is None:
             raise WrongKey(f"this API key is unknown: {HOW_TO_AUTHENTICATE}")
         return Caller(name, self._share)

@@ -13,6 +13,7 @@ import secrets
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from typing import TypeVar
 
 from drivers.runtime.clock import SYSTEM_CLOCK, Clock
 from gateway.errors import KeysUnchecked, StoreUnavailable
@@ -24,13 +25,15 @@ from gateway.security.sign_ins import (
     UNUSED_SECONDS,
     KeyIdentity,
     SignInSecrets,
+    compared_key,
     digest_of,
     masked,
-    new_sign_in,
 )
 from gateway.store.credentials import CredentialRepository, NamedKeyRow, SignInRow
 
 log = logging.getLogger(__name__)
+
+Row = TypeVar("Row", NamedKeyRow, SignInRow)
 
 FRESH_SECONDS = 0.01
 """A copy that was compared so lately says that a key is valid. `portico key remove` takes longer to exit after its commit."""
@@ -111,8 +114,7 @@ class Credentials:
 
     async def keys(self) -> Sequence[NamedKeyRow]:
         """Return all keys, the oldest first."""
-        keys = await self._named_keys.all()
-        return [replace(key, used_at=self._used_keys.get(key.digest, key.used_at)) for key in keys]
+        return [_later_used(key, self._keys.get(key.digest)) for key in await self._named_keys.all()]
 
     async def add_key(self, name: str) -> str:
         """Create a key and return it; only its hash is stored. Raises ConfigError if the name is in use or cannot be one."""
@@ -128,7 +130,9 @@ class Credentials:
     async def begin_sign_in(self, identity: KeyIdentity) -> SignInSecrets:
         """Store a new sign-in of a key, and return its secrets."""
         now = self._clock.time()
-        made, row = new_sign_in(identity, now)
+        made = SignInSecrets(secrets.token_urlsafe(32), secrets.token_urlsafe(32))
+        key = compared_key(identity, made.cookie)
+        row = SignInRow(digest_of(made.cookie), identity.name, key, digest_of(made.token), now)
         await self._repository.add_sign_in(row, now - UNUSED_SECONDS, MAX_SIGN_INS)
         await self._load()
         return made
@@ -153,12 +157,13 @@ class Credentials:
 
     # -- comparisons ----------------------------------------------------------------------------------------------------------
 
-    async def compare(self, age: float = 0.0) -> None:
-        """Compare the copy with the store as it is now or later, unless that was done in the last `age` seconds.
+    async def compare(self, *, known: bool = False) -> None:
+        """Compare the copy with the store as it is now or later. For what is `known`, one of FRESH_SECONDS ago is enough.
 
         One comparison serves all calls that wait for it. If the store does not answer, the copy stays as it is.
         Raises KeysUnchecked if it is STALE_SECONDS old.
         """
+        age = FRESH_SECONDS if known else 0.0
         if self._age < age:
             return
         if self._comparing is not None:
@@ -207,10 +212,8 @@ class Credentials:
             began = self._clock.monotonic()
             rows = await self._repository.all()
             self._change, self._compared_at, self._loaded_at = rows.change, began, began
-            self._keys = {row.digest: replace(row, used_at=self._used_keys.get(row.digest, row.used_at)) for row in rows.keys}
-            self._sign_ins = {
-                row.cookie: replace(row, used_at=self._used_sign_ins.get(row.cookie, row.used_at)) for row in rows.sign_ins
-            }
+            self._keys = {row.digest: _later_used(row, self._keys.get(row.digest)) for row in rows.keys}
+            self._sign_ins = {row.cookie: _later_used(row, self._sign_ins.get(row.cookie)) for row in rows.sign_ins}
 
     def _record_use(self, used: dict[str, float], digest: str, now: float) -> None:
         used[digest] = now
@@ -232,3 +235,8 @@ class Credentials:
                 for digest, at in stored.items():
                     if used.get(digest) == at:
                         del used[digest]
+
+
+def _later_used(stored: Row, known: Row | None) -> Row:
+    """Return the row of the copy if that has a later use than the stored one."""
+    return known if known is not None and (known.used_at or 0.0) > (stored.used_at or 0.0) else stored

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from gateway.store.credentials import SignInRow
+if TYPE_CHECKING:
+    from gateway.store.credentials import SignInRow
 
 UNUSED_SECONDS = 30 * 24 * 3600.0
 """A sign-in ends so long after its last use."""
@@ -55,19 +56,17 @@ class OfferedSignIn:
         return (SignInSecrets(cookie, self.token) for cookie in self.cookies)
 
 
-def new_sign_in(identity: KeyIdentity, now: float) -> tuple[SignInSecrets, SignInRow]:
-    """Return the secrets of a new sign-in of a key, and what is stored of it: only hashes.
-
-    The key of a named key is stored as its digest. A default key can only be compared, with the cookie's value.
-    """
-    made = SignInSecrets(secrets.token_urlsafe(32), secrets.token_urlsafe(32))
-    key = _compared_key(identity, made.cookie)
-    return made, SignInRow(digest_of(made.cookie), identity.name, key, digest_of(made.token), now)
-
-
 def is_made_by(found: SignInRow, identity: KeyIdentity, cookie: str) -> bool:
     """Whether a sign-in with this cookie was made by a key."""
-    return identity.name == found.name and hmac.compare_digest(found.key, _compared_key(identity, cookie))
+    return identity.name == found.name and hmac.compare_digest(found.key, compared_key(identity, cookie))
+
+
+def compared_key(identity: KeyIdentity, cookie: str) -> str:
+    """Return what is stored of the key that a sign-in with this cookie is made by."""
+    # The row of a named key has its hash. That of a default key, which a person may have chosen, could be guessed from it.
+    if identity.name is not None:
+        return identity.digest
+    return hmac.new(cookie.encode(), identity.digest.encode(), hashlib.sha256).hexdigest()
 
 
 def digest_of(secret: str) -> str:
@@ -82,10 +81,3 @@ def masked(digest: str, code: str) -> str:
     """
     mask = hashlib.sha256(b"portico sign-in code:" + code.encode()).digest()
     return bytes(a ^ b for a, b in zip(bytes.fromhex(digest), mask, strict=True)).hex()
-
-
-def _compared_key(identity: KeyIdentity, cookie: str) -> str:
-    # The row of a named key has its hash. That of a default key, which a person may have chosen, could be guessed from it.
-    if identity.name is not None:
-        return identity.digest
-    return hmac.new(cookie.encode(), identity.digest.encode(), hashlib.sha256).hexdigest()

@@ -29,9 +29,9 @@ class NamedKeyRow:
 
 @dataclass(frozen=True, slots=True)
 class SignInRow:
-    """A sign-in by the hash of its cookie: security/sign_ins.new_sign_in. `name` is None for one by a default key.
+    """A sign-in by the hash of its cookie, and the hash of its token. `name` is None for one by a default key.
 
-    Times are seconds since the epoch.
+    `key` is what is stored of the key that it was made by. Times are seconds since the epoch.
     """
 
     cookie: str

@@ -175,6 +175,38 @@ CREATE TABLE worktrees (
     ready BOOLEAN NOT NULL
 );
 
+-- Values that all daemons of a database share, by their names.
+CREATE TABLE shared_values (
+    name {text} PRIMARY KEY,
+    value {text} NOT NULL
+);
+
+-- Named API keys by their SHA-256. Names differ in more than their case.
+CREATE TABLE named_keys (
+    digest {text} PRIMARY KEY,
+    name {text} NOT NULL,
+    folded_name {text} NOT NULL UNIQUE,
+    created_at {float} NOT NULL,
+    used_at {float}
+);
+
+-- Sign-ins of the console by the SHA-256 of their cookie: credentials.SignInRow.
+CREATE TABLE sign_ins (
+    cookie {text} PRIMARY KEY,
+    name {text},
+    key {text} NOT NULL,
+    token {text} NOT NULL,
+    used_at {float} NOT NULL
+);
+
+-- Codes that sign in once, by their SHA-256, until `expires_at` of the database's clock.
+CREATE TABLE sign_in_codes (
+    digest {text} PRIMARY KEY,
+    name {text},
+    key {text} NOT NULL,
+    expires_at {float} NOT NULL
+);
+
 -- The nodes of a cluster. Times are of the database's clock, in seconds since the epoch; lists and `digests` are JSON.
 CREATE TABLE nodes (
     id {text} PRIMARY KEY,
@@ -202,38 +234,6 @@ CREATE TABLE leases (
     expires_at {float} NOT NULL
 );
 CREATE INDEX leases_held ON leases (node) WHERE expires_at > 0;
-
--- What follows is used in a cluster of nodes only. Values that all nodes share.
-CREATE TABLE shared_values (
-    name {text} PRIMARY KEY,
-    value {text} NOT NULL
-);
-
--- Named API keys by their SHA-256. Names differ in more than their case.
-CREATE TABLE named_keys (
-    digest {text} PRIMARY KEY,
-    name {text} NOT NULL,
-    folded_name {text} NOT NULL UNIQUE,
-    created_at {float} NOT NULL,
-    used_at {float}
-);
-
--- Sign-ins of the console by the SHA-256 of their cookie: security/sign_ins.SignIn.
-CREATE TABLE sign_ins (
-    cookie {text} PRIMARY KEY,
-    name {text},
-    key {text} NOT NULL,
-    token {text} NOT NULL,
-    used_at {float} NOT NULL
-);
-
--- Codes that sign in once, by their SHA-256, until `expires_at` of the database's clock.
-CREATE TABLE sign_in_codes (
-    digest {text} PRIMARY KEY,
-    name {text},
-    key {text} NOT NULL,
-    expires_at {float} NOT NULL
-);
 
 -- Turns that count for the limit of their key, from before their start to their end. `owner` is the name of the key, empty for all
 -- default keys. Those of a node without a heartbeat do not count.
