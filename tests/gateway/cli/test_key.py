@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import httpx
@@ -16,6 +17,8 @@ from gateway.security.authentication import ADMINISTRATOR, Authenticator
 from gateway.security.credentials import Credentials
 from gateway.security.loopback import is_loopback
 from gateway.security.secret_files import read_or_create
+from gateway.store import Store
+from tests import stores
 from tests.conftest import write_config
 from tests.gateway.portico_command import PorticoCommand
 
@@ -106,3 +109,43 @@ async def test_daemon_accepts_the_key_that_the_command_prints(tmp_path: Path) ->
         async with httpx.AsyncClient(base_url=daemon.url, timeout=60) as client:
             answers = [await client.get("/sessions", headers={"Authorization": f"Bearer {k}"}) for k in (printed.strip(), "x")]
     assert [answer.status_code for answer in answers] == [200, 401]
+
+
+@pytest.mark.parametrize("kind", stores.KINDS)
+def test_the_first_key_creates_the_store(tmp_path: Path, kind: stores.Kind) -> None:
+    data = tmp_path / "data"
+    with stores.use(kind):
+        url = stores.store_url(data, empty=True)
+    store = {"url": url} if kind == "postgresql" else {}
+    config = write_config(tmp_path, {"server": {"data_dir": str(data)}, "store": store})
+    assert run_key_command("list", "--config", str(config)).stdout == ""
+    key = run_key_command("add", "phone", "--config", str(config)).stdout.strip()
+    assert run_key_command("list", "--config", str(config)).stdout.startswith("phone\t")
+
+    async def found() -> str | None:
+        opened = await Store.open_unchanged(url)
+        try:
+            credentials = Credentials()
+            await credentials.open(opened.credentials)
+            return credentials.name_of(key)
+        finally:
+            await credentials.close()
+            await opened.close()
+
+    assert asyncio.run(found()) == "phone"
+    assert [path for path in (data, *data.rglob("*")) if path.exists() and path.stat().st_mode & 0o077] == []
+
+
+def test_no_key_is_added_to_a_store_that_has_lost_its_sessions(tmp_path: Path) -> None:
+    """As the daemon does not start: an empty database would hide that."""
+    (tmp_path / "transcripts").mkdir()
+    (tmp_path / "transcripts" / "sess_1.jsonl").touch()
+    added = run_key_command("add", "phone", "--data-dir", str(tmp_path))
+    assert added.exit_code == 1 and "is empty, but was used before" in added.stderr
+    assert not (tmp_path / "portico.db").exists()
+
+
+def test_a_store_in_memory_has_its_keys_in_the_daemon(tmp_path: Path) -> None:
+    config = write_config(tmp_path, {"server": {"data_dir": str(tmp_path)}, "store": {"url": "sqlite://"}})
+    added = run_key_command("add", "phone", "--config", str(config))
+    assert added.exit_code == 1 and "/v1/keys" in added.stderr
