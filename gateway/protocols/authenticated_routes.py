@@ -173,7 +173,7 @@ def _check(
     if (caller.name is None and not isinstance(header, OfferedSignIn)) or is_forwarded(scope):
         # Default keys cannot be revoked while the daemon runs. The node that has forwarded a request checks its key.
         return None
-    return partial(gateway.auth.check, header, token)
+    return partial(gateway.auth.check, header, token, again=True)
 
 
 class _Counted:

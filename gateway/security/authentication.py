@@ -103,21 +103,21 @@ class Authenticator:
         """Return the sign-in of a request that was checked; None if it has another authorization. Raises Unauthorized."""
         return self._signed_in(authorization) if isinstance(authorization, OfferedSignIn) else None
 
-    async def check(self, authorization: Authorization, token: str | None = None) -> Caller:
+    async def check(self, authorization: Authorization, token: str | None = None, *, again: bool = False) -> Caller:
         """Return the caller of a request by its authorization, or by a token in its body.
 
+        `again` is for a check before each event of a stream: it may be AGAIN_SECONDS late (credentials.py).
         Raises Unauthorized, WrongKey for a key that is unknown, and KeysUnchecked.
         """
-        caller = await self._caller(authorization, token)
+        caller = await self._caller(authorization, token, again)
         current_key_name.set(caller.name)
         return caller
 
-    async def _caller(self, authorization: Authorization, token: str | None) -> Caller:
+    async def _caller(self, authorization: Authorization, token: str | None, again: bool) -> Caller:
         if self.is_off:
             return ADMINISTRATOR
         if isinstance(authorization, OfferedSignIn):
-            # One that was made just now, by another process, is in the store only.
-            await self._known.compare(known=self._found(authorization) is not None)
+            await self._known.compare(again=again)
             name = self._signed_in(authorization).key.name
             return ADMINISTRATOR if name is None else Caller(name, self._share)
         scheme, _, key = (authorization or "").partition(" ")
@@ -129,28 +129,20 @@ class Authenticator:
         # A list, so that every key is compared: the time must not depend on which one matches.
         if any([hmac.compare_digest(key.encode(), known) for key in given for known in self._keys]):
             return ADMINISTRATOR
-        await self._known.compare(known=self._name(given) is not None)
-        if (name := self._name(given)) is None:
-            raise WrongKey(f"this API key is unknown: {HOW_TO_AUTHENTICATE}")
-        return Caller(name, self._share)
-
-    def _name(self, given: Iterable[str]) -> str | None:
-        """Return the name of the first of these keys that is a named key in the copy."""
-        return next((name for name in map(self._known.name_of, given) if name is not None), None)
+        await self._known.compare(again=again)
+        for name in map(self._known.name_of, given):
+            if name is not None:
+                return Caller(name, self._share)
+        raise WrongKey(f"this API key is unknown: {HOW_TO_AUTHENTICATE}")
 
     def _signed_in(self, given: OfferedSignIn) -> ValidSignIn:
-        if (found := self._found(given)) is None:
-            raise Unauthorized(SIGNED_OUT)
-        return found
-
-    def _found(self, given: OfferedSignIn) -> ValidSignIn | None:
-        """Return the sign-in of one of the cookies, whose key is still valid, in the copy."""
+        """Return the sign-in of one of the cookies, whose key is still valid. Raises Unauthorized."""
         for secrets in given.secrets():
             found = self._known.find(secrets)
             key = None if found is None else self._key_of(found, secrets)
             if found is not None and key is not None:
                 return ValidSignIn(secrets, key, found.used_at + UNUSED_SECONDS)
-        return None
+        raise Unauthorized(SIGNED_OUT)
 
     def _key_of(self, found: SignInRow, secrets: SignInSecrets) -> KeyIdentity | None:
         """Return the valid key that a sign-in was made by."""

@@ -1,7 +1,7 @@
 """Credentials: the named keys, sign-ins and one-time codes of a gateway. They are in the store, which nodes of a cluster share.
 
-Each check of a key or a sign-in asks a copy in memory, which is compared with the store before by one small query. Many checks
-share a comparison, and without checks there is none.
+Each check of a key or a sign-in asks a copy in memory, which is compared with the store before by one small query. Checks that
+wait share a comparison, and without checks there is none.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ log = logging.getLogger(__name__)
 
 Row = TypeVar("Row", NamedKeyRow, SignInRow)
 
-FRESH_SECONDS = 0.01
-"""A copy that was compared so lately says that a key is valid. `portico key remove` takes longer to exit after its commit."""
+AGAIN_SECONDS = 0.01
+"""A check before an event of a stream does without a comparison if the last one was so short a time ago."""
 ANSWER_SECONDS = 0.5
 """A comparison is waited for so long. Then the copy is used as it is, until it is STALE_SECONDS old."""
 STALE_SECONDS = 30.0
@@ -157,13 +157,13 @@ class Credentials:
 
     # -- comparisons ----------------------------------------------------------------------------------------------------------
 
-    async def compare(self, *, known: bool = False) -> None:
-        """Compare the copy with the store as it is now or later. For what is `known`, one of FRESH_SECONDS ago is enough.
+    async def compare(self, *, again: bool = False) -> None:
+        """Compare the copy with the store as it is now or later. `again`: a comparison of AGAIN_SECONDS ago is enough.
 
         One comparison serves all calls that wait for it. If the store does not answer, the copy stays as it is.
         Raises KeysUnchecked if it is STALE_SECONDS old.
         """
-        age = FRESH_SECONDS if known else 0.0
+        age = AGAIN_SECONDS if again else 0.0
         if self._age < age:
             return
         if self._comparing is not None:

@@ -10,7 +10,7 @@ import httpx
 from click.testing import CliRunner, Result
 
 from gateway.cli.main import main
-from gateway.security.credentials import FRESH_SECONDS
+from gateway.security.credentials import AGAIN_SECONDS
 from tests.conftest import write_config
 from tests.daemon import KEY, RunningGateway
 from tests.gateway.nodes.two_nodes import node_config, two_nodes
@@ -45,7 +45,7 @@ async def test_a_stream_ends_before_the_next_event_after_its_key_is_revoked_on_a
         async with client_of(one, phone) as client, client.stream("GET", "/aap/v3/updates") as stream:
             assert stream.status_code == 200
             assert (await two.client.delete("/v1/keys/phone")).status_code == 204
-            await asyncio.sleep(FRESH_SECONDS)
+            await asyncio.sleep(AGAIN_SECONDS)
             session = (await create_session(one.client, "echo", user_message("x")))["sessionId"]
             async with asyncio.timeout(60):
                 assert session not in "".join([text async for text in stream.aiter_text()])

@@ -143,7 +143,7 @@ class HttpClients:
         if is_forwarded(request.scope):
             # The other node has checked the key, which is not known here. What this node has checked itself is checked on.
             return
-        client.check_key = partial(self._gateway.auth.check, authorization(request.headers))
+        client.check_key = partial(self._gateway.auth.check, authorization(request.headers), again=True)
 
     async def _disconnect(self, client: HttpClient) -> None:
         self._clients.pop(client.id, None)

@@ -55,7 +55,7 @@ class WebSockets:
             return await _deny(socket, error)
         # Only named keys can be revoked while the daemon runs. The node to which a client is connected checks its key.
         is_checked = caller.name is not None and not is_forwarded(socket.scope)
-        check_key = partial(self._gateway.auth.check, authorization, key) if is_checked else None
+        check_key = partial(self._gateway.auth.check, authorization, key, again=True) if is_checked else None
         try:
             if elsewhere is None:
                 await self._serve_client(agent, socket, subprotocol, caller, check_key)
