@@ -116,6 +116,28 @@ async def test_checks_share_a_comparison(store: Store, monkeypatch: pytest.Monke
     assert two.name_of(key) == "phone" and 1 <= len(compared) <= 2
 
 
+async def test_a_comparison_that_has_read_the_store_before_a_change_does_not_count(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    daemon, command = await a_daemon(store), NamedKeys(store.credentials)
+    key, has_read, goes_on, change = await daemon.add_key("phone"), asyncio.Event(), asyncio.Event(), store.credentials.change
+
+    async def slow() -> str | None:
+        found = await change()
+        has_read.set()
+        await goes_on.wait()
+        return found
+
+    monkeypatch.setattr(store.credentials, "change", slow)
+    first = asyncio.create_task(daemon.compare())
+    await has_read.wait()
+    await command.remove("phone")
+    second = asyncio.create_task(daemon.compare())
+    goes_on.set()
+    await asyncio.gather(first, second)
+    assert daemon.name_of(key) is None
+
+
 async def test_checks_of_a_stream_are_comparisons_now_and_then(
     store: Store, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
