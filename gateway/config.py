@@ -56,7 +56,7 @@ def _network(text: str) -> str:
 
 
 def _node_address(text: str) -> str:
-    if text and not _NODE_ADDRESS.fullmatch(text):
+    if text and (not _NODE_ADDRESS.fullmatch(text) or int(text.rpartition(":")[2]) > 65535):
         raise ValueError(
             "must be the URL of this node for the other nodes, with its port and nothing behind it: http://HOST:PORT"
         )

@@ -17,8 +17,8 @@ NAME = "portico-gateway"
 """The name of the distribution. Its command is `portico`."""
 FORMER_NAME = "portico"
 """The name of the distribution before its first release. On the package index it belongs to another project."""
-EXTRAS = {"postgresql": "psycopg[binary]>=3.2,<4"}
-"""What the extras require that errors ask for, as in pyproject.toml."""
+EXTRAS = {"postgresql": "psycopg[binary]>=3.2,<4", "nodes": "aiohttp>=3.14,<4"}
+"""The packages that errors ask for, by the extras that require them in pyproject.toml."""
 SOURCE = Path(__file__).parents[1]
 """The project's folder, if Portico runs from its source."""
 _UV_RECEIPT, _PIPX_METADATA = "uv-receipt.toml", "pipx_metadata.json"

@@ -50,7 +50,7 @@ def _renew(app: Any, gateway: Gateway) -> None:
     """Give the middleware of a node what it has of one gateway only: connections to other nodes, and a metric."""
     while not isinstance(app, NodeRequests):
         app = app.__dict__.get("_app") or app.app
-    app._client, app._count = NodeClient(gateway.clock), gateway.metrics.forwarded_requests()
+    app._client, app._count = NodeClient(), gateway.metrics.forwarded_requests()
     app._open.clear()
     gateway.on_node_lost.append(app.end_requests_to)
 

@@ -20,8 +20,9 @@ from gateway import __version__
 from gateway.app import Gateway
 from gateway.config import ServerSettings
 from gateway.console import routes as console
-from gateway.errors import GatewayError
+from gateway.errors import ConfigError, GatewayError
 from gateway.http.doubt_limit import DoubtLimit
+from gateway.installation import command_for_extra
 from gateway.protocols import execute, sign_ins
 from gateway.protocols.aap import versions
 from gateway.protocols.acp import routes as acp
@@ -109,9 +110,13 @@ def _guarded(app: ASGIApp, gateway: Gateway, server: ServerSettings) -> ASGIApp:
     hosts = server.hosts
     if gateway.is_node:
         hosts = (*hosts, urlsplit(gateway.settings.node.address).hostname or "localhost")
-        # Of a node only: 3 ms.
-        from gateway.protocols.forwarding.node_requests import NodeRequests
-
+        try:
+            # It imports aiohttp, which only an extra installs: 0.1 s.
+            from gateway.protocols.forwarding.node_requests import NodeRequests
+        except ImportError as error:
+            raise ConfigError(
+                f"a node needs aiohttp, which the extra `nodes` installs ({error}). Run: {command_for_extra('nodes')}"
+            ) from None
         app = NodeRequests(app, gateway)
     if origins is not None:
         app = CORSMiddleware(

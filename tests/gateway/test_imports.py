@@ -37,8 +37,8 @@ import gateway.cli.serving_process
 print(json.dumps([*found, sorted({name.partition(".")[0] for name in sys.modules}), imported(last)]))
 """
 """Prints what commands have imported."""
-HEAVY = ["acp", "cryptography", "fastapi", "jsonschema", "mcp", "prometheus_client", "psycopg", "rich", "sqlite3", "starlette",
-         "uvicorn", "websockets"]  # fmt: skip
+HEAVY = ["acp", "aiohttp", "cryptography", "fastapi", "jsonschema", "mcp", "prometheus_client", "psycopg", "rich", "sqlite3",
+         "starlette", "uvicorn", "websockets"]  # fmt: skip
 
 
 LOADS_SETTINGS = """
@@ -88,7 +88,7 @@ async def test_the_daemon_imports_what_its_first_request_needs(tmp_path: Path) -
         async with httpx.AsyncClient() as client:
             for path in ("healthz", "meta"):
                 assert (await client.get(f"{url}/{path}")).status_code == 200
-        unused = ["acp", "cryptography", "jsonschema", "mcp", "prometheus_client", "rich", "websockets"]
+        unused = ["acp", "aiohttp", "cryptography", "jsonschema", "mcp", "prometheus_client", "rich", "websockets"]
         unused += ["drivers.api", "gateway.policy.shell_commands", "gateway.protocols.acp.requests"]
         unused += ["gateway.diagnosis", "gateway.application_tools.server", "gateway.protocols.acp.relay"]
         unused += ["gateway.cluster", "gateway.nodes.node"]

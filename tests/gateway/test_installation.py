@@ -81,9 +81,7 @@ def from_folder(path: Path, *, editable: bool) -> dict[str, Any]:
 def test_extras_require_what_the_project_declares() -> None:
     project = tomllib.loads((SOURCE / "pyproject.toml").read_text())["project"]
     assert project["name"] == installation.NAME
-    assert {extra: [requirement] for extra, requirement in EXTRAS.items()} == {
-        extra: project["optional-dependencies"][extra] for extra in EXTRAS
-    }
+    assert all(requirement in project["optional-dependencies"][extra] for extra, requirement in EXTRAS.items())
 
 
 def test_uv_tool_gets_the_wheel_with_the_extra(environment: Environment, wheel: Path) -> None:

@@ -13,7 +13,7 @@ from drivers.runtime.clock import Clock
 from gateway.app import Gateway
 from gateway.errors import SessionElsewhere
 from gateway.protocols.acp.rpc import INTERNAL_ERROR, RpcError
-from gateway.protocols.forwarding.node_connection import notice_silence
+from gateway.protocols.forwarding.silent_peers import notice_silence
 from gateway.protocols.forwarding.wire import CALLER, PROOF, SIGNATURE
 from gateway.security.authentication import Caller
 
@@ -62,7 +62,7 @@ async def open_node_socket(
         if gateway.node is not None:
             gateway.node.directory.unreachable(node.node_id)
         raise NodeUnreachable(INTERNAL_ERROR, GONE) from None
-    notice_silence(socket.transport)
+    notice_silence(socket.transport.get_extra_info("socket"))
     proof = "" if socket.response is None else socket.response.headers.get(PROOF.decode(), "")
     if not keys.is_proof(signed, 101, proof):
         await close_node_socket(socket, gateway.clock)

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Literal
 
+from aiohttp import ClientResponse
 from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
@@ -15,7 +16,7 @@ from gateway.errors import Unauthorized
 from gateway.nodes.node_keys import NodeKeys, SentSignature
 from gateway.observability.logs import request_id
 from gateway.protocols.forwarding.kept_body import KeptBody
-from gateway.protocols.forwarding.node_client import NodeBroken, NodeClient, NodeResponse, NodeUnreachable
+from gateway.protocols.forwarding.node_client import NodeBroken, NodeClient, NodeUnreachable
 from gateway.protocols.forwarding.passed_on import PassedOn
 from gateway.protocols.forwarding.wire import CALLER, MOVED, PROOF, REFUSED, SIGNATURE, target
 
@@ -106,11 +107,9 @@ class ForwardedResponse:
         try:
             async with requesting as response:
                 problem = _unproven(self._keys, signed, response)
-                if problem is not None:
-                    response.discard()
-                elif response.status == MOVED:
+                if problem is None and response.status == MOVED:
                     return "moved"
-                else:
+                if problem is None:
                     last = await self._relay_body(response)
         except NodeUnreachable as error:
             log.warning("the node %s cannot be reached: %s", self._node, error)
@@ -123,18 +122,18 @@ class ForwardedResponse:
         await self._send({"type": "http.response.body", "body": last, "more_body": False})
         return "answered"
 
-    async def _relay_body(self, response: NodeResponse) -> bytes:
+    async def _relay_body(self, response: ClientResponse) -> bytes:
         """Send the response but for its last bytes, which are returned."""
-        headers = [header for header in response.headers if header[0] not in _NOT_RELAYED]
+        headers = [header for header in _headers(response) if header[0] not in _NOT_RELAYED]
         is_stream = all(name != b"content-length" for name, _ in headers)
         check = self._passed_on.check if is_stream else None
         self._begun = True
         await self._send({"type": "http.response.start", "status": response.status, "headers": headers})
         with suppress(Unauthorized):
-            while chunk := await response.read():
+            while chunk := await response.content.readany():
                 if check is not None:
                     await check()
-                if response.complete:
+                if response.content.at_eof():
                     self._complete = True
                     return chunk
                 await self._send({"type": "http.response.body", "body": chunk, "more_body": True})
@@ -166,14 +165,18 @@ class ForwardedResponse:
         self._cancel()
 
 
-def _unproven(keys: NodeKeys, signed: SentSignature, response: NodeResponse) -> str | None:
+def _unproven(keys: NodeKeys, signed: SentSignature, response: ClientResponse) -> str | None:
     """Return why a response is not that of a node with the key; None if it is."""
-    proofs = [value for name, value in response.headers if name == PROOF]
+    proofs = [value for name, value in _headers(response) if name == PROOF]
     if len(proofs) != 1:
         return f"it has the status {response.status} and no proof of the node key; compare the keys, addresses and clocks"
     if not keys.is_proof(signed, response.status, proofs[0].decode("latin-1")):
         return f"the proof of its status {response.status} is not made with the node key"
     return None
+
+
+def _headers(response: ClientResponse) -> list[tuple[bytes, bytes]]:
+    return [(name.lower(), value) for name, value in response.raw_headers]
 
 
 def _request_headers(given: Iterable[tuple[bytes, bytes]], signed: SentSignature) -> list[tuple[bytes, bytes]]:

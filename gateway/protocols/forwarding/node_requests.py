@@ -40,7 +40,7 @@ class NodeRequests:
 
     def __init__(self, app: ASGIApp, gateway: Gateway) -> None:
         self._app, self._gateway = app, gateway
-        self._client = NodeClient(gateway.clock)
+        self._client = NodeClient()
         self._open: defaultdict[str, set[ForwardedResponse]] = defaultdict(set)
         """The forwarded requests at each other node."""
         self._count = gateway.metrics.forwarded_requests()

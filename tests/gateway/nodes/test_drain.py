@@ -169,7 +169,7 @@ async def test_a_daemon_that_is_no_node_does_not_share_the_store_of_nodes(
 def test_a_node_needs_a_store_on_postgresql_and_a_whole_address() -> None:
     with pytest.raises(ConfigError, match=r"store on PostgreSQL"):
         parse({"node": {"address": "http://10.0.0.5:7700"}})
-    for address in ("10.0.0.5:7700", "http://10.0.0.5", "http://10.0.0.5:7700/", "ftp://a:1", "http://u:p@a:1"):
+    for address in ("10.0.0.5:7700", "http://10.0.0.5", "http://10.0.0.5:7700/", "ftp://a:1", "http://a:65536", "http://u:p@a:1"):
         with pytest.raises(ConfigError, match=r"node.address"):
             parse({"node": {"address": address}, "store": {"url": "postgresql://db/portico"}})
     found = parse({"node": {"address": "https://[::1]:7700"}, "store": {"url": "postgresql://db/portico"}})

@@ -88,7 +88,6 @@ class Node:
 class Forwarding:
     client: Client
     node: Node
-    http: NodeClient
     response: ForwardedResponse
     scope: Scope
 
@@ -112,7 +111,7 @@ async def soon(work: Awaitable[Any]) -> Any:
 
 @asynccontextmanager
 async def forwarding(respond: Callable[[FakeRequest], Awaitable[None]] | None = None) -> AsyncIterator[Forwarding]:
-    """A request that can be forwarded; afterwards neither a task nor a connection of it is left."""
+    """A request that can be forwarded; afterwards no task of it is left."""
     before = asyncio.all_tasks()
     client, node, http = Client(), Node(), NodeClient()
     quotas = RequestQuotas(KeyQuotas(LimitSettings()), None)
@@ -121,9 +120,7 @@ async def forwarding(respond: Callable[[FakeRequest], Awaitable[None]] | None = 
         scope: Scope = {"type": "http", "method": "POST", "raw_path": b"/x", "query_string": b"", "headers": [], "extensions": {}}
         body = KeptBody(client.messages.get)
         response = ForwardedResponse(http, NodeKeys("a", [NODE_KEY]), passed_on, body, scope, client.messages.get, client.send)
-        yield Forwarding(client, node, http, response, scope)
-        for connection in http._all:
-            assert connection in http._idle[url], "a connection is left that no request uses"
+        yield Forwarding(client, node, response, scope)
         await http.close()
         left = asyncio.all_tasks() - before
         await soon(asyncio.gather(*left, return_exceptions=True))
@@ -304,48 +301,6 @@ async def test_the_end_of_a_node_whose_response_is_complete_changes_nothing() ->
         go.set()
         assert await soon(task) == "answered"
         assert f.client.body == b"whole" and f.client.complete and task.cancelling() == 0
-
-
-async def test_a_slow_client_holds_no_connection_to_the_node_once_the_response_is_received() -> None:
-    more = asyncio.Event()
-
-    async def respond(request: FakeRequest) -> None:
-        await request.begin(200, "content-length: 5")
-        await request.send(b"whole")
-        await more.wait()
-
-    async with forwarding(respond) as f:
-        sending, go = asyncio.Event(), asyncio.Event()
-
-        async def slowly() -> None:
-            if f.client.status is not None:
-                sending.set()
-                await go.wait()
-
-        f.client.before_send = slowly
-        f.client.post()
-        task = f.start()
-        await soon(sending.wait())
-        assert sum(map(len, f.http._idle.values())) == len(f.http._all) == 1
-        go.set()
-        assert await soon(task) == "answered" and f.client.body == b"whole"
-        more.set()
-
-
-async def test_a_connection_with_a_response_without_proof_is_not_used_again() -> None:
-    """It may be that of another request: the next one would get this one's."""
-    more = asyncio.Event()
-
-    async def respond(request: FakeRequest) -> None:
-        await request.begin(200, "content-length: 0", proof=None)
-        await more.wait()
-
-    async with forwarding(respond) as f:
-        f.client.post()
-        assert await soon(f.start()) == "unproven"
-        assert f.client.status == 502 and not any(f.http._idle.values())
-        await wait_until(lambda: not f.http._all)
-        more.set()
 
 
 async def test_the_wait_for_a_disconnect_ends_with_the_response() -> None:

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import json
 import logging
+import sys
 import tracemalloc
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -16,6 +17,8 @@ import pytest
 
 from gateway.app import Gateway
 from gateway.config import parse
+from gateway.errors import ConfigError
+from gateway.installation import command_for_extra
 from gateway.nodes.node_keys import NodeKeys
 from gateway.security.authentication import ADMINISTRATOR, Caller
 from gateway.security.redaction import Redactor
@@ -526,6 +529,17 @@ async def test_the_name_in_the_address_of_a_node_is_its_host(tmp_path: Path, mon
     ) as client:
         assert (await client.get("/healthz")).status_code == 200
         await expect_error(client.get("/healthz", headers={"Host": "node-8.internal"}), 403)
+
+
+async def test_a_node_without_the_http_client_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in [name for name in sys.modules if name.startswith("gateway.protocols.forwarding.")]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, "aiohttp", None)
+    gateway = Gateway(parse(gateway_config(tmp_path)), (KEY,), Redactor())
+    gateway.node_keys = NodeKeys("a", [NODE_KEY])
+    with pytest.raises(ConfigError, match="needs aiohttp") as refused:
+        create_app(gateway)
+    assert str(refused.value).endswith(f"Run: {command_for_extra('nodes')}")
 
 
 async def test_keys_are_rotated_in_three_steps_while_requests_are_forwarded(cluster: Cluster) -> None:
