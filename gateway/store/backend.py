@@ -181,7 +181,7 @@ class ThreadConnections:
         with suppress(ValueError):
             self._open.remove(connection)
         with suppress(Exception):
-            connection.driver.close()
+            connection.close()
 
     def close(self) -> None:
         """Closes all connections, none of which may be in use."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager, nullcontext, suppress
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
@@ -135,7 +135,7 @@ class PostgresqlBackend:
             if self._claim and connection is not self._claimed:
                 self._take_claim(connection)
             self._number = self._last_number + 2
-            with _pipeline(connection):
+            with connection.driver.pipeline():
                 try:
                     connection.driver.execute("BEGIN")
                     connection.execute(_BEGIN, {"id": self._writer, "number": self._number})
@@ -172,7 +172,7 @@ class PostgresqlBackend:
     @contextmanager
     def read_only(self) -> Iterator[Connection]:
         connection = self.connect()
-        with closing(connection.driver):
+        with closing(connection):
             connection.driver.execute(READ_ONLY)
             yield connection
 
@@ -203,15 +203,15 @@ class PostgresqlBackend:
                 self._locking.add(connection)
                 return connection
         except BaseException:
-            connection.driver.close()
+            connection.close()
             raise
-        connection.driver.close()
+        connection.close()
         return None
 
     def _unlock(self, connection: Connection) -> None:
         # The lock ends with the connection.
         self._locking.discard(connection)
-        connection.driver.close()
+        connection.close()
 
     def _holds(self, connection: Connection) -> bool:
         """Whether a connection still has the lock of the daemon. A lock that is lost cannot be had again by the same one."""
@@ -284,6 +284,8 @@ class PostgresqlBackend:
             return None
         state = error.sqlstate or ""
         unavailable = isinstance(error, psycopg.OperationalError)
+        if error.diag.severity_nonlocalized in ("FATAL", "PANIC"):
+            return Failure.LOST
         if state.startswith(_LOST) or (not state and (unavailable or isinstance(error, psycopg.InterfaceError))):
             return Failure.LOST
         if (found := _FAILURES.get(state)) is not None:
@@ -324,7 +326,7 @@ class PostgresqlBackend:
     def close(self) -> None:
         # Of callers that were cancelled while they got a lock.
         for locking in self._locking:
-            locking.driver.close()
+            locking.close()
         # Nobody asks for its commits any more. If the server cannot be reached, a later start deletes the row.
         with suppress(psycopg.Error), self.reading() as connection:
             connection.execute("DELETE FROM store_writers WHERE id = :id", {"id": self._writer})
@@ -389,19 +391,15 @@ def _end_holder(key: int, pid: int, connection: Connection) -> None:
     try:
         connection.execute(query)
     except psycopg.Error as error:
+        if error.sqlstate is None:
+            # The connection is lost.
+            raise
         raise StoreUnavailable(first_line(error)) from error
 
 
 def first_line(error: BaseException) -> str:
     """Returns the first line of an error's text."""
     return str(error).strip().split("\n", 1)[0]
-
-
-@contextmanager
-def _pipeline(connection: Connection) -> Iterator[None]:
-    # A libpq before version 14 has no pipelines.
-    with connection.driver.pipeline() if psycopg.Pipeline.is_supported() else nullcontext():
-        yield
 
 
 def _configure(connection: AnsweredConnection) -> None:

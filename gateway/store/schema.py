@@ -80,8 +80,10 @@ _FOUND = {
         SELECT m.name, c.name FROM sqlite_master AS m, pragma_table_info(m.name) AS c
         WHERE m.type IN ('table', 'view') AND m.sql NOT LIKE 'CREATE VIRTUAL TABLE%' ORDER BY m.name, c.cid
     """,
+    # Not information_schema, which lacks what the user has no rights for.
     "postgresql": """
-        SELECT table_name::text, column_name::text FROM information_schema.columns
-        WHERE table_schema = current_schema() ORDER BY table_name, ordinal_position
+        SELECT c.relname::text, a.attname::text FROM pg_class AS c JOIN pg_attribute AS a ON a.attrelid = c.oid
+        WHERE c.relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())
+        AND c.relkind IN ('r', 'p', 'v', 'm', 'f') AND a.attnum > 0 AND NOT a.attisdropped ORDER BY c.relname, a.attnum
     """,
 }

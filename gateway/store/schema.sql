@@ -7,7 +7,7 @@ CREATE TABLE store_version (
 
 -- `config` is JSON (options, tools) without secret option values; `secrets` has those, encrypted.
 CREATE TABLE sessions (
-    id {text} PRIMARY KEY,
+    id {text} NOT NULL PRIMARY KEY,
     agent {text} NOT NULL,
     config {text} NOT NULL,
     secrets {bytes},
@@ -19,7 +19,7 @@ CREATE TABLE sessions (
     forked_from {text}
 );
 CREATE INDEX sessions_newest ON sessions (created_at, id);
-CREATE INDEX sessions_owner ON sessions (owner);
+CREATE INDEX sessions_owner ON sessions (owner, created_at, id);
 
 CREATE TABLE messages (
     session_id {text} NOT NULL REFERENCES sessions (id) ON DELETE CASCADE,
@@ -32,14 +32,14 @@ CREATE TABLE messages (
 
 -- The last compaction of a session's conversation by its CLI: the first message that is kept, and the summary of those before.
 CREATE TABLE compactions (
-    session_id {text} PRIMARY KEY REFERENCES sessions (id) ON DELETE CASCADE,
+    session_id {text} NOT NULL PRIMARY KEY REFERENCES sessions (id) ON DELETE CASCADE,
     first_kept INTEGER NOT NULL,
     summary {text} NOT NULL
 );
 
 -- What an agent has reported about its session: a title, and the event with its slash commands. `chosen_title` is the user's.
 CREATE TABLE session_metadata (
-    session_id {text} PRIMARY KEY REFERENCES sessions (id) ON DELETE CASCADE,
+    session_id {text} NOT NULL PRIMARY KEY REFERENCES sessions (id) ON DELETE CASCADE,
     title {text},
     commands {text},
     chosen_title {text}
@@ -57,7 +57,7 @@ CREATE TABLE search_sessions (
 
 -- A run belongs to a log: that of a session or of an execution, with its id.
 CREATE TABLE runs (
-    id {text} PRIMARY KEY,
+    id {text} NOT NULL PRIMARY KEY,
     log_id {text} NOT NULL,
     state {text} NOT NULL,
     stop_reason {text},
@@ -72,7 +72,7 @@ CREATE INDEX ix_runs_state ON runs (state);
 
 -- Why runs of sessions failed: rows.FailureRecord. The messages of the session before `position` are older.
 CREATE TABLE failures (
-    run_id {text} PRIMARY KEY,
+    run_id {text} NOT NULL PRIMARY KEY,
     session_id {text} NOT NULL,
     position INTEGER NOT NULL,
     reason {text} NOT NULL,
@@ -82,7 +82,7 @@ CREATE INDEX ix_failures_session_id ON failures (session_id);
 
 -- What the agent of a session has used in all its turns. 0 is nothing, or not reported.
 CREATE TABLE session_usage (
-    session_id {text} PRIMARY KEY,
+    session_id {text} NOT NULL PRIMARY KEY,
     input_tokens BIGINT NOT NULL,
     output_tokens BIGINT NOT NULL,
     cache_read BIGINT NOT NULL,
@@ -93,7 +93,7 @@ CREATE TABLE session_usage (
 
 -- Answers of sessions that clients name by an id of their own (OpenAI's Responses): rows.ResponseRecord. `body` is JSON.
 CREATE TABLE responses (
-    id {text} PRIMARY KEY,
+    id {text} NOT NULL PRIMARY KEY,
     session_id {text} NOT NULL REFERENCES sessions (id) ON DELETE CASCADE,
     first_seq BIGINT NOT NULL,
     -- Null until the answer is over, and where the gateway was killed before it had stored that.
@@ -108,7 +108,7 @@ CREATE INDEX ix_responses_session_id ON responses (session_id);
 
 -- Names of conversations, which such answers may belong to: rows.ConversationRecord.
 CREATE TABLE conversations (
-    id {text} PRIMARY KEY,
+    id {text} NOT NULL PRIMARY KEY,
     owner {text},
     created_at {float} NOT NULL,
     body {text} NOT NULL
@@ -125,7 +125,7 @@ CREATE TABLE events (
 
 -- What was started under an idempotency key: hashes of the key and of the request, and the event that the answer begins with.
 CREATE TABLE idempotency_keys (
-    key {text} PRIMARY KEY,
+    key {text} NOT NULL PRIMARY KEY,
     digest {text} NOT NULL,
     log_id {text} NOT NULL,
     first_seq BIGINT NOT NULL,
@@ -153,14 +153,14 @@ CREATE INDEX ix_audit_session_id ON audit (session_id);
 
 -- Running agent processes. Those that are here when a daemon starts were left running by a killed one.
 CREATE TABLE processes (
-    marker {text} PRIMARY KEY,
+    marker {text} NOT NULL PRIMARY KEY,
     pid INTEGER NOT NULL,
     started_at {float} NOT NULL
 );
 
 -- Worktrees of sessions: rows.WorktreeRecord. There is no foreign key: one that has work of its own outlives its session.
 CREATE TABLE worktrees (
-    session_id {text} PRIMARY KEY,
+    session_id {text} NOT NULL PRIMARY KEY,
     owner {text},
     agent {text} NOT NULL,
     repository {text} NOT NULL,
@@ -177,13 +177,13 @@ CREATE TABLE worktrees (
 
 -- Values that all daemons of a database share, by their names.
 CREATE TABLE shared_values (
-    name {text} PRIMARY KEY,
+    name {text} NOT NULL PRIMARY KEY,
     value {text} NOT NULL
 );
 
 -- Named API keys by their SHA-256. Names differ in more than their case.
 CREATE TABLE named_keys (
-    digest {text} PRIMARY KEY,
+    digest {text} NOT NULL PRIMARY KEY,
     name {text} NOT NULL,
     folded_name {text} NOT NULL UNIQUE,
     created_at {float} NOT NULL,
@@ -192,7 +192,7 @@ CREATE TABLE named_keys (
 
 -- Sign-ins of the console by the SHA-256 of their cookie: credentials.SignInRow.
 CREATE TABLE sign_ins (
-    cookie {text} PRIMARY KEY,
+    cookie {text} NOT NULL PRIMARY KEY,
     name {text},
     key {text} NOT NULL,
     token {text} NOT NULL,
@@ -201,7 +201,7 @@ CREATE TABLE sign_ins (
 
 -- Codes that sign in once, by their SHA-256, until `expires_at` of the database's clock.
 CREATE TABLE sign_in_codes (
-    digest {text} PRIMARY KEY,
+    digest {text} NOT NULL PRIMARY KEY,
     name {text},
     key {text} NOT NULL,
     expires_at {float} NOT NULL
@@ -209,7 +209,7 @@ CREATE TABLE sign_in_codes (
 
 -- The nodes of a cluster. Times are of the database's clock, in seconds since the epoch; lists and `digests` are JSON.
 CREATE TABLE nodes (
-    id {text} PRIMARY KEY,
+    id {text} NOT NULL PRIMARY KEY,
     address {text} NOT NULL,
     agents {text} NOT NULL,
     labels {text} NOT NULL,
@@ -228,7 +228,7 @@ CREATE TABLE nodes (
 -- Which node may write a log, until `expires_at` of the database's clock; 0 once it is released. The row stays, so that the token
 -- only grows, and shows the last node. It is deleted with its log.
 CREATE TABLE leases (
-    log_id {text} PRIMARY KEY,
+    log_id {text} NOT NULL PRIMARY KEY,
     node {text} NOT NULL,
     token BIGINT NOT NULL,
     expires_at {float} NOT NULL
@@ -238,7 +238,7 @@ CREATE INDEX leases_held ON leases (node) WHERE expires_at > 0;
 -- Turns that count for the limit of their key, from before their start to their end. `owner` is the name of the key, empty for all
 -- default keys. Those of a node without a heartbeat do not count.
 CREATE TABLE turn_slots (
-    log_id {text} PRIMARY KEY,
+    log_id {text} NOT NULL PRIMARY KEY,
     owner {text} NOT NULL,
     node {text} NOT NULL
 );

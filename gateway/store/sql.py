@@ -21,7 +21,6 @@ WORDS: Mapping[Dialect, Mapping[str, str]] = {
     "sqlite": {
         # In seconds since the epoch: of the statement, not of the transaction.
         "now": "((julianday('now') - 2440587.5) * 86400.0)",
-        "is": "IS",
         # The bytes of a value, or about as many: SQLite knows those of a text only after reading it.
         "size": "length",
         "for_update": "",
@@ -35,7 +34,6 @@ WORDS: Mapping[Dialect, Mapping[str, str]] = {
     },
     "postgresql": {
         "now": "CAST(EXTRACT(EPOCH FROM CLOCK_TIMESTAMP()) AS DOUBLE PRECISION)",
-        "is": "IS NOT DISTINCT FROM",
         "size": "octet_length",
         "for_update": "FOR UPDATE",
         "for_update_skip_locked": "FOR UPDATE SKIP LOCKED",
@@ -120,9 +118,9 @@ def translated(statement: str, dialect: Dialect) -> str:
 
 
 @lru_cache(None)
-def columns(record: type, table: str = "") -> str:
-    """Returns the fields of a dataclass as the columns of a SELECT, of a table if several have them."""
-    return ", ".join(f'{table and f"{table}."}"{field.name}"' for field in fields(record))
+def columns(record: type) -> str:
+    """Returns the fields of a dataclass as the columns of a SELECT."""
+    return ", ".join(f'"{field.name}"' for field in fields(record))
 
 
 @lru_cache(None)
@@ -144,7 +142,7 @@ def assignments(names: Iterable[str]) -> str:
 def equals(column: str, value: object) -> str:
     """Returns the condition that a column has the value of the parameter of its name, which may be None.
 
-    Unlike `{is}`, an index of PostgreSQL is used for it.
+    Not IS NOT DISTINCT FROM, for which no index of PostgreSQL is used.
     """
     return f'"{column}" IS NULL' if value is None else f'"{column}" = :{column}'
 

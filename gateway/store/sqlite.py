@@ -17,7 +17,7 @@ from gateway.private_files import correct_file, private_file
 from gateway.store.backend import Exclusion, Failure, ThreadConnections
 from gateway.store.sql import Connection, Dialect
 
-PRAGMAS = ("journal_mode=WAL", "synchronous=NORMAL", "foreign_keys=ON", "busy_timeout=10000")
+PRAGMAS = ("busy_timeout=10000", "journal_mode=WAL", "synchronous=NORMAL", "foreign_keys=ON")
 """WAL with synchronous=NORMAL keeps every commit when the process is killed, and does not need an fsync for each of them.
 
 The busy timeout is in milliseconds: another process (`portico audit`) may hold the lock for a moment.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from gateway.errors import ConfigError
 from gateway.installation import command_for_extra
@@ -20,6 +20,9 @@ _DIALECTS: Mapping[str, Dialect] = {"sqlite": "sqlite", "postgresql": "postgresq
 _URLS = "use sqlite:///FILE or postgresql://USER@HOST/DATABASE"
 _PASSWORDS = ("password", "sslpassword")
 """Parameters of a URL with a password: the second one is that of the key of a TLS certificate."""
+_PARTS = re.compile(r"([^/?]*)([^?]*)(.*)", re.DOTALL)
+"""Of a URL behind the scheme: the user and the hosts, the path, and the parameters."""
+_UNCLEAR = re.compile(r"[#\s]|%(?![0-9A-Fa-f]{2})|%00")
 _HOST = re.compile(r"(\[[^][]*\]|[^][:]*)(:[0-9]*)?")
 """A host with its port. libpq permits several, with commas between them."""
 
@@ -81,21 +84,23 @@ def _sqlite_url(url: str, rest: str, name: str) -> DatabaseUrl:
 
 
 def _postgresql_url(url: str, name: str) -> DatabaseUrl:
-    try:
-        parsed = urlsplit(url)
-    except ValueError:
-        raise ConfigError(f"{name} is no URL of a database: {_URLS}") from None
-    user, _, hosts = parsed.netloc.rpartition("@")
-    if "@" in user:
-        # A part of the password would be a part of the host, which errors have.
-        raise ConfigError(f"{name} has more than one @ before the host: write an @ in the user or the password as %40")
+    scheme, _, rest = url.partition("://")
+    authority, path, query = _PARTS.fullmatch(rest).groups()  # type: ignore[union-attr]
+    user, _, hosts = authority.rpartition("@")
+    parameters = [part.partition("=") for part in query.removeprefix("?").split("&") if part]
+    # What libpq would take for another part than this does, so that a part of the password would be in errors.
+    if "@" in f"{user}{path}{query}":
+        raise ConfigError(
+            f"{name} has more than one @, or one behind the host: write an @ in the user, the password or behind as %40"
+        )
+    if _UNCLEAR.search(rest) or any("%" in key for key, _, _ in parameters):
+        raise ConfigError(f"{name} has a character that a URL cannot have: write a # as %23, a % as %25, and a space as %20")
     if not all(_HOST.fullmatch(host) for host in hosts.split(",")):
         raise ConfigError(f"{name} is no URL of a database: {_URLS}")
     user, _, password = user.partition(":")
-    parameters = [part.partition("=") for part in parsed.query.split("&") if part]
     secrets = [password, *(value for key, _, value in parameters if key in _PASSWORDS)]
     query = "&".join(f"{key}={value}" for key, _, value in parameters if key not in _PASSWORDS)
-    shown = f"{parsed.scheme}://{f'{user}@' if user else ''}{hosts}{parsed.path}{f'?{query}' if query else ''}"
+    shown = f"{scheme}://{f'{user}@' if user else ''}{hosts}{path}{f'?{query}' if query else ''}"
     return DatabaseUrl(
         "postgresql",
         url,

@@ -186,6 +186,8 @@ REASONS: Mapping[str, Mapping[str, str]] = {
         "[%_/]": FIXED,
     },
     "gateway/store/urls.py": {
+        "([^/?]*)([^?]*)(.*)": ONE_WAY,
+        r"[#\s]|%(?![0-9A-Fa-f]{2})|%00": FIXED,
         r"(\[[^][]*\]|[^][:]*)(:[0-9]*)?": ONE_WAY,
         "[a-z0-9+]+": ONE_WAY,
     },

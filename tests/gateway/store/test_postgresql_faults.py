@@ -178,6 +178,22 @@ async def test_nothing_is_written_before_it_is_known_whether_the_write_before_is
     assert await proxied.read(markers) == ["0", "doubt"]
 
 
+async def test_a_write_is_repeated_if_the_server_ends_its_connection_for_another_reason(proxied: Database) -> None:
+    executed = 0
+
+    def write(connection: Connection) -> int:
+        nonlocal executed
+        executed += 1
+        insert_process(connection, "once")
+        if executed == 1:
+            connection.execute("SET LOCAL transaction_timeout = '20ms'")
+            connection.value("SELECT pg_sleep(10)")
+        return executed
+
+    assert await proxied.write(write) == 2
+    assert await proxied.read(markers) == ["once"]
+
+
 async def test_reads_and_writes_go_on_after_the_connections_were_cut() -> None:
     name = server().create_database()
     database = await Database.open(server().url(name))

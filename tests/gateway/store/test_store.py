@@ -7,10 +7,13 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 import pytest
 
 from gateway.store import EventRow, KeyRecord, MessageRow, RunRecord, SessionRecord, Store
+from gateway.store.sql import NONE, Connection
 from tests.daemon import Daemon
 from tests.gateway.stored_messages import message_bodies
 from tests.stores import sql, store_url
@@ -121,3 +124,25 @@ async def test_error_of_a_failed_statement_does_not_contain_its_values(store: St
     with pytest.raises(Exception, match=r"(?i)foreign key") as failure:
         await store.messages.append("none", [MessageRow("text of the user")])
     assert "text of the user" not in str(failure.value)
+
+
+@pytest.mark.sqlite_only
+async def test_a_page_of_a_list_reads_no_other_sessions(store: Store) -> None:
+    """Whoever asks: an index has the sessions in the order of the list."""
+    queries = list[tuple[str, Any]]()
+    execute = Connection.execute
+
+    def executed(self: Connection, query: str, values: Any = NONE) -> Any:
+        if not query.startswith("PRAGMA"):
+            queries.append((query, values))
+        return execute(self, query, values)
+
+    with patch.object(Connection, "execute", executed):
+        for owner in ("me", None):
+            for after in ((1.0, "s"), None):
+                await store.sessions.page(5, after, owner)
+                await store.sessions.page_of_agent("echo", owner, 5, after)
+    assert len(queries) == 8
+    for query, values in queries:
+        steps = await store._database.read(lambda connection: connection.rows(f"EXPLAIN QUERY PLAN {query}", values))  # noqa: B023
+        assert "USE TEMP B-TREE FOR ORDER BY" not in [step for *_, step in steps]

@@ -38,6 +38,7 @@ def test_the_file_of_a_url(url: str, file: str | None) -> None:
         ("me:one@db/x?sslkey=key.pem&sslpassword=two&password=three", "me@db/x?sslkey=key.pem", ["one", "three", "two"]),
         ("me:one@db1:5432,db2:5433/x?sslmode=disable", "me@db1:5432,db2:5433/x?sslmode=disable", ["one"]),
         ("me:one@[::1]:5432/x", "me@[::1]:5432/x", ["one"]),
+        ("me:p[x]w:y@db/x", "me@db/x", ["p[x]w:y"]),
     ],
 )
 def test_passwords_of_a_url(scheme: str, rest: str, shown: str, secrets: list[str]) -> None:
@@ -58,6 +59,14 @@ def test_passwords_of_a_url(scheme: str, rest: str, shown: str, secrets: list[st
         ("postgresql://me:wrong-secret@host:port/db", "x is no URL of a database"),
         ("postgresql://me:wrong-secret@[::1/db", "x is no URL of a database"),
         ("postgresql://me:my@wrong-secret@host/db", "x has more than one @.*%40"),
+        ("postgresql://me:?wrong-secret@host/db", "x has more than one @.*%40"),
+        ("postgresql://me:12/wrong-secret@host/db", "x has more than one @.*%40"),
+        ("postgresql://me:1#wrong-secret@host/db", "x has a character .*%23"),
+        ("postgresql://me@host/db?password=a#wrong-secret", "x has a character .*%23"),
+        ("postgresql://me@host/db?pass%77ord=wrong-secret", "x has a character .*%25"),
+        ("postgresql://me:50%wrong-secret@host/db", "x has a character .*%25"),
+        ("postgresql://me:top wrong-secret@host/db", "x has a character .*%20"),
+        ("postgresql://me:%00wrong-secret@host/db", "x has a character"),
         ("mysql://me:wrong-secret@host/db", "x: there is no store for mysql: use sqlite:///FILE or"),
     ],
 )

@@ -7,7 +7,6 @@ import threading
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
-import psycopg
 import pytest
 
 from gateway.store import EventRow, IntegrityError, KeyStored
@@ -162,20 +161,5 @@ async def test_values_that_are_larger_than_the_buffers_of_the_socket_are_sent(lo
     try:
         await asyncio.wait_for(database.write(transaction), 60)
         assert await database.read(lambda connection: connection.values("SELECT length(body) FROM events")) == [len(data)] * rows
-    finally:
-        await database.close()
-
-
-@pytest.mark.one_store
-async def test_a_libpq_without_pipelines_is_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(psycopg.Pipeline, "is_supported", lambda: False)
-    with stores.use("postgresql"):
-        database = await Database.open(stores.store_url(tmp_path))
-    try:
-        await database.write(add(1))
-        with pytest.raises(IntegrityError):
-            await database.write(add(1))
-        await database.write(add(2))
-        assert await database.read(count) == 2
     finally:
         await database.close()
