@@ -57,10 +57,10 @@ def create_tables(connection: Connection) -> None:
 def found_tables(connection: Connection) -> dict[str, list[str]]:
     """Returns the names of the tables and views of a database, whatever it is, with those of their columns.
 
-    Virtual tables of SQLite are left out: the module of one may be missing.
+    In SQLite without virtual tables, whose module may be missing, and other views, which may refer to what is not there.
     """
     found = dict[str, list[str]]()
-    for table, column in connection.rows(_FOUND[connection.dialect]):
+    for table, column in connection.rows(_FOUND[connection.dialect], {"names": list(tables())}):
         found.setdefault(table, []).append(column)
     return found
 
@@ -78,7 +78,8 @@ def lacking_columns(found: Mapping[str, Sequence[str]]) -> list[str]:
 _FOUND = {
     "sqlite": """
         SELECT m.name, c.name FROM sqlite_master AS m, pragma_table_info(m.name) AS c
-        WHERE m.type IN ('table', 'view') AND m.sql NOT LIKE 'CREATE VIRTUAL TABLE%' ORDER BY m.name, c.cid
+        WHERE (m.type = 'table' OR (m.type = 'view' AND m.name {in_names})) AND m.sql NOT LIKE 'CREATE VIRTUAL TABLE%'
+        ORDER BY m.name, c.cid
     """,
     # Not information_schema, which lacks what the user has no rights for.
     "postgresql": """

@@ -100,6 +100,14 @@ async def test_a_store_of_this_version_without_a_column_is_refused_and_not_chang
     )
 
 
+@pytest.mark.sqlite_only
+async def test_a_view_of_the_user_does_not_keep_the_store_from_opening(tmp_path: Path) -> None:
+    url = stores.store_url(tmp_path)
+    await (await Store.open(url)).close()
+    stores.sql(tmp_path, "CREATE VIEW mine AS SELECT * FROM missing")
+    await (await Store.open(url)).close()
+
+
 async def test_processes_that_start_together_create_the_tables_once(tmp_path: Path) -> None:
     url = stores.store_url(tmp_path, empty=True)
     opened = await asyncio.gather(*(Store.open(url) for _ in range(4)))
