@@ -7,7 +7,7 @@ from __future__ import annotations
 # │   ├── BadRequest        400
 # │   ├── Unauthorized      401
 # │   │   ├── WrongKey      401  a key was given that is unknown
-# │   │   └── KeysUnchecked 503  a node cannot compare its keys with the store
+# │   │   └── KeysUnchecked 503  the keys could not be compared with the store for too long
 # │   ├── Forbidden         403
 # │   ├── NotFound          404
 # │   └── Conflict          409
@@ -60,7 +60,7 @@ class WrongKey(Unauthorized):
 
 
 class KeysUnchecked(Unauthorized):
-    """A key may have been revoked on another node: it is treated as if it was, but with a status that says to try again."""
+    """A key may have been revoked meanwhile: it is treated as if it was, but with a status that says to try again."""
 
     status = 503
 
