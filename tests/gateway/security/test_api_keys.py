@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import re
+import sqlite3
 from collections.abc import AsyncIterator, Callable
+from contextlib import closing
 from pathlib import Path
 
 import httpx
@@ -117,6 +119,18 @@ async def test_key_is_stored_as_a_hash_and_valid_after_a_restart(daemon: Daemon,
         if file.is_file():
             assert phone.encode() not in file.read_bytes(), file
             assert file.stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.sqlite_only
+async def test_a_locked_database_locks_nobody_out(portico: RunningGateway) -> None:
+    key = await add_key(portico.gateway, "phone")
+    with closing(sqlite3.connect(portico.gateway.settings.data_dir / "portico.db", isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        async with client_with_key(portico.url, key) as mine:
+            for _ in range(3):
+                assert (await mine.get("/sessions")).status_code == 200
+            await expect_error(mine.get("/sessions", headers={"Authorization": "Bearer wrong"}), 401)
+        other.execute("ROLLBACK")
 
 
 async def test_key_list_shows_the_last_use(daemon: Daemon) -> None:
