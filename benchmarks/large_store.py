@@ -14,6 +14,7 @@ from typing import Any
 
 from gateway.store import Store
 from gateway.store.sqlite import sqlite_url
+from gateway.store.words import words_of
 
 TURNS, EVENTS_PER_TURN = 6, 15
 """Turns of an ordinary session, and events of each: the start and the end of the turn, and what the agent sends."""
@@ -25,7 +26,8 @@ INSERTS = {
     "sessions": "INSERT INTO sessions (id, agent, config, created_at) VALUES (?, 'echo', ?, ?)",
     "runs": "INSERT INTO runs (id, log_id, state, stop_reason, first_seq, started_at, ended_at) "
     "VALUES (?, ?, 'ended', 'end_turn', ?, ?, ?)",
-    "messages": "INSERT INTO messages (session_id, position, body, seq) VALUES (?, ?, ?, ?)",
+    "histories": "INSERT INTO histories (session_id) VALUES (?) RETURNING number",
+    "messages": "INSERT INTO messages (number, session_id, position, body, seq, words) VALUES (?, ?, ?, ?, ?, ?)",
     "events": "INSERT INTO events (log_id, first, last, body) VALUES (?, ?, ?, ?)",
 }
 CONFIG = '{"options": {}, "tools": null, "app_tools": null}'
@@ -70,6 +72,7 @@ def _insert_turns(
     is_session = log_id.startswith("sess_")
     if is_session:
         database.execute(INSERTS["sessions"], (log_id, CONFIG, created))
+        [(number,)] = database.execute(INSERTS["histories"], (log_id,)).fetchall()
     for turn in range(turns):
         first = turn * events + 1
         last = first + events - 1
@@ -79,7 +82,10 @@ def _insert_turns(
             asked = {"role": "user", "content": f"message {turn} of a client"}
             answered = {"role": "assistant", "content": "".join(_text(n) for n in range(first + 1, last))}
             messages = [(2 * turn, asked, first), (2 * turn + 1, answered, last)]
-            database.executemany(INSERTS["messages"], [(log_id, at, _json(body), seq) for at, body, seq in messages])
+            rows = [
+                ((number << 32) + 1 + at, log_id, at, _json(body), seq, words_of(body["content"])) for at, body, seq in messages
+            ]
+            database.executemany(INSERTS["messages"], rows)
         database.executemany(INSERTS["events"], _event_rows(log_id, first, last, whole_rows))
 
 

@@ -7,7 +7,6 @@ import logging
 import uuid
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -169,7 +168,6 @@ class Gateway:
         for change in corrected:
             log.warning("%s", change)
         self._retention.start()
-        self.search.start()
         if self.node is not None:
             self.node.repeat()
         self._opened = True
@@ -231,8 +229,7 @@ class Gateway:
         admission = AdmissionControl(chosen, self.cluster.turns if self.cluster is not None else None)
         self.sessions = Sessions(self.agents, shared, admission, chosen.sleep_after, self.node)
         self._retention = Retention(self.store, transcripts, settings.store, self.sessions.delete_unused, self.clock)
-        used_elsewhere = partial(self.store.leases.held_by_others, self.node.id) if self.node is not None else None
-        self.search = SessionSearch(self.store, self.sessions.changes, self.clock, used_elsewhere)
+        self.search = SessionSearch(self.store)
         self.conversations = Conversations(self.agents, self.sessions, settings.openai.tools)
         self.tasks = TaskRunner(self.agents, shared, admission, self.idempotency, self.node)
         self.discovery.spawner = spawner
@@ -387,7 +384,7 @@ class Gateway:
             self._closed = True
             await self.stop_runs()
             await self._end_removal_of_containers()
-            await all_ended([self._mcp.close(), self._retention.close(), self.search.close(), self.worktrees.close()])
+            await all_ended([self._mcp.close(), self._retention.close(), self.worktrees.close()])
             if self.cluster is not None:
                 await self.cluster.close(self._in_time)
             await all_ended([self._in_time(self.credentials.close())])

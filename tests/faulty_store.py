@@ -58,12 +58,10 @@ WRITES = (
     "runs.resume",
     "runs.start",
     "runs.stop",
-    "search.add",
-    "search.prepare",
-    "search.remove",
     "session_metadata.update",
     "sessions.create",
     "sessions.delete",
+    "sessions.delete_part",
     "sessions.update",
     "touch",
     "worktrees.add",
@@ -171,9 +169,9 @@ class _FaultyDatabase(Database):
     names: Mapping[str, str]
 
     async def write(self, transaction: Callable[[Connection], Result]) -> Result:
-        # Not set while the tables are created. The function of no repository prepares the search, some seconds after the start.
-        if "faults" in self.__dict__ and "." in transaction.__qualname__:
-            repository, method, *_ = transaction.__qualname__.split(".")
+        repository, method, *_ = (*transaction.__qualname__.split("."), "")
+        # Not set while the tables are created. The parts of a deletion are of no repository.
+        if "faults" in self.__dict__ and repository in self.names:
             transaction = self.faults.wrap(f"{self.names[repository]}{method}", transaction)
         return await super().write(transaction)
 

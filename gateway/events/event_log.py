@@ -17,9 +17,11 @@ from itertools import count, groupby, islice
 from typing import Any, NamedTuple, cast
 
 from drivers.contract.events import DELTAS, AgentToken, Awaiting, SessionEnd, Thinking, Usage, encode_deltas
+from drivers.contract.messages import Message
 from drivers.runtime.clock import SYSTEM_CLOCK, Clock
 from gateway.errors import NotFound, StoreAbandoned, StoreUnavailable
 from gateway.events.log_entries import LogEvent, Steered, decode
+from gateway.events.messages import message_row
 from gateway.store import EventRow, FailureRecord, IntegrityError, MessageRow, Store
 
 log = logging.getLogger(__name__)
@@ -89,15 +91,15 @@ class EventLog:
         self._waiters: set[asyncio.Future[None]] = set()
         self._batch_stored: asyncio.Future[None] | None = None
         self._reservation, self._writing = asyncio.Lock(), asyncio.Lock()
-        self._held: list[tuple[list[LogEvent], Sequence[tuple[int, str]]]] = []
+        self._held: list[tuple[list[LogEvent], Sequence[tuple[int, Message]]]] = []
         self._ends: dict[int, EndOfTurn] = {}
         self._writer: asyncio.Task[None] | None = None
         self._closed = self._deleted = self._stalled = self._read_only = False
 
-    def append(self, events: Iterable[LogEvent], messages: Sequence[tuple[int, str]] = ()) -> None:
+    def append(self, events: Iterable[LogEvent], messages: Sequence[tuple[int, Message]] = ()) -> None:
         """Number the events, publish them to the readers, and have them written in the background.
 
-        Each message (JSON), with the index of the event that completes it, is stored in one transaction with that event: the
+        Each message, with the index of the event that completes it, is stored in one transaction with that event: the
         stored history is always what the stored events complete. Events that come while another has the next number reserved
         follow it.
         """
@@ -120,10 +122,11 @@ class EventLog:
         if not self._stored_first:
             self._wake()
 
-    def _add_messages(self, messages: Iterable[tuple[int, str]]) -> None:
-        for index, body in messages:
-            self._unwritten_messages.append(MessageRow(body, self.last + 1 + index))
-            self._unwritten_bytes += len(body)
+    def _add_messages(self, messages: Iterable[tuple[int, Message]]) -> None:
+        for index, message in messages:
+            row = message_row(message, self.last + 1 + index)
+            self._unwritten_messages.append(row)
+            self._unwritten_bytes += len(row.body)
 
     def _add(self, entry: Entry) -> None:
         if self._read_only:
@@ -160,7 +163,7 @@ class EventLog:
         run_id: str,
         event: Awaiting | SessionEnd,
         now: float,
-        messages: Sequence[str] = (),
+        messages: Sequence[Message] = (),
         *,
         failure: FailureRecord | None = None,
         usage: Usage | None = None,

@@ -20,8 +20,10 @@ from drivers.contract.messages import (
     ToolUseBlock,
     UserMessage,
     blocks,
+    text_of,
 )
 from gateway.events.log_entries import LogEvent, Steered, TurnStart
+from gateway.store import MessageRow
 
 CANCELLED = "Tool call cancelled"
 NO_REASON = "The turn failed. The agent gave no reason."
@@ -50,6 +52,12 @@ def failure_message(reason: str) -> AssistantMessage:
 def is_failure_message(message: Message) -> bool:
     """Whether this is a message of `failure_message`, as a client may send one back in the history of a new session."""
     return isinstance(message, AssistantMessage) and (message.model_extra or {}).get(EXTENSIONS) == _FAILURE
+
+
+def message_row(message: Message, seq: int | None = None) -> MessageRow:
+    """Returns a message as it is stored. The search finds it by the text of a user or an assistant."""
+    text = text_of(message.content) if isinstance(message, UserMessage | AssistantMessage) else ""
+    return MessageRow(message.model_dump_json(), seq, text)
 
 
 class Fold:

@@ -62,7 +62,7 @@ class RunOutput:
         self._stop = stop or asyncio.Event()
         self._fold = Fold()
         self._taken: list[OutputEvent] = []
-        self._completed: list[tuple[int, str]] = []
+        self._completed: list[tuple[int, Message]] = []
         self.usage: Usage | None = None
         self.turns_over = 0
 
@@ -121,14 +121,14 @@ class RunOutput:
         ):
             self.take(event)
 
-    def take_last(self, event: Awaiting | SessionEnd) -> list[str]:
+    def take_last(self, event: Awaiting | SessionEnd) -> list[Message]:
         """Takes what ends a turn: flushes, but leaves this event itself to its caller, who appends it next.
 
-        Returns the messages (JSON) that this event completes, to be stored with it.
+        Returns the messages that this event completes, to be stored with it.
         """
         self.flush()
         self._feed(event)
-        return [body for _, body in self._take_completed()]
+        return [message for _, message in self._take_completed()]
 
     def failure(self, event: Awaiting | SessionEnd) -> FailureRecord | None:
         """Returns why the run failed if this event, which was taken last, ends it so. None for a task."""
@@ -159,9 +159,9 @@ class RunOutput:
     def _feed(self, event: LogEvent) -> None:
         completed = self._fold.feed(event)
         if completed and self._has_history:
-            self._completed += [(len(self._taken), message.model_dump_json()) for message in completed]
+            self._completed += [(len(self._taken), message) for message in completed]
 
-    def _take_completed(self) -> list[tuple[int, str]]:
+    def _take_completed(self) -> list[tuple[int, Message]]:
         completed, self._completed = self._completed, []
         return completed
 

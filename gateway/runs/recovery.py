@@ -18,7 +18,7 @@ from drivers.contract.messages import MESSAGE, Message, ToolMessage, pending_too
 from drivers.runtime.containers import Runtime, remove_left_behind, runtime_of
 from drivers.runtime.process_tree import Root, described, end_processes, left_behind
 from gateway.events.log_entries import LogEvent, decode
-from gateway.events.messages import Fold
+from gateway.events.messages import Fold, message_row
 from gateway.runs.agent_output import failure_of
 from gateway.runs.stored_history import StoredHistory
 from gateway.store import EventRow, FailureRecord, MessageRow, RunRecord, Store
@@ -175,7 +175,7 @@ async def _missing_messages(
     for seq, event in end:
         missing += [(seq, message) for message in fold.feed(event)]
         failure = failure_of(fold, event)
-    return [MessageRow(message.model_dump_json(), seq) for seq, message in missing], failure
+    return [message_row(message, seq) for seq, message in missing], failure
 
 
 async def _stored(store: Store, session_id: str, first_seq: int) -> AsyncIterator[tuple[int, Message]]:

@@ -23,7 +23,7 @@ CHECK_INTERVAL = 600.0
 
 
 class Retention:
-    """Deletes streams of tasks with their transcripts, idempotency keys, the audit and unused sessions.
+    """Deletes streams of tasks with their transcripts, idempotency keys, the audit, unused sessions, and what deleted ones left.
 
     `delete_sessions` deletes the sessions that were used last before a time. Its times are those of the wall `clock`.
     """
@@ -59,6 +59,10 @@ class Retention:
         await self._store.audit.delete_before(now - kept.keep_audit_days * DAY)
         if kept.keep_sessions_days:
             await self._delete_sessions(now - kept.keep_sessions_days * DAY)
+        for session_id in await self._store.sessions.deleted():
+            # The deletion was interrupted.
+            while await self._store.sessions.delete_part(session_id):
+                pass
         await asyncio.to_thread(self._transcripts.forget_tasks, now - kept.keep_executions_days * DAY)
         # Last: it raises where the disk is full.
         await self._store.release_space()

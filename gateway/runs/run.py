@@ -39,6 +39,7 @@ from drivers.runtime.file_threads import in_thread
 from gateway.errors import GatewayError, StoreAbandoned, StoreUnavailable
 from gateway.events.event_log import RETRY, EventLog
 from gateway.events.log_entries import LogEvent, TurnStart
+from gateway.events.messages import message_row
 from gateway.events.turn_reader import LAST
 from gateway.observability.audit import log_decisions
 from gateway.observability.metrics import RunMetrics
@@ -52,7 +53,7 @@ from gateway.runs.pending_calls import PendingCalls, Resolution, client_results
 from gateway.runs.session_metadata import METADATA_EVENTS
 from gateway.runs.store_retries import retried
 from gateway.security.redaction import Redactor
-from gateway.store import AuditRecord, MessageRow, RunRecord, SettingsRecord, Store
+from gateway.store import AuditRecord, RunRecord, SettingsRecord, Store
 
 if TYPE_CHECKING:
     from gateway.nodes.leases import HeldLease
@@ -314,7 +315,8 @@ class Run:
         log_id = self.log.log_id
         async with self.log.reserved(*events) as entries:
             seq = entries[0].seq
-            rows, row, key_record = _rows(results, seq), self.log.row(entries), key.record(log_id, seq) if key else None
+            rows, row = [message_row(result, seq) for result in results], self.log.row(entries)
+            key_record = key.record(log_id, seq) if key else None
             self._enforcer.answered(replies, by)
             decisions = self._audit_rows()
             await self._store.runs.resume(self.id, log_id, rows, row, key_record, settings, decisions)
@@ -645,10 +647,6 @@ class Run:
             self.pending.open(event.calls, since)
         self._meter.end_turn(event, self.agent, stopping=self._stopping)
         self._announce()
-
-
-def _rows(messages: Iterable[Message], seq: int) -> list[MessageRow]:
-    return [MessageRow(message.model_dump_json(), seq) for message in messages]
 
 
 def _error_end(message: str) -> list[OutputEvent]:

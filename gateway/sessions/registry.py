@@ -34,7 +34,7 @@ from gateway.errors import (
     StoreUnavailable,
     too_many_sessions,
 )
-from gateway.events.messages import CANCELLED
+from gateway.events.messages import CANCELLED, message_row
 from gateway.events.turn_reader import Turn
 from gateway.observability.logs import bind_session_id
 from gateway.runs.admission_and_eviction import AdmissionControl
@@ -100,6 +100,7 @@ class Sessions:
         self._waiting: dict[str, _Waiting] = {}
         """Of sessions that wait at other nodes, those that were listed last."""
         self._closing = False
+        self._deleting = asyncio.Lock()
         self._counting = asyncio.Lock()
         self._counts: dict[str | None, int] = {}
         """The number of stored sessions of a key that has created one, those that are being created included."""
@@ -179,15 +180,15 @@ class Sessions:
         waiting = RunRecord(run_id, record.id, "waiting", None, 1, since) if pending else None
         bind_session_id(record.id, redactor)
         key_record = key.record(record.id, 1) if key else None
-        bodies = [message.model_dump_json() for message in history]
+        rows = [message_row(message) for message in history]
         await self._shared.audit_mcp_servers(record.id, agent.name, config.mcp_servers)
         if self._node is None:
-            await self._store.sessions.create(record, bodies, waiting, key_record, copied=copied)
+            await self._store.sessions.create(record, rows, waiting, key_record, copied=copied)
             session = self._session(record, config, agent, 0, redactor)
         else:
             async with self._node.leases.creating(record.id) as store:
                 limit = self._admission.sessions_per_key
-                await store.sessions.create(record, bodies, waiting, key_record, copied=copied, limit=limit)
+                await store.sessions.create(record, rows, waiting, key_record, copied=copied, limit=limit)
             session = self._session(record, config, agent, 0, redactor, self._node.leases.get(record.id))
         if waiting is not None:
             await session.restore_waiting(waiting)
@@ -736,6 +737,17 @@ class Sessions:
             await self._remove_files(session.id, worktree=session.config.worktree is not None)
         self._changed(session)
         self.changes.announce(session.id, session.owner, "deleted")
+        self._run_in_background(self._delete_rest(session.id))
+
+    async def _delete_rest(self, session_id: str) -> None:
+        """Delete the events and messages of a session that was deleted. The retention deletes what is left."""
+        # One at a time: the parts of several would be committed together, and turns would wait for that.
+        async with self._deleting:
+            try:
+                while not self._closing and await self._store.sessions.delete_part(session_id):
+                    pass
+            except StoreUnavailable as error:
+                log.warning("the messages of the deleted session %s are deleted later: %s", session_id, error)
 
     async def _remove_files(self, session_id: str, *, worktree: bool) -> None:
         """Remove what a session that was deleted has left on this machine."""

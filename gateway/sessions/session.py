@@ -26,6 +26,7 @@ from gateway.agents.folder_access import FOLDER_OF_SESSION, in_time
 from gateway.errors import BadRequest, Conflict, GatewayError, LeaseLost, NotFound, ShuttingDown, StoreUnavailable, TooMany
 from gateway.events.event_log import EventLog
 from gateway.events.log_entries import LogEvent, TurnStart
+from gateway.events.messages import message_row
 from gateway.events.turn_reader import Turn
 from gateway.policy.decision_record import CLIENT, TIME_LIMIT
 from gateway.policy.enforcement import PolicyEnforcer
@@ -46,7 +47,7 @@ from gateway.sessions.pending_call import PendingCall
 from gateway.sessions.permission_choices import choices_of
 from gateway.sessions.queued_messages import TurnQueue
 from gateway.sessions.settings import SessionSettings, with_mode_option
-from gateway.store import KeyRecord, MessageRow, RunRecord, SessionRecord, SettingsRecord, Store
+from gateway.store import KeyRecord, RunRecord, SessionRecord, SettingsRecord, Store
 
 if TYPE_CHECKING:
     from gateway.nodes.leases import HeldLease
@@ -418,8 +419,7 @@ class Session:
             begin = entries[-1]
             record = RunRecord(f"run_{uuid.uuid4().hex}", self.id, "running", None, begin.seq)
             cancelled = waiting.if_cancelled() if waiting is not None else []
-            messages = [MessageRow(one.model_dump_json(), begin.seq - 1) for one in cancelled]
-            messages.append(MessageRow(message.model_dump_json(), begin.seq))
+            messages = [*(message_row(one, begin.seq - 1) for one in cancelled), message_row(message, begin.seq)]
             key = request.key.record(self.id, begin.seq) if request.key else None
             ended = waiting.id if waiting is not None else None
             row, settings = self.log.row(entries), self._settings_record()

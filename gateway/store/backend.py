@@ -101,9 +101,6 @@ class Backend(Protocol):
         second one raise NodeIdTaken. Returns False if the database has no such lock.
         """
 
-    def try_lock(self, key: int) -> Callable[[], None] | None:
-        """Takes a lock that no other process gets until what is returned is called. Returns None if another one has it."""
-
     def exclude(self) -> Exclusion | None:
         """Lets no daemon write the database until what is returned is released. Returns None if one uses it."""
 

@@ -24,10 +24,10 @@ FIRST_ROWS, MOST_ROWS = 64, 2048
 """Rows of a batch: as many as have between SMALL_BATCH and LARGE_BATCH bytes, from what the batch before had."""
 SMALL_BATCH, LARGE_BATCH = 256 * 1024, 8 * 1024 * 1024
 TABLES: Sequence[str] = [
-    # The daemon fills the index of the search anew, which is of another kind. The copy is of no cluster.
+    # The copy is of no cluster.
     table
     for table in schema.tables()
-    if table not in ("store_version", "search_sessions", *schema.OF_RUNNING_NODES)
+    if table not in ("store_version", *schema.OF_RUNNING_NODES)
 ]
 Result = TypeVar("Result")
 _Key = tuple[Any, ...]
@@ -115,7 +115,8 @@ def _begin(connection: Connection) -> None:
 def _finish(connection: Connection) -> None:
     _set_version(connection, schema.VERSION)
     if connection.dialect == "postgresql":
-        connection.execute("SELECT setval(pg_get_serial_sequence('audit', 'id'), (SELECT max(id) FROM audit))")
+        for table, column in (("audit", "id"), ("histories", "number")):
+            connection.execute(f"SELECT setval(pg_get_serial_sequence('{table}', '{column}'), max({column})) FROM {table}")
 
 
 def _set_version(connection: Connection, version: int) -> None:

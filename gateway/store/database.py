@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Self, TypeVar
 
 from gateway.errors import ConfigError, StoreUnavailable
-from gateway.store import schema
+from gateway.store import schema, search_index
 from gateway.store.backend import Exclusion, Failure
 from gateway.store.node_ids import write_first
 from gateway.store.sql import Connection
@@ -154,21 +154,6 @@ class Database(Transactions):
         finally:
             exclusion.release()
 
-    @asynccontextmanager
-    async def locked(self, key: int) -> AsyncIterator[bool]:
-        """Whether this process got the lock of a key, which no other process gets until this context ends or its connection is
-        lost. It does not wait for the lock. The one process that uses an SQLite file always gets it.
-
-        Raises StoreUnavailable.
-        """
-        release = await self.read(lambda _: self._backend.try_lock(key))
-        try:
-            yield release is not None
-        finally:
-            if release is not None:
-                # Not in a thread, for which a task that is cancelled would not wait. It sends one message.
-                release()
-
     @contextmanager
     def explained_errors(self) -> Iterator[None]:
         """Raises ConfigError, with what to do, instead of an error of the database."""
@@ -267,6 +252,12 @@ class Database(Transactions):
         if found is None:
             with backend.creation() as connection:
                 self._create_tables(connection)
+        with backend.reading() as connection:
+            prepared = search_index.is_prepared(connection)
+        if not prepared:
+            with backend.creation() as connection:
+                search_index.prepare(connection)
+        if found is None:
             with backend.reading() as connection:
                 # So that a database whose log is removed has its tables.
                 backend.checkpoint(connection)

@@ -20,18 +20,20 @@ async def delete_in_parts(database: Database, query: str, names: Sequence[str], 
     no LIMIT. If this is interrupted, the rows that are left are found the next time.
     """
 
-    def find(connection: Connection) -> list[dict[str, Any]]:
-        found, left = list[dict[str, Any]](), PART_BYTES
-        for row in connection.rows(f"{query} LIMIT {PART_ROWS}", parameters):
-            values = dict(zip(names, row, strict=True))
-            left -= values.pop("size", 0)
-            if found and left < 0:
-                break
-            found.append(values)
-        return found
+    while part := await database.read(lambda connection: find_part(connection, query, names, parameters)):
+        await _delete(database, statement, part)
 
-    while found := await database.read(find):
-        await _delete(database, statement, found)
+
+def find_part(connection: Connection, query: str, names: Sequence[str], parameters: Parameters) -> list[dict[str, Any]]:
+    """Returns the first rows that a query finds, up to PART_ROWS and PART_BYTES, by `names` as above."""
+    found, left = list[dict[str, Any]](), PART_BYTES
+    for row in connection.rows(f"{query} LIMIT {PART_ROWS}", parameters):
+        values = dict(zip(names, row, strict=True))
+        left -= values.pop("size", 0)
+        if found and left < 0:
+            break
+        found.append(values)
+    return found
 
 
 async def _delete(database: Database, statement: str, rows: list[dict[str, Any]]) -> None:

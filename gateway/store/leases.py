@@ -95,11 +95,6 @@ class LeaseRepository:
         values = {"silent": silent, "limit": limit}
         return await self._database.read(lambda connection: _found(connection, condition, values))
 
-    async def held_by_others(self, node: str) -> set[str]:
-        """Returns the logs of the leases that other nodes have not released."""
-        query = "SELECT log_id FROM leases WHERE expires_at > 0 AND node != :node"
-        return await self._database.read(lambda connection: set(connection.values(query, {"node": node})))
-
     async def count_by_node(self) -> dict[str, int]:
         """Returns how many leases that are not released each node has."""
         query = "SELECT node, count(*) FROM leases WHERE expires_at > 0 GROUP BY node"

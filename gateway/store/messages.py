@@ -8,13 +8,21 @@ from gateway.store.database import Database
 from gateway.store.partial_reads import rows_up_to
 from gateway.store.rows import MessageRow
 from gateway.store.sql import Connection
+from gateway.store.words import words_of
 
 NEXT_POSITION = "(SELECT coalesce(max(position) + 1, 0) FROM messages WHERE session_id = :session_id)"
 """How many messages a session has, as a part of a statement: their positions are 0 to before that number."""
-_INSERT = f"INSERT INTO messages (session_id, position, body, seq) VALUES (:session_id, {NEXT_POSITION}, :body, :seq)"
-_COPY = """
-INSERT INTO messages (session_id, position, body)
-SELECT :session_id, position, body FROM messages WHERE session_id = :origin AND position < :count
+# Behind the place of the title: search.py. 0 for a session that does not exist, which the foreign key refuses.
+_NUMBER = "coalesce(((SELECT number FROM histories WHERE session_id = :session_id) << 32) + 1 + position, 0)"
+_INSERT = f"""
+INSERT INTO messages (number, session_id, position, body, seq, words)
+SELECT {_NUMBER}, :session_id, position, :body, CAST(:seq AS BIGINT), :words FROM (SELECT {NEXT_POSITION} AS position) AS new
+"""
+# All of them or none: those of a session that was deleted are deleted in parts.
+_COPY = f"""
+INSERT INTO messages (number, session_id, position, body, words)
+SELECT {_NUMBER}, :session_id, position, body, words FROM messages
+WHERE session_id = (SELECT id FROM sessions WHERE id = :origin) AND position < :count
 """
 
 PAGE_CHARACTERS = 1024 * 1024
@@ -141,7 +149,8 @@ def _page(
 def insert_messages(connection: Connection, session_id: str, rows: Sequence[MessageRow]) -> None:
     """Appends messages within a transaction."""
     for row in rows:
-        connection.execute(_INSERT, {"session_id": session_id, "body": row.body, "seq": row.seq})
+        values = {"session_id": session_id, "body": row.body, "seq": row.seq, "words": words_of(row.text)}
+        connection.execute(_INSERT, values)
 
 
 def copy_messages(connection: Connection, session_id: str, origin: str, count: int) -> None:

@@ -184,29 +184,20 @@ class PostgresqlBackend:
         self._node = node
         return True
 
-    def try_lock(self, key: int) -> Callable[[], None] | None:
-        connection = self._lock(key)
-        return None if connection is None else partial(self._unlock, connection)
-
     def exclude(self) -> Exclusion | None:
-        connection = self._lock(_DAEMON_LOCK)
-        return None if connection is None else Exclusion(partial(self._holds, connection), partial(self._unlock, connection))
-
-    def use_alone(self) -> None:
-        pass
-
-    def _lock(self, key: int) -> Connection | None:
-        """Return a connection that has taken a lock; None if another one has it."""
         connection = self.connect()
         try:
-            if connection.value(f"SELECT pg_try_advisory_lock({key})"):
+            if connection.value(f"SELECT pg_try_advisory_lock({_DAEMON_LOCK})"):
                 self._locking.add(connection)
-                return connection
+                return Exclusion(partial(self._holds, connection), partial(self._unlock, connection))
         except BaseException:
             connection.close()
             raise
         connection.close()
         return None
+
+    def use_alone(self) -> None:
+        pass
 
     def _unlock(self, connection: Connection) -> None:
         # The lock ends with the connection.

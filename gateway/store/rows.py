@@ -42,10 +42,13 @@ class SettingsRecord:
 class MessageRow:
     """A message as JSON, with the number of the event that completed it: the last of its output, or the turn's first for what a
     client sends. None for messages that a session was created with.
+
+    `text` is what the search finds it by. The store keeps the words of it, so that it is empty in a message that is read.
     """
 
     body: str
     seq: int | None = None
+    text: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,5 @@
--- The tables of version 1. `{text}`, `{float}`, `{bytes}` and `{number}` are types, which each database calls otherwise (sql.py).
+-- The tables of version 1. `{text}`, `{float}`, `{bytes}`, `{long}` and `{number}` are types, which each database calls otherwise
+-- (sql.py). The index of the messages' words is in search.py.
 -- The order is that of `portico store copy`: a table comes behind those that it refers to.
 
 CREATE TABLE store_version (
@@ -21,13 +22,23 @@ CREATE TABLE sessions (
 CREATE INDEX sessions_newest ON sessions (created_at, id);
 CREATE INDEX sessions_owner ON sessions (owner, created_at, id);
 
+-- A number for each session with messages. It outlives its session until all events and messages of that are deleted, in parts.
+CREATE TABLE histories (
+    number {number},
+    session_id {text} NOT NULL UNIQUE
+);
+
 CREATE TABLE messages (
-    session_id {text} NOT NULL REFERENCES sessions (id) ON DELETE CASCADE,
+    -- Of its history and its position, so that the order of the numbers is that of sessions and messages (messages.py).
+    number {long} PRIMARY KEY,
+    session_id {text} NOT NULL REFERENCES histories (session_id),
     position INTEGER NOT NULL,
     body {text} NOT NULL,
     -- The number of the event that completed it: rows.MessageRow.
     seq BIGINT,
-    PRIMARY KEY (session_id, position)
+    -- What the search finds it by (words.py). Empty for messages that are not searched.
+    words {text} NOT NULL,
+    UNIQUE (session_id, position)
 );
 
 -- The last compaction of a session's conversation by its CLI: the first message that is kept, and the summary of those before.
@@ -38,21 +49,13 @@ CREATE TABLE compactions (
 );
 
 -- What an agent has reported about its session: a title, and the event with its slash commands. `chosen_title` is the user's.
+-- `words` are those of the title that is displayed (words.py).
 CREATE TABLE session_metadata (
     session_id {text} NOT NULL PRIMARY KEY REFERENCES sessions (id) ON DELETE CASCADE,
     title {text},
-    commands {text},
-    chosen_title {text}
-);
-
--- What the index of the search has of a session: the messages before `next_position`, and a title. The number identifies the
--- session in the index, which is a virtual table of SQLite (gateway/store/search.py). It outlives its session until the index has
--- nothing of that any more.
-CREATE TABLE search_sessions (
-    number {number},
-    session {text} NOT NULL UNIQUE,
-    next_position INTEGER NOT NULL,
-    title {text}
+    chosen_title {text},
+    words {text} NOT NULL DEFAULT '',
+    commands {text}
 );
 
 -- A run belongs to a log: that of a session or of an execution, with its id.

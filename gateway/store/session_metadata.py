@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from gateway.store.database import Database
 from gateway.store.rows import SessionMetadataRecord
-from gateway.store.sql import assignments, columns
+from gateway.store.sql import Connection, assignments, columns
+from gateway.store.words import words_of
+
+_DISPLAYED = "SELECT coalesce(chosen_title, title) FROM session_metadata WHERE session_id = :session_id"
+_SET_WORDS = "UPDATE session_metadata SET words = :words WHERE session_id = :session_id"
 
 
 class SessionMetadataRepository:
@@ -21,7 +25,15 @@ class SessionMetadataRepository:
             SELECT id, {given} FROM sessions WHERE id = :session_id
             ON CONFLICT (session_id) DO UPDATE SET {assignments(values)}
         """
-        await self._database.write(lambda connection: connection.execute(statement, {"session_id": session_id, **values}))
+        of_session = {"session_id": session_id}
+
+        def transaction(connection: Connection) -> None:
+            connection.execute(statement, {**of_session, **values})
+            if values.keys() & {"title", "chosen_title"}:
+                title = connection.value(_DISPLAYED, of_session)
+                connection.execute(_SET_WORDS, {**of_session, "words": words_of(title or "")})
+
+        await self._database.write(transaction)
 
     async def get(self, session_id: str) -> SessionMetadataRecord:
         """Returns what was stored last; empty if nothing was."""

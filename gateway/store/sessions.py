@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from gateway.errors import too_many_sessions
 from gateway.store.database import Database
+from gateway.store.deletion import find_part
 from gateway.store.failures import failure_reasons
 from gateway.store.idempotency_keys import insert_key
 from gateway.store.lease_checks import delete_lease
@@ -18,14 +19,31 @@ from gateway.store.rows import Cursor, KeyRecord, MessageRow, RunRecord, Session
 from gateway.store.runs import insert_run, last_runs
 from gateway.store.session_usage import usage_of_sessions, usage_of_turns
 from gateway.store.shared_values import LIMITS, set_value
-from gateway.store.sql import Connection, assignments, columns, equals, insert
+from gateway.store.sql import Connection, Parameters, assignments, columns, equals, insert
 
 READS = 3
 """Times that a list of sessions at other nodes is read while turns of them end."""
 UNLOCKED_SESSIONS = 1000
 """A key that has so many sessions fewer than it may have gets one more without a lock: so many are not created at one time."""
-_TABLES_OF_SESSIONS = ("failures", "session_usage", "compactions", "session_metadata", "responses", "messages")
-"""Those with rows of a session, besides its events and runs."""
+_TABLES_OF_SESSIONS = ("failures", "session_usage", "compactions", "session_metadata", "responses")
+"""Those with rows of a session, besides its events, runs and messages."""
+_DELETED = """
+SELECT session_id FROM histories WHERE NOT EXISTS (SELECT 1 FROM sessions WHERE sessions.id = histories.session_id)
+"""
+_PARTS = (
+    # The last first: what a reader still finds has no gaps.
+    (
+        "SELECT log_id, first, {size}(body) FROM events WHERE log_id = :session_id ORDER BY first DESC",
+        ["log_id", "first", "size"],
+        "DELETE FROM events WHERE log_id = :log_id AND first = :first",
+    ),
+    (
+        # The index of SQLite takes 2 ms for 16 KiB of words.
+        "SELECT number, {size}(body) + 256 * {size}(words) FROM messages WHERE session_id = :session_id ORDER BY position DESC",
+        ["number", "size"],
+        "DELETE FROM messages WHERE number = :number",
+    ),
+)
 _USED_AT = "coalesce((SELECT max(coalesce(ended_at, started_at)) FROM runs WHERE log_id = sessions.id), created_at)"
 """When a run of the session began or ended last, or when the session was created."""
 # Messages are stored with their role first.
@@ -61,14 +79,14 @@ class SessionRepository:
     async def create(
         self,
         record: SessionRecord,
-        history: Sequence[str],
+        history: Sequence[MessageRow],
         run: RunRecord | None = None,
         key: KeyRecord | None = None,
         *,
         copied: tuple[str, int] | None = None,
         limit: int = 0,
     ) -> None:
-        """Stores a session with its first messages (JSON texts), the run that waits for their answers, and the request's key.
+        """Stores a session with its first messages, the run that waits for their answers, and the request's key.
 
         `copied` is the id of another session, and how many of its messages come before them. `limit` is how many sessions its
         owner may have, 0 for any number. Raises TooMany for one more.
@@ -79,9 +97,10 @@ class SessionRepository:
             if limit:
                 _require_fewer(connection, record.owner, limit)
             connection.execute(insert("sessions", values), values)
+            connection.execute("INSERT INTO histories (session_id) VALUES (:id)", values)
             if copied is not None:
                 copy_messages(connection, record.id, *copied)
-            insert_messages(connection, record.id, [MessageRow(body) for body in history])
+            insert_messages(connection, record.id, history)
             if run is not None:
                 insert_run(connection, run)
             if key is not None:
@@ -188,12 +207,11 @@ class SessionRepository:
         await self._database.write(lambda connection: connection.execute(statement, {**values, "id": session_id}))
 
     async def delete(self, session_id: str) -> None:
-        """Deletes a session with everything that belongs to it; its audit stays."""
+        """Deletes a session; its audit stays. Nobody sees it any more; call `delete_part` for its events and messages."""
         values = {"id": session_id}
 
         def transaction(connection: Connection) -> None:
-            for table in ("events", "runs"):
-                connection.execute(f"DELETE FROM {table} WHERE log_id = :id", values)
+            connection.execute("DELETE FROM runs WHERE log_id = :id", values)
             for table in _TABLES_OF_SESSIONS:
                 connection.execute(f"DELETE FROM {table} WHERE session_id = :id", values)
             owners = connection.values("DELETE FROM sessions WHERE id = :id RETURNING owner", values)
@@ -202,6 +220,23 @@ class SessionRepository:
                 notify_deleted(connection, session_id, owner)
 
         await self._database.write(transaction)
+
+    async def deleted(self) -> list[str]:
+        """Returns the sessions that were deleted, and whose events and messages were not."""
+        return await self._database.read(lambda connection: connection.values(_DELETED))
+
+    async def delete_part(self, session_id: str) -> bool:
+        """Deletes a part of the events and messages of a session that was deleted. Returns whether there are more."""
+        return await self._database.write(lambda connection: _delete_part(connection, {"session_id": session_id}))
+
+
+def _delete_part(connection: Connection, of_session: Parameters) -> bool:
+    for query, names, statement in _PARTS:
+        if part := find_part(connection, query, names, of_session):
+            connection.execute_many(statement, part)
+            return True
+    connection.execute("DELETE FROM histories WHERE session_id = :session_id", of_session)
+    return False
 
 
 def _require_fewer(connection: Connection, owner: str | None, limit: int) -> None:

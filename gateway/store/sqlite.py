@@ -177,9 +177,6 @@ class SqliteBackend:
     def notify(self) -> None:
         pass
 
-    def try_lock(self, key: int) -> Callable[[], None] | None:
-        return lambda: None
-
     def use_alone(self) -> None:
         # A second connection of this process would be locked out, too.
         self._alone = self.single_connection = True

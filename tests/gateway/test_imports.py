@@ -92,7 +92,7 @@ async def test_the_daemon_imports_what_its_first_request_needs(tmp_path: Path) -
         unused += ["drivers.api", "gateway.policy.shell_commands", "gateway.protocols.acp.requests"]
         unused += ["gateway.diagnosis", "gateway.application_tools.server", "gateway.protocols.acp.relay"]
         unused += ["gateway.cluster", "gateway.nodes.node"]
-        unused += ["gateway.store.postgresql", "gateway.store.postgresql_search"]
+        unused.append("gateway.store.postgresql")
         unused += ["psycopg"]
         imported = await modules_of(process)
         assert [name for name in unused if name in imported] == []

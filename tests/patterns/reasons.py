@@ -169,12 +169,7 @@ REASONS: Mapping[str, Mapping[str, str]] = {
         r"^\*\*\* (?:(?:Add|Update|Delete) File|Move to): (.*)$": ONE_CLASS,
     },
     "gateway/sessions/search.py": {
-        r"[\x00-\x08\x0e-\x1f]": FIXED,
-        "([\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003134f])": FIXED,
         r'"([^"]*)"|([^\s"]+)': ONE_START,
-    },
-    "gateway/store/postgresql_search.py": {
-        "[^\\W_]+(?:[\u0300-\u036f][^\\W_]*)*": ONE_CLASS,
     },
     "gateway/store/schema.py": {
         "--.*": ONE_CLASS,
@@ -190,6 +185,9 @@ REASONS: Mapping[str, Mapping[str, str]] = {
         r"[#\s]|%(?![0-9A-Fa-f]{2})|%00": FIXED,
         r"(\[[^][]*\]|[^][:]*)(:[0-9]*)?": ONE_WAY,
         "[a-z0-9+]+": ONE_WAY,
+    },
+    "gateway/store/words.py": {
+        "f'{_LETTER}+(?:[\u0300-\u036f]{_LETTER}*)*|(?=[^\\\\W_])[{_ALONE}]'": ONE_CLASS,
     },
     "gateway/worktrees/checkout.py": {
         "would be overwritten by merge|would lose untracked files in them": FIXED,

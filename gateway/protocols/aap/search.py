@@ -61,7 +61,7 @@ class SearchResult(WireModel):
 
 
 class SearchResponse(WireModel):
-    """A page of results; `next` is absent on the last. `complete`: all earlier sessions are searched already."""
+    """A page of results; `next` is absent on the last."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -78,8 +78,7 @@ class SearchResponse(WireModel):
                             "seq": 1,
                             "snippet": [{"text": "What is the ", "match": False}, {"text": "sum", "match": True}],
                         }
-                    ],
-                    "complete": True,
+                    ]
                 }
             ]
         }
@@ -87,7 +86,6 @@ class SearchResponse(WireModel):
 
     results: list[SearchResult]
     next: OmitIfNone[str] = None
-    complete: bool
 
 
 def router(gateway: Gateway, base: str, tag: str) -> APIRouter:
@@ -101,7 +99,7 @@ def router(gateway: Gateway, base: str, tag: str) -> APIRouter:
         """Search the titles of sessions and the text of their messages, the newest session first."""
         results = await gateway.search.search(caller, q, agent=agent, limit=limit, after=_decoded(after))
         more = None if results.next is None else _encoded(results.next)
-        return SearchResponse(results=[SearchResult.of(found) for found in results.found], next=more, complete=results.complete)
+        return SearchResponse(results=[SearchResult.of(found) for found in results.found], next=more)
 
     return routes
 

@@ -26,7 +26,6 @@ from tests.gateway.requests import create_session, execute, send_turn, user_mess
 from tests.gateway.sessions.test_approval_timeout import LATE, create_waiting_session
 from tests.named_keys import add_key
 from tests.postgresql import server
-from tests.waiting import wait_until
 
 TEXTS = ("NUL \0 and \ufdd0", "ä 東京 😀 ﷺ", "%s {} ' \\ \" \n\t", "a\u0301 \u2028 \x7f", "x" * 300_000)
 QUERIES = ("東京", "nul", "a", '"and"', "portico", "xxx", "é ä")
@@ -87,10 +86,6 @@ async def answers(running: RunningGateway, key: str) -> dict[str, Any]:
             found[base + path] = answer.status_code, answer.json()
             assert answer.status_code == 200, answer.text
 
-    async def complete() -> bool:
-        return bool((await client.get("/aap/v3/search", params={"q": "x"})).json()["complete"])
-
-    await wait_until(complete)
     for query in QUERIES:
         found[query] = await all_pages(client, "/aap/v3/search", "after", q=query, limit=4)
     found["audit"] = await all_pages(client, "/v1/audit", "before", limit=2)

@@ -12,12 +12,14 @@ from pathlib import Path
 import pytest
 
 from drivers.contract.events import AgentToken, SessionEnd
+from drivers.contract.messages import AssistantMessage, UserMessage
 from gateway.errors import StoreUnavailable
 from gateway.events import event_log
 from gateway.events.event_log import REQUEST_TIMEOUT, RETRY, STOP_TIMEOUT, EventLog
 from gateway.store import EventRow, MessageRow, RunRecord, SessionRecord, Store
 from gateway.store.sqlite import sqlite_url
 from tests.faulty_store import FaultyStore
+from tests.gateway.stored_messages import delete_session
 from tests.manual_clock import ManualClock
 from tests.waiting import wait_until
 
@@ -169,13 +171,14 @@ async def test_end_of_a_turn_is_published_and_stored_later_when_the_store_fails_
 ) -> None:
     await store.sessions.create(SessionRecord("log", "script"), [], RunRecord("run", "log", "running", None, 1))
     log, stop, end = EventLog("log", store, clock=clock), asyncio.Event(), SessionEnd(exit_code=1, stop_reason="error")
+    one, two = UserMessage(content="one"), AssistantMessage(content="two")
     store.faults.fail()
-    log.append(tokens([1]), [(0, "one")])
+    log.append(tokens([1]), [(0, one)])
     stop.set()
     writing = asyncio.create_task(log.written(stop=stop))
     await clock.expire(STOP_TIMEOUT, by=2)
     assert not await writing
-    await log.end_turn("run", end, 1.0, ["two"], ended=lambda: None, stop=stop)
+    await log.end_turn("run", end, 1.0, [two], ended=lambda: None, stop=stop)
     assert [entry.event for entry in await log.read(1)] == [end]
     requiring = asyncio.create_task(log.require_written())
     await clock.expire(REQUEST_TIMEOUT)
@@ -186,7 +189,7 @@ async def test_end_of_a_turn_is_published_and_stored_later_when_the_store_fails_
     await clock.expire(RETRY)
     assert await log.written()
     assert await store.runs.last("log") == RunRecord("run", "log", "ended", "error", 1)
-    assert await store.messages.rows("log") == [MessageRow("one", 1), MessageRow("two", 2)]
+    assert await store.messages.rows("log") == [MessageRow(one.model_dump_json(), 1), MessageRow(two.model_dump_json(), 2)]
     assert [first for first, _ in await store.events.read("log", 0)] == [1, 2]
 
 
@@ -207,7 +210,7 @@ async def test_reader_of_a_deleted_log_gets_what_is_in_memory(store: Store, monk
     await log.written()
     loaded = EventLog("log", store, log.last)
     for one in (log, loaded):
-        await one.delete_stored(lambda: store.sessions.delete("log"))
+        await one.delete_stored(lambda: delete_session(store, "log"))
     assert (await log.read(0))[-1].seq == 5000
     assert await loaded.read(0) == []
 
@@ -216,7 +219,7 @@ async def test_nothing_is_stored_for_a_deleted_log(store: FaultyStore) -> None:
     log = EventLog("log", store)
 
     async def delete() -> None:
-        await store.sessions.delete("log")
+        await delete_session(store, "log")
 
     store.faults.fail("sessions.delete", times=1)
     with pytest.raises(StoreUnavailable):

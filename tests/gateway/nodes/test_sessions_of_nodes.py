@@ -21,7 +21,7 @@ from gateway.store.messages import MessageRepository
 from gateway.store.nodes import NODES
 from gateway.store.postgresql import PostgresqlBackend
 from tests import stores
-from tests.gateway.nodes.three_nodes import ClusterNode, begin, create_waiting, permission, rest, run_node, run_nodes, say, until
+from tests.gateway.nodes.three_nodes import begin, create_waiting, permission, rest, run_node, run_nodes, say, until
 from tests.waiting import wait_until
 
 WriteScenario = Callable[..., str]
@@ -192,21 +192,6 @@ async def test_the_search_finds_what_another_node_has_stored(tmp_path: Path) -> 
             searches = [node.gateway.search for node in (b, a)]
             found = [await one.search(ADMINISTRATOR, "needle", agent=None, limit=100, after=None) for one in searches]
             assert [len(results.found) for results in found] == [2 * (n + 1)] * 2
-
-
-async def test_two_nodes_fill_the_index_of_one_session(tmp_path: Path) -> None:
-    async with run_nodes(tmp_path, "a", "b") as (a, b):
-        session = await a.create()
-        texts = [(n, f"needle {n}") for n in range(50)]
-
-        async def fill(node: ClusterNode) -> None:
-            await node.gateway.store.search.prepare()
-            for end in range(5, 51, 5):
-                await node.gateway.store.search.add(session.id, texts[end - 5 : end], end, "title", "title")
-
-        await asyncio.gather(fill(a), fill(b))
-        rows = await a.gateway.store.search.find([("needle", True)], None, everybody=True, agent=None, limit=100, before=None)
-        assert len(rows) == 50
 
 
 async def test_a_fork_is_made_at_the_node_of_its_origin(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from drivers.contract.messages import AssistantMessage, Message, SystemMessage, ToolMessage, ToolUseBlock, UserMessage
+from gateway.events.messages import message_row
 from gateway.runs.stored_history import StoredHistory
 from gateway.store import SessionRecord, Store
 from tests.daemon import Daemon, RunningGateway
@@ -100,7 +101,7 @@ async def test_result_without_its_call_is_dropped_from_the_compacted_history(tmp
     history: list[Message] = [SystemMessage(content="s"), UserMessage(content="a"), call]
     history += [ToolMessage(tool_call_id="1", content="x"), ToolMessage(tool_call_id="2", content="y")]
     store = await Store.open(store_url(tmp_path))
-    await store.sessions.create(SessionRecord("s", "script"), [message.model_dump_json() for message in history])
+    await store.sessions.create(SessionRecord("s", "script"), [message_row(message) for message in history])
     for kept, rest in ((1, history[2:]), (0, [])):
         await store.compactions.set("s", kept, "sum")
         stored = StoredHistory(store, "s")

@@ -209,7 +209,7 @@ async def store(tmp_path: Path) -> Any:
 @pytest.mark.parametrize("stored", range(4))
 async def test_messages_that_were_not_stored_are_appended(store: Store, stored: int) -> None:
     """The daemon was killed after `stored` messages were stored: each message is in the history once."""
-    await store.sessions.create(SessionRecord("s", "script"), ['{"role":"assistant","content":"old"}'])
+    await store.sessions.create(SessionRecord("s", "script"), [MessageRow('{"role":"assistant","content":"old"}')])
     await store.runs.start(RunRecord("r", "s", "running", None, 3), [GO_AT_3])
     await store.messages.append("s", [MessageRow(*message) for message in zip(MESSAGES[:stored], NUMBERS, strict=False)])
     earlier = (AgentToken(text="old"), SessionEnd(exit_code=0))
@@ -419,7 +419,7 @@ def expected_messages(events: Sequence[LogEvent]) -> list[str]:
 
 async def store_killed_run(store: Store, events: Sequence[LogEvent], rows: Sequence[MessageRow], session: str = "s") -> None:
     """Store a session as of a daemon that was killed after it stored these events and messages of a run."""
-    await store.sessions.create(SessionRecord(session, "script"), ['{"role":"assistant","content":"old"}'])
+    await store.sessions.create(SessionRecord(session, "script"), [MessageRow('{"role":"assistant","content":"old"}')])
     earlier = (AgentToken(text="old"), SessionEnd(exit_code=0))
     await store.events.append(EventRow(session, 1, 2, b"\n".join(event.encode() for event in earlier)))
     begin = TurnStart(messages=(PROMPT,)).encode()

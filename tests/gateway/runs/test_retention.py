@@ -16,7 +16,7 @@ from gateway.observability.transcripts import Transcripts
 from gateway.runs.retention import CHECK_INTERVAL, DAY, START_DELAY, Retention
 from gateway.security.authentication import ADMINISTRATOR
 from gateway.security.redaction import Redactor
-from gateway.store import AuditRecord, EventRow, KeyRecord, RunRecord, SessionRecord, Store
+from gateway.store import AuditRecord, EventRow, KeyRecord, MessageRow, RunRecord, SessionRecord, Store
 from gateway.store.runs import RunRepository
 from tests.daemon import create_database, gateway_config, run_gateway
 from tests.gateway.requests import create_session, execute, send_turn
@@ -59,6 +59,18 @@ async def stored(store: Store, folder: Path) -> dict[str, bool]:
         "audit": bool(await store.audit.newest(1)),
         "transcript": (folder / "exec_ended.jsonl").exists(),
     }
+
+
+async def test_what_an_interrupted_deletion_has_left_is_deleted(store: Store, tmp_path: Path) -> None:
+    for session in ("deleted", "kept"):
+        await store.sessions.create(SessionRecord(session, "echo"), [MessageRow("{}")] * 1000)
+        await store.events.append(EventRow(session, 1, 1, b"{}"))
+    await store.sessions.delete("deleted")
+    assert await store.sessions.delete_part("deleted")
+    await Retention(store, Transcripts(tmp_path, Redactor()), KEPT, no_sessions).delete_expired(time.time())
+    assert [sql(tmp_path, f"SELECT count(*) FROM {table}") for table in ("histories", "messages", "events")] == [
+        [(1,)], [(1000,)], [(1,)],
+    ]  # fmt: skip
 
 
 async def no_sessions(time: float) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from drivers.contract.messages import AssistantMessage, Message, SystemMessage, ToolMessage, ToolUseBlock, UserMessage
 from gateway.errors import NotFound
-from gateway.events.messages import failure_message
+from gateway.events.messages import failure_message, message_row
 from gateway.protocols.aap import sessions as aap_sessions
 from gateway.runs import stored_history
 from gateway.runs.pending_calls import unanswered
@@ -22,6 +22,7 @@ from gateway.store import EventRow, FailureRecord, MessageRow, RunRecord, Sessio
 from gateway.store import messages as stored_messages
 from tests.daemon import RunningGateway
 from tests.gateway.requests import create_session, get_history
+from tests.gateway.stored_messages import delete_session
 from tests.stores import store_url
 
 WriteScenario = Callable[..., str]
@@ -36,7 +37,7 @@ async def store(tmp_path: Path) -> AsyncIterator[Store]:
 
 
 async def stored(store: Store, messages: Sequence[Message]) -> StoredHistory:
-    await store.sessions.create(SessionRecord("s", "script"), [message.model_dump_json() for message in messages])
+    await store.sessions.create(SessionRecord("s", "script"), [message_row(message) for message in messages])
     return StoredHistory(store, "s")
 
 
@@ -83,7 +84,7 @@ async def test_a_history_that_is_deleted_meanwhile_is_not_ended_as_if_it_were_wh
     history = await stored(store, [user("a"), assistant("b")])
     reading = history.messages()
     assert await anext(reading) == user("a")
-    await store.sessions.delete("s")
+    await delete_session(store, "s")
     with pytest.raises(NotFound):
         await anext(reading)
 
@@ -211,7 +212,7 @@ async def test_recovery_stores_why_a_run_without_text_failed(store: Store) -> No
     assert [message async for message in history.with_failures()] == [user("go"), failure_message(WHY)]
     assert [message async for message in history.messages()] == await history.seed() == [user("go")]
     assert (await store.sessions.details(["s"]))["s"].error == WHY
-    await store.sessions.delete("s")
+    await delete_session(store, "s")
     assert await store.failures.without_text("s") == []
 
 

@@ -41,7 +41,8 @@ async def fill(url: str, sessions: int = 30) -> None:
     for n in range(sessions):
         name = f"{'sS_ä'[n % 4]}{n}"
         record = SessionRecord(name, "echo", {"n": n, "text": TEXT}, os.urandom(20), None, n / 3, "owner" if n % 2 else None)
-        await store.sessions.create(record, [f'"{m}"' for m in range(20)], RunRecord(f"run {n}", name, "waiting", None, 1, 2.5))
+        history = [MessageRow(f'"{m}"', None, f"word {m}") for m in range(20)]
+        await store.sessions.create(record, history, RunRecord(f"run {n}", name, "waiting", None, 1, 2.5))
         await store.session_metadata.update(name, title=TEXT)
         for first in range(1, 9):
             await store.events.append(EventRow(name, first, first, os.urandom(1000)), [MessageRow('"m"', first)])
@@ -57,7 +58,7 @@ async def test_everything_is_copied_to_postgresql_and_back(tmp_path: Path, monke
     await fill(urls[0])
     seen: list[tuple[str, int, int]] = []
     first = await copy_store(urls[0], urls[1], lambda *progress: seen.append(progress))
-    left_out = ("store_version", "search_sessions", *schema.OF_RUNNING_NODES)
+    left_out = ("store_version", *schema.OF_RUNNING_NODES)
     assert [table.name for table in first] == [name for name in schema.tables() if name not in left_out]
     rows = {table.name: table.rows for table in first}
     assert rows == rows | {"audit": 150, "events": 240, "messages": 840, "session_metadata": 30}
@@ -66,10 +67,14 @@ async def test_everything_is_copied_to_postgresql_and_back(tmp_path: Path, monke
     found = []
     for url in urls:
         store = await Store.open(url)
-        found.append((await store.sessions.page(100), await store.session_metadata.get("s0"), await message_bodies(store, "ä3")))
+        words = await store.search.find([("word 3", True)], None, everybody=True, agent=None, limit=100, before=None)
+        assert words is not None and len(words) == 30
+        metadata, bodies = await store.session_metadata.get("s0"), await message_bodies(store, "ä3")
+        found.append((await store.sessions.page(100), metadata, bodies, words))
         # New rows get numbers of their own.
         await store.audit.append([AuditRecord(2.5, "new", "r", "a", "t", "c", "denied", "b", None, "{}")])
         assert len(await store.audit.newest(1000)) == 151
+        await store.sessions.create(SessionRecord("new", "echo"), [MessageRow("{}")])
         await store.close()
     assert found[0] == found[1] == found[2]
     assert found[0][1].title == TEXT
@@ -308,7 +313,7 @@ async def test_an_error_names_the_database_that_has_it(tmp_path: Path) -> None:
 
 REFUSED_ROWS = {
     "a row that refers to none": (
-        "INSERT INTO messages VALUES ('nothing', 0, 'secret text', NULL)",
+        "INSERT INTO messages VALUES (1, 'nothing', 0, 'secret text', NULL, '')",
         r'messages .*\(insert or update on table "messages" violates foreign key constraint "\w+"\)',
     ),
     "a value of another type": ("UPDATE messages SET seq = 'secret text'", r"messages .*\(InvalidTextRepresentation\)"),

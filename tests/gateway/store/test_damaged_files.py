@@ -144,7 +144,7 @@ async def test_damaged_pages_that_the_start_reads_are_one_line(tmp_path: Path) -
     data.mkdir()
     store = await Store.open(sqlite_url(data))
     for number in range(100):
-        await store.sessions.create(SessionRecord(f"s{number}", "echo", json.loads('{"options": {}}')), ["x" * 2000])
+        await store.sessions.create(SessionRecord(f"s{number}", "echo", json.loads('{"options": {}}')), [MessageRow("x" * 2000)])
     await store.close()
     content = bytearray((data / "portico.db").read_bytes())
     content[8192:] = b"\xa5" * (len(content) - 8192)
@@ -158,7 +158,7 @@ async def test_damaged_pages_that_the_start_reads_are_one_line(tmp_path: Path) -
 
 async def test_damage_that_is_found_later_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     store = await Store.open(sqlite_url(tmp_path))
-    await store.sessions.create(SessionRecord("s", "echo"), ["x" * 2000 for _ in range(100)])
+    await store.sessions.create(SessionRecord("s", "echo"), [MessageRow("x" * 2000) for _ in range(100)])
     await store.close()
     with closing(sqlite3.connect(tmp_path / "portico.db")) as connection:
         [page] = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = 'messages'").fetchone()
@@ -178,7 +178,7 @@ async def test_damage_that_is_found_later_is_reported(tmp_path: Path, caplog: py
 
 async def test_text_that_is_not_utf_8_is_damage_and_is_not_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     store = await Store.open(sqlite_url(tmp_path))
-    await store.sessions.create(SessionRecord("s", "echo"), ["my words"])
+    await store.sessions.create(SessionRecord("s", "echo"), [MessageRow("my words")])
     with closing(sqlite3.connect(tmp_path / "portico.db")) as connection:
         connection.execute("UPDATE messages SET body = CAST(x'6d7920776f726473ff' AS TEXT)")
         connection.commit()

@@ -1,4 +1,6 @@
-"""What has expired is deleted in parts: other writes come in between, and a deletion that is interrupted is continued."""
+"""What has expired, and what a deleted session leaves, is deleted in parts: other writes come in between, and a deletion that is
+interrupted is continued.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from gateway.store import SessionRecord, Store
+from gateway.store import EventRow, IntegrityError, MessageRow, RunRecord, SessionRecord, Store
 from gateway.store.deletion import PART_BYTES, PART_ROWS
+from tests.gateway.stored_messages import delete_session
 from tests.stores import recorded_commits, sql, store_url
 
 EXPIRED = 5 * PART_ROWS
@@ -73,3 +76,79 @@ async def test_parts_are_bounded_in_bytes(store: Store, tmp_path: Path) -> None:
     # The keys, the events two by two, the runs.
     assert len(commits) == 1 + 4 + 1
     assert count(tmp_path, "events") == 0
+
+
+LONG = 2 * PART_ROWS + 10
+OF_SESSION = ("histories", "messages", "events", "runs")
+
+
+async def store_long(store: Store, size: int = 1) -> None:
+    """Store a session with LONG messages and rows of events, and another one."""
+    for session in ("long", "other"):
+        messages = [MessageRow(f'"{n}{"x" * size}"', None, f"needle {n}") for n in range(LONG if session == "long" else 3)]
+        await store.sessions.create(
+            SessionRecord(session, "echo"), messages, RunRecord(f"run of {session}", session, "ended", None, 1)
+        )
+        for seq in range(1, len(messages) + 1, 50):
+            await store.events.append(EventRow(session, seq, seq + 49, b"{}"))
+
+
+async def found(store: Store) -> list[tuple[str, int | None]]:
+    rows = await store.search.find([("needle", True)], None, everybody=True, agent=None, limit=10 * LONG, before=None)
+    return [(row.session_id, row.position) for row in rows or ()]
+
+
+async def test_a_long_session_is_gone_at_once_and_deleted_between_other_writes(store: Store, tmp_path: Path) -> None:
+    await store_long(store)
+    assert len(await found(store)) == LONG + 3
+    with recorded_commits() as commits:
+        await store.sessions.delete("long")
+        assert len(commits) == 1
+    assert await store.sessions.get("long") is None
+    others = [("other", 2), ("other", 1), ("other", 0)]
+    assert await found(store) == others
+    # Not a part of its messages either.
+    await store.sessions.create(SessionRecord("fork", "echo"), [], copied=("long", LONG))
+    assert await store.messages.count("fork") == 0
+    while await store.messages.count("long") == LONG:
+        assert await store.sessions.delete_part("long")
+    assert await store.sessions.deleted() == ["long"]
+    left = [row.body for row in await store.messages.rows("long")]
+    # Those that are left have no gap.
+    assert 0 < len(left) < LONG and left == [f'"{n}x"' for n in range(len(left))]
+    for _ in range(2):
+        await delete_session(store, "long")
+        assert [count(tmp_path, table) for table in OF_SESSION] == [2, 3, 1, 1]
+    assert await store.sessions.deleted() == []
+    assert await found(store) == others
+    with pytest.raises(IntegrityError):
+        await store.messages.append("long", [MessageRow("late")])
+
+
+async def test_a_message_that_comes_late_is_deleted_or_refused(store: Store, tmp_path: Path) -> None:
+    await store_long(store)
+    await store.sessions.delete("long")
+    assert await store.sessions.delete_part("long")
+    # As of another node, which has not heard of the deletion.
+    await store.messages.append("long", [MessageRow("late")])
+    await delete_session(store, "long")
+    with pytest.raises(IntegrityError):
+        await store.messages.append("long", [MessageRow("late")])
+    assert count(tmp_path, "messages") == 3
+
+
+async def test_the_number_of_a_deleted_session_is_not_used_before_its_messages_are_deleted(store: Store) -> None:
+    await store_long(store)
+    await store.sessions.create(SessionRecord("last", "echo"), [MessageRow("{}", None, "needle")])
+    await store.sessions.delete("last")
+    await store.sessions.create(SessionRecord("next", "echo"), [MessageRow("{}", None, "needle")])
+    assert (await found(store))[0] == ("next", 0)
+    await delete_session(store, "last")
+    assert (await found(store))[0] == ("next", 0)
+
+
+async def test_parts_of_a_session_are_bounded_in_bytes(store: Store) -> None:
+    await store_long(store, PART_BYTES // 10)
+    with recorded_commits() as commits:
+        await delete_session(store, "long")
+    assert LONG / 10 < len(commits) < LONG / 5

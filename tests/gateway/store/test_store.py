@@ -15,7 +15,7 @@ import pytest
 from gateway.store import EventRow, KeyRecord, MessageRow, RunRecord, SessionRecord, Store
 from gateway.store.sql import NONE, Connection
 from tests.daemon import Daemon
-from tests.gateway.stored_messages import message_bodies
+from tests.gateway.stored_messages import delete_session, message_bodies
 from tests.stores import sql, store_url
 
 
@@ -55,7 +55,7 @@ async def test_store_works_after_writes_are_cancelled_at_any_point(store: Store)
 
 
 async def test_run_and_its_messages_are_stored_in_one_transaction(store: Store) -> None:
-    await store.sessions.create(SessionRecord("s", "echo"), ["1"])
+    await store.sessions.create(SessionRecord("s", "echo"), [MessageRow("1")])
     run = RunRecord("r", "s", "running", None, 1)
     await store.runs.start(run, [MessageRow("2", 1)])
     with pytest.raises(Exception, match=r"(?i)unique"):
@@ -68,11 +68,12 @@ async def test_run_and_its_messages_are_stored_in_one_transaction(store: Store) 
 
 async def test_deleted_session_leaves_no_rows(store: Store, tmp_path: Path) -> None:
     for session in ("gone", "kept"):
-        await store.sessions.create(SessionRecord(session, "echo", secrets=b"encrypted"), ["{}"])
+        await store.sessions.create(SessionRecord(session, "echo", secrets=b"encrypted"), [MessageRow("{}")])
         await store.runs.start(RunRecord(f"run of {session}", session, "ended", "end_turn", 1))
         await store.events.append(EventRow(session, 1, 1, b"{}"))
-    await store.sessions.delete("gone")
-    for table, column in (("sessions", "id"), ("messages", "session_id"), ("runs", "log_id"), ("events", "log_id")):
+    await delete_session(store, "gone")
+    tables = {"sessions": "id", "histories": "session_id", "messages": "session_id", "runs": "log_id", "events": "log_id"}
+    for table, column in tables.items():
         assert sql(tmp_path, f"SELECT {column} FROM {table}") == [("kept",)]
 
 

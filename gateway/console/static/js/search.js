@@ -57,7 +57,7 @@ export function Search({ onClose, initial = "" }) {
       setState((before) => ({ ...before, busy: true }));
       try {
         const page = await api.get(`${AAP}/search${query({ q: wanted, limit: PAGE })}`, { signal: abort.signal });
-        setState({ results: page.results, next: page.next ?? null, busy: false, error: null, of: wanted, partly: page.complete === false });
+        setState({ results: page.results, next: page.next ?? null, busy: false, error: null, of: wanted });
       } catch (error) {
         if (error.name !== "AbortError") setState({ results: [], next: null, busy: false, error: error.message, of: wanted });
       }
@@ -96,8 +96,7 @@ export function Search({ onClose, initial = "" }) {
         : state.of === wanted
           ? `${found}${state.next ? " or more" : ""} ${found === 1 ? "result" : "results"}`
           : "";
-  const all = state.partly && note ? `${note} Older sessions are still being indexed.` : note;
-  return html`<${Palette} title="Search sessions and messages" placeholder="Search titles and messages" text=${text} onText=${setText} items=${items} busy=${state.busy} stale=${state.of !== wanted} note=${all} onEnd=${more} onClose=${onClose} />`;
+  return html`<${Palette} title="Search sessions and messages" placeholder="Search titles and messages" text=${text} onText=${setText} items=${items} busy=${state.busy} stale=${state.of !== wanted} note=${note} onEnd=${more} onClose=${onClose} />`;
 }
 
 /** Goes to a session or page by a few letters. `pages`: `{name: {title, icon}}`; `commands`: `[{label, icon, run}]`. */

@@ -3,26 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from gateway.errors import StoreUnavailable
-from gateway.sessions import search
-from gateway.store import search as store_search
-from gateway.store import sqlite_search
+from gateway.store import search_index
 from tests.daemon import Daemon, RunningGateway, gateway_config, http_client, run_gateway
 from tests.gateway.protocols.aap.test_session_changes import rename
 from tests.gateway.protocols.aap.test_session_updates import SESSIONS, create, turn
 from tests.gateway.requests import expect_error, user_message
-from tests.manual_clock import ManualClock
 from tests.named_keys import add_key
-from tests.stores import sql
-from tests.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("each_store")
 
@@ -46,15 +38,6 @@ async def texts(client: httpx.AsyncClient, q: str, **query: Any) -> list[str]:
         "".join(f"[{part['text']}]" if part["match"] else part["text"] for part in result["snippet"])
         for result in await found(client, q, **query)
     ]
-
-
-async def until_complete(client: httpx.AsyncClient) -> None:
-    """Wait until the index has all sessions."""
-
-    async def complete() -> bool:
-        return bool((await client.get("/aap/v3/search", params={"q": "x"})).json()["complete"])
-
-    await wait_until(complete)
 
 
 async def say(client: httpx.AsyncClient, *messages: str, agent: str = "echo") -> str:
@@ -161,13 +144,8 @@ async def test_accents_and_words_without_spaces(portico: RunningGateway) -> None
 async def test_titles_are_searched_as_messages_are(portico: RunningGateway) -> None:
     session = await say(portico.client, "hello")
     await rename(portico.client, session, "東京都庁 \0 the \x02end\x03")
-    assert await texts(portico.client, "京都") == ["東[京都]庁   the  end "]
-    assert await texts(portico.client, "end") == ["東京都庁   the  [end] "]
-
-
-async def test_text_of_the_agent_is_not_taken_for_marks(portico: RunningGateway) -> None:
-    await say(portico.client, "before \x02inside\x03 \x1fafter")
-    assert " ".join((await texts(portico.client, "inside"))[0].split()) == "before [inside] after"
+    assert await texts(portico.client, "京都") == ["東[京都]庁 \0 the \x02end\x03"]
+    assert await texts(portico.client, "end") == ["東京都庁 \0 the \x02[end]\x03"]
 
 
 async def test_an_excerpt_of_a_long_message(portico: RunningGateway) -> None:
@@ -177,67 +155,18 @@ async def test_an_excerpt_of_a_long_message(portico: RunningGateway) -> None:
 
 
 @pytest.mark.sqlite_only
-async def test_without_the_module(portico: RunningGateway, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sqlite_search, "_CREATE", "CREATE VIRTUAL TABLE search_texts USING no_such_module(body)")
-    session = await say(portico.client, "hello")
-    assert "FTS5" in await expect_error(portico.client.get("/aap/v3/search", params={"q": "hello"}), 501)
-    await turn(portico.client, session, user_message("goes on"))
+async def test_without_the_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search_index, "_MODULE", "no_such_module")
+    # Not a copy of a store whose index is kept.
+    (tmp_path / "data").mkdir(mode=0o700)
+    async with run_gateway(gateway_config(tmp_path)) as portico:
+        session = await say(portico.client, "hello")
+        assert "FTS5" in await expect_error(portico.client.get("/aap/v3/search", params={"q": "hello"}), 501)
+        await turn(portico.client, session, user_message("goes on"))
 
 
-async def test_sessions_from_before_the_index_are_indexed_in_the_background(daemon: Daemon, tmp_path: Path) -> None:
-    await daemon.start()
-    async with daemon.client() as client:
-        session = await say(client, "an early message", "and another")
-        assert len(await found(client, "early")) == 2
-    await daemon.kill()
-    data = tmp_path / "data"
-    # As in a store that an earlier version has written.
-    sql(data, "DROP TABLE search_texts")
-    await daemon.start()
-    async with daemon.client() as client:
-        await until_complete(client)
-        assert [one["sessionId"] for one in await found(client, "early")] == [session, session]
-        await client.delete(f"{SESSIONS}/{session}")
-        assert await found(client, "early") == []
-        await wait_until(lambda: _indexed_sessions(data) == [])
-    await daemon.stop()
-    assert sql(data, "SELECT count(*) FROM search_texts") == sql(data, "SELECT count(*) FROM search_sessions") == [(0,)]
-
-
-async def test_what_a_kill_has_left_is_indexed_or_removed(daemon: Daemon, tmp_path: Path) -> None:
-    await daemon.start()
-    async with daemon.client() as client:
-        kept, lost = await say(client, "kept words"), await say(client, "lost words")
-        assert len(await found(client, "words")) == 4
-        # Not in the index yet.
-        await turn(client, kept, user_message("newest words"))
-    await daemon.kill()
-    data = tmp_path / "data"
-    for table, column in (("messages", "session_id"), ("events", "log_id"), ("runs", "log_id"), ("sessions", "id")):
-        sql(data, f"DELETE FROM {table} WHERE {column} = :lost", [{"lost": lost}])
-    await daemon.start()
-    async with daemon.client() as client:
-        await until_complete(client)
-        assert _indexed_sessions(data) == [kept]
-        assert len(await found(client, "words")) == 4
-        assert len(await found(client, "newest")) == 2
-
-
-def _indexed_sessions(data_dir: Path) -> list[str]:
-    return [session for (session,) in sql(data_dir, "SELECT session FROM search_sessions")]
-
-
-@pytest.fixture
-async def early(tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[RunningGateway]:
-    """A gateway that indexes changes at once."""
-    monkeypatch.setattr(search, "DELAY", 0.0)
-    async with run_gateway(gateway_config(tmp_path), clock) as running:
-        await clock.expire(search.START_DELAY)
-        yield running
-
-
-async def test_a_session_that_is_deleted_while_it_is_indexed(early: RunningGateway) -> None:
-    client = early.client
+async def test_a_session_that_is_deleted_while_it_is_searched(portico: RunningGateway) -> None:
+    client = portico.client
     for n in range(10):
         session = await say(client, f"short life {n}")
         await asyncio.gather(client.delete(f"{SESSIONS}/{session}"), found(client, "life"))
@@ -246,31 +175,23 @@ async def test_a_session_that_is_deleted_while_it_is_indexed(early: RunningGatew
     assert {one["sessionId"] for one in await found(client, "life")} == {kept}
 
 
-async def test_a_session_with_many_messages(early: RunningGateway) -> None:
+async def test_what_a_killed_daemon_has_stored_is_found(daemon: Daemon) -> None:
+    await daemon.start()
+    async with daemon.client() as client:
+        session = await say(client, "an early message", "and another")
+    await daemon.kill()
+    await daemon.start()
+    async with daemon.client() as client:
+        assert [one["sessionId"] for one in await found(client, "early")] == [session, session]
+
+
+async def test_a_fork_and_seeds_are_found(portico: RunningGateway) -> None:
+    client = portico.client
     body = {"agent": {"name": "echo"}, "messages": [user_message(f"message number-{n}") for n in range(1000)]}
-    session = (await early.client.post(SESSIONS, json=body)).json()["sessionId"]
-    began = time.perf_counter()
-    assert [one["position"] for one in await found(early.client, '"number 999"')] == [999]
-    assert time.perf_counter() - began < 10
-    assert len(await found(early.client, "message", limit=100)) == 1000
-    await early.client.delete(f"{SESSIONS}/{session}")
-    assert await found(early.client, "message") == []
-
-
-async def test_the_index_is_filled_after_the_store_did_not_answer(
-    early: RunningGateway, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await until_complete(early.client)
-    real, failed = store_search.SearchRepository.not_indexed, asyncio.Event()
-
-    async def not_indexed(self: Any, *args: Any) -> Any:
-        if failed.is_set():
-            return await real(self, *args)
-        failed.set()
-        raise StoreUnavailable("the store cannot be read: the server has ended the connection")
-
-    monkeypatch.setattr(store_search.SearchRepository, "not_indexed", not_indexed)
-    first = await say(early.client, "during the failure")
-    await clock.expire(search.RETRY)
-    second = await say(early.client, "after the failure")
-    assert {one["sessionId"] for one in await found(early.client, "failure")} == {first, second}
+    session = (await client.post(SESSIONS, json=body)).json()["sessionId"]
+    assert [one["position"] for one in await found(client, '"number 999"')] == [999]
+    assert len(await found(client, "message", limit=100)) == 1000
+    fork = (await client.post(f"{SESSIONS}/{session}/fork", json={})).json()["sessionId"]
+    assert [(one["sessionId"], one["position"]) for one in await found(client, '"number 7"')] == [(fork, 7), (session, 7)]
+    await client.delete(f"{SESSIONS}/{session}")
+    assert [(one["sessionId"], one["position"]) for one in await found(client, '"number 7"')] == [(fork, 7)]
