@@ -117,6 +117,8 @@ def _finish(connection: Connection) -> None:
     if connection.dialect == "postgresql":
         for table, column in (("audit", "id"), ("histories", "number")):
             connection.execute(f"SELECT setval(pg_get_serial_sequence('{table}', '{column}'), max({column})) FROM {table}")
+        # Without statistics, the search for a rare word reads all messages. The server makes them some time later.
+        connection.execute("ANALYZE messages")
 
 
 def _set_version(connection: Connection, version: int) -> None:

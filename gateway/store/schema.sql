@@ -22,7 +22,7 @@ CREATE TABLE sessions (
 CREATE INDEX sessions_newest ON sessions (created_at, id);
 CREATE INDEX sessions_owner ON sessions (owner, created_at, id);
 
--- A number for each session with messages. It outlives its session until all events and messages of that are deleted, in parts.
+-- A number for each session. The row outlives its session until the events and messages of the session are deleted, in parts.
 CREATE TABLE histories (
     number {number},
     session_id {text} NOT NULL UNIQUE

@@ -63,6 +63,9 @@ async def test_everything_is_copied_to_postgresql_and_back(tmp_path: Path, monke
     rows = {table.name: table.rows for table in first}
     assert rows == rows | {"audit": 150, "events": 240, "messages": 840, "session_metadata": 30}
     assert ("events", 240, 240) in seen and len([name for name, *_ in seen if name == "events"]) > 3
+    statistics = "SELECT count(*) FROM pg_stats WHERE tablename IN ('messages', 'messages_words')"
+    with connected(urls[1]) as copied:
+        assert copied.value(statistics) > 0
     assert await copy_store(urls[1], urls[2]) == first
     found = []
     for url in urls:
