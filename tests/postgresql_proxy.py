@@ -100,6 +100,8 @@ class Proxy:
                     if lose == "request":
                         if self._leave():
                             return False
+                        # What ends the COMMIT may come by itself, and no network loses the middle of what was sent.
+                        self._ignored.add(source)
                         continue
                     self._unanswered.add(source)
                 transaction = b""
