@@ -17,7 +17,10 @@ Result = TypeVar("Result")
 
 ANSWER_TIMEOUT = 10.0
 """Seconds of silence after which the server is asked whether it works on a statement. Locks are waited for no longer."""
-_IS_AT_WORK = "SELECT count(*) FROM pg_stat_activity WHERE pid = %s AND state = 'active'"
+_IS_AT_WORK = (
+    # A server that has read a part of a pipeline is active, and waits for the rest.
+    "SELECT count(*) FROM pg_stat_activity WHERE pid = %s AND state = 'active' AND wait_event IS DISTINCT FROM 'ClientRead'"
+)
 
 
 class AnsweredConnection(psycopg.Connection[Any]):

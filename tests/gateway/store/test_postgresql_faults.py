@@ -10,6 +10,7 @@ import logging
 import signal
 import sys
 import threading
+import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -481,6 +482,31 @@ async def test_a_connection_that_has_lost_a_statement_is_not_waited_for(
     proxy.lose, proxy.silent, proxy.marker = ["request"], True, b"again"
     assert await proxied.write(lambda connection: insert_process(connection, "again")) == "again"
     assert (proxy.lost, await proxied.read(markers)) == (1, ["0", "again"])
+
+
+async def test_a_connection_that_has_lost_the_rest_of_a_transaction_is_not_waited_for(
+    proxied: Database, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server has executed what came before it, and waits for the rest."""
+    monkeypatch.setattr(postgresql_connection, "ANSWER_TIMEOUT", 0.3)
+    await proxied.write(lambda connection: insert_process(connection, "0"))
+    at_work = "SELECT count(*) FROM pg_stat_activity WHERE state = 'active' AND wait_event = 'ClientRead'"
+    executed = 0
+
+    def write(connection: Connection) -> str:
+        nonlocal executed
+        executed += 1
+        found = insert_process(connection, "again")
+        if executed == 1:
+            # Sent by itself, before the COMMIT that is lost.
+            deadline = time.monotonic() + 30
+            while server().execute(at_work) == [(0,)]:
+                assert time.monotonic() < deadline
+        return found
+
+    proxy.lose, proxy.silent, proxy.marker = ["request"], True, b"again"
+    assert await proxied.write(write) == "again"
+    assert (proxy.lost, executed, await proxied.read(markers)) == (1, 2, ["0", "again"])
 
 
 def test_the_question_whether_the_server_works_is_not_waited_for_either(monkeypatch: pytest.MonkeyPatch) -> None:
