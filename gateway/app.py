@@ -181,8 +181,6 @@ class Gateway:
         instance = _instance(data_dir)
         encryption = SecretEncryption(data_dir, encryption_key(settings))
         await self.credentials.open(self.store.credentials)
-        if (left := data_dir / "keys").is_dir():
-            log.warning("named keys are in the store: add those of %s again (`portico key add`), and remove that folder", left)
         if self.cluster is not None:
             self.node, self.node_keys = await self.cluster.open(self.store, instance, encryption), self.cluster.keys
         node = self.node.id if self.node is not None else None

@@ -221,7 +221,7 @@ class AgentSettings(_Table):
 
     @property
     def runtime(self) -> Literal["podman", "docker", "bwrap"] | None:
-        """What makes the containers of the agent's processes; None where they run on this machine as they are."""
+        """The program that runs the containers of the agent's processes; None if the processes run in no container."""
         return None if self.run_in == "node" else self.run_in
 
     @property
@@ -267,9 +267,9 @@ class OpenAISettings(_Table):
 class NodeSettings(_Table):
     """This daemon as a node of a cluster, which an `address` makes it: the URL by which the other nodes reach it.
 
-    `folders` are those that exist here and that agents may work in; without any, all. The keys with which nodes sign their
-    requests to each other are in PORTICO_NODE_KEYS, or one a line in `key_file`; the key with which all of them encrypt secrets
-    is PORTICO_ENCRYPTION_KEY, or in `encryption_key_file`.
+    `folders` lists the folders of this machine that agents may work in; an empty list permits all. Nodes sign their requests to
+    each other with the keys in PORTICO_NODE_KEYS, or one a line in `key_file`. All nodes encrypt secrets with the key in
+    PORTICO_ENCRYPTION_KEY, or in `encryption_key_file`.
     """
 
     address: Annotated[str, AfterValidator(_node_address)] = ""
@@ -313,7 +313,7 @@ class Settings(_Table):
 
     @property
     def container_runtimes(self) -> set[Literal["podman", "docker", "bwrap"]]:
-        """What makes the containers of agents that run an image."""
+        """The programs that run the containers of agents with an image."""
         return {agent.runtime for agent in self.agents.values() if agent.runtime is not None and agent.container.image}
 
     @property

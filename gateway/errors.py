@@ -99,7 +99,7 @@ class ShuttingDown(GatewayError):
 
 
 class NoNode(GatewayError):
-    """No node takes the work: those that have the agent take no new work or cannot be reached. The same request may succeed soon.
+    """No node takes the work: each node with the agent takes no new work or cannot be reached. The same request may succeed soon.
 
     `drained` is whether this node takes no new work itself, and may have the agent.
     """

@@ -1,7 +1,7 @@
 """The log of a session or a task: numbered events, followed by any number of readers from any number.
 
-The newest events are held in memory, and all are written to the store in the background, each with the messages that it
-completes; a reader that is further back than the memory reads from the store. Nothing is ever dropped: when too much is
+The newest events are held in memory. All events are written to the store in the background, each with the messages that it
+completes. A reader that is further back than the memory reads from the store. Nothing is ever dropped: when too much is
 unwritten, the writer of events waits, and with it the agent's pipe.
 """
 
@@ -174,9 +174,9 @@ class EventLog:
 
         `failure` is why it failed, `usage` what its agent has used in the turn.
 
-        Then, without an await in between, call `ended` and publish the event. A store that fails for STORE_TIMEOUT, or for
-        STOP_TIMEOUT once `stop` is set, does not prevent that: the event is written as soon as the store works again, and with
-        `stored_first` readers get it then.
+        Then, without an await in between, call `ended` and publish the event, even if the store fails for STORE_TIMEOUT, or for
+        STOP_TIMEOUT once `stop` is set. The event is written as soon as the store works again. With `stored_first`, readers get
+        it then.
         """
         try:
             async with self._reservation:
@@ -292,8 +292,8 @@ class EventLog:
     def leave_to_others(self) -> None:
         """Another node of a cluster writes the log from now on, and nothing is written here any more.
 
-        Events that are not stored are dropped, whoever has read them. Call `advance` with what the other node stores: its events
-        have greater numbers.
+        Drops events that are not stored, also those that readers have got. Call `advance` with what the other node stores: its
+        events have greater numbers.
         """
         self._read_only = True
         self._unwritten, self._unwritten_bytes = [], 0
@@ -321,7 +321,7 @@ class EventLog:
 
     @property
     def _readable(self) -> int:
-        """The number of the last event that readers get. Those of a closed log get its end also if that cannot be stored."""
+        """The number of the last event that readers get. Readers of a closed log get its end even if the end cannot be stored."""
         if not self._stored_first or self._closed:
             return self.last
         # An event can be stored before it is published.

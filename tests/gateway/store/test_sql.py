@@ -97,3 +97,15 @@ async def test_the_tables_are_those_of_the_file_in_each_database(tmp_path: Path)
     }
     assert {column.name: column.key for column in tables["events"] if column.key} == {"log_id": 1, "first": 2}
     assert [column.name for column in tables["events"] if column.large] == ["log_id", "body"]
+
+
+@pytest.mark.sqlite_only
+async def test_no_key_of_a_table_is_null(tmp_path: Path) -> None:
+    """SQLite permits NULL in a primary key, unless the column says otherwise."""
+    await (await Store.open(store_url(tmp_path))).close()
+    keys = """
+        SELECT m.name, c.name FROM sqlite_master AS m, pragma_table_info(m.name) AS c
+        WHERE m.name {in_tables} AND c.pk AND c.type = 'TEXT' AND NOT c."notnull"
+    """
+    with connected(store_url(tmp_path)) as connection:
+        assert connection.rows(keys, {"tables": list(schema.tables())}) == []
