@@ -52,8 +52,8 @@ class SessionSearch:
     async def search(self, caller: Caller, query: str, *, agent: str | None, limit: int, after: int | None) -> Results:
         """Searches the sessions of a caller, the newest session first. Raises BadRequest, NotSupported.
 
-        Each word is the beginning of one in the text; words in quotation marks stand together. Upper and lower case, and accents,
-        are the same.
+        Each word is the beginning of one in the text. Words in quotation marks stand together, and each is whole. Upper and lower
+        case are the same, and Latin letters are found without their accents too.
         """
         if not query.strip():
             raise BadRequest("q: is empty; give the words to search for")

@@ -19,7 +19,10 @@ from gateway.sessions.search import Found
 
 WordsQuery = Annotated[
     str,
-    Query(max_length=1000, description="Words, each the beginning of one in the text; words in quotation marks stand together."),
+    Query(
+        max_length=1000,
+        description="Words, each the beginning of one in the text; those in quotation marks are whole and stand together.",
+    ),
 ]
 AgentQuery = Annotated[str | None, Query(max_length=64, description="Sessions of this agent only.")]
 LimitQuery = Annotated[int, Query(ge=1, le=100, description="Results per page.")]
