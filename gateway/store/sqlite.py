@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
@@ -17,11 +18,10 @@ from gateway.private_files import correct_file, private_file
 from gateway.store.backend import Exclusion, Failure, ThreadConnections
 from gateway.store.sql import Connection, Dialect
 
-PRAGMAS = ("busy_timeout=10000", "journal_mode=WAL", "synchronous=NORMAL", "foreign_keys=ON")
-"""WAL with synchronous=NORMAL keeps every commit when the process is killed, and does not need an fsync for each of them.
-
-The busy timeout is in milliseconds: another process (`portico audit`) may hold the lock for a moment.
-"""
+BUSY_SECONDS = 10
+"""How long a statement waits for a lock: another process (`portico audit`) may hold it for a moment."""
+PRAGMAS = (f"busy_timeout={BUSY_SECONDS * 1000}", "journal_mode=WAL", "synchronous=NORMAL", "foreign_keys=ON")
+"""WAL with synchronous=NORMAL keeps every commit when the process is killed, and does not need an fsync for each of them."""
 FREE_SHARE = 0.1
 """Share of a database file that stays free for later rows. What is free beyond it is returned to the file system."""
 RELEASED_PAGES = 100
@@ -113,7 +113,20 @@ class SqliteBackend:
             # Only a database without pages takes it, and every connection that sets it begins a write.
             connection.execute("PRAGMA auto_vacuum=INCREMENTAL")
         for pragma in PRAGMAS:
-            connection.execute(f"PRAGMA {pragma}")
+            self._set(connection, pragma)
+
+    def _set(self, connection: Connection, pragma: str) -> None:
+        deadline = time.monotonic() + BUSY_SECONDS
+        while True:
+            try:
+                connection.execute(f"PRAGMA {pragma}")
+                return
+            except sqlite3.OperationalError as error:
+                # The busy timeout does not count for the change to WAL: it reads first, and two that have read would wait for each
+                # other (sqlite.org/c3ref/busy_handler.html). Programs that create a database together meet there.
+                if _code(error) != sqlite3.SQLITE_BUSY or self._alone or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.01)
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:

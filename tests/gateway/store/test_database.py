@@ -22,7 +22,7 @@ from gateway.store.backend import Backend
 from gateway.store.database import Database
 from gateway.store.events import insert_events
 from gateway.store.sql import Connection
-from gateway.store.sqlite import RELEASED_PAGES, checkpoint, release_pages, surplus_pages
+from gateway.store.sqlite import RELEASED_PAGES, SqliteBackend, checkpoint, release_pages, surplus_pages
 from gateway.store.transactions import READERS
 from tests.gateway.stored_messages import message_bodies
 from tests.stores import before_commits, kind, sql, store_url
@@ -276,6 +276,22 @@ async def test_failed_write_does_not_affect_those_that_are_queued_with_it(
     # Cancelling a caller does not cancel its write.
     assert await database.read(markers) == ["m1", "m2", "m3"]
     assert len(commits) == BLOCKER + 3
+
+
+@pytest.mark.sqlite_only
+async def test_an_empty_database_that_another_program_creates_is_waited_for(tmp_path: Path) -> None:
+    file = tmp_path / "portico.db"
+    with closing(sqlite3.connect(file, isolation_level=None, check_same_thread=False)) as other:
+        # Not in WAL mode yet.
+        other.execute("CREATE TABLE created (id)")
+        other.execute("BEGIN IMMEDIATE")
+        released = threading.Timer(0.3, other.rollback)
+        released.start()
+        try:
+            with closing(SqliteBackend(str(file)).connect().driver) as connection:
+                assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+        finally:
+            released.join()
 
 
 @pytest.mark.sqlite_only
