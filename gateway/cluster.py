@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -93,7 +93,14 @@ class _NodeDaemon:
 
     def __init__(self, gateway: Gateway, cluster: Cluster, instance: str) -> None:
         self._gateway, self._cluster, self._instance = gateway, cluster, instance
-        self.close_runs, self.end_for_good = gateway.close_runs, gateway.end_for_good
+        self.end_for_good = gateway.end_for_good
+
+    async def close_runs(self, store: Store, log_id: str) -> int:
+        closed = await self._gateway.close_runs(store, log_id)
+        # Before the gateway is open nobody follows its sessions.
+        if closed and hasattr(self._gateway, "sessions"):
+            await self._gateway.sessions.announce_stored(log_id)
+        return closed
 
     def report(self) -> NodeReport:
         gateway, chosen = self._gateway, self._gateway.settings.node
@@ -114,12 +121,6 @@ class _NodeDaemon:
     async def tidy(self) -> None:
         await self._gateway.sessions.release_unused(self._cluster.node, UNUSED)
         await self._cluster.publish_agents()
-
-    async def announce(self, changed: set[str], deleted: Mapping[str, str | None]) -> None:
-        await self._gateway.sessions.announce_elsewhere(self._cluster.node, changed, deleted)
-
-    def missed(self) -> None:
-        self._gateway.sessions.changes.end_everywhere()
 
     async def sweep(self) -> None:
         await self._gateway.sessions.remove_left(self._cluster.node)

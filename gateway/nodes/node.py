@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
@@ -20,7 +19,6 @@ from gateway.nodes.wakeups import Wakeups
 from gateway.store import Store
 from gateway.store.backend import NodeIdTaken
 from gateway.store.nodes import NODES, NodeReport
-from gateway.store.notifications import deleted_sessions
 
 log = logging.getLogger(__name__)
 
@@ -41,12 +39,6 @@ class NodeDaemon(Protocol):
 
     async def tidy(self) -> None:
         """Release what is not used; on a node that is drained, end the agents of idle sessions first. As often as heartbeats."""
-
-    async def announce(self, changed: set[str], deleted: Mapping[str, str | None]) -> None:
-        """Tell clients, every second, which logs nodes have written, and which sessions of whom they have deleted."""
-
-    def missed(self) -> None:
-        """It is not known what other nodes have changed."""
 
     async def sweep(self) -> None:
         """Remove what sessions have left on this machine that are not here any more."""
@@ -94,9 +86,6 @@ class Node:
         )
         self.followed = FollowedLogs(store)
         self.wakeups = Wakeups(store, self._noted, self._woken)
-        self._items: set[str] = set()
-        """Of the notifications since the last poll, however long that waits for the store."""
-        self._items_lock = threading.Lock()
         self._works: list[asyncio.Task[None]] = []
 
     def no_lease(self, log_id: str) -> NoLease:
@@ -162,22 +151,12 @@ class Node:
     async def poll(self) -> None:
         """Look for what other nodes have written, whether or not there were notifications."""
         await self.followed.poll()
-        with self._items_lock:
-            items, self._items = self._items, set()
-        deleted = deleted_sessions(items)
-        changed = {item for item in items if item != NODES and "!" not in item} - deleted.keys()
-        if changed or deleted:
-            await self.daemon.announce(changed, deleted)
 
     def _noted(self, items: Sequence[str]) -> bool:
-        with self._items_lock:
-            self._items.update(items)
         return NODES in items or self.followed.has_any(items)
 
     async def _woken(self, items: set[str] | None) -> None:
-        if items is None:
-            self.daemon.missed()
-        elif NODES in items:
+        if items is not None and NODES in items:
             self.directory.refresh(await self._store.nodes.all())
         await self.followed.poll(items)
 

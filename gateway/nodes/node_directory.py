@@ -36,6 +36,15 @@ class NodeAway(GatewayError):
 
 
 @dataclass(frozen=True, slots=True)
+class RunningNode:
+    """A node that has had a heartbeat lately. It is another one after a restart, or with another address (its base URL)."""
+
+    id: str
+    address: str
+    started_at: float
+
+
+@dataclass(frozen=True, slots=True)
 class _Node:
     record: NodeRecord
     beat_at: float
@@ -55,7 +64,8 @@ class NodeDirectory:
         clock: Clock = SYSTEM_CLOCK,
         look_up: LookUp | None = None,
     ) -> None:
-        self._report, self._silent, self._clock, self._look_up = report, silent, clock, look_up
+        self._report, self.silent, self._clock, self._look_up = report, silent, clock, look_up
+        self._refreshed = asyncio.Event()
         self._looking_up: asyncio.Future[None] | None = None
         self._looked_up_at = float("-inf")
         self.node = report().id
@@ -96,6 +106,8 @@ class NodeDirectory:
         self.draining = self.draining or (own is not None and own.record.state == "draining")
         for node in stopped:
             self.on_lost(node)
+        self._refreshed.set()
+        self._refreshed = asyncio.Event()
 
     def _forget_places(self, before: Mapping[str, _Node]) -> None:
         """Forget the logs of nodes that have changed since these were read, and may have released them."""
@@ -153,7 +165,18 @@ class NodeDirectory:
     def lives(self, node: str) -> bool:
         """Whether a node has had a heartbeat lately. This one has, by definition."""
         found = self._nodes.get(node)
-        return node == self.node or (found is not None and self._clock.monotonic() - found.beat_at < self._silent)
+        return node == self.node or (found is not None and self._clock.monotonic() - found.beat_at < self.silent)
+
+    @property
+    def running(self) -> frozenset[RunningNode]:
+        """The other nodes that have had a heartbeat lately, drained nodes included."""
+        records = [found.record for node, found in self._nodes.items() if node != self.node and self.lives(node)]
+        return frozenset(RunningNode(one.report.id, one.report.address, one.started_at) for one in records)
+
+    async def changed(self, running: frozenset[RunningNode]) -> None:
+        """Return once other nodes run than these. It is known with each heartbeat of this node."""
+        while self.running == running:
+            await self._refreshed.wait()
 
     async def elsewhere(self, node: str, log_id: str | None) -> GatewayError:
         """The error that passes a request on to a node, for the caller to raise."""
@@ -162,7 +185,7 @@ class NodeDirectory:
         found = self._nodes.get(node)
         if node in self._lost:
             return NodeUnknown(
-                f"{log_id!r} is at the node {node!r}, which has not reported for {self._silent:g} seconds; another node takes it "
+                f"{log_id!r} is at the node {node!r}, which has not reported for {self.silent:g} seconds; another node takes it "
                 "over soon: send the request again"
             )
         if found is None:
@@ -299,7 +322,7 @@ class NodeDirectory:
 
     def _is_reachable(self, node: str) -> bool:
         since = self._unreachable.get(node)
-        return self.lives(node) and (since is None or self._clock.monotonic() - since >= self._silent)
+        return self.lives(node) and (since is None or self._clock.monotonic() - since >= self.silent)
 
     def _load(self, report: NodeReport) -> tuple[float, bool, str]:
         known = self._nodes.get(report.id)

@@ -43,6 +43,10 @@ class Transcripts:
         of_agent.register(value for value in agent.settings.env.values() if len(value) >= max(MIN_SECRET, SHORTEST))
         return spawner.with_recorder(Transcript(self._folder / f"{name}.jsonl", (redactor or self._redactor, of_agent)))
 
+    def sessions(self) -> set[str]:
+        """Return the ids of the sessions with a transcript."""
+        return {file.name.partition(".")[0] for file in self._folder.glob("sess_*.jsonl")}
+
     def forget(self, name: str) -> None:
         """Delete a session's transcript."""
         for file in _both(self._folder / f"{name}.jsonl"):

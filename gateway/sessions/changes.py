@@ -14,11 +14,12 @@ Change = Literal["changed", "deleted"]
 class ChangeListener:
     """The changes of the sessions that one caller sees. Each session is in it once, however often it has changed."""
 
-    def __init__(self, caller: Caller, removed: Callable[[ChangeListener], None], *, everywhere: bool) -> None:
-        self._caller, self._removed, self.everywhere = caller, removed, everywhere
+    def __init__(self, caller: Caller, removed: Callable[[ChangeListener], None]) -> None:
+        self._caller, self._removed = caller, removed
         self._changes: dict[str, Change] = {}
         self._wake = asyncio.Event()
-        self._closed = False
+        self.ended = False
+        """Whether no more changes come, because the gateway is shutting down."""
 
     def add(self, session_id: str, owner: str | None, change: Change) -> None:
         """Add a change, if the caller sees the session of this owner."""
@@ -29,11 +30,11 @@ class ChangeListener:
     async def wait(self) -> bool:
         """Wait for changes. Returns False once the gateway is shutting down."""
         await self._wake.wait()
-        return not self._closed
+        return not self.ended
 
     def drain(self) -> dict[str, Change]:
         """Return the changes since the last call, by session."""
-        if not self._closed:
+        if not self.ended:
             self._wake.clear()
         changes, self._changes = self._changes, {}
         return changes
@@ -44,7 +45,7 @@ class ChangeListener:
 
     def end(self) -> None:
         """No more changes come: `wait` and `take` return at once."""
-        self._closed = True
+        self.ended = True
         self._wake.set()
 
     def close(self) -> None:
@@ -53,18 +54,15 @@ class ChangeListener:
 
 
 class SessionChanges:
-    """Passes changes on to the listeners. Without any, a change costs nothing."""
+    """Passes the changes that this gateway makes on to the listeners. Without any, a change costs nothing."""
 
     def __init__(self) -> None:
         self._listeners: set[ChangeListener] = set()
         self._closed = False
 
-    def listen(self, caller: Caller, *, everywhere: bool = False) -> ChangeListener:
-        """Return a listener that gets the changes from now on, with `everywhere` also those at other nodes of a cluster.
-
-        Close it when it is not read any more.
-        """
-        listener = ChangeListener(caller, self._listeners.discard, everywhere=everywhere)
+    def listen(self, caller: Caller) -> ChangeListener:
+        """Return a listener that gets the changes from now on. Close it when it is not read any more."""
+        listener = ChangeListener(caller, self._listeners.discard)
         if self._closed:
             listener.end()
         else:
@@ -75,23 +73,6 @@ class SessionChanges:
         """A session was created or deleted, or what its information has is different now."""
         for listener in self._listeners:
             listener.add(session_id, owner, change)
-
-    @property
-    def listened_to_everywhere(self) -> bool:
-        """Whether a listener gets the changes at other nodes."""
-        return any(listener.everywhere for listener in self._listeners)
-
-    def announce_elsewhere(self, session_id: str, owner: str | None, change: Change = "changed") -> None:
-        """As `announce`, for a session that another node has changed."""
-        for listener in self._listeners:
-            if listener.everywhere:
-                listener.add(session_id, owner, change)
-
-    def end_everywhere(self) -> None:
-        """End the listeners that get the changes at other nodes: it is not known what has changed there. They begin anew."""
-        for listener in self._listeners:
-            if listener.everywhere:
-                listener.end()
 
     def close(self) -> None:
         """End all listeners: the gateway is shutting down."""

@@ -7,7 +7,7 @@ import logging
 import os
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -51,7 +51,7 @@ from gateway.sessions.changes import SessionChanges
 from gateway.sessions.pending_call import PendingCall
 from gateway.sessions.session import Session
 from gateway.sessions.settings import SessionFilter, SessionSettings, SessionSummary
-from gateway.store import EXECUTION_PREFIX, Cursor, RunRecord, SessionDetails, SessionRecord
+from gateway.store import Cursor, RunRecord, SessionDetails, SessionRecord
 from gateway.worktrees.worktrees import SessionWorktree, node_in
 
 if TYPE_CHECKING:
@@ -95,8 +95,6 @@ class Sessions:
         self._sleep_timers: dict[str, Timer] = {}
         self._sleep_after = sleep_after
         self.changes = SessionChanges()
-        self._deleted_here: set[str] = set()
-        """Sessions that this node of a cluster has deleted, until the notification of that comes."""
         self._waiting: dict[str, _Waiting] = {}
         """Of sessions that wait at other nodes, those that were listed last."""
         self._closing = False
@@ -519,26 +517,16 @@ class Sessions:
                 node.followed.add(session.log, lease)
         await node.leases.release(*due)
 
-    async def announce_elsewhere(self, node: Node, changed: Collection[str], deleted: Mapping[str, str | None]) -> None:
-        """Nodes have written logs, and deleted sessions of these owners: clients that follow all of theirs are notified."""
-        elsewhere = deleted.keys() - self._deleted_here
-        self._deleted_here -= deleted.keys()
+    async def stored(self) -> bool:
+        """Wait until the store, which other nodes read, has what clients know of the sessions. False if that takes too long."""
+        if self._node is None:
+            return True
+        return all(await asyncio.gather(*(session.log.written() for session in self.held)))
 
-        async def remove() -> None:
-            # What the store does not tell now is removed by the next `remove_left`, or at the next start.
-            with suppress(StoreUnavailable):
-                for session_id in elsewhere:
-                    await self._remove_files(session_id, worktree=True)
-
-        if elsewhere:
-            self._run_in_background(remove())
-        if not self.changes.listened_to_everywhere:
-            return
-        written = [key for key in changed if node.leases.get(key) is None and not key.startswith(EXECUTION_PREFIX)]
-        for record in await self._store.sessions.some(written) if written else ():
-            self.changes.announce_elsewhere(record.id, record.owner)
-        for session_id in elsewhere:
-            self.changes.announce_elsewhere(session_id, deleted[session_id], "deleted")
+    async def announce_stored(self, session_id: str) -> None:
+        """This node has changed a session in the store only."""
+        for record in await self._store.sessions.some([session_id]):
+            self.changes.announce(record.id, record.owner)
 
     async def _drain(self, session: Session) -> None:
         bind_session_id(session.id, session.redactor)
@@ -713,14 +701,10 @@ class Sessions:
             log.info("session %s is not deleted yet: %s", session_id, error)
 
     async def _delete(self, session: Session) -> None:
-        if self._node is not None:
-            # The notification may come before the answer of the store.
-            self._deleted_here.add(session.id)
         try:
             # First, since it may fail: a deletion that is refused changes nothing.
             await session.delete_stored()
         except BaseException:
-            self._deleted_here.discard(session.id)
             if isinstance(session.agent, AbsentAgent) and session.lease is not None:
                 # A node that has the agent may go on with the session at once.
                 with suppress(StoreUnavailable):
@@ -757,19 +741,21 @@ class Sessions:
             await self._shared.worktrees.release(session_id)
 
     async def remove_left(self, node: Node) -> None:
-        """Remove the private folders of agents whose sessions other nodes have deleted, or have had for MOVED_AFTER seconds.
+        """Remove the files of sessions that other nodes have deleted, and private folders of agents whose sessions other nodes
+        have had for MOVED_AFTER seconds.
 
         An agent that comes back after that begins anew with the history.
         """
         folders = await asyncio.to_thread(_session_folders, self._shared.states)
-        ids = list(folders)
+        ids = list({*folders, *await asyncio.to_thread(self._shared.transcripts.sessions)})
         for first in range(0, len(ids), FILTERED_ROWS):
             part = ids[first : first + FILTERED_ROWS]
             # After the folders are listed: a session is stored before it has one.
             stored = {record.id for record in await self._store.sessions.some(part)}
             leases = await self._store.leases.of(part)
+            now = time.time()
             for session_id in part:
-                lease, unused_for = leases.get(session_id), time.time() - folders[session_id]
+                lease, unused_for = leases.get(session_id), now - folders.get(session_id, now)
                 if session_id not in stored:
                     await self._remove_files(session_id, worktree=True)
                 elif lease is not None and lease.node != node.id and unused_for > MOVED_AFTER:

@@ -122,8 +122,8 @@ class SqliteBackend:
                 connection.execute(f"PRAGMA {pragma}")
                 return
             except sqlite3.OperationalError as error:
-                # The busy timeout does not count for the change to WAL: it reads first, and two that have read would wait for each
-                # other (sqlite.org/c3ref/busy_handler.html). Programs that create a database together meet there.
+                # The busy timeout does not count for the change to WAL: it reads first, and two that have read would wait for
+                # each other (sqlite.org/c3ref/busy_handler.html). Programs that create a database together meet there.
                 if _code(error) != sqlite3.SQLITE_BUSY or self._alone or time.monotonic() > deadline:
                     raise
                 time.sleep(0.01)

@@ -20,7 +20,7 @@ REASONS = {
         "gateway/diagnosis/data_folder.py": "read_text*2",
         "gateway/diagnosis/diagnosis.py": "TemporaryDirectory",
         "gateway/observability/logs.py": "open os.replace",
-        "gateway/observability/transcripts.py": "glob open os.replace unlink*2",
+        "gateway/observability/transcripts.py": "glob*2 open os.replace unlink*2",
         "gateway/private_files.py": "chmod*2 glob mkdir os.open os.scandir",
         "gateway/protocols/acp/transport/local_socket.py": "open os.chmod os.unlink read_bytes replace unlink*2",
         "gateway/runs/one_shot_tasks.py": "glob",

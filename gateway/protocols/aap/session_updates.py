@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import TypeVar
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Request, Response
 from fastapi.openapi.constants import REF_PREFIX
 from pydantic_core import to_json
 
@@ -14,6 +14,7 @@ from gateway.protocols.aap.common_routes import version_routers
 from gateway.protocols.aap.schema import SESSION_EXAMPLE, SessionInfo, Tool
 from gateway.protocols.aap.sessions import session_info
 from gateway.protocols.authenticated_routes import CurrentCaller, CurrentQuotas
+from gateway.protocols.forwarding.passed_on import is_forwarded, with_other_nodes
 from gateway.protocols.route_metadata import stream_response
 from gateway.protocols.sse import event_stream
 from gateway.sessions.changes import ChangeListener
@@ -44,18 +45,21 @@ data: {to_json({**SESSION_EXAMPLE, "tools": []}).decode()}
     )
 
     @routes.get("/updates", response_class=Response, responses={200: stream})
-    async def updates(caller: CurrentCaller, quotas: CurrentQuotas) -> Response:
+    async def updates(request: Request, caller: CurrentCaller, quotas: CurrentQuotas) -> Response:
         """Follow all sessions: what the list has of one, whenever it is created or changes. Nothing is repeated."""
-        quotas.take_stream()
-        listener = gateway.sessions.changes.listen(caller, everywhere=True)
-        return event_stream(
-            _follow(gateway, listener, kind, tool), gateway.keep_alive, closed=listener.close, clock=gateway.clock
-        )
+        if not is_forwarded(request.scope):
+            # The node of the client counts it.
+            quotas.take_stream()
+        listener = gateway.sessions.changes.listen(caller)
+        frames = with_other_nodes(request.scope, caller, _follow(gateway, listener, kind, tool))
+        return event_stream(frames, gateway.keep_alive, closed=listener.close, clock=gateway.clock)
 
     return routes
 
 
-async def _follow(gateway: Gateway, listener: ChangeListener, kind: type[Info], tool: type[Tool]) -> AsyncIterator[bytes]:
+async def _follow(gateway: Gateway, listener: ChangeListener, kind: type[Info], tool: type[Tool]) -> AsyncGenerator[bytes]:
+    if listener.ended or not await gateway.sessions.stored():
+        return
     yield b"event: ready\ndata: {}\n\n"
     while (changes := await listener.take()) is not None:
         deleted = [session_id for session_id, change in changes.items() if change == "deleted"]

@@ -101,12 +101,12 @@ class ForwardedResponse:
             self._task.cancel()
 
     async def _forward(self, signed: SentSignature, body: bytes) -> Outcome:
-        address, headers = self._passed_on.address, _request_headers(self._scope["headers"], signed)
+        address, headers = self._passed_on.address, request_headers(self._scope["headers"], signed)
         requesting = self._client.request(address, self._scope["method"], target(self._scope), headers, body)
         del body
         try:
             async with requesting as response:
-                problem = _unproven(self._keys, signed, response)
+                problem = unproven(self._keys, signed, response)
                 if problem is None and response.status == MOVED:
                     return "moved"
                 if problem is None:
@@ -165,7 +165,7 @@ class ForwardedResponse:
         self._cancel()
 
 
-def _unproven(keys: NodeKeys, signed: SentSignature, response: ClientResponse) -> str | None:
+def unproven(keys: NodeKeys, signed: SentSignature, response: ClientResponse) -> str | None:
     """Return why a response is not that of a node with the key; None if it is."""
     proofs = [value for name, value in _headers(response) if name == PROOF]
     if len(proofs) != 1:
@@ -179,7 +179,7 @@ def _headers(response: ClientResponse) -> list[tuple[bytes, bytes]]:
     return [(name.lower(), value) for name, value in response.raw_headers]
 
 
-def _request_headers(given: Iterable[tuple[bytes, bytes]], signed: SentSignature) -> list[tuple[bytes, bytes]]:
+def request_headers(given: Iterable[tuple[bytes, bytes]], signed: SentSignature) -> list[tuple[bytes, bytes]]:
     named = {name.strip().lower() for key, value in given if key == b"connection" for name in value.split(b",")}
     # First: the other node admits more headers for it (`NODE_HEADERS`).
     headers = [(SIGNATURE, signed.signature.encode()), (CALLER, signed.caller.encode())]

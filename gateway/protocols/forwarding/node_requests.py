@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections import defaultdict
+from collections.abc import AsyncGenerator
 
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
@@ -19,12 +20,20 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from gateway.app import Gateway
 from gateway.errors import Unauthorized
 from gateway.nodes.node_keys import NodeKeys, ReceivedSignature
+from gateway.protocols.forwarding.followed_updates import FollowedUpdates
 from gateway.protocols.forwarding.forwarded_response import NOT_VERIFIED, ForwardedResponse, Outcome
 from gateway.protocols.forwarding.kept_body import KeptBody
 from gateway.protocols.forwarding.node_client import NodeClient
-from gateway.protocols.forwarding.passed_on import FORWARDED_BY, FORWARDED_TO, NODE_REQUEST, NodeRequest, PassedOn
+from gateway.protocols.forwarding.passed_on import (
+    FORWARDED_BY,
+    FORWARDED_TO,
+    NODE_REQUEST,
+    OTHER_NODES,
+    NodeRequest,
+    PassedOn,
+)
 from gateway.protocols.forwarding.wire import CALLER, MOVED, PROOF, REFUSED, SIGNATURE, target
-from gateway.security.authentication import FORWARDED_CALLER, request_is_forwarded
+from gateway.security.authentication import FORWARDED_CALLER, Caller, request_is_forwarded
 
 log = logging.getLogger(__name__)
 
@@ -118,7 +127,7 @@ class NodeRequests:
 
     async def _from_client(self, scope: Scope, receive: Receive, send: Send) -> None:
         body, request = KeptBody(receive), NodeRequest()
-        scope[NODE_REQUEST] = request
+        scope[NODE_REQUEST], scope[OTHER_NODES] = request, self._with_updates
         before = dict(scope)
 
         async def begun(message: Message) -> None:
@@ -153,6 +162,13 @@ class NodeRequests:
             scope.update(before)
             body.rewind()
         await _respond_failed(outcome, scope, receive, begun)
+
+    def _with_updates(self, scope: Scope, caller: Caller, own: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
+        gateway = self._gateway
+        if gateway.node is None:
+            return own
+        followed = FollowedUpdates(self._client, self._keys, gateway.node.directory, gateway.clock, target(scope), caller)
+        return followed.merged(own)
 
     async def _note(self, node: str, outcome: Outcome) -> None:
         if self._gateway.node is None:

@@ -1,11 +1,12 @@
-"""A request whose session another node has: what the handlers of a gateway leave to the middleware that forwards it.
+"""What the handlers of a gateway leave to the middleware of a node: a request whose session another node has, and the frames that
+other nodes send for the same request.
 
 Without a cluster no request has any of this.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
 
 from starlette.types import Receive, Scope, Send
@@ -15,6 +16,8 @@ from gateway.security.quotas import RequestQuotas
 
 NODE_REQUEST = "portico.node_request"
 """The key in the ASGI scope of the `NodeRequest` of an HTTP request, in a gateway that is a node."""
+OTHER_NODES = "portico.other_nodes"
+"""The key in the ASGI scope of a client's request of what `with_other_nodes` calls."""
 FORWARDED_BY, FORWARDED_TO = "portico.forwarded_by", "portico.forwarded_to"
 """The keys in the ASGI scope of the id of the node that has forwarded a request, and of the one that it is forwarded to."""
 
@@ -51,6 +54,15 @@ class NodeRequest:
 def is_forwarded(scope: Scope) -> bool:
     """Whether another node has forwarded the request."""
     return FORWARDED_CALLER in scope
+
+
+def with_other_nodes(scope: Scope, caller: Caller, own: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
+    """Return the frames of this node for a stream, and those that the other nodes send for the same request of a client.
+
+    The first frame of `own` is `ready`. gateway/protocols/forwarding/followed_updates.py has when the frames end.
+    """
+    merged: Callable[[Scope, Caller, AsyncGenerator[bytes]], AsyncGenerator[bytes]] | None = scope.get(OTHER_NODES)
+    return own if merged is None else merged(scope, caller, own)
 
 
 async def no_response(scope: Scope, receive: Receive, send: Send) -> None:

@@ -11,7 +11,7 @@ from gateway.config import parse
 from gateway.diagnosis.nodes import check_nodes
 from gateway.nodes.configuration_digests import configuration_digests, differences
 from tests.daemon import run_gateway
-from tests.gateway.nodes.two_nodes import node_config, two_nodes
+from tests.gateway.nodes.two_nodes import node_config
 
 
 def test_what_is_compared() -> None:
@@ -61,7 +61,9 @@ async def test_a_node_with_another_policy_is_shown(tmp_path: Path, monkeypatch: 
 
 
 async def test_what_keeps_nodes_from_talking_to_each_other_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with two_nodes(tmp_path) as (first, second):
+    # Both have the same address.
+    configs = [node_config(tmp_path, name) for name in ("one", "two")]
+    async with run_gateway(configs[0]) as first, run_gateway(configs[1]) as second:
         [there] = [node for node in (await first.client.get("/v1/nodes")).json()["nodes"] if not node["own"]]
         assert there["differs"] == []
         now = time.time

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +12,10 @@ import pytest
 from drivers.contract.events import SessionEnd
 from gateway.errors import LeaseLost, NotFound, SessionElsewhere
 from gateway.events.turn_reader import Turn
-from gateway.security.authentication import ADMINISTRATOR, Caller
-from gateway.sessions.changes import Change
-from gateway.sessions.session import Session
+from gateway.security.authentication import ADMINISTRATOR
 from gateway.sessions.settings import SessionSettings
 from gateway.store import RunRecord, Store
 from gateway.store.messages import MessageRepository
-from gateway.store.nodes import NODES
 from gateway.store.postgresql import PostgresqlBackend
 from tests import stores
 from tests.gateway.nodes.three_nodes import begin, create_waiting, permission, rest, run_node, run_nodes, say, until
@@ -255,85 +252,6 @@ async def test_what_was_written_while_the_listener_was_disconnected_is_found_whe
             assert await following == said
 
 
-async def test_who_follows_all_sessions_is_told_of_those_of_other_nodes(tmp_path: Path) -> None:
-    async with run_nodes(tmp_path, "a", "b") as (a, b):
-        listener = b.gateway.sessions.changes.listen(ADMINISTRATOR, everywhere=True)
-        session = await a.create()
-
-        async def told(change: str) -> bool:
-            await b.node.poll()
-            return listener.drain() == {session.id: change}
-
-        await wait_until(lambda: told("changed"))
-        await a.gateway.sessions.delete(ADMINISTRATOR, session.id)
-        await wait_until(lambda: told("deleted"))
-        named = b.gateway.sessions.changes.listen(Caller("phone", all_sessions=False), everywhere=True)
-        other = await a.create()
-        both = b.gateway.sessions.changes.listen(ADMINISTRATOR, everywhere=True)
-
-        async def told_of_other() -> bool:
-            await b.node.poll()
-            return other.id in both.drain()
-
-        await wait_until(told_of_other)
-        assert named.drain() == {}
-
-
-async def test_the_owner_of_a_session_is_told_of_its_deletion_at_another_node(tmp_path: Path) -> None:
-    phone = Caller("phone", all_sessions=False)
-    async with run_nodes(tmp_path, "a", "b") as (a, b):
-        session = await a.create(caller=phone)
-        at_a, at_b, other = (
-            node.gateway.sessions.changes.listen(caller, everywhere=True)
-            for node, caller in ((a, phone), (b, phone), (b, Caller("laptop", all_sessions=False)))
-        )
-        await a.gateway.sessions.delete(phone, session.id)
-        told: dict[str, str] = {}
-
-        async def deleted() -> bool:
-            await b.node.poll()
-            told.update(at_b.drain())
-            return told.get(session.id) == "deleted"
-
-        await wait_until(deleted)
-        assert other.drain() == {}
-        assert at_a.drain() == {session.id: "deleted"}
-        await wait_until(lambda: any(item.startswith(f"{session.id}!") for item in tuple(a.node._items)), 20)
-        await a.node.poll()
-        assert at_a.drain() == {}, "once"
-
-
-async def test_a_deletion_whose_notification_comes_before_its_answer_is_told_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with run_nodes(tmp_path, "a") as (a,):
-        sessions, session, delete_stored = a.gateway.sessions, await a.create(), Session.delete_stored
-        listener, told = sessions.changes.listen(ADMINISTRATOR, everywhere=True), list[dict[str, Change]]()
-
-        async def answered_late(deleted: Session) -> None:
-            await delete_stored(deleted)
-            await sessions.announce_elsewhere(a.node, (), {deleted.id: deleted.owner})
-            told.append(listener.drain())
-
-        monkeypatch.setattr(Session, "delete_stored", answered_late)
-        await sessions.delete(ADMINISTRATOR, session.id)
-        assert told == [{}] and listener.drain() == {session.id: "deleted"}
-
-
-async def test_who_follows_all_sessions_begins_anew_where_notifications_may_be_lost(tmp_path: Path) -> None:
-    async with run_nodes(tmp_path, "a") as (a,):
-        session = await a.create()
-        # From here on it receives notifications.
-        await wait_until(lambda: session.id in a.node._items, 20)
-        listener = a.gateway.sessions.changes.listen(ADMINISTRATOR, everywhere=True)
-        with stores.use("postgresql"):
-            mine = "datname = current_database() AND pid <> pg_backend_pid()"
-            stores.sql(tmp_path, f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {mine}")
-        async with asyncio.timeout(20):
-            while await listener.take() is not None:
-                pass
-
-
 async def test_a_node_that_starts_is_known_to_the_others_before_their_next_heartbeat(tmp_path: Path) -> None:
     async with run_nodes(tmp_path, "a") as (a,), run_node(tmp_path, "b") as b:
         await wait_until(lambda: a.node.directory.lives(b.id))
@@ -406,32 +324,6 @@ async def test_a_run_that_ends_while_its_session_is_read_elsewhere_has_all_of_it
         assert read.may_have(session.log.last) and not read.may_have(session.log.last + 1)
 
 
-async def test_only_notifications_about_logs_that_are_followed_wake_the_event_loop(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with run_nodes(tmp_path, "a", "b") as (a, b):
-        followed, other = await a.create(), await a.create()
-        read = await b.get(followed.id, reading=True)
-        waiting = asyncio.create_task(read.log.read(read.log.last))
-        woken, poll = list[set[str] | None](), b.node.followed.poll
-
-        async def recorded(log_ids: Iterable[str] | None = None) -> None:
-            woken.append(None if log_ids is None else set(log_ids))
-            await poll(log_ids)
-
-        # What was written before is no longer on its way.
-        await a.gateway.store.nodes.drain("no node")
-        await wait_until(lambda: NODES in tuple(b.node._items), 20)
-        monkeypatch.setattr(b.node.followed, "poll", recorded)
-        await say(other)
-        await wait_until(lambda: other.id in tuple(b.node._items), 20)
-        await say(followed)
-        # Nothing polls here: the notification alone wakes the reader.
-        assert await asyncio.wait_for(waiting, 20)
-        assert all(items is not None and items & {followed.id, NODES} for items in woken)
-        assert any(items is not None and followed.id in items for items in woken)
-
-
 async def test_a_log_that_this_node_writes_again_wakes_no_event_loop_until_it_is_released(tmp_path: Path) -> None:
     async with run_nodes(tmp_path, "a", "b") as (a, b):
         session = await a.create()
@@ -448,23 +340,3 @@ async def test_a_log_that_this_node_writes_again_wakes_no_event_loop_until_it_is
         said = await say(await b.get_forwarded(session.id))
         # Nothing polls here: the notification alone wakes the reader.
         assert await asyncio.wait_for(following, 20) == said
-
-
-async def test_what_is_noted_between_two_polls_is_kept_once(tmp_path: Path) -> None:
-    async with run_nodes(tmp_path, "a") as (a,):
-        for _ in range(1000):
-            assert not a.node._noted(["sess_1", "sess_2"])
-        assert len(a.node._items - {NODES}) == 2
-        # A thread adds while another takes: nothing is lost.
-        told, items = set[str](), [f"sess_{number:05}" for number in range(20_000)]
-        noting = asyncio.create_task(asyncio.to_thread(lambda: [a.node._noted([item]) for item in items]))
-
-        async def announce(changed: set[str], deleted: object) -> None:
-            told.update(changed)
-
-        a.node.daemon.announce = announce  # type: ignore[method-assign]
-        while not noting.done():
-            await a.node.poll()
-            await asyncio.sleep(0)
-        await a.node.poll()
-        assert told >= {*items, "sess_1", "sess_2"}

@@ -14,6 +14,7 @@ from gateway.errors import SessionElsewhere, StoreUnavailable
 from gateway.runs.idempotency import IdempotencyKey
 from gateway.runs.one_shot_tasks import Task
 from gateway.runs.recovery import UNSEEN, WHY
+from gateway.security.authentication import ADMINISTRATOR
 from gateway.store import Store
 from tests.gateway.nodes.three_nodes import (
     INTERVALS,
@@ -47,10 +48,12 @@ async def test_a_dead_nodes_session_is_taken_over_and_its_run_ends_with_an_error
         stored = session.log.last
         read = await b.get(session.id, reading=True)
         await silence(b.gateway.store, a.id)
+        changes = b.gateway.sessions.changes.listen(ADMINISTRATOR)
         assert await b.look(0.0, 2.0, 1.9) == 0
         with pytest.raises(SessionElsewhere):
             await b.get(session.id)
         assert await b.look(0.2) == 1
+        assert changes.drain() == {session.id: "changed"}
         # A reader sees the end without another request.
         await b.node.followed.poll()
         error, end = [entry.event for entry in await read.log.read(read.log.last - 2)]

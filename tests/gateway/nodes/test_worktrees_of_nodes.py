@@ -19,7 +19,6 @@ from gateway.store import WorktreeRecord
 from tests.gateway.nodes.three_nodes import ClusterNode, run_node, run_nodes, say
 from tests.gateway.store.expiry import silence
 from tests.gateway.worktrees.repositories import git, make_repository
-from tests.waiting import wait_until
 
 
 def agents(repository: Path) -> dict[str, object]:
@@ -165,11 +164,10 @@ async def test_a_node_removes_what_sessions_that_are_elsewhere_have_left(tmp_pat
             await b.get_forwarded(session.id)
         await a.gateway.sessions.remove_left(a.node)
         assert {one.name for one in states.iterdir()} == {here.id, lately.id, deleted.id}
+        (transcripts := a.gateway.settings.data_dir / "transcripts").mkdir(exist_ok=True)
+        for session in (here, moved, deleted):
+            (transcripts / f"{session.id}.jsonl").touch()
         await b.gateway.sessions.delete(ADMINISTRATOR, deleted.id)
-        await wait_until(lambda: any(item.startswith(f"{deleted.id}!") for item in tuple(a.node._items)), 20)
-        await a.node.poll()
-        await asyncio.gather(*a.gateway.sessions._background)
-        assert {one.name for one in states.iterdir()} == {here.id, lately.id}
-        (states / deleted.id).mkdir()
         await a.gateway.sessions.remove_left(a.node)
-        assert not (states / deleted.id).exists(), "its deletion was missed"
+        assert {one.name for one in states.iterdir()} == {here.id, lately.id}
+        assert {one.stem for one in transcripts.iterdir()} == {here.id, moved.id}

@@ -7,8 +7,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from drivers.runtime.clock import SYSTEM_CLOCK, Clock
+from gateway.app import Gateway
+from gateway.config import parse
+from gateway.security.redaction import Redactor
 from tests import stores
-from tests.daemon import RunningGateway, gateway_config, run_gateway
+from tests.daemon import RunningGateway, address_of, bound_socket, gateway_config, serve_gateway
 
 ENCRYPTION_KEY = "c3ludGhldGljLWtleS1mb3ItdGVzdHMtb25seS0wMTI="
 NODE_KEY = "node-key-of-tests-0123456789abcdef0123456789"
@@ -26,10 +30,18 @@ def node_config(folder: Path, name: str, **tables: Any) -> dict[str, Any]:
 
 
 @asynccontextmanager
+async def run_node(folder: Path, name: str, clock: Clock = SYSTEM_CLOCK, **tables: Any) -> AsyncIterator[RunningGateway]:
+    """Run a node that other nodes reach at its address. All nodes of a folder have one store and the same keys."""
+    listener = bound_socket()
+    settings = parse(node_config(folder, name, node={"address": address_of(listener)}, **tables))
+    async with serve_gateway(Gateway(settings, settings.auth.keys, Redactor(), clock=clock), listener) as running:
+        yield running
+
+
+@asynccontextmanager
 async def two_nodes(folder: Path, **tables: Any) -> AsyncIterator[tuple[RunningGateway, RunningGateway]]:
-    """Run two nodes that have nothing in common but their store and their keys."""
-    async with (
-        run_gateway(node_config(folder, "one", **tables)) as one,
-        run_gateway(node_config(folder, "two", **tables)) as two,
-    ):
+    """Run two nodes that have nothing in common but their store and their keys. They know each other."""
+    async with run_node(folder, "one", **dict(tables)) as one, run_node(folder, "two", **dict(tables)) as two:
+        assert one.gateway.node is not None
+        await one.gateway.node.beat()
         yield one, two
