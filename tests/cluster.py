@@ -1,7 +1,7 @@
 """Two nodes and a proxy instead of one gateway, for the tests that speak with a gateway over HTTP only.
 
 PORTICO_TEST_CLUSTER=near runs each test so that does not choose: requests go to the nodes in turn, and what is new is begun where
-the request arrives. With `away` it is begun at the other node, so that a connection of ACP, which stays at its node, is relayed.
+the request arrives. With `away` it is begun at the other node, so that a connection of ACP is forwarded.
 
 `RunningGateway.gateway` is a `ClusterGateway` then. Of a gateway's inside it has what several nodes have too; a test that looks
 for anything else is skipped, with the name of it as the reason.

@@ -49,7 +49,7 @@ class Outcome:
 
 
 def paths(placement: Placement) -> list[str]:
-    """What is run. A connection of ACP stays at its node: it is relayed only where sessions are begun at the other one."""
+    """What is run. A connection of ACP is forwarded only where sessions are begun at the other node."""
     found = [str(PROTOCOLS / "aap"), *map(str, sorted(PROTOCOLS.glob("test_*.py")))]
     return found if placement == "near" else [*found, str(PROTOCOLS / "acp")]
 

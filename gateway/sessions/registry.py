@@ -276,15 +276,18 @@ class Sessions:
             self._counts[owner] -= 1
             raise
 
-    async def get(self, caller: Caller, session_id: str, *, reading: bool = False, deleting: bool = False) -> Session:
+    async def get(
+        self, caller: Caller, session_id: str, *, reading: bool = False, deleting: bool = False, here: bool = False
+    ) -> Session:
         """The session of that id. Raises NotFound, also for another's, or AgentProblem if its agent is no longer configured.
 
         On a node of a cluster it is for changing the session: this node acquires its lease, or SessionElsewhere is raised. With
         `reading` the session is not to be changed, and what another node has is read from the store. One whose worktree or
-        agent is on other machines is changed there only. It is read without them, and deleted (`deleting`).
+        agent is on other machines is changed there only. It is read without them, and deleted (`deleting`). `here`: this node
+        gets the lease that no node has, if it can, however loaded it is.
         """
         if self._node is not None:
-            return await self._get_in_cluster(self._node, caller, session_id, reading=reading, deleting=deleting)
+            return await self._get_in_cluster(self._node, caller, session_id, reading=reading, deleting=deleting, here=here)
         found = self._known.get(session_id)
         if found is None:
             # One request at a time: two loads would make two objects of one session, each with a lock and a timer of its own.
@@ -320,7 +323,9 @@ class Sessions:
         known = self._known.get(session_id)
         return known if known is not None and known.lease is not None and known.lease.held else None
 
-    async def _get_in_cluster(self, node: Node, caller: Caller, session_id: str, *, reading: bool, deleting: bool) -> Session:
+    async def _get_in_cluster(
+        self, node: Node, caller: Caller, session_id: str, *, reading: bool, deleting: bool, here: bool
+    ) -> Session:
         found = self._held_here(session_id)
         if found is None:
             if reading:
@@ -328,7 +333,7 @@ class Sessions:
                 bind_session_id(found.id, found.redactor)
                 return found
             async with self._loading.setdefault(session_id, asyncio.Lock()):
-                found = await self._leased(node, caller, session_id, deleting=deleting)
+                found = await self._leased(node, caller, session_id, deleting=deleting, here=here)
             if not deleting:
                 await found.deny_overdue()
         elif not reading and found.lease is not None:
@@ -357,12 +362,12 @@ class Sessions:
             await session.lease.release()
             raise await node.directory.elsewhere(chosen, session.id)
 
-    async def _leased(self, node: Node, caller: Caller, session_id: str, *, deleting: bool) -> Session:
+    async def _leased(self, node: Node, caller: Caller, session_id: str, *, deleting: bool, here: bool) -> Session:
         """The session, whose lease this node has then. Raises SessionElsewhere, and NodeAway if its worktree is out of reach."""
         if (held := self._held_here(session_id)) is not None:
             return held
         known = self._known.get(session_id)
-        if (elsewhere := node.directory.remembered_elsewhere(session_id)) is not None:
+        if not here and (elsewhere := node.directory.remembered_elsewhere(session_id)) is not None:
             raise elsewhere
         # At the same time: a request that is forwarded waits for both.
         record, current = await asyncio.gather(self._store.sessions.get(session_id), self._store.leases.get(session_id))
@@ -373,7 +378,7 @@ class Sessions:
             node.directory.remember(session_id, current.node)
             raise await node.directory.elsewhere(current.node, session_id)
         folder = record.config.get("options", {}).get(CWD.name)
-        last = current.node if current is not None else None
+        last = node.id if here else current.node if current is not None else None
         if record.config.get("worktree") is not None and not deleting:
             worktree = await self._store.worktrees.get(session_id)
             if worktree is not None and not await asyncio.to_thread(self._shared.worktrees.is_here, worktree):

@@ -90,7 +90,7 @@ async def test_the_daemon_imports_what_its_first_request_needs(tmp_path: Path) -
                 assert (await client.get(f"{url}/{path}")).status_code == 200
         unused = ["acp", "aiohttp", "cryptography", "jsonschema", "mcp", "prometheus_client", "rich", "websockets"]
         unused += ["drivers.api", "gateway.policy.shell_commands", "gateway.protocols.acp.requests"]
-        unused += ["gateway.diagnosis", "gateway.application_tools.server", "gateway.protocols.acp.relay"]
+        unused += ["gateway.diagnosis", "gateway.application_tools.server", "gateway.protocols.acp.forwarding"]
         unused += ["gateway.cluster", "gateway.nodes.node"]
         unused.append("gateway.store.postgresql")
         unused += ["psycopg"]

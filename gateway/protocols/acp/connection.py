@@ -13,18 +13,18 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from gateway.errors import BadRequest
+from gateway.errors import BadRequest, GatewayError, NoNode
 from gateway.protocols.acp.initialization import ClientFeatures, client_features, initialize_response
 from gateway.protocols.acp.rpc import INVALID_REQUEST, Client, Id, RpcError, rpc_error
-from gateway.security.authentication import Caller
+from gateway.security.authentication import Caller, request_is_forwarded
 from gateway.security.redaction import Redactor
 
 if TYPE_CHECKING:
-    from gateway.agents.configured_agents import Agents
+    from gateway.agents.configured_agents import Agents, ConfiguredAgent
     from gateway.agents.discovery import Discovery
     from gateway.app import Gateway
     from gateway.config import Settings
-    from gateway.protocols.acp.relay import Relays
+    from gateway.protocols.acp.forwarding import Forwarding
     from gateway.protocols.acp.requests import Requests
 
 log = logging.getLogger(__name__)
@@ -53,9 +53,14 @@ class Connection:
     transport writes them at once. `caller` decides which sessions the client can access. `slash_commands` is `on` or `off` if the
     client asks for slash commands in new sessions, or for none. `login_command` is the command line of the `portico acp` on this
     machine that the client has started; None if it has started none. The gateway's requests have ids above `last_request_id`.
-    In a cluster, messages of sessions that other nodes have are relayed, unless `relayed` is false: the client is a node.
-    Raises BadRequest for an unknown agent, and for another value of `slash_commands`.
+    `absent`: only other nodes of the cluster have the agent; `open` forwards the connection to one of them before the first
+    message. Raises BadRequest for an unknown agent, and for another value of `slash_commands`.
+
+    `disconnect` is called if the connection was forwarded to another node and that has ended. The transport sets it: it ends the
+    client's connection.
     """
+
+    disconnect: Callable[[], Coroutine[Any, Any, None]]
 
     def __init__(
         self,
@@ -68,14 +73,16 @@ class Connection:
         slash_commands: str | None = None,
         login_command: Sequence[str] | None = None,
         last_request_id: int = 0,
-        relayed: bool = True,
+        absent: bool = False,
     ) -> None:
-        self._relayed = relayed
-        self._relays: Relays | None = None
-        self._initialize_params: Any = None
+        self._absent = absent
+        self._forwarding: Forwarding | None = None
+        self._initialize_request: dict[str, Any] | None = None
+        self._ending: asyncio.Task[None] | None = None
         self._login_command = login_command
         self._slash_commands = checked_slash_commands(slash_commands)
-        self._gateway, self._agent, self._caller = gateway, gateway.agents.get(agent_name), caller
+        self._gateway, self._caller = gateway, caller
+        self._agent = _absent_agent(agent_name) if absent else gateway.agents.get(agent_name)
         self._client = Client(send, gateway.redactor, send_all, last_request_id)
         self._tasks: set[asyncio.Task[None]] = set()
         self._features: ClientFeatures | None = None
@@ -86,6 +93,11 @@ class Connection:
         self._loaded: Requests | None = None
         self._loading = asyncio.Lock()
 
+    async def open(self) -> None:
+        """Forward the connection to a node that has the agent, if this node has not. Raises NoNode."""
+        if self._absent and (forwarding := await self._may_be_forwarded()) is not None:
+            await forwarding.connect()
+
     async def receive(self, message: dict[str, Any]) -> None:
         """Accept one message of the client: a request, a notification, or the answer to a request of the gateway.
 
@@ -93,6 +105,12 @@ class Connection:
         """
         # The type of `message` is not checked by the transports.
         problem = _problem(message)
+        if problem is None and message.get("method") == "initialize":
+            self._initialize_request = message
+            if self._forwarding is not None:
+                self._forwarding.initialize = message
+        if self._forwarding is not None and await self._forwarding.send(message):
+            return
         if problem is None and "method" not in message:
             # Not limited: messages at work may wait for this answer.
             return self._client.resolve(message)
@@ -100,11 +118,7 @@ class Connection:
             await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
         if problem is not None:
             return self._begin(self._client.respond_error(None, RpcError(INVALID_REQUEST, problem)))
-        method, params = message["method"], message.get("params")
-        if "id" in message:
-            self._begin(self._request(message["id"], method, params))
-        else:
-            self._begin(self._notification(method, params))
+        self._begin(self._request(message) if "id" in message else self._notification(message["method"], message.get("params")))
 
     async def drain(self, timeout: float) -> None:
         """Wait until all received messages are handled, at most `timeout` seconds. Prompts in progress are not waited for."""
@@ -118,8 +132,8 @@ class Connection:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        if self._relays is not None:
-            await self._relays.close()
+        if self._forwarding is not None:
+            await self._forwarding.close()
         if self._loaded is not None:
             await self._loaded.close()
         self._client.cancel_pending()
@@ -129,44 +143,62 @@ class Connection:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _request(self, request_id: Id, method: str, params: Any) -> None:
+    async def _request(self, message: dict[str, Any]) -> None:
+        request_id, method, params = message["id"], message["method"], message.get("params")
         params = {} if params is None else params
         try:
             if method == "initialize":
                 await self._client.respond(request_id, await self._initialize(params))
                 # The next request needs it.
                 self._start_import()
-            elif self._features is not None and (relays := await self._relays_of_node()) is not None:
-                await relays.handle(request_id, method, params, partial(self._handle, request_id, method, params))
+            elif (forwarding := await self._may_be_forwarded()) is not None:
+                await forwarding.place(message, partial(self._handle, request_id, method, params), self._leave)
             else:
                 await self._handle(request_id, method, params)
         except Exception as error:
             await self._client.respond_error(request_id, rpc_error(error))
 
     async def _handle(self, request_id: Id, method: str, params: Any) -> None:
+        if self._absent:
+            raise await self._elsewhere(params)
         if method == "session/new" and self._features is not None and not (_imported() or self._loading.locked()):
             await self._first_session(request_id, params)
         else:
             requests = await self._requests()
             await requests.handle(request_id, method, params, initialized=self._features is not None)
 
-    async def _relays_of_node(self) -> Relays | None:
-        """Return what relays messages of sessions at other nodes; None unless the gateway is a node."""
-        if self._relays is None and self._relayed:
-            gateway = await self._gateway.opened()
-            if gateway.node_keys is None:
-                self._relayed = False
-            elif self._relays is None:
-                # Of a cluster only. `portico acp` answers `initialize` before it imports the gateway.
-                from gateway.protocols.acp.relay import Relays
+    async def _may_be_forwarded(self) -> Forwarding | None:
+        """Return what forwards the connection to another node; None unless this is a node, and the client none."""
+        gateway = await self._gateway.opened()
+        # A node never forwards what was forwarded to it.
+        if self._forwarding is None and gateway.node_keys is not None and not request_is_forwarded.get():
+            # Of a cluster only. `portico acp` answers `initialize` before it imports the gateway.
+            from gateway.protocols.acp.forwarding import Forwarding
 
-                self._relays = Relays(
-                    gateway, self._agent.name, self._caller, self._client, self._requests, self._begin, self._slash_commands
-                )
-                self._report_sessions()
-        if self._relays is not None:
-            self._relays.initialize = self._initialize_params
-        return self._relays
+            self._forwarding = Forwarding(
+                gateway,
+                self._agent.name,
+                self._caller,
+                self._client,
+                self._slash_commands,
+                self._begin_disconnect,
+                has_agent=not self._absent,
+            )
+            self._forwarding.initialize = self._initialize_request
+        return self._forwarding
+
+    async def _leave(self, session_id: str | None) -> bool:
+        return self._loaded is None or await self._loaded.leave(session_id)
+
+    async def _elsewhere(self, params: Any) -> GatewayError:
+        """Return the error that names the node of a request about an agent that only other nodes have. Raises GatewayError."""
+        gateway = await self._gateway.opened()
+        if isinstance(params, dict) and isinstance(session_id := params.get("sessionId"), str):
+            await gateway.sessions.get(self._caller, session_id)
+        return gateway.agent_elsewhere(self._agent.name) or NoNode(self._agent.name)
+
+    def _begin_disconnect(self) -> None:
+        self._ending = asyncio.create_task(self.disconnect())
 
     async def _first_session(self, request_id: Id, params: Any) -> None:
         """Handle a `session/new` while no other request waits: its agent starts before the other handlers are imported."""
@@ -181,18 +213,17 @@ class Connection:
             await gateway.sessions.start_process(session)
         finally:
             self._may_import.set()
-        await (await self._requests()).answer_new(request_id, session, params)
+        await (await self._requests()).answer_new(request_id, session)
 
     async def _notification(self, method: str, params: Any) -> None:
         """Handle a notification. JSON-RPC has no answer to one, so errors are logged."""
         try:
-            if self._relays is None or not await self._relays.notify(method, params):
-                await (await self._requests()).notify(method, params)
+            await (await self._requests()).notify(method, params)
         except Exception as error:
             log.info("notification %s failed: %s", method[:100], rpc_error(error))
 
     async def _initialize(self, params: Any) -> dict[str, Any]:
-        self._features, self._initialize_params = client_features(params), params
+        self._features = client_features(params)
         if self._loaded is not None:
             self._loaded.set_features(self._features)
         if self._agent.info.additional_directories is None:
@@ -213,12 +244,7 @@ class Connection:
                 handlers = await asyncio.shield(self._start_import())
                 self._loaded = handlers(gateway, self._agent, self._caller, self._client, slash_commands=self._slash_commands)
                 self._loaded.set_features(self._features or ClientFeatures())
-                self._report_sessions()
             return self._loaded
-
-    def _report_sessions(self) -> None:
-        if self._loaded is not None and self._relays is not None:
-            self._loaded.opened, self._loaded.ended = self._relays.opened, self._relays.ended
 
     def _start_import(self) -> asyncio.Task[type[Requests]]:
         if self._importing is None:
@@ -231,6 +257,13 @@ class Connection:
             await self._gateway.opened()
         await self._may_import.wait()
         return await asyncio.to_thread(_import_requests)
+
+
+def _absent_agent(name: str) -> ConfiguredAgent:
+    # Of a cluster only.
+    from gateway.agents.absent_agent import AbsentAgent
+
+    return AbsentAgent(name)
 
 
 def _imported() -> bool:

@@ -16,7 +16,6 @@ from acp.schema import (
     CancelRequestNotification,
     CloseSessionRequest,
     DeleteSessionRequest,
-    ForkSessionResponse,
     ListSessionsRequest,
     LogoutRequest,
     LogoutResponse,
@@ -55,10 +54,6 @@ class Requests:
         self._sessions = OpenSessions(gateway, agent, caller, client)
         self._prompts: dict[Id, tuple[str, PendingPrompt]] = {}
         self._logged_out = False
-        self.opened: Callable[[str, Any], None] | None = None
-        """Called with the id and the parameters of each session that the client opens here; for a node of a cluster."""
-        self.ended: Callable[[str], None] | None = None
-        """Called with the id of each session that the client closes or deletes here."""
 
     def set_features(self, features: ClientFeatures) -> None:
         """Set what the client supports, of its latest `initialize`."""
@@ -68,53 +63,36 @@ class Requests:
         """Close all views of sessions, because the client is gone."""
         await self._sessions.close_views()
 
+    async def leave(self, session_id: str | None) -> bool:
+        """Close all views, because another node has this session, or is to create one. False if other sessions are open here."""
+        if self._sessions.has_other_than(session_id):
+            return False
+        await self._sessions.close_views()
+        return True
+
     async def handle(self, request_id: Id, method: str, params: Any, *, initialized: bool) -> None:
         """Handle a request, and write its answer unless it is an error, which is raised."""
-        self.check(method, initialized=initialized)
+        self._check(method, initialized=initialized)
         if method == "session/prompt":
             return await self._prompt(request_id, PromptRequest.model_validate(params))
         if method == "session/new":
-            session = await create_session(self._gateway, self._agent, self._caller, self._slash_commands, params)
+            here = self._sessions.has_other_than(None)
+            session = await create_session(self._gateway, self._agent, self._caller, self._slash_commands, params, here=here)
             self._gateway.sessions.prepare(session)
-            return await self.answer_new(request_id, session, params)
+            return await self.answer_new(request_id, session)
         validate, handle = _REQUESTS[method]
-        reply = await handle(self, validate(params))
-        self._record(method, params, reply)
-        await self._answer(request_id, reply)
+        await self._answer(request_id, await handle(self, validate(params)))
 
-    async def answer_new(self, request_id: Id, session: Session, params: Any) -> None:
+    async def answer_new(self, request_id: Id, session: Session) -> None:
         """Answer a `session/new` whose session is created."""
-        reply = await self._sessions.open_new(session)
-        if self.opened is not None:
-            self.opened(session.id, params)
-        await self._answer(request_id, reply)
-
-    async def reopen(self, params: dict[str, Any]) -> None:
-        """Open a session that the client has opened before at another node, as `session/resume` with these parameters does."""
-        reply = await self._sessions.resume(ResumeSessionRequest.model_validate(params))
-        if reply.after_sent is not None:
-            reply.after_sent()
-
-    async def drop(self, session_id: str) -> None:
-        """Follow a session no more that another node has by now."""
-        await self._sessions.drop(session_id)
-
-    def _record(self, method: str, params: Any, reply: Reply) -> None:
-        if self.opened is None or self.ended is None:
-            return
-        if method in ("session/load", "session/resume"):
-            self.opened(params["sessionId"], params)
-        elif isinstance(reply.result, ForkSessionResponse):
-            self.opened(reply.result.session_id, params)
-        elif method in ("session/close", "session/delete"):
-            self.ended(params["sessionId"])
+        await self._answer(request_id, await self._sessions.open_new(session))
 
     async def _answer(self, request_id: Id, reply: Reply) -> None:
         await self._client.respond(request_id, reply.result)
         if reply.after_sent is not None:
             reply.after_sent()
 
-    def check(self, method: str, *, initialized: bool = True) -> None:
+    def _check(self, method: str, *, initialized: bool) -> None:
         """Raise RpcError for a request that the client cannot send now."""
         if method not in _REQUESTS and method not in ("session/new", "session/prompt"):
             raise RpcError(METHOD_NOT_FOUND, f"unknown method {method[:100]!r}")

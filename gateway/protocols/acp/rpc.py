@@ -18,7 +18,8 @@ log = logging.getLogger(__name__)
 INVALID_REQUEST, METHOD_NOT_FOUND, INVALID_PARAMS, INTERNAL_ERROR = -32600, -32601, -32602, -32603
 AUTH_REQUIRED, NOT_FOUND = -32000, -32002
 ELSEWHERE = -32091
-"""Another node of the cluster has the session. Only nodes send it to each other: the sender looks for the session again."""
+"""Another node of the cluster has the session. A node to which a connection is forwarded answers with it, and so does one whose
+client has other sessions open."""
 
 Id = int | str | None
 
@@ -51,8 +52,15 @@ def rpc_error(error: Exception) -> RpcError:
             return RpcError(INVALID_PARAMS, str(error))
         case Conflict():
             return RpcError(INVALID_REQUEST, str(error))
-        case SessionElsewhere() | LeaseLost():
-            return RpcError(ELSEWHERE, str(error))
+        case SessionElsewhere(log_id=None):
+            text = "a new session belongs on another node of the cluster: this one is drained, or has not its folder"
+            return RpcError(ELSEWHERE, f"{text}; open another connection for it")
+        case SessionElsewhere():
+            text = f"session {error.log_id!r} is on another node of the cluster at this moment"
+            return RpcError(ELSEWHERE, f"{text}; open another connection for it")
+        case LeaseLost():
+            text = f"session {error.log_id!r} is on another node of the cluster by now"
+            return RpcError(ELSEWHERE, f"{text}; send session/load or session/resume for it again")
         case GatewayError() | ConfigError():
             return RpcError(INTERNAL_ERROR, str(error))
     log.error("the gateway failed", exc_info=error)
@@ -96,9 +104,14 @@ class Client:
         message = " ".join(current_redactor(self._redactor).clean(str(error)).split())
         await self._write({"jsonrpc": "2.0", "id": request_id, "error": error_body(error.code, message)})
 
-    async def relay(self, message: dict[str, Any]) -> None:
+    async def forward(self, message: dict[str, Any]) -> None:
         """Write a message of another node of the cluster as it is."""
         await self._write(message)
+
+    @property
+    def last_request_id(self) -> int:
+        """The id of the last request."""
+        return self._last_id
 
     async def request(self, method: str, params: BaseModel | dict[str, Any]) -> dict[str, Any]:
         """Send a request and return the client's result. Raises RpcError for an error of the client.

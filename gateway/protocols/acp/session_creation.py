@@ -26,11 +26,12 @@ from gateway.sessions.settings import SessionSettings
 
 
 async def create_session(
-    gateway: Gateway, agent: ConfiguredAgent, caller: Caller, slash_commands: str | None, params: Any
+    gateway: Gateway, agent: ConfiguredAgent, caller: Caller, slash_commands: str | None, params: Any, *, here: bool = False
 ) -> Session:
     """Create the session that the parameters of `session/new` describe. Its agent is not started yet.
 
-    `slash_commands` is `on` or `off` if the connection asks for it. Raises ValidationError and GatewayError for what cannot be,
+    `slash_commands` is `on` or `off` if the connection asks for it. `here`: no other node of a cluster creates it, however loaded
+    this one is, unless this one is drained or has not the folder. Raises ValidationError and GatewayError for what cannot be,
     and RpcError if the agent's program is not logged in.
     """
     require_string_directories(params)
@@ -49,7 +50,9 @@ async def create_session(
     prompt = system_messages(agent, request.field_meta)
     with_folders = partial(with_directories, settings, agent, request, any_folder=caller.any_folder)
     config = await in_time(with_folders, FOLDER_OF_SESSION)
-    return await gateway.sessions.create(caller, agent, config, prompt)
+    if here and gateway.node is not None:
+        await gateway.node.directory.place(agent.name, config.options.get(CWD.name), preferred=gateway.node.id)
+    return await gateway.sessions.create(caller, agent, config, prompt, here=here)
 
 
 async def refuse_without_login(gateway: Gateway, agent: ConfiguredAgent, *, anew: bool = False) -> None:

@@ -98,10 +98,9 @@ class OpenSessions:
         self._gateway, self._agent, self._caller, self._client = gateway, agent, caller, client
         self._views: dict[str, SessionView] = {}
 
-    async def drop(self, session_id: str) -> None:
-        """Close the view of a session that another node has by now. Without one, do nothing."""
-        if (view := self._views.get(session_id)) is not None:
-            await self._drop(view)
+    def has_other_than(self, session_id: str | None) -> bool:
+        """Whether any session but this one is open, those not counted that another node has taken over."""
+        return any(view.session.id != session_id and not view.session.lost for view in self._views.values())
 
     async def close_views(self) -> None:
         """Close all views, because the client is gone. The sessions and their runs stay."""
@@ -179,7 +178,7 @@ class OpenSessions:
 
     async def _found(self, session_id: str) -> Session:
         try:
-            session = await self._gateway.sessions.get(self._caller, session_id)
+            session = await self._gateway.sessions.get(self._caller, session_id, here=self.has_other_than(None))
         except NotFound:
             raise NotFound(f"there is no session {session_id!r}; session/list has those that exist") from None
         if session.agent is not self._agent:

@@ -10,8 +10,8 @@ MOVED = 421
 """The status of a node that does not have the session of a forwarded request."""
 REFUSED = 401
 """The status of a node that does not accept the signature of a request."""
-WHOLE_CONNECTION = "whole_connection"
-"""The parameter of a node's URL for ACP where all messages of a client are sent, not those of its sessions at that node only."""
+LAST_REQUEST_ID = "last_request_id"
+"""The parameter of a node's URL for ACP with the highest id of a request that the client got: those of the node are higher."""
 
 
 def target(scope: Scope) -> bytes:

@@ -57,7 +57,8 @@ def place(gateway: Gateway, node: str, placement: Placement) -> None:
         return await get(caller, session_id, **reading)
 
     async def placed_create(*args: Any, **kwargs: Any) -> Any:
-        placement.check(node, None)
+        if not kwargs.get("here"):
+            placement.check(node, None)
         session = await create(*args, **kwargs)
         placement.sessions.setdefault(session.id, node)
         return session

@@ -1,4 +1,4 @@
-"""ACP clients of a node that has not their agent: the whole connection is passed on to one that has it."""
+"""ACP clients of a node that has not their agent: the whole connection is forwarded to a node that has it."""
 
 from __future__ import annotations
 
@@ -124,15 +124,51 @@ async def test_an_agent_of_another_node_is_used_as_one_of_this(client: Client, n
 
 
 @pytest.mark.parametrize("transport", [on_websocket, on_http])
-async def test_new_sessions_of_such_a_connection_are_spread_and_found(tmp_path: Path, transport: Transport) -> None:
-    async with run_nodes(tmp_path, "one", "two", "three") as nodes, transport(nodes["one"].url, "player", KEY) as client:
-        await client.initialize()
-        sessions = [await client.new() for _ in range(4)]
-        assert sorted(await places(nodes, sessions)) == ["three", "three", "two", "two"]
-        for session in sessions:
-            assert (await client.prompt(session, "hello"))["stopReason"] == "end_turn"
-            assert client.text(session) == "Hello, you said: hello"
-        assert not client.invalid
+async def test_such_connections_are_spread_and_each_has_one_node(tmp_path: Path, transport: Transport) -> None:
+    async with run_nodes(tmp_path, "one", "two", "three") as nodes, AsyncExitStack() as stack:
+        clients, sessions = [], []
+        for _ in range(2):
+            client = await stack.enter_async_context(transport(nodes["one"].url, "player", KEY))
+            await client.initialize()
+            clients.append(client)
+            sessions.append([await client.new(), await client.new()])
+            for session in sessions[-1]:
+                assert (await client.prompt(session, "hello"))["stopReason"] == "end_turn"
+                assert client.text(session) == "Hello, you said: hello"
+            # `one` learns of the agents of the others.
+            for name in ("two", "three", "one"):
+                await node_of(nodes[name]).beat()
+        found = sorted([await places(nodes, both) for both in sessions])
+        if transport is on_websocket:
+            assert found == [["three", "three"], ["two", "two"]]
+        else:
+            # A connection over HTTP is that of a client of its node, which places the first session.
+            assert all(first == second for first, second in found)
+        assert not any(client.invalid for client in clients)
+
+
+@pytest.mark.parametrize("transport", [on_websocket, on_http])
+async def test_such_a_connection_goes_to_the_node_of_its_first_session(tmp_path: Path, transport: Transport) -> None:
+    async with run_nodes(tmp_path, "one", "two", "three") as nodes:
+        async with on_websocket(nodes["three"].url, "player", KEY) as client:
+            await client.initialize()
+            session = await client.new()
+            await client.prompt(session, "hello")
+            [place] = await places(nodes, [session])
+        other = "three" if place == "two" else "two"
+        for _ in range(3):
+            node_of(nodes["one"]).directory._note_placed(node_of(nodes[place]).id)
+        assert node_of(nodes["one"]).directory.choose("player", None) == node_of(nodes[other]).id
+        async with transport(nodes["one"].url, "player", KEY) as client:
+            # It is connected to the other one.
+            await client.initialize()
+            await client.request("session/load", load(session))
+            assert (await client.prompt(session, "again"))["stopReason"] == "end_turn"
+            assert client.text(session) == "Hello, you said: helloHello, you said: again"
+            assert await places(nodes, [session]) == [place]
+            with pytest.raises(RpcFailed, match="there is no session"):
+                await client.request("session/load", load("sess_none"))
+            assert not client.invalid
 
 
 async def test_a_connection_over_http_ends_when_its_key_is_removed(nodes: dict[str, RunningGateway], clock: ManualClock) -> None:
@@ -169,10 +205,6 @@ async def test_what_is_refused_is_refused_in_the_same_words(nodes: dict[str, Run
     assert await refusal(one, "player", "another-key-0123456789") == await refusal(two, "player", "another-key-0123456789")
     wrong = await refusal(one, "player?slash_commands=perhaps")
     assert wrong == await refusal(two, "player?slash_commands=perhaps") and wrong[0] == 400
-    # A client cannot choose what a node may: its connection is its own either way.
-    async with connect(f"ws{two.url[4:]}/acp/player?whole_connection=on", additional_headers=HEADERS, proxy=None) as own:
-        await own.send('{"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {"protocolVersion": 1}}')
-        assert '"protocolVersion":1' in str(await own.recv())
 
 
 async def test_a_lost_node_ends_the_connection_and_the_sessions_stay(nodes: dict[str, RunningGateway]) -> None:

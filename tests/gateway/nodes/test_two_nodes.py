@@ -100,10 +100,12 @@ async def test_a_session_is_used_by_acp_at_both_nodes(nodes: list[RunningGateway
         await one.prompt(own, "one ")
         await two.prompt(other, "two ")
         assert [[held.id for held in running.gateway.sessions.held] for running in nodes] == [[own], [other]]
-        for client, follower, session in ((two, one, own), (one, two, other)):
-            await client.request("session/load", load(session))
-            await client.prompt(session, "three ")
-            assert client.text(session) == f"{'one' if session == own else 'two'} three "
+        for running, follower, session in ((nodes[1], one, own), (nodes[0], two, other)):
+            async with on_websocket(running.url, "echo", KEY) as client:
+                await client.initialize()
+                await client.request("session/load", load(session))
+                await client.prompt(session, "three ")
+                assert client.text(session) == f"{'one' if session == own else 'two'} three "
             await follower.until(lambda _, follower=follower, session=session: "three" in follower.text(session))
         assert [[held.id for held in running.gateway.sessions.held] for running in nodes] == [[own], [other]]
 
@@ -118,6 +120,9 @@ async def test_a_node_that_stops_gives_its_sessions_to_the_other_one(nodes: list
         await client.prompt(session, "before ")
         await stacks[nodes.index(owner)].aclose()
         assert (await send_turn(other.client, session, "after"))["stopReason"] == "end_turn"
+    async with on_websocket(other.url, "echo", KEY) as client:
+        await client.initialize()
+        await client.request("session/load", load(session))
         assert (await client.prompt(session, "again"))["stopReason"] == "end_turn"
-        assert "again" in client.text(session)
+        assert "before after" in client.text(session) and "again" in client.text(session)
     assert node_of([other], session) is other

@@ -104,6 +104,7 @@ class HttpClients:
         release = self._gateway.quotas.connections.take(caller.name)
         node = f"{self._gateway.node.id}{NODE_SEPARATOR}" if self._gateway.node is not None else ""
         client = HttpClient(self._gateway, agent, caller, slash_commands=slash_commands, node=node)
+        client.connection.disconnect = partial(self._disconnect, client)
         self._clients[client.id] = client
         client.released = release
         self._record_use(client, request)

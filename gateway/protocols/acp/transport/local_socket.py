@@ -235,7 +235,10 @@ class LocalSocket:
             await _write(writer, messages)
             self.answered.set()
 
-        return Connection(
+        async def disconnect() -> None:
+            writer.close()
+
+        connection = Connection(
             self._gateway,
             name if isinstance(name, str) else "",
             LOCAL_ADMINISTRATOR,
@@ -245,6 +248,8 @@ class LocalSocket:
             login_command=acp_command(str(name), self._gateway.settings),
             last_request_id=last_id if isinstance(last_id, int) else 0,
         )
+        connection.disconnect = disconnect
+        return connection
 
     async def _serve_client(
         self, hello: dict[str, Any], connection: Connection, reader: asyncio.StreamReader, writer: asyncio.StreamWriter

@@ -6,7 +6,7 @@ Protocol page: the RFD "Streamable HTTP & WebSocket transport", https://agentcli
 from __future__ import annotations
 
 import uuid
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -16,17 +16,19 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from gateway.app import Gateway
 from gateway.errors import GatewayError, NoNode, Unauthorized
-from gateway.protocols.acp.connection import Connection, checked_slash_commands
+from gateway.protocols.acp.connection import Connection
 from gateway.protocols.acp.initialization import acp_command
 from gateway.protocols.acp.transport.messages import PARSE_ERROR, parse_message
 from gateway.protocols.acp.transport.websocket_frames import GOING_AWAY, Frames
 from gateway.protocols.forwarding.passed_on import is_forwarded
-from gateway.protocols.forwarding.wire import WHOLE_CONNECTION
-from gateway.security.authentication import Caller, request_is_forwarded
+from gateway.protocols.forwarding.wire import LAST_REQUEST_ID
+from gateway.security.authentication import Caller
 from gateway.security.quotas import RequestQuotas
 
 BEARER = "bearer."
 """Prefix of a subprotocol that carries the API key, for web pages: a browser cannot set headers on a WebSocket."""
+
+NODE_ENDED = "the node of this connection has ended; connect again"
 
 
 class WebSockets:
@@ -39,102 +41,67 @@ class WebSockets:
     async def serve(self, agent: str, socket: WebSocket) -> None:
         """Carry the messages of one client of the agent until it disconnects.
 
-        Without a valid key, or for an unknown agent, the client is refused with the status and the body of an HTTP request. All
-        frames are passed on to another node of the cluster if only that has the agent.
+        Without a valid key, or for an unknown agent, the client is refused with the status and the body of an HTTP request.
         """
         subprotocol = next((name for name in socket.scope.get("subprotocols", ()) if name.startswith(BEARER)), None)
         key = subprotocol.removeprefix(BEARER) if subprotocol else None
-        authorization = socket.headers.get("authorization")
+        authorization, forwarded = socket.headers.get("authorization"), is_forwarded(socket.scope)
         try:
             caller = await self._gateway.authenticated(socket.scope, authorization, key)
-            if (elsewhere := self._gateway.agent_elsewhere(agent)) is None:
-                self._gateway.agents.get(agent)
-            checked_slash_commands(socket.query_params.get("slash_commands"))
-            quotas = RequestQuotas(self._gateway.quotas, caller.name, forwarded=is_forwarded(socket.scope))
+            # Only named keys can be revoked while the daemon runs. The node to which a client is connected checks its key.
+            is_checked = caller.name is not None and not forwarded
+            check_key = partial(self._gateway.auth.check, authorization, key, again=True) if is_checked else None
+            frames = Frames(socket, check_key, self._gateway.clock)
+            connection = self._connection(agent, caller, socket, frames)
+            quotas = RequestQuotas(self._gateway.quotas, caller.name, forwarded=forwarded)
         except GatewayError as error:
             return await _deny(socket, error)
-        # Only named keys can be revoked while the daemon runs. The node to which a client is connected checks its key.
-        is_checked = caller.name is not None and not is_forwarded(socket.scope)
-        check_key = partial(self._gateway.auth.check, authorization, key, again=True) if is_checked else None
         try:
-            if elsewhere is None:
-                await self._serve_client(agent, socket, subprotocol, caller, check_key)
-            else:
-                await self._pass_on(agent, socket, subprotocol, caller, check_key)
-        finally:
-            quotas.release()
-
-    async def _pass_on(
-        self,
-        agent: str,
-        socket: WebSocket,
-        subprotocol: str | None,
-        caller: Caller,
-        check_key: Callable[[], Awaitable[object]] | None,
-    ) -> None:
-        # Imported by nodes only.
-        from gateway.protocols.acp.node_socket import close_node_socket
-        from gateway.protocols.acp.transport import passed_on_websocket
-
-        try:
-            node_id, node = await passed_on_websocket.connect(self._gateway, agent, caller, socket.query_params)
-        except NoNode as error:
-            return await _deny(socket, error)
-        try:
+            await connection.open()
             await socket.accept(subprotocol, headers=[(b"acp-connection-id", uuid.uuid4().hex.encode())])
             self._open.add(socket)
-            await passed_on_websocket.pass_on(self._gateway, Frames(socket, check_key, self._gateway.clock), node_id, node)
+            await _carry(frames, connection)
+        except NoNode as error:
+            await _deny(socket, error)
         finally:
             self._open.discard(socket)
-            await close_node_socket(node, self._gateway.clock)
+            await connection.close()
+            quotas.release()
 
-    async def _serve_client(
-        self,
-        agent: str,
-        socket: WebSocket,
-        subprotocol: str | None,
-        caller: Caller,
-        check_key: Callable[[], Awaitable[object]] | None,
-    ) -> None:
-        forwarded = is_forwarded(socket.scope)
-        await socket.accept(subprotocol, headers=[(b"acp-connection-id", uuid.uuid4().hex.encode())])
-        self._open.add(socket)
-        frames = Frames(socket, check_key, self._gateway.clock)
-        slash_commands = socket.query_params.get("slash_commands")
-        if forwarded and WHOLE_CONNECTION in socket.query_params:
-            # Sessions are where they are, and new ones are placed, as for a client of this node.
-            forwarded = False
-            request_is_forwarded.set(False)
+    def _connection(self, agent: str, caller: Caller, socket: WebSocket, frames: Frames) -> Connection:
+        parameters = socket.query_params
         # The bridge of a `portico acp` on this machine asks for it: its editor can run that command in a terminal.
-        started = caller.name is None and socket.query_params.get("terminal_login") == "on"
+        started = caller.name is None and parameters.get("terminal_login") == "on"
         connection = Connection(
             self._gateway,
             agent,
             caller,
             frames.send,
             frames.send_all,
-            slash_commands=slash_commands,
+            slash_commands=parameters.get("slash_commands"),
             login_command=acp_command(agent, self._gateway.settings) if started else None,
-            relayed=not forwarded,
+            last_request_id=int(parameters.get(LAST_REQUEST_ID, 0)) if is_forwarded(socket.scope) else 0,
+            absent=self._gateway.agent_elsewhere(agent) is not None,
         )
-        try:
-            while True:
-                for message in _messages(await frames.receive()):
-                    if message is PARSE_ERROR:
-                        await frames.send(PARSE_ERROR)
-                    else:
-                        await connection.receive(message)
-        except (WebSocketDisconnect, Unauthorized):
-            pass
-        finally:
-            self._open.discard(socket)
-            await connection.close()
+        connection.disconnect = partial(frames.close, GOING_AWAY, NODE_ENDED)
+        return connection
 
     async def close(self) -> None:
         """Close all sockets with the code 1001, because the gateway shuts down."""
         for socket in list(self._open):
             with suppress(RuntimeError, WebSocketDisconnect):
                 await socket.close(GOING_AWAY, "the gateway was shut down")
+
+
+async def _carry(frames: Frames, connection: Connection) -> None:
+    """Carry the messages of a client until it disconnects, or its key is revoked."""
+    with suppress(WebSocketDisconnect, Unauthorized):
+        while True:
+            for message in _messages(await frames.receive()):
+                if message is PARSE_ERROR:
+                    await frames.send(PARSE_ERROR)
+                else:
+                    await connection.receive(message)
 
 
 async def _deny(socket: WebSocket, error: GatewayError) -> None:

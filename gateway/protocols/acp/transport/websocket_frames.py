@@ -28,14 +28,6 @@ class Frames:
         await self._close_if_revoked()
         await self._socket.send_text(to_json(message).decode())
 
-    async def send_frame(self, frame: str | bytes) -> None:
-        """Send a frame as it is. Waits and raises as `send` does."""
-        await self._close_if_revoked()
-        if isinstance(frame, str):
-            await self._socket.send_text(frame)
-        else:
-            await self._socket.send_bytes(frame)
-
     async def close(self, code: int, reason: str) -> None:
         """Close the socket, unless it is closed."""
         with suppress(RuntimeError, WebSocketDisconnect):
