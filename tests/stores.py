@@ -100,12 +100,6 @@ def sql(data_dir: Path, statement: str, parameters: Parameters | None = None) ->
     return rows
 
 
-def cut_listeners(data_dir: Path) -> None:
-    """Cut the connections that receive the notifications of a database of PostgreSQL."""
-    of_listeners = "query ~ '^LISTEN|pg_notify' AND pid <> pg_backend_pid() AND datname = current_database()"
-    sql(data_dir, f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {of_listeners}")
-
-
 @contextmanager
 def locked(data_dir: Path) -> Iterator[None]:
     """Let no other process write the version of the store of a data directory inside."""

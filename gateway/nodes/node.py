@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
@@ -15,10 +15,9 @@ from gateway.nodes.followed_logs import FollowedLogs
 from gateway.nodes.leases import Leases, NoLease
 from gateway.nodes.node_directory import NodeDirectory
 from gateway.nodes.takeover import Takeover
-from gateway.nodes.wakeups import Wakeups
 from gateway.store import Store
 from gateway.store.backend import NodeIdTaken
-from gateway.store.nodes import NODES, NodeReport
+from gateway.store.nodes import NodeReport
 
 log = logging.getLogger(__name__)
 
@@ -85,7 +84,6 @@ class Node:
             store, self.leases, daemon.close_runs, silent=of.silent, interval=of.takeover, observed=of.observed, clock=clock
         )
         self.followed = FollowedLogs(store)
-        self.wakeups = Wakeups(store, self._noted, self._woken)
         self._works: list[asyncio.Task[None]] = []
 
     def no_lease(self, log_id: str) -> NoLease:
@@ -118,7 +116,6 @@ class Node:
             self._repeated(self.daemon.sweep, of.sweep, of.sweep, "the removal of what sessions have left here"),
         ]
         self._works = [asyncio.create_task(work) for work in works]
-        self.wakeups.start()
 
     async def beat(self) -> None:
         """Report a heartbeat, and renew the leases. Raises StoreUnavailable, NodeIdTaken."""
@@ -149,16 +146,8 @@ class Node:
             log.warning("this node cannot report that it runs: %s", error)
 
     async def poll(self) -> None:
-        """Look for what other nodes have written, whether or not there were notifications."""
+        """Look for what other nodes have written."""
         await self.followed.poll()
-
-    def _noted(self, items: Sequence[str]) -> bool:
-        return NODES in items or self.followed.has_any(items)
-
-    async def _woken(self, items: set[str] | None) -> None:
-        if items is not None and NODES in items:
-            self.directory.refresh(await self._store.nodes.all())
-        await self.followed.poll(items)
 
     async def stop(self) -> None:
         """Release all leases, and report nothing more: other nodes may take what this one had."""
@@ -167,13 +156,9 @@ class Node:
         for work in self._works:
             with suppress(asyncio.CancelledError):
                 await work
-        try:
-            if not self._store.abandoned:
-                await self.leases.release(*self.leases.all)
-                await self._store.nodes.remove(self.id)
-        finally:
-            # Last: its thread notifies the others that this node has stopped.
-            await self.wakeups.stop()
+        if not self._store.abandoned:
+            await self.leases.release(*self.leases.all)
+            await self._store.nodes.remove(self.id)
 
     async def _repeated(self, work: Callable[[], Awaitable[object]], seconds: float, retry: float, what: str) -> None:
         failing = False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -112,25 +112,6 @@ class Backend(Protocol):
 
     def checkpoint(self, connection: Connection) -> None:
         """Moves what was committed to where it stays. Called outside of a transaction."""
-
-    def note_changed(self, log_ids: Sequence[str]) -> None:
-        """Called after the commit of transactions that have changed these logs. A listener that stops notifies of them."""
-
-    def notify(self) -> None:
-        """Called after `note_changed`, and when those who wait for the commit were told: all nodes are notified soon.
-
-        A notification may be lost, as when the process ends. It does not block.
-        """
-
-    def listen(self, notified: Callable[[Sequence[str] | None], None], stopped: threading.Event) -> None:
-        """Calls `notified` with the ids of logs that were changed, until `stopped` is set; with None where some may be missed.
-
-        One thread of a process listens, which sends the notifications of `notify`, too. It blocks, until `stop_listening` is
-        called too.
-        """
-
-    def stop_listening(self) -> None:
-        """Wakes the listener, so that it returns if it is stopped. It does not block."""
 
     def committed(self) -> None:
         """Called after the commit of each transaction."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import stat
-import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
@@ -185,14 +184,6 @@ class Database(Transactions):
             while await self.write(self._backend.release_space):
                 pass
             await self.read(self._backend.checkpoint)
-
-    def listen(self, notified: Callable[[Sequence[str] | None], None], stopped: threading.Event) -> None:
-        """Calls `notified` with the ids of logs that nodes have written, until `stopped` is set: Backend.listen. It blocks."""
-        self._backend.listen(notified, stopped)
-
-    def stop_listening(self) -> None:
-        """Wakes the listener, so that it returns if it is stopped."""
-        self._backend.stop_listening()
 
     async def touch(self) -> None:
         """Writes a value that is there already. Raises what any other write would raise."""

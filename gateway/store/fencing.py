@@ -83,4 +83,4 @@ class CreatingDatabase:
             insert_lease(connection, *self._lease)
             return transaction(connection)
 
-        return await self._database.write(with_lease, log_id=self._lease[0])
+        return await self._database.write(with_lease)

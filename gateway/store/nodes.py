@@ -12,8 +12,6 @@ from gateway.store.leases import renew_leases
 from gateway.store.sql import Connection, Row, assignments, columns
 
 State = Literal["ready", "draining"]
-NODES = "nodes"
-"""What listeners are notified of, in the place of a log, when a node starts, stops or is drained."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +70,7 @@ class NodeRepository:
             connection.execute("DELETE FROM nodes WHERE id = :id", {"id": report.id})
             connection.execute(_INSERT, _values(report))
 
-        await self._database.write(transaction, log_id=NODES)
+        await self._database.write(transaction)
 
     async def beat(self, report: NodeReport, seconds: float) -> tuple[dict[str, int], list[NodeRecord]]:
         """Stores a heartbeat, and extends all leases of the node, in one transaction.
@@ -95,18 +93,18 @@ class NodeRepository:
     async def drain(self, node: str) -> bool:
         """Stores that a node is to take no new work. Returns whether there is such a node."""
         statement = "UPDATE nodes SET state = 'draining' WHERE id = :id"
-        return await self._database.write(lambda connection: connection.changed(statement, {"id": node}) > 0, log_id=NODES)
+        return await self._database.write(lambda connection: connection.changed(statement, {"id": node}) > 0)
 
     async def remove(self, node: str) -> None:
         """Deletes a node that has stopped."""
-        await self._execute("DELETE FROM nodes WHERE id = :id", node, log_id=NODES)
+        await self._execute("DELETE FROM nodes WHERE id = :id", node)
 
     async def all(self) -> list[NodeRecord]:
         """Returns all nodes, in the order of their ids."""
         return await self._database.read(_records)
 
-    async def _execute(self, statement: str, node: str, log_id: str | None = None) -> None:
-        await self._database.write(lambda connection: connection.execute(statement, {"id": node}), log_id=log_id)
+    async def _execute(self, statement: str, node: str) -> None:
+        await self._database.write(lambda connection: connection.execute(statement, {"id": node}))
 
 
 def _values(report: NodeReport) -> dict[str, Any]:

@@ -6,9 +6,8 @@ This module is imported if the store is one of PostgreSQL: psycopg may not be in
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from functools import partial
 from hashlib import blake2b
@@ -20,7 +19,6 @@ import psycopg
 from gateway.errors import ConfigError, StoreUnavailable
 from gateway.store.backend import Exclusion, Failure, NodeIdTaken, ThreadConnections
 from gateway.store.postgresql_connection import AnsweredConnection
-from gateway.store.postgresql_notifications import Notifications
 from gateway.store.postgresql_texts import TextDumper, TextLoader
 from gateway.store.sql import Connection, Dialect
 
@@ -106,7 +104,6 @@ class PostgresqlBackend:
         self._claim: str | None = None
         self._claimed: Connection | None = None
         self._node: str | None = None
-        self.notifications = Notifications(self.connect)
         self._locking: set[Connection] = set()
 
     def connect(self) -> Connection:
@@ -301,18 +298,6 @@ class PostgresqlBackend:
     def is_rolled_back(self, error: BaseException) -> bool:
         # The server has answered, to the commit or to a statement before it that was not waited for.
         return isinstance(error, psycopg.Error) and bool(error.sqlstate)
-
-    def note_changed(self, log_ids: Sequence[str]) -> None:
-        self.notifications.add(log_ids)
-
-    def notify(self) -> None:
-        self.notifications.send()
-
-    def listen(self, notified: Callable[[Sequence[str] | None], None], stopped: threading.Event) -> None:
-        self.notifications.listen(notified, stopped)
-
-    def stop_listening(self) -> None:
-        self.notifications.wake()
 
     def close(self) -> None:
         # Of callers that were cancelled while they got a lock.

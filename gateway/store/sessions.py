@@ -14,7 +14,6 @@ from gateway.store.failures import failure_reasons
 from gateway.store.idempotency_keys import insert_key
 from gateway.store.lease_checks import delete_lease
 from gateway.store.messages import copy_messages, insert_messages
-from gateway.store.notifications import notify_deleted
 from gateway.store.rows import Cursor, KeyRecord, MessageRow, RunRecord, SessionDetails, SessionListRow, SessionRecord
 from gateway.store.runs import insert_run, last_runs
 from gateway.store.session_usage import usage_of_sessions, usage_of_turns
@@ -214,10 +213,8 @@ class SessionRepository:
             connection.execute("DELETE FROM runs WHERE log_id = :id", values)
             for table in _TABLES_OF_SESSIONS:
                 connection.execute(f"DELETE FROM {table} WHERE session_id = :id", values)
-            owners = connection.values("DELETE FROM sessions WHERE id = :id RETURNING owner", values)
+            connection.execute("DELETE FROM sessions WHERE id = :id", values)
             delete_lease(connection, session_id)
-            for owner in owners:
-                notify_deleted(connection, session_id, owner)
 
         await self._database.write(transaction)
 

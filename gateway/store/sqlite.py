@@ -6,9 +6,8 @@ from __future__ import annotations
 
 import os
 import sqlite3
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -183,13 +182,6 @@ class SqliteBackend:
         # The lock of the data directory does it.
         return False
 
-    def note_changed(self, log_ids: Sequence[str]) -> None:
-        # No other process reads it.
-        pass
-
-    def notify(self) -> None:
-        pass
-
     def use_alone(self) -> None:
         # A second connection of this process would be locked out, too.
         self._alone = self.single_connection = True
@@ -214,13 +206,6 @@ class SqliteBackend:
                 return _NOTHING_EXCLUDED
             raise
         return Exclusion(lambda: True, writing.close)
-
-    def listen(self, notified: Callable[[Sequence[str] | None], None], stopped: threading.Event) -> None:
-        # No other process writes it.
-        pass
-
-    def stop_listening(self) -> None:
-        pass
 
     def checkpoint(self, connection: Connection) -> None:
         checkpoint(connection)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -91,17 +90,6 @@ class Store:
     def creating(self, log_id: str, node: str, seconds: float) -> Store:
         """Returns the same repositories, for the write that creates a log: it stores the node's lease of that too."""
         return Store(cast(Database, CreatingDatabase(self._database, log_id, node, seconds)))
-
-    def listen(self, notified: Callable[[Sequence[str] | None], None], stopped: threading.Event) -> None:
-        """Calls `notified` with the ids of logs that nodes of a cluster have written, until `stopped` is set. It blocks.
-
-        With None it is called where it may not have got all. Set `stopped`, and call `stop_listening`.
-        """
-        self._database.listen(notified, stopped)
-
-    def stop_listening(self) -> None:
-        """Wakes the listener, so that it returns if it is stopped."""
-        self._database.stop_listening()
 
     @property
     def abandoned(self) -> bool:

@@ -61,11 +61,8 @@ class _Write:
         transaction: Callable[[Connection], Any] | None,
         done: asyncio.Future[Any],
         required: RequiredLease | None,
-        log_id: str | None,
     ) -> None:
         self.transaction, self.done, self.required = transaction, done, required
-        self.log_id = log_id if required is None else required[0]
-        """The log that it changes, where other nodes are to be notified of that."""
 
     def execute(self, connection: Connection, leases: Leases) -> Outcome:
         """The result, or LeaseLost. Raises what the function raises."""
@@ -133,19 +130,17 @@ class Transactions:
         self,
         transaction: Callable[[Connection], Result],
         required: RequiredLease | None = None,
-        log_id: str | None = None,
     ) -> Result:
         """Runs a function in a transaction, after all writes that were queued before; committed when this returns.
 
         Cancelling the caller does not cancel the write: it is queued before the first `await`, and is completed. Raises
         StoreUnavailable where the database cannot write now, as with a lock of another process, StoreFull with a full disk,
-        IntegrityError, and LeaseLost, with nothing changed, where the `required` lease is not in force. Other nodes are notified
-        that the log of the lease, or `log_id`, has changed.
+        IntegrityError, and LeaseLost, with nothing changed, where the `required` lease is not in force.
         """
         if self.abandoned:
             raise StoreAbandoned(ABANDONED)
         try:
-            result: Result = await self._queued(transaction, required, log_id)
+            result: Result = await self._queued(transaction, required)
             return result
         except Exception as error:
             failure = self._backend.failure(error)
@@ -222,14 +217,13 @@ class Transactions:
         self,
         transaction: Callable[[Connection], Any] | None,
         required: RequiredLease | None = None,
-        log_id: str | None = None,
     ) -> Any:
         """Queue a write, and wait for its result. With None, wait for the writes that are queued."""
         done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._waiting.add(done)
         try:
             with self._queue_lock:
-                self._queue.append(_Write(transaction, done, required, log_id))
+                self._queue.append(_Write(transaction, done, required))
                 if not self._draining:
                     self._writer.submit(self._write_group)
                     self._draining = True
@@ -241,7 +235,7 @@ class Transactions:
         """Execute what is queued, in the writer thread."""
         with self._queue_lock:
             group = [self._queue.popleft() for _ in range(min(len(self._queue), GROUP_WRITES))]
-        changed = self._finish(group, self._outcomes(group))
+        self._finish(group, self._outcomes(group))
         with self._queue_lock:
             self._draining = bool(self._queue) or (self._doubt is not None and not self.abandoned)
         if self._draining:
@@ -251,20 +245,13 @@ class Transactions:
             except RuntimeError:
                 # The thread ends after this.
                 self._write_group()
-        if changed:
-            # Last: the prompt of a turn waits for its commit, and a thread is woken for this.
-            self._backend.notify()
 
-    def _finish(self, group: Sequence[_Write], outcomes: Sequence[Outcome | None]) -> bool:
-        """End the waits for the writes that have an outcome. Returns whether other nodes are to be notified of a change."""
-        changed = _changed(group, outcomes)
-        if changed:
-            self._backend.note_changed(changed)
+    def _finish(self, group: Sequence[_Write], outcomes: Sequence[Outcome | None]) -> None:
+        """End the waits for the writes that have an outcome."""
         # The loop may be closed.
         with suppress(RuntimeError):
             if group:
                 group[0].done.get_loop().call_soon_threadsafe(_finish, group, outcomes)
-        return bool(changed)
 
     def _outcomes(self, group: Sequence[_Write]) -> Sequence[Outcome | None]:
         """The result or the error of each write; None for one in doubt."""
@@ -352,8 +339,7 @@ class Transactions:
         stored = self._backend.was_committed()
         self._doubt = None
         log.warning("the store answers again: the writes that were in doubt are %s", "stored" if stored else "not stored")
-        if self._finish(doubt.writes, doubt.outcomes if stored else [(None, doubt.error)] * len(doubt.writes)):
-            self._backend.notify()
+        self._finish(doubt.writes, doubt.outcomes if stored else [(None, doubt.error)] * len(doubt.writes))
 
     def _read(self, query: Callable[[Connection], Result]) -> Result:
         with self._noticed_damage(), self._backend.reading() as connection:
@@ -381,12 +367,6 @@ def _required_leases(connection: Connection, group: Sequence[_Write]) -> Leases:
     """The leases in force of the logs that a group of writes requires."""
     log_ids = [write.required[0] for write in group if write.required is not None]
     return leases_in_force(connection, log_ids) if log_ids else {}
-
-
-def _changed(group: Sequence[_Write], outcomes: Sequence[Outcome | None]) -> Sequence[str]:
-    """The logs of those of a group of writes that are stored, which other nodes of a cluster may follow."""
-    stored = (write.log_id for write, end in zip(group, outcomes, strict=True) if end is not None and end[1] is None)
-    return list({log_id: None for log_id in stored if log_id is not None})
 
 
 def _finish(group: Sequence[_Write], outcomes: Sequence[Outcome | None]) -> None:

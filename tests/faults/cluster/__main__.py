@@ -1,7 +1,7 @@
 """`python -m tests.faults.cluster [--sessions N] [--seed N] [--quick]`: soaks a cluster; exit code 1 if a check is violated.
 
 Clients of all sessions, each of whose requests goes to any of three nodes, drop their connections at random, while nodes are
-killed and stopped, and PostgreSQL is restarted, cut off and flooded with notifications. The clocks of the nodes differ by two
+killed and stopped, and PostgreSQL is restarted and cut off. The clocks of the nodes differ by two
 minutes.
 """
 
@@ -119,7 +119,6 @@ class Soak:
 
     async def _faults(self, cluster: Cluster) -> None:
         await asyncio.sleep(15)
-        await self._storm(cluster, 10)
         await self._kill(cluster, "one")
         await asyncio.sleep(8)
         await self._freeze(cluster, "two")
@@ -133,17 +132,13 @@ class Soak:
 
     async def _quick_faults(self, cluster: Cluster) -> None:
         await asyncio.sleep(3)
-        await asyncio.gather(self._kill(cluster, "one"), self._freeze(cluster, "two"), self._storm(cluster, 5))
+        await asyncio.gather(self._kill(cluster, "one"), self._freeze(cluster, "two"))
         await self._cut(cluster)
         await asyncio.sleep(2)
         await self._restart_database(cluster, 1.0)
         await asyncio.sleep(2)
         await self._cut(cluster)
         await asyncio.sleep(2)
-
-    async def _storm(self, cluster: Cluster, seconds: float) -> None:
-        sent = await asyncio.to_thread(cluster.storm, seconds, self.random("storm"))
-        self._say(f"{sent} notifications in {seconds:g} s")
 
     async def _kill(self, cluster: Cluster, name: str) -> None:
         await cluster.nodes[name].kill()

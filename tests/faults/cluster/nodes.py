@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import socket
 import time
 from collections.abc import AsyncIterator
@@ -12,9 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import psycopg
-
-from gateway.store.notifications import CHANNEL
 from tests.faults.daemon import Daemon, closing, is_running
 from tests.postgresql import PostgresqlServer
 
@@ -82,23 +78,6 @@ class Cluster:
                 raise RuntimeError(f"the node {name} has {self.leases(name)} leases still")
             await asyncio.sleep(0.25)
         return time.monotonic() - began
-
-    def storm(self, seconds: float, rng: random.Random) -> int:
-        """Send notifications of any content for so long, as fast as the database takes them. Return their number."""
-        logs = [log for (log,) in self.query("SELECT log_id FROM leases")]
-        sent, deadline = 0, time.monotonic() + seconds
-        payloads = [",".join(rng.sample(logs, min(len(logs), count))) for count in (1, 1, 1, 20, 150)]
-        payloads += ["", "unknown", ",,,", "x" * 7900]
-        with psycopg.connect(self.server.url(self.database), autocommit=True) as connection:
-            while time.monotonic() < deadline:
-                with connection.transaction():
-                    for n in range(50):
-                        # Equal notifications of one transaction are one.
-                        payload = f"{rng.choice(payloads)[:7900]},{sent + n}"
-                        connection.execute("SELECT pg_notify(%s, %s)", (CHANNEL, payload))
-                sent += 50
-                time.sleep(0.02)
-        return sent
 
     def end_left(self) -> list[str]:
         """Kill the agents that still run, and return what they were."""

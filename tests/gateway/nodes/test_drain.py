@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -18,7 +17,6 @@ from gateway.observability.health import DRAINED
 from gateway.security.authentication import request_is_forwarded
 from gateway.security.redaction import Redactor
 from gateway.store import postgresql
-from gateway.store.nodes import NodeRecord
 from tests import stores
 from tests.conftest import write_config
 from tests.daemon import Daemon, RunningGateway, gateway_config
@@ -84,23 +82,6 @@ async def test_the_next_turn_of_a_session_leaves_a_drained_node(tmp_path: Path, 
         assert await say(await b.get(session.id))
         await a.node.followed.poll()
         assert len(await read.log.read(0)) > len(await rest(turn))
-
-
-async def test_others_know_at_once_that_a_node_has_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with run_nodes(tmp_path, "b") as (b,):
-        async with run_node(tmp_path, "a") as a:
-            await b.node.beat()
-            assert a.id in b.node.directory.others
-            stopped, refresh = asyncio.Event(), b.node.directory.refresh
-
-            def refreshed(records: Sequence[NodeRecord]) -> None:
-                refresh(records)
-                if a.id not in b.node.directory.others:
-                    stopped.set()
-
-            monkeypatch.setattr(b.node.directory, "refresh", refreshed)
-        # It has no heartbeat meanwhile.
-        await asyncio.wait_for(stopped.wait(), 10)
 
 
 async def test_a_drained_node_does_not_take_a_forwarded_request_of_a_session_that_it_has_released(tmp_path: Path) -> None:

@@ -16,10 +16,7 @@ from gateway.security.authentication import ADMINISTRATOR
 from gateway.sessions.settings import SessionSettings
 from gateway.store import RunRecord, Store
 from gateway.store.messages import MessageRepository
-from gateway.store.postgresql import PostgresqlBackend
-from tests import stores
-from tests.gateway.nodes.three_nodes import begin, create_waiting, permission, rest, run_node, run_nodes, say, until
-from tests.waiting import wait_until
+from tests.gateway.nodes.three_nodes import begin, create_waiting, permission, rest, run_nodes, say, until
 
 WriteScenario = Callable[..., str]
 
@@ -213,66 +210,6 @@ async def test_a_waiting_session_of_another_node_is_read_with_its_calls(tmp_path
         assert summary.state == "waiting" and [call.id for call in summary.pending] == ["sky"]
 
 
-async def test_a_reader_on_another_node_is_woken_by_a_notification(tmp_path: Path) -> None:
-    async with run_nodes(tmp_path, "a", "b") as (a, b):
-        session = await a.create()
-        read = await b.get(session.id, reading=True)
-        following = asyncio.create_task(rest(Turn(read.log, 0)))
-        said = await say(session)
-        async with asyncio.timeout(20):
-            assert await following == said
-
-
-async def test_events_whose_notification_was_lost_are_found_by_the_next_look(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As when a node is killed after a commit, before it has notified."""
-    lost = set[str]()
-    monkeypatch.setattr(PostgresqlBackend, "note_changed", lambda self, log_ids: lost.update(log_ids))
-    async with run_nodes(tmp_path, "a", "b") as (a, b):
-        session = await a.create()
-        read = await b.get(session.id, reading=True)
-        following = asyncio.create_task(rest(Turn(read.log, 0)))
-        said = await say(session)
-        assert session.id in lost
-        while not following.done():
-            await b.node.poll()
-        assert await following == said
-
-
-async def test_what_was_written_while_the_listener_was_disconnected_is_found_when_it_is_back(tmp_path: Path) -> None:
-    async with run_nodes(tmp_path, "a", "b") as (a, b):
-        session = await a.create()
-        read = await b.get(session.id, reading=True)
-        following = asyncio.create_task(rest(Turn(read.log, 0)))
-        with stores.use("postgresql"):
-            stores.cut_listeners(tmp_path)
-        said = await say(session)
-        async with asyncio.timeout(20):
-            assert await following == said
-
-
-async def test_a_node_that_starts_is_known_to_the_others_before_their_next_heartbeat(tmp_path: Path) -> None:
-    async with run_nodes(tmp_path, "a") as (a,), run_node(tmp_path, "b") as b:
-        await wait_until(lambda: a.node.directory.lives(b.id))
-        session = await b.create()
-        with pytest.raises(SessionElsewhere):
-            await a.get(session.id)
-        await a.gateway.store.nodes.drain(b.id)
-        await wait_until(lambda: b.node.directory.draining)
-
-
-async def test_the_node_of_a_session_is_looked_up_where_its_start_was_missed(tmp_path: Path) -> None:
-    async with run_nodes(tmp_path, "a") as (a,):
-        await a.node.wakeups.stop()
-        async with run_node(tmp_path, "b") as b:
-            session = await b.create()
-            assert not a.node.directory.lives(b.id)
-            with pytest.raises(SessionElsewhere) as raised:
-                await a.get(session.id)
-            assert raised.value.address == "http://b:7700"
-
-
 async def test_what_sessions_of_other_nodes_wait_for_is_read_once(
     tmp_path: Path, write_scenario: WriteScenario, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -322,21 +259,3 @@ async def test_a_run_that_ends_while_its_session_is_read_elsewhere_has_all_of_it
         monkeypatch.setattr(b.gateway.store.runs, "last", ends_before)
         read = await b.get(session.id, reading=True)
         assert read.may_have(session.log.last) and not read.may_have(session.log.last + 1)
-
-
-async def test_a_log_that_this_node_writes_again_wakes_no_event_loop_until_it_is_released(tmp_path: Path) -> None:
-    async with run_nodes(tmp_path, "a", "b") as (a, b):
-        session = await a.create()
-        for turn in range(2):
-            await a.tidy(6.0)
-            assert a.node._noted([session.id]), "another node may write it from now on"
-            await a.node.followed.poll()
-            assert a.node._noted([session.id])
-            if turn == 0:
-                assert await a.get(session.id) is session
-                await a.node.followed.poll()
-                assert not a.node._noted([session.id]), "the notification is about a commit of this node"
-        following = asyncio.create_task(rest(Turn(session.log, 0)))
-        said = await say(await b.get_forwarded(session.id))
-        # Nothing polls here: the notification alone wakes the reader.
-        assert await asyncio.wait_for(following, 20) == said

@@ -119,6 +119,9 @@ async def test_a_node_that_stops_gives_its_sessions_to_the_other_one(nodes: list
         await client.request("session/load", load(session))
         await client.prompt(session, "before ")
         await stacks[nodes.index(owner)].aclose()
+        # The other node has perhaps had no heartbeat since then.
+        for _ in range(3):
+            await create_session(other.client, "echo")
         assert (await send_turn(other.client, session, "after"))["stopReason"] == "end_turn"
     async with on_websocket(other.url, "echo", KEY) as client:
         await client.initialize()

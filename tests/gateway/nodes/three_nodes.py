@@ -160,6 +160,4 @@ async def run_nodes(folder: Path, *names: str, **tables: Any) -> AsyncIterator[l
         nodes = [await stack.enter_async_context(run_node(folder, name, **dict(tables))) for name in names]
         for node in nodes:
             await node.node.beat()
-            # Who follows all sessions from before that is ended.
-            await node.node.wakeups.receiving.wait()
         yield nodes
