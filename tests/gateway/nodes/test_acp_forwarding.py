@@ -241,6 +241,17 @@ async def test_errors_of_the_other_node_are_those_of_this_one(client: Client, cl
         await client.request("session/load", load("sess_none"))
 
 
+async def test_invalid_messages_do_not_end_a_forwarded_connection(cluster: Cluster) -> None:
+    async with connected(cluster) as client:
+        session = await client.new()
+        invalid: list[Any] = [[], 1, {"method": {}}, {"id": [], "method": "session/load"}, {"id": {}, "result": {}}, {"id": 1}]
+        for message in invalid:
+            await client._send(message)
+        errors = await client.until(lambda all: len(found := [m for m in all if "error" in m]) == len(invalid) and found)
+        assert {(error["id"], error["error"]["code"]) for error in errors} == {(None, -32600)}
+        assert (await client.prompt(session, "hello"))["stopReason"] == "end_turn"
+
+
 async def test_a_session_whose_opening_is_refused_stays_open_as_it_was(client: Client, cluster: Cluster) -> None:
     session = await client.new()
     for method in ("session/load", "session/resume"):
