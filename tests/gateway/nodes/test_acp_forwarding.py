@@ -152,6 +152,25 @@ async def test_a_connection_whose_sessions_are_closed_goes_to_another_node(clien
     assert len({request["id"] for request in asked}) == 3
 
 
+async def test_a_forwarded_connection_whose_sessions_are_closed_comes_back(client: Client, cluster: Cluster) -> None:
+    here = await created_at(cluster, "a")
+    cluster.placement.creator = "b"
+    there = await client.new()
+    answer = await client.begin("session/prompt", prompt(there, "work"))
+    asked = [await client.next_permission_request()]
+    await client.request("session/close", {"sessionId": there})
+    assert (await answer)["stopReason"] == "cancelled"
+    await client.request("session/load", load(here))
+    answer = await client.begin("session/prompt", prompt(here, "work"))
+    for _ in range(2):
+        asked.append(await client.next_permission_request())
+        await client.answer(asked[0], "reject_once")
+        await client.answer(asked[-1], "allow_once")
+    assert (await asyncio.wait_for(answer, 60))["stopReason"] == "end_turn"
+    assert client.text(here) == "Hello, you said: beforeI write a note.Done."
+    assert len({request["id"] for request in asked}) == 3
+
+
 async def test_two_first_requests_at_once_are_answered_by_one_node(client: Client, cluster: Cluster) -> None:
     sessions = await asyncio.gather(client.new(), client.new(), client.request("session/list"), client.new())
     for session in (sessions[0], sessions[1], sessions[3]):
