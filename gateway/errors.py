@@ -15,6 +15,8 @@ from __future__ import annotations
 # ├── TooMany               429  a limit of live agents, turns or wrong keys is reached
 # ├── ShuttingDown          503  the daemon is shutting down
 # ├── NoNode                503  no node of the cluster takes the work at this moment
+# ├── NodeAway              503  the only node with the worktree of a session does not run, or is drained
+# ├── NodeUnknown           503  the node that has a session gives no sign of life
 # ├── AgentProblem          503  the agent cannot start here
 # ├── StoreUnavailable      503  the store cannot be written
 # │   ├── StoreFull         503  the disk of the database is full
@@ -114,6 +116,12 @@ class NoNode(GatewayError):
             else f"agent {agent!r} is at other nodes only, and none of them takes new work or can be reached"
         )
         super().__init__(f"{where}; try again in some seconds")
+
+
+class NodeAway(GatewayError):
+    """The only node that can go on with a session does not run, or takes no new work."""
+
+    status = 503
 
 
 class NodeUnknown(GatewayError):

@@ -178,6 +178,12 @@ class _FastExitServer(Server):
         await super().shutdown(sockets)
 
 
+def free_port() -> int:
+    """Return a TCP port of loopback that nobody listens on at this moment."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        return int(listening.getsockname()[1])
+
+
 @dataclass
 class Daemon:
     """`portico serve` in its own process. `start()` sets `url`; `kill()` sends SIGKILL, `stop()` SIGTERM.

@@ -19,10 +19,11 @@ from typing import Any, NamedTuple, cast
 from drivers.contract.events import DELTAS, AgentToken, Awaiting, SessionEnd, Thinking, Usage, encode_deltas
 from drivers.contract.messages import Message
 from drivers.runtime.clock import SYSTEM_CLOCK, Clock
-from gateway.errors import NotFound, StoreAbandoned, StoreUnavailable
+from gateway.errors import LeaseLost, NotFound, StoreAbandoned, StoreUnavailable
 from gateway.events.log_entries import LogEvent, Steered, decode
 from gateway.events.messages import message_row
 from gateway.store import EventRow, FailureRecord, IntegrityError, MessageRow, Store
+from gateway.store.fencing import Fence
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +64,7 @@ class EventLog:
 
     `last` is the number of the last event that is stored. With `stored_first`, readers get an event once it is stored; what
     cannot be stored they get when the log is closed, or its store is abandoned. `all_written` is called when `unwritten` has
-    become 0.
+    become 0. `lease` is the right of this node of a cluster to write the log: without it readers get LeaseLost.
     """
 
     def __init__(
@@ -75,8 +76,9 @@ class EventLog:
         stored_first: bool = False,
         all_written: Callable[[], None] = lambda: None,
         clock: Clock = SYSTEM_CLOCK,
+        lease: Fence | None = None,
     ) -> None:
-        self.clock = clock
+        self.clock, self._lease = clock, lease
         self.log_id, self._stored_first, self._all_written = log_id, stored_first, all_written
         self._store = store
         self._recent: deque[Entry] = deque()
@@ -94,7 +96,7 @@ class EventLog:
         self._held: list[tuple[list[LogEvent], Sequence[tuple[int, Message]]]] = []
         self._ends: dict[int, EndOfTurn] = {}
         self._writer: asyncio.Task[None] | None = None
-        self._closed = self._deleted = self._stalled = self._read_only = False
+        self._closed = self._deleted = self._stalled = self._lost = False
 
     def append(self, events: Iterable[LogEvent], messages: Sequence[tuple[int, Message]] = ()) -> None:
         """Number the events, publish them to the readers, and have them written in the background.
@@ -103,7 +105,7 @@ class EventLog:
         stored history is always what the stored events complete. Events that come while another has the next number reserved
         follow it.
         """
-        if self._read_only:
+        if self._lost:
             return
         if self._reservation.locked():
             self._held.append((list(events), messages))
@@ -129,7 +131,7 @@ class EventLog:
             self._unwritten_bytes += len(row.body)
 
     def _add(self, entry: Entry) -> None:
-        if self._read_only:
+        if self._lost:
             return
         self._unwritten.append(entry)
         self._unwritten_bytes += len(entry.data) + OVERHEAD
@@ -194,7 +196,7 @@ class EventLog:
             self._append_held()
 
     def _publish(self, entry: Entry) -> None:
-        if not self._read_only:
+        if not self._lost:
             self._hold(entry)
             self._wake()
 
@@ -281,34 +283,30 @@ class EventLog:
         """Whether it was deleted from the store."""
         return self._deleted
 
-    def advance(self, last: int) -> None:
-        """The store has events up to this number, which another node of a cluster has written: readers get them from there."""
-        self._recent.clear()
-        self._encoded.clear()
-        self._kept = 0
-        self.last = self._stored = last
-        self._wake()
+    @property
+    def is_followed(self) -> bool:
+        """Whether a reader waits for its next event."""
+        return bool(self._waiters)
 
-    def leave_to_others(self) -> None:
-        """Another node of a cluster writes the log from now on, and nothing is written here any more.
+    def lose(self) -> None:
+        """Another node of a cluster has the log: what is not stored is dropped, and nothing more is written.
 
-        Drops events that are not stored, also those that readers have got. Call `advance` with what the other node stores: its
-        events have greater numbers.
+        Readers get LeaseLost. They may have got events that are dropped: those of the other node have greater numbers.
         """
-        self._read_only = True
+        self._lost = True
         self._unwritten, self._unwritten_bytes = [], 0
         self._unwritten_messages.clear()
         self._ends.clear()
         self._held.clear()
-        if self._stored_first:
-            self.last = min(self.last, self._stored)
-            while self._recent and self._recent[-1].seq > self.last:
-                self._kept -= len(self._recent.pop().data) + OVERHEAD
+        self._wake()
 
-    def close_deleted(self) -> None:
-        """The log was deleted by another node of a cluster."""
-        self._deleted = True
-        self.close()
+    def release_readers(self) -> None:
+        """Let the readers that wait find out that the lease was released. They get LeaseLost, and their clients ask again."""
+        self._wake()
+
+    def _require_lease(self) -> None:
+        if self._lost or (self._lease is not None and not self._lease.held and not self._deleted):
+            raise LeaseLost(self.log_id)
 
     async def delete_stored(self, delete: Callable[[], Awaitable[None]]) -> None:
         """Delete what is stored of this log with `delete`; nothing is written meanwhile, and nothing afterwards.
@@ -330,8 +328,9 @@ class EventLog:
     async def read(self, after: int) -> list[Entry]:
         """Events after a number, in order, as many as there are (at most READ_EVENTS); waits for the first. Safe to cancel.
 
-        Empty only once the log is closed and nothing more comes, or where the rest was deleted from the store.
+        Empty only once the log is closed and nothing more comes, or where the rest was deleted from the store. Raises LeaseLost.
         """
+        self._require_lease()
         while after >= self._readable:
             if self._closed:
                 return []
@@ -341,6 +340,7 @@ class EventLog:
                 await waiter
             finally:
                 self._waiters.discard(waiter)
+            self._require_lease()
         if self._recent and self._recent[0].seq <= after + 1:
             return self._from_memory(after)
         if self._encoded and self._first_encoded <= after + 1:
@@ -411,7 +411,7 @@ class EventLog:
             await self._write_all()
             self._all_written()
         except StoreAbandoned:
-            if not self._read_only:
+            if not self._lost:
                 # The readers get the rest from memory; the next start of the daemon reports it as a gap.
                 self._stored_first = False
                 self._wake()
@@ -424,7 +424,7 @@ class EventLog:
             batch = self._next_batch()
             messages = self._messages_through(batch[-1].seq)
             await self._store_batch(batch, messages)
-            if self._read_only:
+            if self._lost:
                 return
             # Not the events of this batch: with `stored_first` readers get them now.
             self._drop_objects(self._stored)

@@ -224,18 +224,3 @@ class _Acquisition:
         self._counts[self._log_id] -= 1
         if not self._counts[self._log_id]:
             del self._counts[self._log_id]
-
-
-class NoLease:
-    """The fence of what this node only reads: every write raises LeaseLost."""
-
-    node, token, held, deleted = "", 0, False, False
-
-    def __init__(self, log_id: str) -> None:
-        self.log_id = log_id
-
-    async def hold(self) -> None:
-        raise LeaseLost(self.log_id)
-
-    def lose(self) -> None:
-        """There is nothing to lose."""

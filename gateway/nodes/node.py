@@ -11,8 +11,7 @@ from typing import Protocol
 
 from drivers.runtime.clock import SYSTEM_CLOCK, Clock
 from gateway.errors import StoreFull, StoreUnavailable
-from gateway.nodes.followed_logs import FollowedLogs
-from gateway.nodes.leases import Leases, NoLease
+from gateway.nodes.leases import Leases
 from gateway.nodes.node_directory import NodeDirectory
 from gateway.nodes.takeover import Takeover
 from gateway.store import Store
@@ -51,8 +50,8 @@ class Intervals:
     """Seconds. A lease lasts `lease` from its renewal, which each heartbeat is; a node is silent after `silent` without one.
 
     After a failure of the database the heartbeat is tried again every `retry`. Leases of dead nodes are looked for every
-    `takeover`, and taken over after they were observed for `observed`. Logs of other nodes are read every `poll`. Folders of
-    sessions that are elsewhere by now are looked for every `sweep`.
+    `takeover`, and taken over after they were observed for `observed`. Folders of sessions that other nodes have by now are
+    looked for every `sweep`.
     """
 
     lease: float = 10.0
@@ -61,7 +60,6 @@ class Intervals:
     silent: float = 10.0
     takeover: float = 2.0
     observed: float = 4.0
-    poll: float = 1.0
     sweep: float = 600.0
 
 
@@ -83,12 +81,7 @@ class Node:
         self.takeover = Takeover(
             store, self.leases, daemon.close_runs, silent=of.silent, interval=of.takeover, observed=of.observed, clock=clock
         )
-        self.followed = FollowedLogs(store)
         self._works: list[asyncio.Task[None]] = []
-
-    def no_lease(self, log_id: str) -> NoLease:
-        """The fence of a log that is only read here."""
-        return NoLease(log_id)
 
     async def start(self) -> int:
         """Report this node, and recover what its earlier process has left. Returns how many runs were at work then."""
@@ -110,7 +103,6 @@ class Node:
         works = [
             self._repeated(self.beat, of.heartbeat, of.retry, HEARTBEAT),
             self._repeated(self.takeover.look, of.takeover, of.takeover, "the search for dead nodes"),
-            self._repeated(self.poll, of.poll, of.poll, "the search for events of other nodes"),
             # Not after the heartbeat in one task: it waits for the ends of agents where the node is drained.
             self._repeated(self.daemon.tidy, of.heartbeat, of.retry, "the release of what is not used"),
             self._repeated(self.daemon.sweep, of.sweep, of.sweep, "the removal of what sessions have left here"),
@@ -144,10 +136,6 @@ class Node:
             self.directory.update(await self._store.nodes.all())
         except StoreUnavailable as error:
             log.warning("this node cannot report that it runs: %s", error)
-
-    async def poll(self) -> None:
-        """Look for what other nodes have written."""
-        await self.followed.poll()
 
     async def stop(self) -> None:
         """Release all leases, and report nothing more: other nodes may take what this one had."""

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from drivers.runtime.clock import SYSTEM_CLOCK, Clock
-from gateway.errors import ConfigError, GatewayError, NodeUnknown, NoNode, SessionElsewhere, StoreUnavailable
+from gateway.errors import ConfigError, GatewayError, NodeAway, NodeUnknown, NoNode, SessionElsewhere, StoreUnavailable
 from gateway.security.authentication import request_is_forwarded
 from gateway.store.nodes import NodeRecord, NodeReport
 
@@ -27,12 +27,6 @@ PLACES = 10_000
 """Logs of which a node remembers where they are."""
 LookUp = Callable[[], Awaitable[Sequence[NodeRecord]]]
 """Reads all nodes from the store."""
-
-
-class NodeAway(GatewayError):
-    """The only node that can go on with a session does not run, or takes no new work."""
-
-    status = 503
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,23 +325,6 @@ class NodeDirectory:
         agents = max(reported + len(self._placed[report.id]), report.live_agents)
         # Of equal nodes this one, which needs no forwarding.
         return agents / max(report.agent_slots, 1), report.id != self.node, report.id
-
-    def reader_elsewhere(self, agent: str) -> SessionElsewhere | None:
-        """The error that passes a request that only reads on to a node that has an agent; None if none can be reached.
-
-        A drained node responds to such requests too. A request that was forwarded to this node is not forwarded again.
-        """
-        if request_is_forwarded.get():
-            return None
-        found = [
-            node.record
-            for node_id, node in self._nodes.items()
-            if node_id != self.node and agent in node.record.report.agents and self._is_reachable(node_id)
-        ]
-        if not found:
-            return None
-        report = min(found, key=lambda record: (record.state != "ready", self._load(record.report))).report
-        return SessionElsewhere(report.id, report.address)
 
 
 def _has_moved(before: NodeRecord, now: NodeRecord) -> bool:

@@ -6,6 +6,7 @@ No other module imports sse-starlette.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, suppress
 from functools import cache
@@ -17,7 +18,9 @@ from sse_starlette.sse import AppStatus
 from starlette.types import Receive, Scope, Send
 
 from drivers.runtime.clock import Clock
-from gateway.errors import Unauthorized
+from gateway.errors import LeaseLost, Unauthorized
+
+log = logging.getLogger(__name__)
 
 # Streams end when their runs end. sse-starlette would end them at the first signal, before the last event.
 AppStatus.disable_automatic_graceful_drain()  # type: ignore[no-untyped-call]
@@ -107,10 +110,15 @@ class _EventStream(Response):
 
     async def _send_all(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        async with aclosing(aiter(self.body_iterator)) as chunks:  # type: ignore[type-var]
-            async for chunk in chunks:
-                async with self._writing:
-                    await send({"type": "http.response.body", "body": chunk, "more_body": True})
+        try:
+            async with aclosing(aiter(self.body_iterator)) as chunks:  # type: ignore[type-var]
+                async for chunk in chunks:
+                    async with self._writing:
+                        await send({"type": "http.response.body", "body": chunk, "more_body": True})
+        except LeaseLost as error:
+            # The server cuts off an incomplete response, as if this gateway had been killed: the client asks again.
+            log.warning("a stream is broken off: %s", error)
+            return
         async with self._writing:
             await send({"type": "http.response.body", "body": b"", "more_body": False})
             self._complete = True

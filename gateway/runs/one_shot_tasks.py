@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -221,8 +220,8 @@ class TaskRunner:
         self._running[task_id] = running
         self._admission.add(task_id, running)
         run.start()
-        if lease is not None and self._node is not None:
-            lease.on_lost = partial(self._lost, run, self._node)
+        if lease is not None:
+            lease.on_lost = partial(self._lost, run)
         winding_up = asyncio.create_task(self._wind_up(task_id, run, agent, lease))
         self._winding_up.add(winding_up)
         winding_up.add_done_callback(self._winding_up.discard)
@@ -241,12 +240,11 @@ class TaskRunner:
             lease.in_use = True
         return lease
 
-    def _lost(self, run: Run, node: Node) -> None:
-        """Another node has taken over a task: its readers get the end that this node stores."""
+    def _lost(self, run: Run) -> None:
+        """Another node has taken over a task, and stores its end. Its readers here get LeaseLost."""
         self._running.pop(run.log.log_id, None)
-        run.log.leave_to_others()
-        node.followed.add(run.log)
-        run.leave_to_others()
+        run.log.lose()
+        run.lose()
 
     async def _discard(self, task_id: str, store: Store, lease: HeldLease | None) -> None:
         """Forget a task whose agent did not start, with its key: the request can be repeated."""
@@ -276,11 +274,7 @@ class TaskRunner:
             log.warning("the end of task %s is not stored yet", task_id)
             await self._shared.clock.sleep(RETRY)
         self._running.pop(task_id, None)
-        if lease is not None and self._node is not None:
-            if lease.lost:
-                # Otherwise the next poll tells its readers.
-                with suppress(StoreUnavailable):
-                    await self._node.followed.poll([task_id])
+        if lease is not None:
             await lease.release()
 
     async def _remove_folder(self, task_id: str) -> None:

@@ -358,7 +358,7 @@ class Run:
             self._work.cancel()
         self._publish_unstored(_error_end(message))
 
-    def leave_to_others(self) -> None:
+    def lose(self) -> None:
         """Another node of a cluster has the run: it is over here without an end, which that node stores."""
         if self.state is not RunState.ENDED:
             self.state = RunState.ENDED

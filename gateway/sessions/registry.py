@@ -30,6 +30,8 @@ from gateway.errors import (
     Conflict,
     Forbidden,
     GatewayError,
+    NodeAway,
+    NoNode,
     NotFound,
     StoreUnavailable,
     too_many_sessions,
@@ -74,7 +76,7 @@ class Sessions:
     """All sessions of the daemon. Only those with a live agent, a run or something to be written stay in memory.
 
     `sleep_after` is how many seconds an idle session keeps its agent, 0 for ever. With a `node`, the daemon is one of a cluster:
-    a session is changed by the node that has its lease, and read by all.
+    the node that has the lease of a session serves all of it, and lists are read from the store.
     """
 
     def __init__(
@@ -281,10 +283,9 @@ class Sessions:
     ) -> Session:
         """The session of that id. Raises NotFound, also for another's, or AgentProblem if its agent is no longer configured.
 
-        On a node of a cluster it is for changing the session: this node acquires its lease, or SessionElsewhere is raised. With
-        `reading` the session is not to be changed, and what another node has is read from the store. One whose worktree or
-        agent is on other machines is changed there only. It is read without them, and deleted (`deleting`). `here`: this node
-        gets the lease that no node has, if it can, however loaded it is.
+        On a node of a cluster this node acquires its lease, or SessionElsewhere is raised. Where the nodes that have its agent or
+        its worktree are out of reach, any node can show it (`reading`) and delete it (`deleting`), without them. `here`: this
+        node gets the lease that no node has, if it can, however loaded it is.
         """
         if self._node is not None:
             return await self._get_in_cluster(self._node, caller, session_id, reading=reading, deleting=deleting, here=here)
@@ -300,9 +301,9 @@ class Sessions:
         return found
 
     async def get_history(self, caller: Caller, session_id: str) -> Session:
-        """The session of that id, only for its log and its history. A node of a cluster needs neither its lease nor its agent.
+        """The session of that id, only for what is stored of its log and its history. Nothing of it is to be changed.
 
-        Raises NotFound. On a single daemon it is as with `get`.
+        Raises NotFound. A node of a cluster needs neither its lease nor its agent. On a single daemon it is as with `get`.
         """
         if self._node is None:
             return await self.get(caller, session_id)
@@ -328,42 +329,45 @@ class Sessions:
     ) -> Session:
         found = self._held_here(session_id)
         if found is None:
-            if reading:
-                found = await self._load(caller, session_id)
-                bind_session_id(found.id, found.redactor)
-                return found
             async with self._loading.setdefault(session_id, asyncio.Lock()):
-                found = await self._leased(node, caller, session_id, deleting=deleting, here=here)
+                found = await self._leased(node, caller, session_id, anywhere=reading or deleting, here=here)
             if not deleting:
                 await found.deny_overdue()
-        elif not reading and found.lease is not None:
+        elif found.lease is not None:
             found.lease.used_at = node.leases.clock.monotonic()
         if not caller.sees(found.owner):
             raise _none(session_id)
         bind_session_id(found.id, found.redactor)
-        if node.directory.draining and not reading and not deleting:
+        if not reading and not deleting and (node.directory.draining or isinstance(found.agent, AbsentAgent)):
             await self._move(node, found)
         return found
 
     async def _move(self, node: Node, session: Session) -> None:
-        """Release a session that is not at work, and raise SessionElsewhere, for a node that is drained.
+        """Release a session that is not at work, and raise SessionElsewhere, for a node that is drained or has not its agent.
 
         A session that is always at work when the node releases what is unused would never leave it. One with a worktree stays,
-        and so does one whose agent no other node offers.
+        and so does one whose agent no other node offers; if this one has not that either, raises NoNode or AgentProblem.
         """
-        if session.config.worktree is not None:
+        absent = isinstance(session.agent, AbsentAgent)
+        if session.config.worktree is not None and not absent:
             return
         chosen = node.directory.choose(session.agent.name, session.config.options.get(CWD.name))
+        if chosen is None and absent:
+            node.directory.offered_elsewhere(session.agent.name)
+            raise _no_agent(session.id, session.agent.name)
         if chosen is None:
             return
         await self._drain(session)
         if session.lease is not None and session.is_unused:
-            node.followed.add(session.log, session.lease)
             await session.lease.release()
+            session.log.release_readers()
             raise await node.directory.elsewhere(chosen, session.id)
 
-    async def _leased(self, node: Node, caller: Caller, session_id: str, *, deleting: bool, here: bool) -> Session:
-        """The session, whose lease this node has then. Raises SessionElsewhere, and NodeAway if its worktree is out of reach."""
+    async def _leased(self, node: Node, caller: Caller, session_id: str, *, anywhere: bool, here: bool) -> Session:
+        """The session, whose lease this node has then. Raises SessionElsewhere.
+
+        Where no node has its agent or its worktree at this moment, raises NoNode or NodeAway, unless `anywhere` is set.
+        """
         if (held := self._held_here(session_id)) is not None:
             return held
         known = self._known.get(session_id)
@@ -377,23 +381,31 @@ class Sessions:
             # Also one that has expired: its node may only have been without the database. If it is dead, it is taken over soon.
             node.directory.remember(session_id, current.node)
             raise await node.directory.elsewhere(current.node, session_id)
-        folder = record.config.get("options", {}).get(CWD.name)
-        last = node.id if here else current.node if current is not None else None
-        if record.config.get("worktree") is not None and not deleting:
-            worktree = await self._store.worktrees.get(session_id)
-            if worktree is not None and not await asyncio.to_thread(self._shared.worktrees.is_here, worktree):
-                raise await node.directory.only_at(node_in(worktree.path), session_id, "the worktree")
-            last = node.id if worktree is not None else last
-        if not deleting:
-            await node.directory.place(record.agent, folder, session_id, last)
+        try:
+            await self._place(node, record, node.id if here else current.node if current is not None else None)
+        except (NoNode, NodeAway):
+            if not anywhere:
+                raise
         lease = await node.leases.hold(session_id, known.lease if known is not None else None)
         if known is not None and known.lease is lease:
             return known
         try:
-            return await self._load(caller, session_id, lease, without_agent=deleting)
+            return await self._load(caller, session_id, lease, without_agent=anywhere)
         except BaseException:
             await lease.release()
             raise
+
+    async def _place(self, node: Node, record: SessionRecord, last: str | None) -> None:
+        """Raise SessionElsewhere unless this node is the one for a session without an owner, which the node `last` had.
+
+        Raises NoNode, and NodeAway if its worktree is out of reach.
+        """
+        if record.config.get("worktree") is not None:
+            worktree = await self._store.worktrees.get(record.id)
+            if worktree is not None and not await asyncio.to_thread(self._shared.worktrees.is_here, worktree):
+                raise await node.directory.only_at(node_in(worktree.path), record.id, "the worktree")
+            last = node.id if worktree is not None else last
+        await node.directory.place(record.agent, record.config.get("options", {}).get(CWD.name), record.id, last)
 
     async def _load(
         self, caller: Caller, session_id: str, lease: HeldLease | None = None, *, without_agent: bool = False
@@ -401,9 +413,7 @@ class Sessions:
         record = await self._store.sessions.get(session_id)
         if record is None or not caller.sees(record.owner):
             raise _none(session_id)
-        agent = self._agents.find(record.agent)
-        if agent is None:
-            agent = self._agent_elsewhere(record, reading=lease is None, without=without_agent)
+        agent = self._agents.find(record.agent) or self._absent(record, without=without_agent)
         config = self._settings(record, agent)
         redactor = self._redactor_of(config)
         bind_session_id(record.id, redactor)
@@ -411,32 +421,19 @@ class Sessions:
         run = await self._store.runs.last(session_id)
         last = await self._store.events.last_seq(session_id)
         session = self._session(record, config, agent, last, redactor, lease)
+        if self._node is not None and lease is None:
+            return session
         if run is not None and run.state == "waiting":
             await session.restore_waiting(run)
-        if self._node is None or lease is not None:
-            # One that is only to be deleted is of no use to a request that needs its agent.
-            if not isinstance(agent, AbsentAgent):
-                self._known[session_id] = session
-        else:
-            session.read_only = True
-            if run is not None and run.state == "running":
-                session.show_running(run)
-            self._node.followed.add(session.log)
+        self._known[session_id] = session
         return session
 
-    def _agent_elsewhere(self, record: SessionRecord, *, reading: bool, without: bool) -> AbsentAgent:
-        """What stands for the agent of a session, which is not configured here. Raises SessionElsewhere, NoNode, AgentProblem.
-
-        A node that has the agent shows more of the session than this one. Without such a node the session is read here, and so
-        it is where the agent does not matter (`without`).
-        """
-        if self._node is not None and (reading or without):
-            if not without and (elsewhere := self._node.directory.reader_elsewhere(record.agent)) is not None:
-                raise elsewhere
+    def _absent(self, record: SessionRecord, *, without: bool) -> AbsentAgent:
+        """What stands for the agent of a session, which is not configured here. Raises AgentProblem unless the session can be
+        shown or deleted `without` it."""
+        if self._node is not None and without:
             return AbsentAgent(record.agent)
-        if self._node is not None and (offered := self._node.directory.offered_elsewhere(record.agent)) is not None:
-            raise offered
-        raise AgentProblem(f"session {record.id!r} is of agent {record.agent!r}, which is no longer in the configuration")
+        raise _no_agent(record.id, record.agent)
 
     def _current(self, session_id: str) -> Session | None:
         """A session in memory; None if there is none, or if another node may have changed it."""
@@ -461,7 +458,7 @@ class Sessions:
             record,
             config,
             agent,
-            self._shared if self._node is None else self._fenced(self._node, record.id, lease),
+            self._services(lease),
             last_seq,
             redactor,
             admission=self._admission,
@@ -470,57 +467,54 @@ class Sessions:
             announce=self._announce,
             lease=lease,
         )
-        if lease is not None and self._node is not None:
-            lease.on_lost = partial(self._lost, session, self._node)
+        if lease is not None:
+            lease.on_lost = partial(self._lost, session)
         return session
 
-    def _fenced(self, node: Node, session_id: str, lease: HeldLease | None) -> SharedServices:
-        """The shared services for one session. One that is only read stores nothing, and denies no overdue calls."""
-        if lease is not None:
-            return replace(self._shared, store=self._store.fenced(lease))
-        return replace(self._shared, store=self._store.fenced(node.no_lease(session_id)), approval_timeout=0.0)
+    def _services(self, lease: HeldLease | None) -> SharedServices:
+        """The shared services for one session. One without a lease, which a node only reads, denies no overdue calls."""
+        if self._node is None:
+            return self._shared
+        if lease is None:
+            return replace(self._shared, approval_timeout=0.0)
+        return replace(self._shared, store=self._store.fenced(lease))
 
-    def _lost(self, session: Session, node: Node) -> None:
-        """Another node has taken over a session: those who read it here go on with what that node stores."""
+    def _lost(self, session: Session) -> None:
+        """Another node has taken over a session: those who read it here get LeaseLost."""
         session.lost = True
-        session.log.leave_to_others()
-        node.followed.add(session.log)
+        session.log.lose()
         if self._known.get(session.id) is session:
             del self._known[session.id]
         self._admission.remove(session.id)
         timer = self._sleep_timers.pop(session.id, None)
         if timer:
             timer.cancel()
-
-        async def lose() -> None:
-            await session.lose()
-            # Otherwise the next poll tells them.
-            with suppress(StoreUnavailable):
-                await node.followed.poll([session.id])
-
-        self._run_in_background(lose())
+        self._run_in_background(session.lose())
 
     async def release_unused(self, node: Node, unused: float) -> None:
-        """Release the leases of sessions that the store has all of, and that were not used for so many seconds.
+        """Release the leases of sessions that the store has all of, that nobody follows, and that are unused for so many seconds.
 
-        If the node takes no new work, of all sessions but those at work, whose agents are ended.
+        If the node takes no new work, of all sessions but those at work, whose agents are ended. Who follows one gets LeaseLost.
         """
-        if node.directory.draining:
+        draining = node.directory.draining
+        if draining:
             await all_ended(self._drain(session) for session in list(self._known.values()))
             unused = 0.0
         now = node.leases.clock.monotonic()
         due: list[HeldLease] = []
+        followed: list[Session] = []
         for lease in node.leases.all:
             session = self._known.get(lease.log_id)
             if lease.in_use or now - lease.used_at < unused or lease.log_id in self._loading:
                 continue
             if session is None:
                 due.append(lease)
-            elif session.lease is lease and session.is_unused:
+            elif session.lease is lease and session.is_unused and (draining or not session.log.is_followed):
                 due.append(lease)
-                # Another node may have it soon. Those who follow it here get its events from there.
-                node.followed.add(session.log, lease)
+                followed.append(session)
         await node.leases.release(*due)
+        for session in followed:
+            session.log.release_readers()
 
     async def stored(self) -> bool:
         """Wait until the store, which other nodes read, has what clients know of the sessions. False if that takes too long."""
@@ -572,8 +566,7 @@ class Sessions:
         """Summaries of stored sessions, also of those whose agent is no longer configured."""
         at_work = {record.id: self._turn_usage(record.id) for record in records}
         ids = [record.id for record in records]
-        elsewhere = [one for one in ids if self._current(one) is None] if self._node is not None else ()
-        found = await self._store.sessions.details(ids, elsewhere)
+        found = await self._store.sessions.details(ids)
         waiting = [record for record in records if _waits(found.get(record.id))]
         if self._node is None:
             ids = [record.id for record in waiting]
@@ -650,8 +643,7 @@ class Sessions:
         """The summary of a session."""
         # The state is read first: a run that has ended by now is stored by now. In the other order they might not match.
         config, state, at_work = session.config, session.state, self._turn_usage(session.id)
-        elsewhere = (session.id,) if session.read_only else ()
-        details = (await self._store.sessions.details([session.id], elsewhere)).get(session.id)
+        details = (await self._store.sessions.details([session.id])).get(session.id)
         usage = self._usage(session.id, details, at_work)
         cwd = None if config.worktree is None else config.worktree.folder
         if cwd is None and not isinstance(session.agent, AbsentAgent):
@@ -785,8 +777,6 @@ class Sessions:
         for timer in self._sleep_timers.values():
             timer.cancel()
         await all_ended(session.stop(why) for session in list(self._known.values()))
-        if self._node is not None:
-            self._node.followed.close()
         self.changes.close()
         await all_ended(self._background)
 
@@ -931,6 +921,10 @@ def _with_state(summary: SessionSummary, session: Session | None) -> SessionSumm
     pending, since = (session.pending_calls, session.waiting_since) if summary.state == "waiting" else ([], None)
     last = max(summary.last_seq, session.log.last)
     return replace(summary, pending=pending, waiting_since=since, last_seq=last, queued=len(session.queue))
+
+
+def _no_agent(session_id: str, agent: str) -> AgentProblem:
+    return AgentProblem(f"session {session_id!r} is of agent {agent!r}, which is no longer in the configuration")
 
 
 def _none(session_id: str) -> NotFound:

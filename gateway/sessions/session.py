@@ -104,7 +104,7 @@ class Session:
     whenever a run or the agent begins or ends, or the store has got all that it lacked; the second ends the agent in the
     background. `announce` is called when what a list has of the session is different.
     On a node of a cluster `lease` is the right to change it; the store of `shared` is fenced by that. It is None for a session
-    that this node only reads. `lost` is whether another node has the session since.
+    of which this node only reads what is stored. `lost` is whether another node has the session since.
     The callbacks in `metadata_changed` are called when the agent has listed other slash commands outside of a run, or the user
     has changed the title.
     """
@@ -124,13 +124,19 @@ class Session:
         announce: Callable[[Session], None],
         lease: HeldLease | None = None,
     ) -> None:
-        self.lease, self.lost, self.read_only = lease, False, False
+        self.lease, self.lost = lease, False
         self.id, self.created_at, self.owner = record.id, record.created_at, record.owner
         self.forked_from = record.forked_from
         self.agent, self.config, self._stored_config, self.redactor = agent, config, config, redactor
         stored = partial(changed, self)
         self.log = EventLog(
-            record.id, shared.store, last_seq, stored_first=shared.stored_first, all_written=stored, clock=shared.clock
+            record.id,
+            shared.store,
+            last_seq,
+            stored_first=shared.stored_first,
+            all_written=stored,
+            clock=shared.clock,
+            lease=lease,
         )
         self.history = StoredHistory(shared.store, record.id)
         self.lock = asyncio.Lock()
@@ -231,11 +237,6 @@ class Session:
     def evict(self) -> None:
         """End the agent in the background, unless a turn begins first."""
         self._evict(self)
-
-    def may_have(self, seq: int) -> bool:
-        """Whether there is an event of this number. A node that only reads the session does not know of those that are not
-        stored yet."""
-        return seq <= self.log.last or (self.read_only and self.busy)
 
     # -- a turn -----------------------------------------------------------------------------------------------------------
 
@@ -631,10 +632,6 @@ class Session:
         pending = pending_in(calls, self._runs_at_once, self.config.app_tools, self.agent.info.question_tools)
         self.run.restore(pending, unanswered(calls), record.waiting_since)
 
-    def show_running(self, record: RunRecord) -> None:
-        """Its run is at work on another node: this one only reads it."""
-        self.run, self.turn_began = self._run(record, None), record.first_seq
-
     async def deny_overdue(self) -> None:
         """Deny the pending calls if their time limit has passed."""
         if self.run is not None and self.state == "waiting" and self.run.pending.overdue:
@@ -769,9 +766,9 @@ class Session:
         self.log.close()
 
     async def lose(self) -> None:
-        """Another node has the session: end the run and the agent here. Its readers go on with what that node stores."""
+        """Another node has the session: end the run and the agent here. Its readers get LeaseLost."""
         self.lost = True
-        self.log.leave_to_others()
+        self.log.lose()
         self.refuse_start(LeaseLost(self.id))
         if self.run is not None:
             self.run.pending.stop_timer()
@@ -779,7 +776,7 @@ class Session:
             if storing is not None:
                 storing.cancel()
         if self.busy and self.run is not None:
-            self.run.leave_to_others()
+            self.run.lose()
         self._agent.stop_storing()
         await self._agent.end_preparation()
         await self._agent.discard()

@@ -17,10 +17,6 @@ SELECT first, body FROM events WHERE log_id = :log_id AND last > :after
 AND first >= coalesce((SELECT max(first) FROM events WHERE log_id = :log_id AND first <= :next), 0)
 """
 _BEFORE = "SELECT first, body FROM events WHERE log_id = :log_id AND first < :before"
-_LAST_OF = """
-SELECT id, (SELECT last FROM events WHERE log_id = known.id ORDER BY first DESC LIMIT 1)
-FROM (SELECT id FROM sessions WHERE id {in_ids} UNION SELECT log_id FROM runs WHERE log_id {in_ids}) AS known
-"""
 
 READ_BYTES = 2 * 1024 * 1024
 """About how many bytes of events are read at once; a larger row is read whole."""
@@ -60,13 +56,6 @@ class EventRepository:
         # Not max(last): the primary key finds the last row, where a maximum reads all rows of the log.
         query, values = "SELECT last FROM events WHERE log_id = :log_id ORDER BY first DESC LIMIT 1", {"log_id": log_id}
         return await self._database.read(lambda connection: int(connection.value(query, values) or 0))
-
-    async def last_of(self, log_ids: Sequence[str]) -> dict[str, int]:
-        """Returns the number of the last stored event of each of these logs, 0 if it has none. Deleted logs are omitted."""
-        values = {"ids": list(log_ids)}
-        return await self._database.read(
-            lambda connection: {log_id: last or 0 for log_id, last in connection.execute(_LAST_OF, values)}
-        )
 
 
 def _bounded(

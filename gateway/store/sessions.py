@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, Literal
 
@@ -16,12 +16,10 @@ from gateway.store.lease_checks import delete_lease
 from gateway.store.messages import copy_messages, insert_messages
 from gateway.store.rows import Cursor, KeyRecord, MessageRow, RunRecord, SessionDetails, SessionListRow, SessionRecord
 from gateway.store.runs import insert_run, last_runs
-from gateway.store.session_usage import usage_of_sessions, usage_of_turns
+from gateway.store.session_usage import usage_of_sessions
 from gateway.store.shared_values import LIMITS, set_value
 from gateway.store.sql import Connection, Parameters, assignments, columns, equals, insert
 
-READS = 3
-"""Times that a list of sessions at other nodes is read while turns of them end."""
 UNLOCKED_SESSIONS = 1000
 """A key that has so many sessions fewer than it may have gets one more without a lock: so many are not created at one time."""
 _TABLES_OF_SESSIONS = ("failures", "session_usage", "compactions", "session_metadata", "responses")
@@ -152,27 +150,13 @@ class SessionRepository:
         values = _values(limit, after, owner, agent)
         return await self._database.read(lambda connection: [_list_row(row) for row in connection.execute(query, values)])
 
-    async def details(self, session_ids: Sequence[str], elsewhere: Collection[str] = ()) -> dict[str, SessionDetails]:
-        """Returns what a list shows of these sessions, by id. Sessions that do not exist are omitted.
-
-        The usage of those that are `elsewhere`, at other nodes, includes what the stored events have of the turn at work.
-        """
+    async def details(self, session_ids: Sequence[str]) -> dict[str, SessionDetails]:
+        """Returns what a list shows of these sessions, by id. Sessions that do not exist are omitted."""
         query, ids = f"{_LIST_ROWS} WHERE id {{in_ids}}", {"ids": list(session_ids)}
 
         def details(connection: Connection) -> dict[str, SessionDetails]:
             rows = [_list_row(row) for row in connection.execute(query, ids)]
             runs, usage = last_runs(connection, session_ids), usage_of_sessions(connection, session_ids)
-            for _ in range(READS):
-                at_work = [run for run in runs.values() if run.state == "running" and run.log_id in elsewhere]
-                turns = usage_of_turns(connection, at_work) if at_work else {}
-                if not turns:
-                    break
-                # Each statement has a state of its own: a turn that has ended meanwhile would count twice.
-                again = last_runs(connection, session_ids)
-                if all(again.get(run.log_id) == run for run in at_work):
-                    usage = {**usage, **{key: usage[key].plus(turn) if key in usage else turn for key, turn in turns.items()}}
-                    break
-                runs, usage = again, usage_of_sessions(connection, session_ids)
             last = {session_id: seq for session_id, seq in connection.execute(_LAST_EVENTS, ids)}
             failed = {run.id for run in runs.values() if run.stop_reason == "error"}
             errors = failure_reasons(connection, sorted(failed))

@@ -69,7 +69,7 @@ def _position(session: Session, text: str | None) -> Position:
     if text is None:
         return Position(session.turn_began - 1 if session.busy else session.log.last)
     seen = Position.parse(text)
-    if not session.may_have(seen.seq):
+    if seen.seq > session.log.last:
         raise BadRequest(f"this session has no event {seen.seq}, its last is {session.log.last}; begin again without a number")
     return seen
 

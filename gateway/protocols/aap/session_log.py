@@ -163,7 +163,7 @@ def _number(text: str) -> int:
 
 def _start(session: Session, after: int | None) -> int:
     last = session.log.last
-    if after is not None and not session.may_have(after):
+    if after is not None and after > session.log.last:
         raise BadRequest(f"this session has no event {after}, its last is {last}; begin again without a number")
     return last if after is None else after
 

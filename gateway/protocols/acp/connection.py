@@ -105,14 +105,15 @@ class Connection:
         """
         # The type of `message` is not checked by the transports.
         problem = _problem(message)
-        if problem is None:
-            if message.get("method") == "initialize":
-                self._initialize_request = message
-            if self._forwarding is not None and await self._forwarding.send(message):
-                return
-            if "method" not in message:
-                # Not limited: messages at work may wait for this answer.
-                return self._client.resolve(message)
+        if problem is None and message.get("method") == "initialize":
+            self._initialize_request = message
+            if self._forwarding is not None:
+                self._forwarding.initialize = message
+        if self._forwarding is not None and await self._forwarding.send(message):
+            return
+        if problem is None and "method" not in message:
+            # Not limited: messages at work may wait for this answer.
+            return self._client.resolve(message)
         while len(self._tasks) >= MAX_CONCURRENT_MESSAGES:
             await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
         if problem is not None:
@@ -160,8 +161,7 @@ class Connection:
     async def _handle(self, request_id: Id, method: str, params: Any) -> None:
         if self._absent:
             raise await self._elsewhere(params)
-        handlers = self._loaded is not None or self._loading.locked() or _imported()
-        if method == "session/new" and self._features is not None and not handlers:
+        if method == "session/new" and self._features is not None and not (_imported() or self._loading.locked()):
             await self._first_session(request_id, params)
         else:
             requests = await self._requests()
@@ -184,7 +184,6 @@ class Connection:
                 self._begin_disconnect,
                 has_agent=not self._absent,
             )
-        if self._forwarding is not None:
             self._forwarding.initialize = self._initialize_request
         return self._forwarding
 

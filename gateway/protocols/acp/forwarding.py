@@ -1,7 +1,7 @@
 """Connections of clients that another node of the cluster serves.
 
 A connection has one node. It is that of its first session: a request that belongs to another node takes the whole connection
-there, if no session is open on it. The node that the client is connected to opens a WebSocket to the other node, sends
+there, as long as no session is open on it. The node that the client is connected to opens a WebSocket to the other node, sends
 the client's own `initialize`, and from then on forwards all messages in both directions as they are.
 """
 
@@ -33,9 +33,8 @@ ANSWER_TIMEOUT = 5.0
 """Seconds for the answer of a node to `initialize`."""
 LAST_MESSAGES_TIMEOUT = 5.0
 """Seconds for a client to receive what was received of a node that is lost."""
-_OPENS, _ENDS = frozenset({"session/load", "session/resume"}), frozenset({"session/close", "session/delete"})
-PLACED = _OPENS | {"session/new", "session/fork", "session/delete"}
-"""Requests that may belong to another node than the one that the connection is at."""
+PLACED = frozenset({"session/new", "session/load", "session/resume", "session/fork", "session/delete"})
+"""Requests that may belong to another node although no session is open there on the connection."""
 
 
 def session_of(message: dict[str, Any]) -> str | None:
@@ -86,9 +85,9 @@ class Forwarding:
                 refused.add(node.node_id)
         raise NoNode(self._agent)
 
-    async def send(self, message: dict[str, Any]) -> bool:
+    async def send(self, message: Any) -> bool:
         """Send a message of the client to the other node. False if it is to be handled here, or by `place`."""
-        if self._node is None or (not self._node.sessions and message.get("method") in PLACED):
+        if self._node is None or (not self._node.has_session and isinstance(message, dict) and message.get("method") in PLACED):
             return False
         await self._node.send(message)
         return True
@@ -121,7 +120,7 @@ class Forwarding:
                     # A new session is created at another node.
                     problem = error
             if self._has_agent:
-                await self.close()
+                await self._leave_node()
             raise problem
 
     async def _place(
@@ -143,15 +142,13 @@ class Forwarding:
         return await (await self._forward(node)).place(message)
 
     async def close(self) -> None:
-        """End the connection to the other node, if there is one."""
-        node, self._node = self._node, None
-        if node is not None:
-            await node.close()
+        """End the connection to the other node, because the client is gone."""
+        await self._leave_node()
 
     async def _look_again(self) -> None:
         """Look for the nodes again, because one has refused a request: it has not the session any more, or is drained."""
         if self._has_agent:
-            await self.close()
+            await self._leave_node()
         if self._gateway.node is not None:
             await self._gateway.node.directory.look_again()
 
@@ -170,7 +167,7 @@ class Forwarding:
         except BaseException:
             await close_node_socket(socket, self._gateway.clock)
             raise
-        await self.close()
+        await self._leave_node()
         self._node = NodeConnection(self._gateway, node.node_id, socket, self._client, self._disconnect)
         return self._node
 
@@ -186,6 +183,11 @@ class Forwarding:
         if (error := answer.get("error")) is not None:
             raise RpcError(error["code"], error["message"])
 
+    async def _leave_node(self) -> None:
+        node, self._node = self._node, None
+        if node is not None:
+            await node.close()
+
 
 class NodeConnection:
     """The WebSocket to the node that serves a client's connection. `ended` is called when that node has ended, or is lost."""
@@ -193,13 +195,11 @@ class NodeConnection:
     def __init__(
         self, gateway: Gateway, node_id: str, socket: ClientConnection, client: Client, ended: Callable[[], None]
     ) -> None:
-        self.sessions = set[str]()
-        """The sessions that the client has open there. With any of them the connection stays there."""
+        self.has_session = False
+        """Whether the client has opened a session there: the connection is of that node then."""
         self._gateway, self._node_id, self._socket, self._client, self._ended = gateway, node_id, socket, client, ended
-        self._requests: dict[Id, dict[str, Any]] = {}
-        """Requests without an answer that open or end sessions."""
-        self._outcomes: dict[Id, asyncio.Future[bool]] = {}
-        """For each request of `place` without an answer, whether the node accepts it."""
+        self._placed: dict[Id, tuple[str, asyncio.Future[bool]]] = {}
+        """Method and outcome of requests of `PLACED` that are not answered yet."""
         self._sending = False
         self._closed = False
         self._losing: asyncio.Task[None] | None = None
@@ -207,21 +207,19 @@ class NodeConnection:
         self._reading.add_done_callback(self._read_to_end)
         gateway.on_node_lost.append(self._node_lost)
 
-    async def send(self, message: dict[str, Any]) -> None:
+    async def send(self, message: Any) -> None:
         """Send a message of the client. Waits while the node does not read."""
-        if "id" in message and message.get("method") in PLACED | _ENDS:
-            self._requests[message["id"]] = message
         # The reader notices the end of the node.
         with suppress(WebSocketException):
             await self._socket.send(to_json(message).decode())
 
     async def place(self, message: dict[str, Any]) -> bool:
-        """Send a request of `PLACED` and wait for its answer, which is forwarded to the client.
-
-        False if the node refuses it and the client has no session there. Raises RpcError.
-        """
+        """Send a request of `PLACED`. False if the node refuses it and the client has no session there. Raises RpcError."""
+        if self.has_session:
+            await self.send(message)
+            return True
         outcome: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self._outcomes[message["id"]] = outcome
+        self._placed[message["id"]] = message["method"], outcome
         if self._reading.done():
             raise RpcError(INTERNAL_ERROR, GONE)
         await self.send(message)
@@ -244,30 +242,21 @@ class NodeConnection:
             log.warning("an ACP connection to the node %s has ended: %s", self._node_id, error)
 
     async def _receive(self, message: dict[str, Any]) -> None:
-        if "method" not in message and not self._accepted(message):
-            return
+        method, outcome = self._placed.pop(message.get("id"), ("", None)) if "method" not in message else ("", None)
+        if outcome is not None:
+            error = message.get("error")
+            refused = not self.has_session and error is not None and error.get("code") == ELSEWHERE
+            self.has_session = self.has_session or (error is None and method != "session/delete")
+            if not outcome.done():
+                outcome.set_result(not refused)
+            if refused:
+                return
         self._sending = True
         await self._client.forward(message)
         self._sending = False
 
-    def _accepted(self, answer: dict[str, Any]) -> bool:
-        """Whether the client gets an answer of the node. It gets no refusal of a request that another node may serve."""
-        request, error = self._requests.pop(answer.get("id"), None), answer.get("error")
-        if request is not None and error is None:
-            method, session_id = request["method"], session_of(request) or ""
-            if method in _ENDS:
-                self.sessions.discard(session_id)
-            else:
-                self.sessions.add(session_id if method in _OPENS else answer["result"]["sessionId"])
-        refused: bool = error is not None and error.get("code") == ELSEWHERE and not self.sessions
-        outcome = self._outcomes.pop(answer.get("id"), None)
-        if outcome is None or outcome.done():
-            return True
-        outcome.set_result(not refused)
-        return not refused
-
     def _read_to_end(self, reading: asyncio.Task[None]) -> None:
-        for outcome in self._outcomes.values():
+        for _, outcome in self._placed.values():
             if not outcome.done():
                 outcome.set_exception(RpcError(INTERNAL_ERROR, GONE))
         if not reading.cancelled() and (error := reading.exception()) is not None:

@@ -106,14 +106,11 @@ class Client:
 
     async def forward(self, message: dict[str, Any]) -> None:
         """Write a message of another node of the cluster as it is."""
-        if "method" in message and "id" in message:
-            # The client's late answer must not be taken for that to another request, should the connection leave that node.
-            self._last_id = max(self._last_id, message["id"])
         await self._write(message)
 
     @property
     def last_request_id(self) -> int:
-        """The highest id of a request, those of other nodes included."""
+        """The id of the last request."""
         return self._last_id
 
     async def request(self, method: str, params: BaseModel | dict[str, Any]) -> dict[str, Any]:

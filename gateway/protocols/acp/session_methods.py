@@ -259,7 +259,7 @@ class OpenSessions:
 
     def _view(self, session_id: str) -> SessionView:
         view = self._views.get(session_id)
-        if view is None:
+        if view is None or view.lost:
             raise NotFound(f"session {session_id!r} is not open on this connection; send session/load or session/resume first")
         return view
 

@@ -32,7 +32,7 @@ from drivers.contract.events import (
 )
 from drivers.contract.messages import UserMessage
 from gateway.agents.discovery import DiscoveredAgent
-from gateway.errors import Conflict, GatewayError
+from gateway.errors import Conflict, GatewayError, LeaseLost
 from gateway.events.event_log import Entry
 from gateway.events.log_entries import Steered, TurnStart
 from gateway.events.turn_reader import Turn
@@ -94,6 +94,8 @@ class SessionView:
         cwd: Path,
     ) -> None:
         self.session, self.info = session, info
+        self.lost = False
+        """Whether another node of a cluster has the session by now."""
         self._compactions = features.compactions
         self._client = client
         self._cwd = str(cwd)
@@ -330,6 +332,9 @@ class SessionView:
             await self._finish_begun(RpcError(NOT_FOUND, f"session {self.session.id!r} was deleted"))
         except asyncio.CancelledError:
             raise
+        except LeaseLost as error:
+            self.lost = True
+            await self._finish_begun(RpcError(INTERNAL_ERROR, str(error)))
         except Exception as error:
             log.exception("session %s: its events cannot be sent any more", self.session.id)
             await self._finish_begun(RpcError(INTERNAL_ERROR, f"the gateway failed: {type(error).__name__}"))

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 from weakref import WeakValueDictionary
@@ -35,7 +35,9 @@ MAX_RECENT = 256
 
 
 STORED_WITHIN = 2.0
-"""Seconds in which a node waits for the end of a response of another node, which may have it before the store."""
+"""Seconds in which a node waits for the end of a response of another node, whose client may have it before the store."""
+LOOK_AGAIN = 0.1
+"""Seconds between two looks for it."""
 STORE_ENDS_AFTER = 0.5
 """Seconds in which the ends of responses are collected for one transaction: a transaction takes longer than all else here."""
 
@@ -222,11 +224,22 @@ class StoredResponses:
 
     async def _with_session(self, caller: Caller, record: ResponseRecord, only_history: bool) -> StoredResponse:
         sessions = self._gateway.sessions
+        if only_history and record.last_seq is None and self._gateway.is_node:
+            record = await self._over(record)
         try:
             session = await (sessions.get_history if only_history else sessions.get)(caller, record.session_id)
         except NotFound:
             raise _none(record.id) from None
         return StoredResponse(record, session)
+
+    async def _over(self, record: ResponseRecord) -> ResponseRecord:
+        """The record of a response whose session another node may have, with its end if that is stored within STORED_WITHIN."""
+        for _ in range(round(STORED_WITHIN / LOOK_AGAIN)):
+            stored = await self._gateway.store.responses.get(record.id)
+            if stored is None or stored.last_seq is not None:
+                return stored or record
+            await self._gateway.clock.sleep(LOOK_AGAIN)
+        return record
 
     async def delete(self, response: StoredResponse) -> None:
         """Delete a response: its id. What has been said stays in its session."""
@@ -238,14 +251,11 @@ class StoredResponses:
         """Return the number of its last event, None while it is not over."""
         if response.record.last_seq is not None:
             return response.record.last_seq
-        elsewhere = response.session.read_only
-        with suppress(TimeoutError):
-            async with self._gateway.clock.timeout(STORED_WITHIN if elsewhere else None):
-                async for entries in read(response, follow=elsewhere):
-                    if response.ends(entries[-1]):
-                        if not self._gateway.is_node:
-                            self._keep(replace(response.record, last_seq=entries[-1].seq))
-                        return entries[-1].seq
+        async for entries in read(response, follow=False):
+            if response.ends(entries[-1]):
+                if not self._gateway.is_node:
+                    self._keep(replace(response.record, last_seq=entries[-1].seq))
+                return entries[-1].seq
         return None
 
     async def current(self, response: StoredResponse) -> tuple[Json, Answer]:
@@ -261,8 +271,6 @@ class StoredResponses:
         """Return its output items. Some clients name those of all earlier responses in each request."""
         found = self._items.get(response.record.id)
         if found is None:
-            if response.session.read_only:
-                await self.last_event(response)
             current, answer = await self.current(response)
             found = current["output"]
             if answer.end is not None:

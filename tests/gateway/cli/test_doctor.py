@@ -10,7 +10,6 @@ import json
 import os
 import shlex
 import signal
-import socket
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable
@@ -33,7 +32,7 @@ from gateway.diagnosis.daemon import Holder
 from gateway.diagnosis.diagnosis import Subject, diagnose
 from gateway.diagnosis.report import Check
 from tests.conftest import write_config
-from tests.daemon import KEY, Daemon, gateway_config
+from tests.daemon import KEY, Daemon, free_port, gateway_config
 from tests.gateway.doctor_report import doctor, doctor_unanswered
 from tests.gateway.portico_command import PorticoCommand
 from tests.gateway.requests import is_alive, read_pid
@@ -61,11 +60,6 @@ def shell(command: str, folder: Path) -> asyncio.Future[tuple[bytes, bytes]]:
         return printed
 
     return asyncio.ensure_future(run())
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        return int(listening.getsockname()[1])
 
 
 @pytest.fixture

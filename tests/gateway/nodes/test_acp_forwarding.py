@@ -152,25 +152,6 @@ async def test_a_connection_whose_sessions_are_closed_goes_to_another_node(clien
     assert len({request["id"] for request in asked}) == 3
 
 
-async def test_a_forwarded_connection_whose_sessions_are_closed_comes_back(client: Client, cluster: Cluster) -> None:
-    here = await created_at(cluster, "a")
-    cluster.placement.creator = "b"
-    there = await client.new()
-    answer = await client.begin("session/prompt", prompt(there, "work"))
-    asked = [await client.next_permission_request()]
-    await client.request("session/close", {"sessionId": there})
-    assert (await answer)["stopReason"] == "cancelled"
-    await client.request("session/load", load(here))
-    answer = await client.begin("session/prompt", prompt(here, "work"))
-    for _ in range(2):
-        asked.append(await client.next_permission_request())
-        await client.answer(asked[0], "reject_once")
-        await client.answer(asked[-1], "allow_once")
-    assert (await asyncio.wait_for(answer, 60))["stopReason"] == "end_turn"
-    assert client.text(here) == "Hello, you said: beforeI write a note.Done."
-    assert len({request["id"] for request in asked}) == 3
-
-
 async def test_two_first_requests_at_once_are_answered_by_one_node(client: Client, cluster: Cluster) -> None:
     sessions = await asyncio.gather(client.new(), client.new(), client.request("session/list"), client.new())
     for session in (sessions[0], sessions[1], sessions[3]):
@@ -258,17 +239,6 @@ async def test_errors_of_the_other_node_are_those_of_this_one(client: Client, cl
             await other.request("session/load", load("sess_none"))
     with pytest.raises(RpcFailed, match="there is no session 'sess_none'"):
         await client.request("session/load", load("sess_none"))
-
-
-async def test_invalid_messages_do_not_end_a_forwarded_connection(cluster: Cluster) -> None:
-    async with connected(cluster) as client:
-        session = await client.new()
-        invalid: list[Any] = [[], 1, {"method": {}}, {"id": [], "method": "session/load"}, {"id": {}, "result": {}}, {"id": 1}]
-        for message in invalid:
-            await client._send(message)
-        errors = await client.until(lambda all: len(found := [m for m in all if "error" in m]) == len(invalid) and found)
-        assert {(error["id"], error["error"]["code"]) for error in errors} == {(None, -32600)}
-        assert (await client.prompt(session, "hello"))["stopReason"] == "end_turn"
 
 
 async def test_a_session_whose_opening_is_refused_stays_open_as_it_was(client: Client, cluster: Cluster) -> None:

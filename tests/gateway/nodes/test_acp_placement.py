@@ -6,12 +6,9 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Any
 
 import pytest
-from websockets.asyncio.client import ClientConnection
 
-from gateway.protocols.acp import forwarding
 from tests.daemon import KEY
 from tests.gateway.nodes.agents_by_node import AgentsByNode, run_agents_by_node
 from tests.gateway.protocols.acp.client import Client, RpcFailed, load
@@ -119,24 +116,6 @@ async def test_a_session_is_not_created_by_a_node_that_is_drained_by_now(
         assert await nodes.place_of(session) == "one"
 
 
-async def test_a_node_that_is_lost_while_it_is_connected_to_does_not_get_the_session(
-    nodes: AgentsByNode, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    directory, two, opened = nodes.node("one").directory, nodes.node("two").id, forwarding.open_node_socket
-
-    async def lost(*args: Any) -> ClientConnection:
-        socket = await opened(*args)
-        monkeypatch.setattr(directory, "lives", lambda node: node != two)
-        return socket
-
-    monkeypatch.setattr(forwarding, "open_node_socket", lost)
-    async with on_websocket(nodes.nodes["one"].url, "echo", KEY) as client:
-        await client.initialize()
-        session = await client.new()
-        assert (await client.prompt(session, "hello"))["stopReason"] == "end_turn"
-        assert await nodes.place_of(session) == "one"
-
-
 async def test_a_session_leaves_a_drained_node_with_its_connection(nodes: AgentsByNode) -> None:
     one = nodes.nodes["one"]
     async with on_websocket(one.url, "echo", KEY) as client:
@@ -163,21 +142,3 @@ async def test_first_requests_at_once_have_one_node(nodes: AgentsByNode) -> None
         assert isinstance(new, str) and isinstance(loaded, RpcFailed)
         assert await nodes.place_of(new) == "one"
         assert (await client.prompt(new, "hello"))["stopReason"] == "end_turn"
-
-
-@both_transports
-async def test_a_forwarded_connection_whose_sessions_are_closed_goes_to_another_node(
-    nodes: AgentsByNode, transport: Transport
-) -> None:
-    here = await created_at(nodes, "one")
-    async with transport(nodes.nodes["one"].url, "echo", KEY) as client:
-        await client.initialize()
-        there = await client.new()
-        with pytest.raises(RpcFailed, match=r"is on another node .* open another connection for it"):
-            await client.request("session/load", load(here))
-        await client.request("session/close", {"sessionId": there})
-        await client.request("session/load", load(here))
-        await client.prompt(here, "again")
-        assert client.text(here) == "before again"
-        assert await nodes.place_of(here) == "one"
-        assert not client.invalid

@@ -16,7 +16,6 @@ from gateway.protocols.model_apis import stored_responses
 from gateway.security.authentication import ADMINISTRATOR
 from tests.gateway.nodes.agents_by_node import AgentsByNode, run_agents_by_node
 from tests.manual_clock import ManualClock
-from tests.waiting import wait_until
 
 NODES = ("one", "two", "three")
 ECHO = {"driver": "echo"}
@@ -160,22 +159,23 @@ async def test_items_of_sessions_at_several_nodes_are_given_by_reference(nodes: 
     assert await history(nodes, response) == ["hello", "hello", "more", "more", "on", "on"]
 
 
-async def test_an_answer_that_the_store_has_not_yet_is_waited_for(nodes: AgentsByNode, tmp_path: Path) -> None:
+async def test_an_answer_that_the_store_has_not_yet_is_waited_for(
+    nodes: AgentsByNode, clock: ManualClock, tmp_path: Path
+) -> None:
     """Its client may have it by then."""
     first = await respond(nodes.nodes["one"].client, "hello", "slow", background=True)
     assert first.json()["status"] != "completed"
     body = {"previous_response_id": first.json()["id"]}
     second = asyncio.create_task(respond(nodes.nodes["two"].client, "on", "second", **body))
-    await wait_until(lambda: second.done() or nodes.node("two").followed.has_any([session_of(first)]))
+    await clock.waited_for(stored_responses.LOOK_AGAIN)
     (tmp_path / "go").touch()
-    assert await history(nodes, await second) == ["hello", "over", "on", "on"]
+    answered = await clock.outlast(second, stored_responses.LOOK_AGAIN)
+    assert await history(nodes, answered) == ["hello", "over", "on", "on"]
 
 
 async def test_an_answer_in_progress_is_not_waited_for_long(nodes: AgentsByNode, clock: ManualClock) -> None:
     first = await respond(nodes.nodes["one"].client, "hello", "slow", background=True)
     body = {"model": "second", "input": "on", "previous_response_id": first.json()["id"]}
     asking = asyncio.create_task(nodes.nodes["two"].client.post("/v1/responses", json=body))
-    await wait_until(lambda: asking.done() or nodes.node("two").followed.has_any([session_of(first)]))
-    await clock.expire(stored_responses.STORED_WITHIN)
-    refused = await asking
+    refused = await clock.expire_until(asking, stored_responses.LOOK_AGAIN)
     assert refused.status_code == 409 and "is in progress" in refused.text

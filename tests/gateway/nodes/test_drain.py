@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from drivers.contract.events import SessionEnd
 from gateway.app import Gateway
 from gateway.config import parse
-from gateway.errors import ConfigError, SessionElsewhere
+from gateway.errors import ConfigError, LeaseLost, SessionElsewhere
 from gateway.observability.health import DRAINED
 from gateway.security.authentication import request_is_forwarded
 from gateway.security.redaction import Redactor
@@ -24,6 +25,7 @@ from tests.gateway.nodes.three_nodes import begin, create_waiting, permission, r
 from tests.gateway.nodes.two_nodes import ENCRYPTION_KEY, NODE_KEY
 from tests.gateway.portico_command import PorticoCommand
 from tests.gateway.requests import expect_error
+from tests.waiting import wait_until
 
 WriteScenario = Callable[..., str]
 
@@ -72,7 +74,8 @@ async def test_the_next_turn_of_a_session_leaves_a_drained_node(tmp_path: Path, 
         assert await a.get(session.id) is session, "it is at work"
         (tmp_path / "scenes" / "go").touch()
         await rest(turn)
-        read = await a.get(session.id, reading=True)
+        following = asyncio.create_task(session.log.read(session.log.last))
+        await wait_until(lambda: session.log.is_followed)
         for found in (session, waits):
             with pytest.raises(SessionElsewhere) as elsewhere:
                 await a.get(found.id)
@@ -80,8 +83,8 @@ async def test_the_next_turn_of_a_session_leaves_a_drained_node(tmp_path: Path, 
         assert a.node.leases.all == []
         await b.node.beat()
         assert await say(await b.get(session.id))
-        await a.node.followed.poll()
-        assert len(await read.log.read(0)) > len(await rest(turn))
+        with pytest.raises(LeaseLost):
+            await following
 
 
 async def test_a_drained_node_does_not_take_a_forwarded_request_of_a_session_that_it_has_released(tmp_path: Path) -> None:

@@ -148,39 +148,39 @@ async def test_a_request_without_an_answer_fails_when_the_node_ends() -> None:
     await forwarded(SlowClient(), handle, meanwhile)
 
 
-async def test_the_sessions_that_a_client_has_open_at_the_node() -> None:
-    """The client gets a refusal of the node only as long as it has any."""
+async def test_a_refusal_is_sent_to_the_client_once_it_has_a_session_there() -> None:
     client = SlowClient()
-    refusal = {"jsonrpc": "2.0", "id": 7, "error": {"code": ELSEWHERE, "message": "on another node"}}
-    answer, made = {"jsonrpc": "2.0", "id": 7, "result": {}}, {"jsonrpc": "2.0", "id": 7, "result": {"sessionId": "new"}}
-    answers = [refusal, made, answer, refusal, made, answer, answer, answer, refusal]
+    refusal = {"jsonrpc": "2.0", "id": 7, "error": {"code": ELSEWHERE, "message": "elsewhere"}}
+    answer = {"jsonrpc": "2.0", "id": 7, "result": {}}
 
     async def handle(node: ServerConnection) -> None:
-        for message in answers:
+        for message in (refusal, answer, refusal):
             await node.recv()
             await send(node, message)
-        await node.wait_closed()
-
-    def request(method: str, session: str) -> dict[str, Any]:
-        return {"jsonrpc": "2.0", "id": 7, "method": f"session/{method}", "params": {"sessionId": session}}
 
     async def meanwhile(node: NodeConnection, socket: ClientConnection, gateway: Any) -> None:
-        for _ in answers:
-            client.reads.release()
-        assert not await node.place(NEW)
-        assert await node.place(NEW) and node.sessions == {"new"}
-        assert await node.place(request("load", "old")) and node.sessions == {"new", "old"}
-        assert await node.place(request("resume", "refused")) and node.sessions == {"new", "old"}
-        assert await node.place(request("fork", "old")) and node.sessions == {"new", "old"}
-        for session, left in (("unknown", {"new", "old"}), ("old", {"new"})):
-            assert await node.place(request("delete", session)) and node.sessions == left
-        await node.send(request("close", "new"))
-        await wait_until(lambda: node.sessions == set())
-        assert not await node.place(NEW)
-        await socket.close()
+        assert not await node.place(NEW) and not node.has_session
+        assert await node.place(NEW) and node.has_session
+        assert await node.place(NEW)
+        client.reads.release()
+        client.reads.release()
 
     await forwarded(client, handle, meanwhile)
-    assert client.got == answers[1:-1]
+    assert client.got == [answer, refusal]
+
+
+async def test_a_session_that_is_deleted_does_not_bind_the_connection_to_its_node() -> None:
+    client = SlowClient()
+    client.reads.release()
+
+    async def handle(node: ServerConnection) -> None:
+        await node.recv()
+        await send(node, {"jsonrpc": "2.0", "id": 7, "result": {}})
+
+    async def meanwhile(node: NodeConnection, socket: ClientConnection, gateway: Any) -> None:
+        assert await node.place({**NEW, "method": "session/delete"}) and not node.has_session
+
+    await forwarded(client, handle, meanwhile)
 
 
 async def test_a_failure_is_logged_and_ends_the_connection(caplog: pytest.LogCaptureFixture) -> None:

@@ -7,7 +7,7 @@ import json
 import os
 import signal
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import httpx
@@ -17,7 +17,7 @@ from gateway.app import INSTANCE_ID
 from gateway.runs.recovery import UNSEEN, WHY
 from tests import stores
 from tests.conftest import write_config
-from tests.daemon import Daemon, gateway_config
+from tests.daemon import Daemon, free_port, gateway_config
 from tests.gateway.nodes.two_nodes import ENCRYPTION_KEY
 from tests.waiting import SECONDS, wait_until
 
@@ -34,8 +34,9 @@ async def daemons(folder: Path, *names: str) -> AsyncIterator[list[Daemon]]:
         for name in names:
             (folder / name).mkdir()
             scenes = {"script": {"driver": "script", "cwd": str(folder / "scenes")}}
-            node = {"address": f"http://127.0.0.1:1{ord(name)}"}
-            server = {"data_dir": str(folder / name / "data")}
+            port = free_port()
+            node = {"address": f"http://127.0.0.1:{port}"}
+            server = {"data_dir": str(folder / name / "data"), "port": port}
             config = gateway_config(folder, store=store, node=node, server=server, agents=scenes)
             daemon = Daemon(
                 write_config(folder / name, config),
@@ -72,11 +73,22 @@ async def begin(client: httpx.AsyncClient, scenario: str) -> str:
 
 
 async def follow(client: httpx.AsyncClient, session: str, begun: asyncio.Event) -> list[tuple[int, str]]:
-    """The events of a session's log with their numbers, from the first to the end of a run. `begun` is set at the first."""
+    """The events of a session's log with their numbers, from the first to the end of a run. `begun` is set at the first.
+
+    As clients do, it connects again where the connection ends, or while nobody has the session, and goes on from its last event.
+    """
     found: list[tuple[int, str]] = []
-    headers = {"Accept": "text/event-stream"}
-    async with client.stream("GET", f"/aap/v3/sessions/{session}/log", params={"after": 0}, headers=headers) as answer:
-        number = 0
+    while not found or json.loads(found[-1][1]).get("kind") != "session_end":
+        with suppress(httpx.TransportError):
+            await _follow(client, session, begun, found)
+        await asyncio.sleep(0.1)
+    return found
+
+
+async def _follow(client: httpx.AsyncClient, session: str, begun: asyncio.Event, found: list[tuple[int, str]]) -> None:
+    headers, number = {"Accept": "text/event-stream"}, found[-1][0] if found else 0
+    async with client.stream("GET", f"/aap/v3/sessions/{session}/log", params={"after": number}, headers=headers) as answer:
+        assert answer.status_code in (200, 503), await answer.aread()
         async for line in answer.aiter_lines():
             if line.startswith("id: "):
                 number = int(line[4:])
@@ -84,13 +96,12 @@ async def follow(client: httpx.AsyncClient, session: str, begun: asyncio.Event) 
                 found.append((number, line[6:]))
                 begun.set()
                 if json.loads(line[6:]).get("kind") == "session_end":
-                    return found
-    raise AssertionError("the stream has ended before the run")
+                    return
 
 
 @pytest.mark.slow
 @pytest.mark.long
-async def test_the_session_of_a_killed_node_ends_for_a_reader_elsewhere_without_reconnecting(
+async def test_the_session_of_a_killed_node_ends_for_a_reader_elsewhere_who_connects_again(
     tmp_path: Path, write_scenario: WriteScenario
 ) -> None:
     scenario = write_scenario({"when": "hello", "steps": [{"text": "working"}, {"hang": True}]})

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from drivers.contract.events import AgentToken, Error, SessionEnd
-from gateway.errors import SessionElsewhere, StoreUnavailable
+from gateway.errors import LeaseLost, SessionElsewhere, StoreUnavailable
 from gateway.runs.idempotency import IdempotencyKey
 from gateway.runs.one_shot_tasks import Task
 from gateway.runs.recovery import UNSEEN, WHY
@@ -46,7 +46,6 @@ async def test_a_dead_nodes_session_is_taken_over_and_its_run_ends_with_an_error
         await until(turn, "working")
         await session.log.written()
         stored = session.log.last
-        read = await b.get(session.id, reading=True)
         await silence(b.gateway.store, a.id)
         changes = b.gateway.sessions.changes.listen(ADMINISTRATOR)
         assert await b.look(0.0, 2.0, 1.9) == 0
@@ -54,13 +53,12 @@ async def test_a_dead_nodes_session_is_taken_over_and_its_run_ends_with_an_error
             await b.get(session.id)
         assert await b.look(0.2) == 1
         assert changes.drain() == {session.id: "changed"}
-        # A reader sees the end without another request.
-        await b.node.followed.poll()
-        error, end = [entry.event for entry in await read.log.read(read.log.last - 2)]
+        taken = await b.get(session.id, reading=True)
+        error, end = [entry.event for entry in await taken.log.read(taken.log.last - 2)]
         assert isinstance(error, Error) and error.message == WHY
         assert isinstance(end, SessionEnd) and end.stop_reason == "error"
-        assert read.log.last == stored + UNSEEN + 2
-        taken = await b.get(session.id)
+        assert taken.log.last == stored + UNSEEN + 2
+        assert await b.get(session.id) is taken
         assert taken.state == "idle" and taken.lease is not None and taken.lease.token == 3
         said = await say(taken, "again")
         assert any(isinstance(event, AgentToken) and "hang" in event.text for event in said), "the agent is seeded"
@@ -110,10 +108,8 @@ async def test_a_node_that_was_stopped_for_long_writes_nothing_once_it_is_taken_
         assert await b.look(*TAKEOVER) == 1
         a.clock.now += 15.0
         (tmp_path / "scenes" / "go").touch()
-        events = await asyncio.wait_for(rest(turn), 20)
-        assert not any(isinstance(event, AgentToken) and "late" in event.text for event in events)
-        assert isinstance(events[-2], Error) and events[-2].message == WHY, "its readers get the end that the other node stored"
-        assert session.log.last == stored + UNSEEN + 2
+        with pytest.raises(LeaseLost):
+            await asyncio.wait_for(rest(turn), 20)
         await asyncio.gather(*a.gateway.sessions._background)
         assert agent is not None and not agent.alive
         assert await a.gateway.store.events.last_seq(session.id) == stored + UNSEEN + 2
@@ -121,6 +117,9 @@ async def test_a_node_that_was_stopped_for_long_writes_nothing_once_it_is_taken_
         # Nobody has it: the node that took it over has released it.
         again = await a.get(session.id)
         assert again is not session and again.log.last == stored + UNSEEN + 2
+        events = [entry.event for entry in await again.log.read(0)]
+        assert not any(isinstance(event, AgentToken) and "late" in event.text for event in events)
+        assert isinstance(events[-2], Error) and events[-2].message == WHY
 
 
 async def test_a_node_that_was_stopped_goes_on_where_nobody_has_taken_over(tmp_path: Path, write_scenario: WriteScenario) -> None:
@@ -256,7 +255,6 @@ async def test_a_node_that_starts_again_recovers_its_own_sessions_at_once(tmp_pa
         # The first one is connected still, without a heartbeat.
         async with run_node(tmp_path, "a", replace(INTERVALS, silent=0.1)) as again:
             assert again.id == a.id
-            assert (await b.get(own.id, reading=True)).state == "idle"
             assert (await again.get(own.id)).state == "idle" and (await again.get(waits.id)).state == "waiting"
             assert other.busy and other.lease is not None
             await b.node.beat()
@@ -291,8 +289,8 @@ async def test_tasks_of_a_dead_node(tmp_path: Path, write_scenario: WriteScenari
         a.clock.now += 15.0
         with pytest.raises(Exception, match="lost its lease"):
             await a.node.leases.all[0].confirm()
-        events = await asyncio.wait_for(rest(turn), 20)
-        assert isinstance(events[-1], SessionEnd)
+        with pytest.raises(LeaseLost):
+            await asyncio.wait_for(rest(turn), 20)
         assert await asyncio.wait_for(task.run.wait(), 20) is None
 
 

@@ -26,7 +26,7 @@ from tests.gateway.nodes.two_nodes import ENCRYPTION_KEY, NODE_KEY
 from tests.manual_clock import ManualClock
 
 NEVER = 86400.0
-INTERVALS = Intervals(heartbeat=NEVER, retry=NEVER, takeover=2.0, poll=NEVER)
+INTERVALS = Intervals(heartbeat=NEVER, retry=NEVER, takeover=2.0)
 _starts = count(1)
 
 
