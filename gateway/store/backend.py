@@ -44,15 +44,15 @@ class Exclusion:
 
 
 class NodeIdTaken(StoreUnavailable):
-    """Another connection to the database has the lock of this node's id, so that this program may write nothing."""
+    """Another process has this node's id: its lock, or the row of its heartbeats. This program may write nothing."""
 
-    def __init__(self, node: str, holder: int, end_holder: Callable[[Connection], None]) -> None:
+    def __init__(self, node: str, holder: int = 0, end_holder: Callable[[Connection], None] = lambda _: None) -> None:
         super().__init__(
             f"the store cannot be written: another daemon has the id of this node, {node}; each node needs a data directory of "
             "its own, with an instance-id of its own"
         )
         self.holder = holder
-        """A number of the connection, which no other one has at the same time."""
+        """A number of the connection that has the lock, which no other one has at the same time."""
         self.end_holder = end_holder
         """Ends that connection, if it still has the lock. Raises StoreUnavailable if it may not."""
 
@@ -69,6 +69,8 @@ class Backend(Protocol):
     """The folder of the database file; None if the database is not a file."""
     single_connection: bool
     """Whether all reads and writes share one connection, and so one thread."""
+    is_pooled: bool
+    """Whether this process is a node and a pooler is between it and the server. It is known after the first connection."""
 
     def connect(self) -> Connection:
         """Returns a new connection, which the caller closes, in autocommit mode."""

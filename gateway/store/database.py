@@ -13,7 +13,7 @@ from typing import Self, TypeVar
 from gateway.errors import ConfigError, StoreUnavailable
 from gateway.store import schema, search_index
 from gateway.store.backend import Exclusion, Failure
-from gateway.store.node_ids import write_first
+from gateway.store.node_ids import wait_until_silent, write_first
 from gateway.store.sql import Connection
 from gateway.store.transactions import IntegrityError, Transactions
 from gateway.store.urls import backend_of
@@ -119,6 +119,8 @@ class Database(Transactions):
                     if node is None:
                         await database.write(database._check_version)
                     else:
+                        if backend.is_pooled:
+                            await wait_until_silent(database.read, node, silent)
                         await write_first(partial(database.write, database._check_version), database.read, node, silent)
             except Exception as error:
                 cause = error.__cause__ if isinstance(error, StoreUnavailable) else error

@@ -30,6 +30,9 @@ the lock of a process that was killed some time after the last one is stored.
 """
 
 
+_LATEST = "SELECT address, heartbeat_at, {now} - heartbeat_at FROM nodes WHERE id = :id"
+
+
 class NodeRuns(ConfigError):
     """A daemon with the id of this node runs already."""
 
@@ -73,6 +76,25 @@ async def write_first(
                 # Of another role, for example. The server ends it when it notices that the machine is gone.
                 log.warning("that connection cannot be ended, and is waited for: %s", error)
                 since = now
+        await asyncio.sleep(PAUSE)
+
+
+async def wait_until_silent(read: Callable[[Callable[[Connection], Any]], Awaitable[Any]], node: str, silent: float) -> None:
+    """Waits until no process has sent a heartbeat with the id of a node for `silent` seconds. Raises NodeRuns if one sends more.
+
+    It is for a database behind a pooler, where no lock shows that an earlier process has ended. One that has stopped is not
+    waited for.
+    """
+    first: float | None = None
+    while True:
+        row = await read(lambda connection: connection.first(_LATEST, {"id": node}))
+        if row is None or row[2] >= silent:
+            return
+        if first is None:
+            first = row[1]
+            log.info("the earlier process of this node was not stopped: waiting until it counts as silent, or for a heartbeat")
+        if row[1] != first:
+            raise NodeRuns(f"a daemon with the id of this node runs already: {node}, at {row[0]}")
         await asyncio.sleep(PAUSE)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
+from gateway.store.backend import NodeIdTaken
 from gateway.store.database import Database
 from gateway.store.leases import renew_leases
 from gateway.store.sql import Connection, Row, assignments, columns
@@ -48,9 +49,13 @@ _NAMES = tuple(column.name for column in fields(NodeReport))
 _LISTS = ("agents", "labels", "folders")
 _INSERT = f"""
 INSERT INTO nodes ({columns(NodeReport)}, state, started_at, heartbeat_at)
-VALUES ({", ".join(f":{name}" for name in _NAMES)}, 'ready', {{now}}, {{now}})
+VALUES ({", ".join(f":{name}" for name in _NAMES)}, 'ready', coalesce(:started_at, {{now}}), {{now}})
+ON CONFLICT (id) DO NOTHING RETURNING started_at
 """
-_BEAT = f"UPDATE nodes SET {assignments(name for name in _NAMES if name != 'id')}, heartbeat_at = {{now}} WHERE id = :id"
+_BEAT = f"""
+UPDATE nodes SET {assignments(name for name in _NAMES if name != "id")}, heartbeat_at = {{now}}
+WHERE id = :id AND started_at = coalesce(:started_at, started_at)
+"""
 _ALL = f"SELECT {columns(NodeReport)}, state, started_at, heartbeat_at, {{now}} - heartbeat_at FROM nodes ORDER BY id"
 
 
@@ -59,29 +64,35 @@ class NodeRepository:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._started: dict[str, float] = {}
+        """When the nodes of this process were started: another process with the id of one has another time."""
 
     async def start(self, report: NodeReport, forget: float) -> None:
         """Stores a node that starts now, as ready, in the place of its earlier process. Nodes without a heartbeat for `forget`
-        seconds are deleted.
+        seconds are deleted. Raises NodeIdTaken if another process with its id starts at the same time.
         """
 
-        def transaction(connection: Connection) -> None:
+        def transaction(connection: Connection) -> float:
             connection.execute("DELETE FROM nodes WHERE heartbeat_at < {now} - :forget", {"forget": forget})
             connection.execute("DELETE FROM nodes WHERE id = :id", {"id": report.id})
-            connection.execute(_INSERT, _values(report))
+            started = connection.value(_INSERT, {**_values(report), "started_at": None})
+            if started is None:
+                raise NodeIdTaken(report.id)
+            return float(started)
 
-        await self._database.write(transaction)
+        self._started[report.id] = await self._database.write(transaction)
 
     async def beat(self, report: NodeReport, seconds: float) -> tuple[dict[str, int], list[NodeRecord]]:
         """Stores a heartbeat, and extends all leases of the node, in one transaction.
 
-        Returns the tokens of its leases by log, and all nodes. A node whose row is missing is stored again.
+        Returns the tokens of its leases by log, and all nodes. A node whose row is missing is stored again. Raises NodeIdTaken
+        if another process was started with the id of the node since.
         """
 
         def transaction(connection: Connection) -> tuple[dict[str, int], list[NodeRecord]]:
-            values = _values(report)
-            if not connection.changed(_BEAT, values):
-                connection.execute(_INSERT, values)
+            values = {**_values(report), "started_at": self._started.get(report.id)}
+            if not connection.changed(_BEAT, values) and connection.value(_INSERT, values) is None:
+                raise NodeIdTaken(report.id)
             return renew_leases(connection, report.id, seconds), _records(connection)
 
         return await self._database.write(transaction)

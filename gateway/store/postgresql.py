@@ -81,6 +81,15 @@ waits for one that is at work.
 """
 
 
+_BEGIN_IN_POOL = (
+    "SELECT set_config('lock_timeout', '10s', true), set_config('idle_in_transaction_session_timeout', '8s', true), "
+    f"pg_advisory_xact_lock_shared({_DAEMON_LOCK})"
+)
+"""Second statement of each transaction of a node that writes through a pooler: another program may get the connection to the
+server, with the settings and locks of its session, for the next transaction.
+"""
+
+
 class PostgresqlBackend:
     """A database of a PostgreSQL server. Connections are in autocommit mode, so that a read is one round trip to the server.
 
@@ -104,12 +113,17 @@ class PostgresqlBackend:
         self._claim: str | None = None
         self._claimed: Connection | None = None
         self._node: str | None = None
+        self.is_pooled = False
         self._locking: set[Connection] = set()
 
     def connect(self) -> Connection:
         driver = self._open()
         try:
             _configure(driver)
+            # A pooler gives clients numbers of its own, by which they cancel statements.
+            self.is_pooled = self._node is not None and driver.server_process != driver.info.backend_pid
+            if self.is_pooled:
+                driver.prepare_threshold, driver.server_process = None, 0
         except BaseException:
             driver.close()
             raise
@@ -135,6 +149,8 @@ class PostgresqlBackend:
             with connection.driver.pipeline():
                 try:
                     connection.driver.execute("BEGIN")
+                    if self.is_pooled:
+                        connection.execute(_BEGIN_IN_POOL)
                     connection.execute(_BEGIN, {"id": self._writer, "number": self._number})
                     yield connection
                     # Not prepared on the server, after which a message only names it: who looks at messages finds the commits.
@@ -214,9 +230,13 @@ class PostgresqlBackend:
         pass
 
     def _take_claim(self, connection: Connection) -> None:
+        connection.execute(_FORGET_WRITERS)
+        if self.is_pooled:
+            # Each transaction takes the lock, and the heartbeats find out whether another process has the id.
+            self._claimed = connection
+            return
         # The lock ends with the connection. That of a lost one may be held until the server notices the loss.
         connection.execute(f"SELECT {self._claim}({_DAEMON_LOCK})")
-        connection.execute(_FORGET_WRITERS)
         if self._claim == _SHARED:
             connection.execute(NODE_SETTINGS)
         if self._node is not None:

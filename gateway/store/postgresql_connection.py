@@ -30,7 +30,7 @@ class AnsweredConnection(psycopg.Connection[Any]):
     """
 
     server_process = 0
-    """The process id that the server has for the connection."""
+    """The process id that the server has for the connection; 0 if a pooler may use another one for each transaction."""
     ask: Callable[[], bool]
 
     @classmethod
@@ -83,6 +83,9 @@ def _answered(gen: PQGen[Result], silent: Callable[[], None]) -> PQGen[Result]:
 def _is_at_work(connection: AnsweredConnection, *args: Any, **parameters: Any) -> bool:
     try:
         with _Question.connect(*args, **parameters) as question:
+            if not connection.server_process:
+                # The pooler notices what becomes of its connections.
+                return question.execute("SELECT 1").fetchone() is not None
             found = question.execute(_IS_AT_WORK, (connection.server_process,)).fetchone()
     except psycopg.Error:
         return False

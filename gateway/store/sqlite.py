@@ -82,6 +82,7 @@ class SqliteBackend:
     """A database file, or a database in memory."""
 
     dialect: Dialect = "sqlite"
+    is_pooled = False
 
     def __init__(self, file: str | None) -> None:
         self._file = Path(file) if file is not None else None

@@ -138,7 +138,7 @@ async def test_a_deletion_that_fails_lets_the_agent_come_back(nodes: AgentsByNod
         failing.setattr(Session, "delete_stored", fail)
         assert (await one.client.delete(f"{V3}/{session}")).status_code == 503
     assert await nodes.place_of(session) is None
-    await one.gateway.store.nodes.start(nodes.node("two").daemon.report(), 86400.0)
+    await nodes.nodes["two"].gateway.store.nodes.start(nodes.node("two").daemon.report(), 86400.0)
     nodes.node("two").directory.draining = False
     await nodes.beat()
     assert (await send_turn(one.client, session, "again"))["messages"][-1]["content"] == "again"
