@@ -10,8 +10,8 @@ from typing import Any
 
 from gateway.app import Gateway
 from gateway.cli.main import main
+from gateway.cluster.node_keys import NodeKeys
 from gateway.errors import SessionElsewhere
-from gateway.nodes.node_keys import NodeKeys
 from gateway.sessions.registry import Sessions
 
 NODE, OTHER = os.environ["BENCH_NODE"], os.environ.get("BENCH_OTHER")

@@ -59,9 +59,9 @@ from gateway.store.urls import url_secrets
 from gateway.worktrees.worktrees import Worktrees
 
 if TYPE_CHECKING:
-    from gateway.cluster import Cluster
-    from gateway.nodes.node import Intervals, Node
-    from gateway.nodes.node_keys import NodeKeys
+    from gateway.cluster.cluster import Cluster
+    from gateway.cluster.node import Intervals, Node
+    from gateway.cluster.node_keys import NodeKeys
 
 log = logging.getLogger(__name__)
 
@@ -108,7 +108,7 @@ class Gateway:
         self.cluster: Cluster | None = None
         """What this daemon has as one of a cluster; None without [node]."""
         if settings.node.address:
-            from gateway.cluster import Cluster  # 0.4 MB and 5 ms, for nodes only
+            from gateway.cluster.cluster import Cluster  # 0.4 MB and 5 ms, for nodes only
 
             self.cluster = Cluster(self, keys, intervals, node_clock)
         self.credentials = Credentials(clock)
@@ -225,11 +225,14 @@ class Gateway:
             self.clock,
         )
         admission = AdmissionControl(chosen, self.cluster.turns if self.cluster is not None else None)
-        self.sessions = Sessions(self.agents, shared, admission, chosen.sleep_after, self.node)
+        if self.cluster is not None:
+            self.sessions, self.tasks = self.cluster.serve(shared, admission, self.idempotency)
+        else:
+            self.sessions = Sessions(self.agents, shared, admission, chosen.sleep_after)
+            self.tasks = TaskRunner(self.agents, shared, admission, self.idempotency)
         self._retention = Retention(self.store, transcripts, settings.store, self.sessions.delete_unused, self.clock)
         self.search = SessionSearch(self.store)
         self.conversations = Conversations(self.agents, self.sessions, settings.openai.tools)
-        self.tasks = TaskRunner(self.agents, shared, admission, self.idempotency, self.node)
         self.discovery.spawner = spawner
         self.discovery.start()
         if self.cluster is not None:

@@ -15,8 +15,8 @@ from urllib.parse import urlsplit
 from starlette.types import ASGIApp
 
 from gateway.app import Gateway
-from gateway.protocols.forwarding.node_client import NodeClient
-from gateway.protocols.forwarding.node_requests import NodeRequests
+from gateway.cluster.forwarding.node_client import NodeClient
+from gateway.cluster.forwarding.node_requests import NodeRequests
 from gateway.server.app import create_app
 
 

@@ -19,8 +19,8 @@ import pytest
 from drivers.contract.driver_info import Probe
 from gateway.agents.configured_agents import ConfiguredAgent
 from gateway.app import Gateway
+from gateway.cluster.node_directory import NodeDirectory
 from gateway.errors import SessionElsewhere
-from gateway.nodes.node_directory import NodeDirectory
 from gateway.security.authentication import ADMINISTRATOR, Caller
 from gateway.sessions.session import Session
 from tests import stores
@@ -180,4 +180,4 @@ class ClusterGateway:
 
 def nodes_of(gateway: Gateway | ClusterGateway) -> Sequence[Gateway]:
     """The gateways of a `RunningGateway`: one, or those of all nodes."""
-    return gateway.nodes if isinstance(gateway, ClusterGateway) else [gateway]
+    return gateway.cluster if isinstance(gateway, ClusterGateway) else [gateway]

@@ -7,14 +7,14 @@ from collections.abc import Mapping
 
 from drivers.runtime.clock import SYSTEM_CLOCK, Clock
 from drivers.runtime.file_threads import ANSWER_SECONDS
+from gateway.cluster.configuration_digests import configuration_digests, differences
+from gateway.cluster.node import Intervals
+from gateway.cluster.node_keys import MAX_CLOCK_DIFFERENCE, node_keys
+from gateway.cluster.shared_state import ENCRYPTION
 from gateway.config import Settings
 from gateway.diagnosis.data_folder import existing_keys
 from gateway.diagnosis.report import Check
 from gateway.errors import ConfigError, StoreUnavailable
-from gateway.nodes.configuration_digests import configuration_digests, differences
-from gateway.nodes.node import Intervals
-from gateway.nodes.node_keys import MAX_CLOCK_DIFFERENCE, node_keys
-from gateway.nodes.shared_state import ENCRYPTION
 from gateway.security.encryption import SecretEncryption, encryption_key
 from gateway.store import Store
 

@@ -21,13 +21,13 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.app import Gateway
+from gateway.cluster.forwarding.passed_on import NODE_REQUEST, NodeRequest, PassedOn, no_response
 from gateway.errors import SessionElsewhere, TooMany, Unauthorized
 from gateway.protocols.authorization import authorization
-from gateway.protocols.forwarding.passed_on import NODE_REQUEST, NodeRequest, PassedOn, is_forwarded, no_response
 from gateway.protocols.json_bodies import Handler, StrictJsonRoute
 from gateway.protocols.route_metadata import ANY_REQUEST, Errors, errors, operation_id
 from gateway.protocols.sse import until_unauthorized
-from gateway.security.authentication import Authorization, Caller
+from gateway.security.authentication import Authorization, Caller, is_forwarded
 from gateway.security.quotas import TOO_MANY_BODIES, RequestQuotas
 from gateway.security.sign_ins import OfferedSignIn
 

@@ -8,7 +8,6 @@ import uuid
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from drivers.contract.agent import Agent
 from drivers.contract.agent_specs import AgentSpec, TaskSpec
@@ -29,10 +28,7 @@ from gateway.runs.interruptible_start import InterruptibleStart
 from gateway.runs.run import Run
 from gateway.runs.shared_services import SharedServices
 from gateway.store import EXECUTION_PREFIX, KeyRecord, RunRecord, Store
-
-if TYPE_CHECKING:
-    from gateway.nodes.leases import HeldLease
-    from gateway.nodes.node import Node
+from gateway.store.fencing import Lease
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +61,7 @@ class RunningTask:
 
 
 class TaskRunner:
-    """Runs tasks. A run goes on when the readers of its stream are gone. `node` is this daemon as one of a cluster."""
+    """Runs tasks. A run goes on when the readers of its stream are gone. A node of a cluster has gateway.cluster.tasks."""
 
     def __init__(
         self,
@@ -73,9 +69,7 @@ class TaskRunner:
         shared: SharedServices,
         admission: AdmissionControl,
         idempotency: Idempotency,
-        node: Node | None = None,
     ) -> None:
-        self._node = node
         self._agents, self._shared, self._admission = agents, shared, admission
         self._idempotency = idempotency
         self._store, self._redactor, self._states = shared.store, shared.redactor, shared.states
@@ -129,19 +123,10 @@ class TaskRunner:
         running = self._running.get(task_id)
         if running is not None:
             return Turn(running.run.log, 0, through_waits=True)
-        if self._node is not None:
-            return await self._again_in_cluster(self._node, task_id)
-        return await self._stored(task_id, self._store)
+        return await self._ended(task_id, self._store)
 
-    async def _again_in_cluster(self, node: Node, task_id: str) -> Turn:
-        """The stream of a task that does not run here. Raises SessionElsewhere if it runs on another node."""
-        lease = await node.leases.hold(task_id)
-        try:
-            return await self._stored(task_id, self._store.fenced(lease))
-        finally:
-            await lease.release()
-
-    async def _stored(self, task_id: str, store: Store) -> Turn:
+    async def _ended(self, task_id: str, store: Store) -> Turn:
+        """The stream of a task that does not run."""
         log = EventLog(task_id, store, await store.events.last_seq(task_id), clock=self._shared.clock)
         if not await self._has_end(log):
             # The daemon was killed after the run was over, and before its last events were on disk.
@@ -154,8 +139,7 @@ class TaskRunner:
         return bool(rows) and isinstance(decode(rows[0][1].rsplit(b"\n", 1)[-1]), SessionEnd)
 
     async def _start(self, task: Task, key: IdempotencyKey | None) -> Turn:
-        if self._node is not None:
-            await self._node.directory.place(task.agent, None)
+        await self._place(task.agent)
         entry = self._agents.get(task.agent)
         entry.check_one_shot()
         if task.model is not None:
@@ -227,18 +211,13 @@ class TaskRunner:
         winding_up.add_done_callback(self._winding_up.discard)
         return Turn(log, 0, through_waits=True)
 
-    async def _store_start(self, record: RunRecord, key: KeyRecord | None) -> HeldLease | None:
+    async def _store_start(self, record: RunRecord, key: KeyRecord | None) -> Lease | None:
         """Store a run that starts now, with its key, and on a node of a cluster with the lease of its log, which is returned."""
-        if self._node is None:
-            await self._store.runs.start(record, key=key)
-            return None
-        leases = self._node.leases
-        async with leases.creating(record.log_id) as store:
-            await store.runs.start(record, key=key)
-        lease = leases.get(record.log_id)
-        if lease is not None:
-            lease.in_use = True
-        return lease
+        await self._store.runs.start(record, key=key)
+        return None
+
+    async def _place(self, agent: str) -> None:
+        """Raise SessionElsewhere if another node of a cluster is to run a task of this agent."""
 
     def _lost(self, run: Run) -> None:
         """Another node has taken over a task, and stores its end. Its readers here get LeaseLost."""
@@ -246,7 +225,7 @@ class TaskRunner:
         run.log.lose()
         run.lose()
 
-    async def _discard(self, task_id: str, store: Store, lease: HeldLease | None) -> None:
+    async def _discard(self, task_id: str, store: Store, lease: Lease | None) -> None:
         """Forget a task whose agent did not start, with its key: the request can be repeated."""
         try:
             await store.runs.discard_execution(task_id)
@@ -256,7 +235,7 @@ class TaskRunner:
             log.exception("task %s, whose agent did not start, stays in the store until the next start", task_id)
         await self._remove_folder(task_id)
 
-    async def _wind_up(self, task_id: str, run: Run, agent: Agent, lease: HeldLease | None) -> None:
+    async def _wind_up(self, task_id: str, run: Run, agent: Agent, lease: Lease | None) -> None:
         try:
             await run.wait()
             await agent.close()

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from itertools import groupby
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from drivers.contract.agent import AFTER_LIMIT, Agent, Prompt, Reply
 from drivers.contract.driver_info import ToolGrant
@@ -54,9 +54,7 @@ from gateway.runs.session_metadata import METADATA_EVENTS
 from gateway.runs.store_retries import retried
 from gateway.security.redaction import Redactor
 from gateway.store import AuditRecord, RunRecord, SettingsRecord, Store
-
-if TYPE_CHECKING:
-    from gateway.nodes.leases import HeldLease
+from gateway.store.fencing import Lease
 
 log = logging.getLogger(__name__)
 
@@ -133,7 +131,7 @@ class Run:
         mode_changed: ModeChange = ignore_mode,
         announce: Callable[[], None] = lambda: None,
         waits_for_limits: bool = False,
-        lease: HeldLease | None = None,
+        lease: Lease | None = None,
     ) -> None:
         self._lease = lease
         self.id, self.first_seq, self.agent, self.log = record.id, record.first_seq, agent, log
@@ -270,7 +268,7 @@ class Run:
         decisions, self._enforcer.decisions = self._enforcer.decisions, []
         return self._audit(decisions)
 
-    async def _confirm(self, lease: HeldLease) -> None:
+    async def _confirm(self, lease: Lease) -> None:
         """Wait until the store says that no other node has the run. Raises LeaseLost."""
         while True:
             try:

@@ -42,6 +42,8 @@ class Caller:
 
 FORWARDED_CALLER = "portico.forwarded_caller"
 """The key in the ASGI scope of the `Caller` that another node has authenticated. The signature of the request is checked."""
+FORWARDED_BY, FORWARDED_TO = "portico.forwarded_by", "portico.forwarded_to"
+"""The keys in the ASGI scope of the id of the node that has forwarded a request, and of the one that it is forwarded to."""
 
 request_is_forwarded: ContextVar[bool] = ContextVar("request_is_forwarded", default=False)
 """Whether the request at work was forwarded by another node: such a request is never forwarded again."""
@@ -55,6 +57,11 @@ ADMINISTRATOR = Caller(None, all_sessions=True)
 
 LOCAL_ADMINISTRATOR = Caller(None, all_sessions=True, any_folder=True)
 """The same by a direct connection of a program on this machine."""
+
+
+def is_forwarded(scope: Mapping[str, Any]) -> bool:
+    """Return whether another node of a cluster has forwarded a request (its ASGI scope)."""
+    return FORWARDED_CALLER in scope
 
 
 def caller_of_request(caller: Caller, scope: Mapping[str, Any], bind: str) -> Caller:

@@ -112,7 +112,7 @@ def _guarded(app: ASGIApp, gateway: Gateway, server: ServerSettings) -> ASGIApp:
         hosts = (*hosts, urlsplit(gateway.settings.node.address).hostname or "localhost")
         try:
             # It imports aiohttp, which only an extra installs: 0.1 s.
-            from gateway.protocols.forwarding.node_requests import NodeRequests
+            from gateway.cluster.forwarding.node_requests import NodeRequests
         except ImportError as error:
             raise ConfigError(
                 f"a node needs aiohttp, which the extra `nodes` installs ({error}). Run: {command_for_extra('nodes')}"

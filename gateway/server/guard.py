@@ -21,7 +21,7 @@ from gateway.http.request_body import RequestBody
 from gateway.http.request_head import RequestHead, request_arrived
 from gateway.observability.logs import request_id, session_id
 from gateway.observability.metrics import Metrics
-from gateway.protocols.forwarding.passed_on import FORWARDED_BY, FORWARDED_TO
+from gateway.security.authentication import FORWARDED_BY, FORWARDED_TO
 from gateway.security.redaction import redactor_of_session
 from gateway.server.host_origin import HostOrigin
 

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 from weakref import WeakValueDictionary
 
 from drivers.contract.events import Usage
@@ -20,7 +17,6 @@ from drivers.contract.mcp_servers import McpServer
 from drivers.contract.messages import Message, ToolMessage
 from drivers.runtime.clock import Timer
 from drivers.runtime.confined_files import discard_tree
-from gateway.agents.absent_agent import AbsentAgent
 from gateway.agents.client_mcp_servers import allowed_servers, check_client_servers
 from gateway.agents.configured_agents import CWD, Agents, ConfiguredAgent
 from gateway.agents.folder_access import FOLDER_OF_SESSION, ChosenFolder, ListedFolders, in_time
@@ -30,11 +26,8 @@ from gateway.errors import (
     Conflict,
     Forbidden,
     GatewayError,
-    NodeAway,
-    NoNode,
     NotFound,
     StoreUnavailable,
-    too_many_sessions,
 )
 from gateway.events.messages import CANCELLED, message_row
 from gateway.events.turn_reader import Turn
@@ -53,19 +46,12 @@ from gateway.sessions.changes import SessionChanges
 from gateway.sessions.pending_call import PendingCall
 from gateway.sessions.session import Session
 from gateway.sessions.settings import SessionFilter, SessionSettings, SessionSummary
-from gateway.store import Cursor, RunRecord, SessionDetails, SessionRecord
-from gateway.worktrees.worktrees import SessionWorktree, node_in
-
-if TYPE_CHECKING:
-    from gateway.nodes.leases import HeldLease
-    from gateway.nodes.node import Node
+from gateway.store import Cursor, RunRecord, SessionDetails, SessionRecord, Store, WorktreeRecord
+from gateway.store.fencing import Lease
+from gateway.worktrees.worktrees import SessionWorktree
 
 log = logging.getLogger(__name__)
 
-KEPT_WAITING = 1000
-"""Sessions at other nodes whose pending calls are kept. To find them, all messages of a session are read."""
-MOVED_AFTER = 86400.0
-"""Seconds without a change after which the private folder of an agent is removed because another node has its session."""
 FILTERED_ROWS = 200
 """Sessions that are read at once where a filter is applied to them afterwards."""
 STATES: Mapping[str, Literal["idle", "running", "waiting"]] = {"running": "running", "waiting": "waiting", "ended": "idle"}
@@ -75,8 +61,8 @@ STATES: Mapping[str, Literal["idle", "running", "waiting"]] = {"running": "runni
 class Sessions:
     """All sessions of the daemon. Only those with a live agent, a run or something to be written stay in memory.
 
-    `sleep_after` is how many seconds an idle session keeps its agent, 0 for ever. With a `node`, the daemon is one of a cluster:
-    the node that has the lease of a session serves all of it, and lists are read from the store.
+    `sleep_after` is how many seconds an idle session keeps its agent, 0 for ever. Those of a node of a cluster are
+    gateway.cluster.sessions.ClusterSessions.
     """
 
     def __init__(
@@ -85,9 +71,7 @@ class Sessions:
         shared: SharedServices,
         admission: AdmissionControl,
         sleep_after: float,
-        node: Node | None = None,
     ) -> None:
-        self._node = node
         self._agents, self._shared, self._admission = agents, shared, admission
         self.listed_folders = ListedFolders(agents)
         self._store, self._encryption = shared.store, shared.encryption
@@ -97,13 +81,8 @@ class Sessions:
         self._sleep_timers: dict[str, Timer] = {}
         self._sleep_after = sleep_after
         self.changes = SessionChanges()
-        self._waiting: dict[str, _Waiting] = {}
-        """Of sessions that wait at other nodes, those that were listed last."""
         self._closing = False
         self._deleting = asyncio.Lock()
-        self._counting = asyncio.Lock()
-        self._counts: dict[str | None, int] = {}
-        """The number of stored sessions of a key that has created one, those that are being created included."""
 
     async def create(
         self,
@@ -129,30 +108,29 @@ class Sessions:
         the folder cannot have a worktree; SessionElsewhere if another node of the cluster is to create it.
         """
         self._admission.refuse_if_closing()
-        if self._node is not None and copied is None and not here:
+        if copied is None and not here:
             # A fork stays at the node of its origin.
-            await self._node.directory.place(agent.name, config.options.get(CWD.name))
+            await self.place(agent.name, config.options.get(CWD.name))
         config.require_secrets()
-        async with self._counted(caller):
-            session_id = f"sess_{uuid.uuid4().hex}"
-            if not agent.settings.worktree and origin is None:
-                config = replace(config, worktree=None)
-                return await self._create(session_id, caller, agent, config, history, key, wait_for_calls, copied)
+        session_id = f"sess_{uuid.uuid4().hex}"
+        if not agent.settings.worktree and origin is None:
+            config = replace(config, worktree=None)
+            return await self._create(session_id, caller, agent, config, history, key, wait_for_calls, copied)
 
-            async def with_worktree() -> Session:
-                own_folder = partial(agent.folder_without_worktree, config.options, config.workspace_key)
-                folder = await in_time(own_folder, FOLDER_OF_SESSION)
-                worktree = await self._shared.worktrees.create(session_id, caller.name, agent.name, folder, origin)
-                own = replace(config, worktree=worktree)
-                try:
-                    made = await self._create(session_id, caller, agent, own, history, key, wait_for_calls, copied)
-                except BaseException:
-                    await self._shared.worktrees.discard(session_id)
-                    raise
-                await self._shared.worktrees.created(session_id)
-                return made
+        async def with_worktree() -> Session:
+            own_folder = partial(agent.folder_without_worktree, config.options, config.workspace_key)
+            folder = await in_time(own_folder, FOLDER_OF_SESSION)
+            worktree = await self._shared.worktrees.create(session_id, caller.name, agent.name, folder, origin)
+            own = replace(config, worktree=worktree)
+            try:
+                made = await self._create(session_id, caller, agent, own, history, key, wait_for_calls, copied)
+            except BaseException:
+                await self._shared.worktrees.discard(session_id)
+                raise
+            await self._shared.worktrees.created(session_id)
+            return made
 
-            return await completed(with_worktree())
+        return await completed(with_worktree())
 
     async def _create(
         self,
@@ -182,14 +160,10 @@ class Sessions:
         key_record = key.record(record.id, 1) if key else None
         rows = [message_row(message) for message in history]
         await self._shared.audit_mcp_servers(record.id, agent.name, config.mcp_servers)
-        if self._node is None:
-            await self._store.sessions.create(record, rows, waiting, key_record, copied=copied)
-            session = self._session(record, config, agent, 0, redactor)
-        else:
-            async with self._node.leases.creating(record.id) as store:
-                limit = self._admission.sessions_per_key
-                await store.sessions.create(record, rows, waiting, key_record, copied=copied, limit=limit)
-            session = self._session(record, config, agent, 0, redactor, self._node.leases.get(record.id))
+        async with self._creating(record.id) as (store, lease):
+            limit = self._admission.sessions_per_key
+            await store.sessions.create(record, rows, waiting, key_record, copied=copied, limit=limit)
+        session = self._session(record, config, agent, 0, redactor, lease())
         if waiting is not None:
             await session.restore_waiting(waiting)
         self._known[record.id] = session
@@ -259,36 +233,27 @@ class Sessions:
             await self._shared.audit_mcp_servers(session_id, agent.name, denied, denied=str(error))
             raise
 
+    async def place(self, agent: str, folder: str | None, *, again: bool = False) -> None:
+        """Raise SessionElsewhere or NoNode if another node of a cluster is to create a session of this agent in this folder.
+
+        With `again` the same is asked once more for one session.
+        """
+
+    async def require_worktree_here(self, worktree: WorktreeRecord) -> None:
+        """Raise SessionElsewhere if another node of a cluster has the worktree of a session."""
+
     @asynccontextmanager
-    async def _counted(self, caller: Caller) -> AsyncIterator[None]:
-        """Count one session more for the caller's key, unless the body fails. Raises TooMany. The store counts those of nodes."""
-        limit, owner = self._admission.sessions_per_key, caller.name
-        if not limit or self._node is not None:
-            yield
-            return
-        async with self._counting:
-            if owner not in self._counts:
-                self._counts[owner] = await self._store.sessions.count(owner)
-        if self._counts[owner] >= limit:
-            raise too_many_sessions(limit)
-        self._counts[owner] += 1
-        try:
-            yield
-        except BaseException:
-            self._counts[owner] -= 1
-            raise
+    async def _creating(self, session_id: str) -> AsyncIterator[tuple[Store, Callable[[], Lease | None]]]:
+        """Give the store for the write that creates a session, and what returns its lease after that."""
+        yield self._store, lambda: None
 
     async def get(
         self, caller: Caller, session_id: str, *, reading: bool = False, deleting: bool = False, here: bool = False
     ) -> Session:
         """The session of that id. Raises NotFound, also for another's, or AgentProblem if its agent is no longer configured.
 
-        On a node of a cluster this node acquires its lease, or SessionElsewhere is raised. Where the nodes that have its agent or
-        its worktree are out of reach, any node can show it (`reading`) and delete it (`deleting`), without them. `here`: this
-        node gets the lease that no node has, if it can, however loaded it is.
+        `reading`, `deleting` and `here` are for nodes of a cluster (ClusterSessions.get).
         """
-        if self._node is not None:
-            return await self._get_in_cluster(self._node, caller, session_id, reading=reading, deleting=deleting, here=here)
         found = self._known.get(session_id)
         if found is None:
             # One request at a time: two loads would make two objects of one session, each with a lock and a timer of its own.
@@ -296,149 +261,54 @@ class Sessions:
                 found = self._known.get(session_id) or await self._load(caller, session_id)
             await found.deny_overdue()
         if not caller.sees(found.owner):
-            raise _none(session_id)
+            raise no_session(session_id)
         bind_session_id(found.id, found.redactor)
         return found
 
     async def get_history(self, caller: Caller, session_id: str) -> Session:
         """The session of that id, only for what is stored of its log and its history. Nothing of it is to be changed.
 
-        Raises NotFound. A node of a cluster needs neither its lease nor its agent. On a single daemon it is as with `get`.
+        Raises NotFound.
         """
-        if self._node is None:
-            return await self.get(caller, session_id)
-        found = self._held_here(session_id) or await self._load(caller, session_id, without_agent=True)
-        if not caller.sees(found.owner):
-            raise _none(session_id)
-        bind_session_id(found.id, found.redactor)
-        return found
+        return await self.get(caller, session_id)
 
     async def agent_of(self, caller: Caller, session_id: str) -> str:
         """The name of a session's agent, which need not be configured here. Raises NotFound."""
         record = await self._store.sessions.get(session_id)
         if record is None or not caller.sees(record.owner):
-            raise _none(session_id)
+            raise no_session(session_id)
         return record.agent
 
-    def _held_here(self, session_id: str) -> Session | None:
-        known = self._known.get(session_id)
-        return known if known is not None and known.lease is not None and known.lease.held else None
+    async def _load(self, caller: Caller, session_id: str) -> Session:
+        record = await self._record(caller, session_id)
+        agent = self._agents.find(record.agent)
+        if agent is None:
+            raise no_agent(record.id, record.agent)
+        self._known[session_id] = session = await self._restored(record, agent)
+        return session
 
-    async def _get_in_cluster(
-        self, node: Node, caller: Caller, session_id: str, *, reading: bool, deleting: bool, here: bool
-    ) -> Session:
-        found = self._held_here(session_id)
-        if found is None:
-            async with self._loading.setdefault(session_id, asyncio.Lock()):
-                found = await self._leased(node, caller, session_id, anywhere=reading or deleting, here=here)
-            if not deleting:
-                await found.deny_overdue()
-        elif found.lease is not None:
-            found.lease.used_at = node.leases.clock.monotonic()
-        if not caller.sees(found.owner):
-            raise _none(session_id)
-        bind_session_id(found.id, found.redactor)
-        if not reading and not deleting and (node.directory.draining or isinstance(found.agent, AbsentAgent)):
-            await self._move(node, found)
-        return found
-
-    async def _move(self, node: Node, session: Session) -> None:
-        """Release a session that is not at work, and raise SessionElsewhere, for a node that is drained or has not its agent.
-
-        A session that is always at work when the node releases what is unused would never leave it. One with a worktree stays,
-        and so does one whose agent no other node offers; if this one has not that either, raises NoNode or AgentProblem.
-        """
-        absent = isinstance(session.agent, AbsentAgent)
-        if session.config.worktree is not None and not absent:
-            return
-        chosen = node.directory.choose(session.agent.name, session.config.options.get(CWD.name))
-        if chosen is None and absent:
-            node.directory.offered_elsewhere(session.agent.name)
-            raise _no_agent(session.id, session.agent.name)
-        if chosen is None:
-            return
-        await self._drain(session)
-        if session.lease is not None and session.is_unused:
-            await session.lease.release()
-            session.log.release_readers()
-            raise await node.directory.elsewhere(chosen, session.id)
-
-    async def _leased(self, node: Node, caller: Caller, session_id: str, *, anywhere: bool, here: bool) -> Session:
-        """The session, whose lease this node has then. Raises SessionElsewhere.
-
-        Where no node has its agent or its worktree at this moment, raises NoNode or NodeAway, unless `anywhere` is set.
-        """
-        if (held := self._held_here(session_id)) is not None:
-            return held
-        known = self._known.get(session_id)
-        if not here and (elsewhere := node.directory.remembered_elsewhere(session_id)) is not None:
-            raise elsewhere
-        # At the same time: a request that is forwarded waits for both.
-        record, current = await asyncio.gather(self._store.sessions.get(session_id), self._store.leases.get(session_id))
-        if record is None or not caller.sees(record.owner):
-            raise _none(session_id)
-        if current is not None and not current.released and current.node != node.id:
-            # Also one that has expired: its node may only have been without the database. If it is dead, it is taken over soon.
-            node.directory.remember(session_id, current.node)
-            raise await node.directory.elsewhere(current.node, session_id)
-        try:
-            await self._place(node, record, node.id if here else current.node if current is not None else None)
-        except (NoNode, NodeAway):
-            if not anywhere:
-                raise
-        lease = await node.leases.hold(session_id, known.lease if known is not None else None)
-        if known is not None and known.lease is lease:
-            return known
-        try:
-            return await self._load(caller, session_id, lease, without_agent=anywhere)
-        except BaseException:
-            await lease.release()
-            raise
-
-    async def _place(self, node: Node, record: SessionRecord, last: str | None) -> None:
-        """Raise SessionElsewhere unless this node is the one for a session without an owner, which the node `last` had.
-
-        Raises NoNode, and NodeAway if its worktree is out of reach.
-        """
-        if record.config.get("worktree") is not None:
-            worktree = await self._store.worktrees.get(record.id)
-            if worktree is not None and not await asyncio.to_thread(self._shared.worktrees.is_here, worktree):
-                raise await node.directory.only_at(node_in(worktree.path), record.id, "the worktree")
-            last = node.id if worktree is not None else last
-        await node.directory.place(record.agent, record.config.get("options", {}).get(CWD.name), record.id, last)
-
-    async def _load(
-        self, caller: Caller, session_id: str, lease: HeldLease | None = None, *, without_agent: bool = False
-    ) -> Session:
+    async def _record(self, caller: Caller, session_id: str) -> SessionRecord:
         record = await self._store.sessions.get(session_id)
         if record is None or not caller.sees(record.owner):
-            raise _none(session_id)
-        agent = self._agents.find(record.agent) or self._absent(record, without=without_agent)
+            raise no_session(session_id)
+        return record
+
+    async def _restored(self, record: SessionRecord, agent: ConfiguredAgent, lease: Lease | None = None) -> Session:
+        """A session as it is stored."""
         config = self._settings(record, agent)
         redactor = self._redactor_of(config)
         bind_session_id(record.id, redactor)
         # First: all events of a run that has ended by now are stored by now.
-        run = await self._store.runs.last(session_id)
-        last = await self._store.events.last_seq(session_id)
+        run = await self._store.runs.last(record.id)
+        last = await self._store.events.last_seq(record.id)
         session = self._session(record, config, agent, last, redactor, lease)
-        if self._node is not None and lease is None:
-            return session
         if run is not None and run.state == "waiting":
             await session.restore_waiting(run)
-        self._known[session_id] = session
         return session
 
-    def _absent(self, record: SessionRecord, *, without: bool) -> AbsentAgent:
-        """What stands for the agent of a session, which is not configured here. Raises AgentProblem unless the session can be
-        shown or deleted `without` it."""
-        if self._node is not None and without:
-            return AbsentAgent(record.agent)
-        raise _no_agent(record.id, record.agent)
-
     def _current(self, session_id: str) -> Session | None:
-        """A session in memory; None if there is none, or if another node may have changed it."""
-        found = self._known.get(session_id)
-        return None if found is None or (found.lease is not None and not found.lease.held) else found
+        """A session in memory; None if there is none, or if another node of a cluster may have changed it."""
+        return self._known.get(session_id)
 
     def _redactor_of(self, config: SessionSettings) -> Redactor:
         redactor = Redactor(self._shared.redactor)
@@ -452,9 +322,9 @@ class Sessions:
         agent: ConfiguredAgent,
         last_seq: int,
         redactor: Redactor,
-        lease: HeldLease | None = None,
+        lease: Lease | None = None,
     ) -> Session:
-        session = Session(
+        return Session(
             record,
             config,
             agent,
@@ -467,71 +337,17 @@ class Sessions:
             announce=self._announce,
             lease=lease,
         )
-        if lease is not None:
-            lease.on_lost = partial(self._lost, session)
-        return session
 
-    def _services(self, lease: HeldLease | None) -> SharedServices:
-        """The shared services for one session. One without a lease, which a node only reads, denies no overdue calls."""
-        if self._node is None:
-            return self._shared
-        if lease is None:
-            return replace(self._shared, approval_timeout=0.0)
-        return replace(self._shared, store=self._store.fenced(lease))
-
-    def _lost(self, session: Session) -> None:
-        """Another node has taken over a session: those who read it here get LeaseLost."""
-        session.lost = True
-        session.log.lose()
-        if self._known.get(session.id) is session:
-            del self._known[session.id]
-        self._admission.remove(session.id)
-        timer = self._sleep_timers.pop(session.id, None)
-        if timer:
-            timer.cancel()
-        self._run_in_background(session.lose())
-
-    async def release_unused(self, node: Node, unused: float) -> None:
-        """Release the leases of sessions that the store has all of, that nobody follows, and that are unused for so many seconds.
-
-        If the node takes no new work, of all sessions but those at work, whose agents are ended. Who follows one gets LeaseLost.
-        """
-        draining = node.directory.draining
-        if draining:
-            await all_ended(self._drain(session) for session in list(self._known.values()))
-            unused = 0.0
-        now = node.leases.clock.monotonic()
-        due: list[HeldLease] = []
-        followed: list[Session] = []
-        for lease in node.leases.all:
-            session = self._known.get(lease.log_id)
-            if lease.in_use or now - lease.used_at < unused or lease.log_id in self._loading:
-                continue
-            if session is None:
-                due.append(lease)
-            elif session.lease is lease and session.is_unused and (draining or not session.log.is_followed):
-                due.append(lease)
-                followed.append(session)
-        await node.leases.release(*due)
-        for session in followed:
-            session.log.release_readers()
+    def _services(self, lease: Lease | None) -> SharedServices:
+        """The shared services for one session."""
+        return self._shared
 
     async def stored(self) -> bool:
-        """Wait until the store, which other nodes read, has what clients know of the sessions. False if that takes too long."""
-        if self._node is None:
-            return True
-        return all(await asyncio.gather(*(session.log.written() for session in self.held)))
+        """Wait until the store, which other nodes of a cluster read, has what clients know of the sessions.
 
-    async def announce_stored(self, session_id: str) -> None:
-        """This node has changed a session in the store only."""
-        for record in await self._store.sessions.some([session_id]):
-            self.changes.announce(record.id, record.owner)
-
-    async def _drain(self, session: Session) -> None:
-        bind_session_id(session.id, session.redactor)
-        if session.state != "running" and not session.lock.locked():
-            async with session.lock:
-                await session.sleep(session.state)
+        Returns False if that takes too long.
+        """
+        return True
 
     async def filtered(
         self, caller: Caller, limit: int, after: Cursor | None, wanted: SessionFilter
@@ -568,13 +384,7 @@ class Sessions:
         ids = [record.id for record in records]
         found = await self._store.sessions.details(ids)
         waiting = [record for record in records if _waits(found.get(record.id))]
-        if self._node is None:
-            ids = [record.id for record in waiting]
-            loaded = {key: session for key in ids if (session := await self._loaded(key)) is not None}
-            stored: dict[str, _Waiting] = {}
-        else:
-            loaded = {record.id: session for record in waiting if (session := self._current(record.id)) is not None}
-            stored = {one.id: await self._stored_waiting(one, found[one.id]) for one in waiting if one.id not in loaded}
+        loaded, stored = await self._waiting_of(waiting, found)
         settings = {record.id: self._settings(record, self._agents.find(record.agent), listed=True) for record in records}
         chosen = {record.id: _chosen(record.agent, settings[record.id]) for record in records}
         folders = await self.listed_folders.resolve(chosen.values())
@@ -593,6 +403,12 @@ class Sessions:
 
         return [summary(record) for record in records]
 
+    async def _waiting_of(
+        self, records: Sequence[SessionRecord], details: Mapping[str, SessionDetails]
+    ) -> tuple[Mapping[str, Session], Mapping[str, StoredWaiting]]:
+        """Sessions that wait for their clients: those that are in memory, and what others wait for, by their ids."""
+        return {one.id: session for one in records if (session := await self._loaded(one.id)) is not None}, {}
+
     async def _loaded(self, session_id: str) -> Session | None:
         """The session of a run that waits for its client, which is kept in memory from then on. None if it cannot be loaded."""
         found = self._current(session_id)
@@ -610,22 +426,6 @@ class Sessions:
             return None
         self._changed(session)
         return session
-
-    async def _stored_waiting(self, record: SessionRecord, details: SessionDetails) -> _Waiting:
-        """What a session waits for that this node of a cluster has no lease of. It is kept as long as the session is the same."""
-        known = self._waiting.pop(record.id, None)
-        if known is None or (known.run, known.last_seq, known.config) != (details.run, details.last_seq, record.config):
-            known = _Waiting(details.run, details.last_seq, record.config, (), None)
-            agent = self._agents.find(record.agent)
-            if agent is not None and details.run is not None:
-                config = self._settings(record, agent, listed=True)
-                session = self._session(record, config, agent, details.last_seq, self._redactor_of(config))
-                await session.restore_waiting(details.run)
-                known = replace(known, pending=session.pending_calls, since=session.waiting_since)
-        self._waiting[record.id] = known
-        while len(self._waiting) > KEPT_WAITING:
-            del self._waiting[next(iter(self._waiting))]
-        return known
 
     def _settings(self, record: SessionRecord, agent: ConfiguredAgent | None, *, listed: bool = False) -> SessionSettings:
         """The stored settings, without options that have been locked since. Lost secrets are logged, for a list at `debug`."""
@@ -646,7 +446,7 @@ class Sessions:
         details = (await self._store.sessions.details([session.id])).get(session.id)
         usage = self._usage(session.id, details, at_work)
         cwd = None if config.worktree is None else config.worktree.folder
-        if cwd is None and not isinstance(session.agent, AbsentAgent):
+        if cwd is None:
             chosen = _chosen(session.agent.name, config)
             cwd = (await self.listed_folders.resolve([chosen]))[chosen]
         origin = session.forked_from
@@ -698,17 +498,8 @@ class Sessions:
             log.info("session %s is not deleted yet: %s", session_id, error)
 
     async def _delete(self, session: Session) -> None:
-        try:
-            # First, since it may fail: a deletion that is refused changes nothing.
-            await session.delete_stored()
-        except BaseException:
-            if isinstance(session.agent, AbsentAgent) and session.lease is not None:
-                # A node that has the agent may go on with the session at once.
-                with suppress(StoreUnavailable):
-                    await session.lease.release()
-            raise
-        if session.owner in self._counts:
-            self._counts[session.owner] -= 1
+        # First, since it may fail: a deletion that is refused changes nothing.
+        await session.delete_stored()
         async with session.lock:
             try:
                 await session.stop("the session was deleted", forget=True)
@@ -736,34 +527,6 @@ class Sessions:
         self._shared.transcripts.forget(session_id)
         if worktree:
             await self._shared.worktrees.release(session_id)
-
-    async def remove_left(self, node: Node) -> None:
-        """Remove the files of sessions that other nodes have deleted, and private folders of agents whose sessions other nodes
-        have had for MOVED_AFTER seconds.
-
-        An agent that comes back after that begins anew with the history.
-        """
-        folders = await asyncio.to_thread(_session_folders, self._shared.states)
-        ids = list({*folders, *await asyncio.to_thread(self._shared.transcripts.sessions)})
-        for first in range(0, len(ids), FILTERED_ROWS):
-            part = ids[first : first + FILTERED_ROWS]
-            # After the folders are listed: a session is stored before it has one.
-            stored = {record.id for record in await self._store.sessions.some(part)}
-            leases = await self._store.leases.of(part)
-            now = time.time()
-            for session_id in part:
-                lease, unused_for = leases.get(session_id), now - folders.get(session_id, now)
-                if session_id not in stored:
-                    await self._remove_files(session_id, worktree=True)
-                elif lease is not None and lease.node != node.id and unused_for > MOVED_AFTER:
-                    await self._remove_moved(node, session_id)
-
-    async def _remove_moved(self, node: Node, session_id: str) -> None:
-        # A request for the session would acquire its lease meanwhile, and start an agent in the folder.
-        async with self._loading.setdefault(session_id, asyncio.Lock()):
-            lease = await self._store.leases.get(session_id)
-            if self._current(session_id) is None and lease is not None and lease.node != node.id:
-                await asyncio.to_thread(discard_tree, self._shared.states / session_id)
 
     def cancel_soon(self, session: Session, turn: Turn, *, waiting: bool = False) -> None:
         """Cancel the run of a turn whose client has disconnected, in the background, as `Session.cancel` does."""
@@ -889,25 +652,11 @@ def _folders_of(record: SessionRecord, resolved: Mapping[ChosenFolder, str | Non
 
 
 @dataclass(frozen=True, slots=True)
-class _Waiting:
-    """What a session waits for since when, as it is stored, and of what that was read."""
+class StoredWaiting:
+    """What a session waits for, and since when, as it is stored."""
 
-    run: RunRecord | None
-    last_seq: int
-    config: Mapping[str, Any]
     pending: Sequence[PendingCall]
     since: float | None
-
-
-def _session_folders(states: Path) -> dict[str, float]:
-    """The sessions that have a folder here, and when that was changed last, in seconds since the epoch."""
-    found: dict[str, float] = {}
-    with suppress(FileNotFoundError), os.scandir(states) as entries:
-        for entry in entries:
-            if entry.name.startswith("sess_"):
-                with suppress(OSError):
-                    found[entry.name] = entry.stat(follow_symlinks=False).st_mtime
-    return found
 
 
 def _waits(details: SessionDetails | None) -> bool:
@@ -923,9 +672,11 @@ def _with_state(summary: SessionSummary, session: Session | None) -> SessionSumm
     return replace(summary, pending=pending, waiting_since=since, last_seq=last, queued=len(session.queue))
 
 
-def _no_agent(session_id: str, agent: str) -> AgentProblem:
+def no_agent(session_id: str, agent: str) -> AgentProblem:
+    """Return the error for a session whose agent no daemon has."""
     return AgentProblem(f"session {session_id!r} is of agent {agent!r}, which is no longer in the configuration")
 
 
-def _none(session_id: str) -> NotFound:
+def no_session(session_id: str) -> NotFound:
+    """Return the error for a session that does not exist, or is another's."""
     return NotFound(f"there is no session {session_id!r}; GET the list of sessions for those that exist")

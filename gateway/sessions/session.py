@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager, contextmanager, nullcontext, suppres
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from drivers.contract.agent import GO_ON, Agent, PermissionReply, Prompt, Reply
 from drivers.contract.client_services import ClientServices
@@ -48,9 +48,7 @@ from gateway.sessions.permission_choices import choices_of
 from gateway.sessions.queued_messages import TurnQueue
 from gateway.sessions.settings import SessionSettings, with_mode_option
 from gateway.store import KeyRecord, RunRecord, SessionRecord, SettingsRecord, Store
-
-if TYPE_CHECKING:
-    from gateway.nodes.leases import HeldLease
+from gateway.store.fencing import Lease
 
 log = logging.getLogger(__name__)
 
@@ -122,7 +120,7 @@ class Session:
         changed: Callable[[Session], None],
         evict: Callable[[Session], None],
         announce: Callable[[Session], None],
-        lease: HeldLease | None = None,
+        lease: Lease | None = None,
     ) -> None:
         self.lease, self.lost = lease, False
         self.id, self.created_at, self.owner = record.id, record.created_at, record.owner

@@ -39,6 +39,28 @@ class Fence(Protocol):
         """A write has found that the lease is another's."""
 
 
+class Lease(Fence, Protocol):
+    """The right of this node of a cluster to serve a session or a task (gateway.cluster.leases.HeldLease)."""
+
+    on_lost: Callable[[], None] | None
+
+    @property
+    def lost(self) -> bool: ...
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether it was renewed in time, so that no other node can have it."""
+
+    async def confirm(self) -> None:
+        """Renew it if it has expired, before anything is done that only its holder may do. Raises LeaseLost, StoreUnavailable."""
+
+    async def release(self) -> None:
+        """Release it: any node may acquire it."""
+
+    def end_with_log(self) -> None:
+        """Its log was deleted, with the lease, by a write of this process."""
+
+
 class FencedDatabase:
     """A view of a database whose writes check in their transaction that the lease still has its node and token.
 

@@ -19,7 +19,7 @@ State = Literal["ready", "draining"]
 class NodeReport:
     """What a node reports about itself with each heartbeat. `address` is its URL for the other nodes.
 
-    `digests` are those of what should be the same on all nodes, by its name (gateway/nodes/configuration_digests.py).
+    `digests` are those of what should be the same on all nodes, by its name (gateway/cluster/configuration_digests.py).
     """
 
     id: str

@@ -27,7 +27,7 @@ REASONS = {
         "gateway/security/encryption.py": "read_text*2",
         "gateway/security/secret_files.py": "open os.link os.replace os.unlink read_text*2 tempfile.mkstemp",
         "gateway/server/data_dir_lock.py": "os.open",
-        "gateway/sessions/registry.py": "os.scandir",
+        "gateway/cluster/sessions.py": "os.scandir",
         "gateway/worktrees/confinement.py": "rmdir tempfile.mkdtemp",
         "gateway/worktrees/own_config.py": "mkdir symlink_to tempfile.mkdtemp write_bytes*2",
     },
@@ -39,7 +39,7 @@ REASONS = {
         "gateway/cli/store.py": "unlink",
         "gateway/cli/systemd.py": "read_bytes read_text unlink",
         "gateway/config.py": "read_text",
-        "gateway/nodes/node_keys.py": "read_text",
+        "gateway/cluster/node_keys.py": "read_text",
     },
     "Files of the installed package or environment.": {
         "drivers/acp/catalogue.py": "open",

@@ -91,7 +91,7 @@ async def test_the_daemon_imports_what_its_first_request_needs(tmp_path: Path) -
         unused = ["acp", "aiohttp", "cryptography", "jsonschema", "mcp", "prometheus_client", "rich", "websockets"]
         unused += ["drivers.api", "gateway.policy.shell_commands", "gateway.protocols.acp.requests"]
         unused += ["gateway.diagnosis", "gateway.application_tools.server", "gateway.protocols.acp.forwarding"]
-        unused += ["gateway.cluster", "gateway.nodes.node"]
+        unused += ["gateway.cluster.cluster", "gateway.cluster.node"]
         unused.append("gateway.store.postgresql")
         unused += ["psycopg"]
         imported = await modules_of(process)

@@ -69,7 +69,7 @@ REASONS: Mapping[str, Mapping[str, str]] = {
     "gateway/events/log_pages.py": {
         r"b'|'.join((b'(?:%b[^\n]*+(?:\n|$))++' % re.escape(prefix) for prefix in _DELTAS)) + b'|[^\\n]*+(?:\\n|$)'": TO_THE_END,
     },
-    "gateway/nodes/node_keys.py": {
+    "gateway/cluster/node_keys.py": {
         r"v1 ([A-Za-z0-9._-]{1,64}) (\d{1,12}) ([0-9a-f]{32}) ([0-9a-f]{64}) ([0-9a-f]{64})": FIXED,
     },
     "gateway/policy/rules.py": {

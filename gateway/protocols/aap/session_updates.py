@@ -10,13 +10,14 @@ from fastapi.openapi.constants import REF_PREFIX
 from pydantic_core import to_json
 
 from gateway.app import Gateway
+from gateway.cluster.forwarding.passed_on import with_other_nodes
 from gateway.protocols.aap.common_routes import version_routers
 from gateway.protocols.aap.schema import SESSION_EXAMPLE, SessionInfo, Tool
 from gateway.protocols.aap.sessions import session_info
 from gateway.protocols.authenticated_routes import CurrentCaller, CurrentQuotas
-from gateway.protocols.forwarding.passed_on import is_forwarded, with_other_nodes
 from gateway.protocols.route_metadata import stream_response
 from gateway.protocols.sse import event_stream
+from gateway.security.authentication import is_forwarded
 from gateway.sessions.changes import ChangeListener
 
 INTERVAL = 0.1

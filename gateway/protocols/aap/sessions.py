@@ -89,8 +89,7 @@ async def create_and_submit(
 
 async def _place(gateway: Gateway, requested: AgentConfig) -> None:
     """Raise SessionElsewhere if another node is to create the session: this one may have neither its agent nor its folder."""
-    if gateway.node is not None:
-        await gateway.node.directory.place(requested.name, (requested.options or {}).get("cwd"), again=True)
+    await gateway.sessions.place(requested.name, (requested.options or {}).get("cwd"), again=True)
 
 
 async def _config(gateway: Gateway, caller: Caller, requested: AgentConfig, tools: Iterable[Tool] | None) -> SessionSettings:

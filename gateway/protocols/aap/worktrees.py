@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Annotated, Literal
@@ -22,7 +21,7 @@ from gateway.security.authentication import Caller
 from gateway.sessions.session import Session
 from gateway.store import WorktreeRecord
 from gateway.worktrees.checkout import Changes, State, message_of, printable
-from gateway.worktrees.worktrees import no_worktree, node_in
+from gateway.worktrees.worktrees import no_worktree
 
 WORKTREE = "/worktrees/{session_id}"
 MAX_MESSAGE = 10_000
@@ -245,8 +244,7 @@ async def _found(gateway: Gateway, caller: Caller, session_id: str) -> tuple[Wor
         return record, await gateway.sessions.get(caller, session_id)
     except (NotFound, AgentProblem):
         # It was deleted, or its agent is not in the configuration any more: nothing works in the worktree.
-        if gateway.node is not None and not await asyncio.to_thread(gateway.worktrees.is_here, record):
-            raise await gateway.node.directory.elsewhere(node_in(record.path), session_id) from None
+        await gateway.sessions.require_worktree_here(record)
         return record, None
 
 

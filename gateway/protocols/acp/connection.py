@@ -261,7 +261,7 @@ class Connection:
 
 def _absent_agent(name: str) -> ConfiguredAgent:
     # Of a cluster only.
-    from gateway.agents.absent_agent import AbsentAgent
+    from gateway.cluster.absent_agent import AbsentAgent
 
     return AbsentAgent(name)
 

@@ -18,11 +18,11 @@ from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import WebSocketException
 
 from gateway.app import Gateway
+from gateway.cluster.forwarding.wire import LAST_REQUEST_ID
 from gateway.errors import NoNode, SessionElsewhere
 from gateway.protocols.acp.node_socket import GONE, NodeUnreachable, close_node_socket, open_node_socket
 from gateway.protocols.acp.rpc import ELSEWHERE, INTERNAL_ERROR, Client, Id, RpcError
 from gateway.protocols.acp.transport.messages import parse_message
-from gateway.protocols.forwarding.wire import LAST_REQUEST_ID
 from gateway.security.authentication import Caller
 
 log = logging.getLogger(__name__)

@@ -11,10 +11,10 @@ from websockets.exceptions import InvalidStatus, WebSocketException
 
 from drivers.runtime.clock import Clock
 from gateway.app import Gateway
+from gateway.cluster.forwarding.silent_peers import notice_silence
+from gateway.cluster.forwarding.wire import CALLER, PROOF, SIGNATURE
 from gateway.errors import SessionElsewhere
 from gateway.protocols.acp.rpc import INTERNAL_ERROR, RpcError
-from gateway.protocols.forwarding.silent_peers import notice_silence
-from gateway.protocols.forwarding.wire import CALLER, PROOF, SIGNATURE
 from gateway.security.authentication import Caller
 
 log = logging.getLogger(__name__)

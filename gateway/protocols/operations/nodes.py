@@ -10,8 +10,8 @@ from pydantic import ConfigDict, Field
 from pydantic.config import JsonDict
 
 from gateway.app import Gateway
+from gateway.cluster.configuration_digests import differences
 from gateway.errors import NotFound
-from gateway.nodes.configuration_digests import differences
 from gateway.protocols.aap.schema import iso_time
 from gateway.protocols.authenticated_routes import authenticated_router
 from gateway.protocols.operations.administrators import CurrentAdministrator

@@ -10,8 +10,8 @@ from typing import Any
 
 from drivers.runtime.clock import SYSTEM_CLOCK, Clock
 from gateway.app import Gateway
+from gateway.cluster.node import Node
 from gateway.config import parse
-from gateway.nodes.node import Node
 from gateway.security.redaction import Redactor
 from gateway.store.nodes import NodeReport
 from tests.daemon import RunningGateway, address_of, bound_socket, serve_gateway
@@ -41,7 +41,7 @@ class AgentsByNode:
         for session in self.nodes[name].gateway.sessions.held:
             async with session.lock:
                 await session.sleep(session.state)
-        await self.nodes[name].gateway.sessions.release_unused(self.node(name), 0.0)
+        await self.nodes[name].gateway.sessions.release_unused(0.0)
 
     async def beat(self) -> None:
         """Let the nodes learn of each other."""

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from gateway.app import Gateway
+from gateway.cluster.node_keys import NodeKeys
 from gateway.config import parse
 from gateway.errors import SessionElsewhere
-from gateway.nodes.node_keys import NodeKeys
 from gateway.security.authentication import request_is_forwarded
 from gateway.security.redaction import Redactor
 from gateway.store.sqlite import sqlite_url

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 
-from gateway.nodes.node_keys import NodeKeys, ReceivedSignature
+from gateway.cluster.node_keys import NodeKeys, ReceivedSignature
 from tests.gateway.nodes.cluster import NODE_KEY
 
 Respond = Callable[["FakeRequest"], Awaitable[None]]

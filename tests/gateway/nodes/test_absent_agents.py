@@ -11,8 +11,8 @@ import httpx
 import pytest
 
 from drivers.contract.messages import UserMessage
+from gateway.cluster import node_directory
 from gateway.errors import StoreUnavailable
-from gateway.nodes import node_directory
 from gateway.security.authentication import ADMINISTRATOR, request_is_forwarded
 from gateway.sessions.session import Session, Submission
 from tests.gateway.nodes.agents_by_node import AgentsByNode, run_agents_by_node

@@ -16,9 +16,9 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from drivers.runtime.clock import SYSTEM_CLOCK, Clock
 from gateway.app import Gateway
+from gateway.cluster.node import Node
+from gateway.cluster.node_keys import NodeKeys
 from gateway.config import parse
-from gateway.nodes.node import Node
-from gateway.nodes.node_keys import NodeKeys
 from gateway.protocols.acp.node_socket import open_node_socket
 from gateway.protocols.acp.transport import http
 from gateway.security.authentication import Caller

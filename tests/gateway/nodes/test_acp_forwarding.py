@@ -18,8 +18,8 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import InvalidStatus
 
+from gateway.cluster.node_keys import NodeKeys
 from gateway.errors import LeaseLost, SessionElsewhere
-from gateway.nodes.node_keys import NodeKeys
 from gateway.protocols.acp import forwarding
 from gateway.protocols.acp.transport.local_socket import LocalSocket
 from gateway.protocols.acp.transport.websocket import WebSockets

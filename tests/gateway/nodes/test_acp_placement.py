@@ -125,7 +125,7 @@ async def test_a_session_leaves_a_drained_node_with_its_connection(nodes: Agents
         await client.prompt(session, "before ")
         await one.gateway.store.nodes.drain(nodes.node("one").id)
         await nodes.beat()
-        await one.gateway.sessions.release_unused(nodes.node("one"), 0.0)
+        await one.gateway.sessions.release_unused(0.0)
         await client.request("session/resume", load(session))
         await client.prompt(session, "again")
         assert await nodes.place_of(session) == "two"

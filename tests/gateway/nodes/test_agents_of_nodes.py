@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from gateway.app import Gateway
+from gateway.cluster.node_directory import NodeDirectory
+from gateway.cluster.shared_agents import SharedAgents
 from gateway.config import parse
-from gateway.nodes.node_directory import NodeDirectory
-from gateway.nodes.shared_agents import SharedAgents
 from gateway.security.redaction import HIDDEN, Redactor
 from tests.daemon import RunningGateway, address_of, bound_socket, serve_gateway
 from tests.gateway.nodes.two_nodes import node_config

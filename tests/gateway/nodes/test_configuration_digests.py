@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from gateway.cluster.configuration_digests import configuration_digests, differences
 from gateway.config import parse
 from gateway.diagnosis.nodes import check_nodes
-from gateway.nodes.configuration_digests import configuration_digests, differences
 from tests.daemon import run_gateway
 from tests.gateway.nodes.two_nodes import node_config
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from gateway.cluster.forwarding.followed_updates import READY_TIMEOUT, RETRY
 from gateway.protocols.aap.session_updates import INTERVAL
-from gateway.protocols.forwarding.followed_updates import READY_TIMEOUT, RETRY
 from gateway.store.nodes import NodeReport
 from tests.daemon import RunningGateway
 from tests.gateway.nodes.cluster import ELSEWHERE

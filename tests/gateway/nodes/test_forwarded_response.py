@@ -12,12 +12,12 @@ import pytest
 from starlette.requests import ClientDisconnect
 from starlette.types import Message, Scope
 
+from gateway.cluster.forwarding.forwarded_response import ForwardedResponse, Outcome
+from gateway.cluster.forwarding.kept_body import KeptBody
+from gateway.cluster.forwarding.node_client import NodeClient
+from gateway.cluster.forwarding.passed_on import PassedOn
+from gateway.cluster.node_keys import NodeKeys
 from gateway.config import LimitSettings
-from gateway.nodes.node_keys import NodeKeys
-from gateway.protocols.forwarding.forwarded_response import ForwardedResponse, Outcome
-from gateway.protocols.forwarding.kept_body import KeptBody
-from gateway.protocols.forwarding.node_client import NodeClient
-from gateway.protocols.forwarding.passed_on import PassedOn
 from gateway.security.authentication import ADMINISTRATOR
 from gateway.security.quotas import KeyQuotas, RequestQuotas
 from tests.gateway.nodes.cluster import NODE_KEY

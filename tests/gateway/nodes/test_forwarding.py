@@ -16,10 +16,10 @@ import httpx
 import pytest
 
 from gateway.app import Gateway
+from gateway.cluster.node_keys import NodeKeys
 from gateway.config import parse
 from gateway.errors import ConfigError
 from gateway.installation import command_for_extra
-from gateway.nodes.node_keys import NodeKeys
 from gateway.security.authentication import ADMINISTRATOR, Caller
 from gateway.security.redaction import Redactor
 from gateway.server.app import create_app
@@ -532,7 +532,7 @@ async def test_the_name_in_the_address_of_a_node_is_its_host(tmp_path: Path, mon
 
 
 async def test_a_node_without_the_http_client_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in [name for name in sys.modules if name.startswith("gateway.protocols.forwarding.")]:
+    for module in [name for name in sys.modules if name.startswith("gateway.cluster.forwarding.")]:
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, "aiohttp", None)
     gateway = Gateway(parse(gateway_config(tmp_path)), (KEY,), Redactor())

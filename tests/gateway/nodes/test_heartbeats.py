@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from gateway.nodes.takeover import Takeover
-from gateway.sessions.registry import Sessions
+from gateway.cluster.sessions import ClusterSessions
+from gateway.cluster.takeover import Takeover
 from gateway.store.nodes import NodeRepository
 from tests.gateway.nodes import three_nodes
 from tests.gateway.nodes.three_nodes import run_node
@@ -51,7 +51,7 @@ async def test_they_go_on_while_agents_of_a_drained_node_end(tmp_path: Path, mon
         waits.set()
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(Sessions, "release_unused", release_unused)
+    monkeypatch.setattr(ClusterSessions, "release_unused", release_unused)
     async with run_node(tmp_path, "a", INTERVALS) as node:
         # The heartbeat, and the release of what is not used.
         await node.clock.expire(SECONDS, by=2)

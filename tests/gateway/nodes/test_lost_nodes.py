@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from gateway.cluster.node_directory import NodeDirectory
 from gateway.errors import NodeUnknown, SessionElsewhere
-from gateway.nodes.node_directory import NodeDirectory
 from gateway.store.nodes import NodeRecord, NodeReport
 from tests.manual_clock import ManualClock
 

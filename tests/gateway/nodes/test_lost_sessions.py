@@ -13,8 +13,8 @@ import httpx
 import pytest
 
 from gateway.app import Gateway
+from gateway.cluster.node import Intervals
 from gateway.config import parse
-from gateway.nodes.node import Intervals
 from gateway.runs.recovery import WHY
 from gateway.security.redaction import Redactor
 from tests.daemon import KEY, RunningGateway, serve_gateway

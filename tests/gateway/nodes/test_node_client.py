@@ -23,8 +23,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from gateway.protocols.forwarding import node_client
-from gateway.protocols.forwarding.node_client import NodeBroken, NodeClient, NodeUnreachable
+from gateway.cluster.forwarding import node_client
+from gateway.cluster.forwarding.node_client import NodeBroken, NodeClient, NodeUnreachable
 from tests.waiting import wait_until
 
 Result = TypeVar("Result")
@@ -599,7 +599,7 @@ async def tls_server(certificate: Path) -> AsyncIterator[Server]:
 
 ASKS = """
 import asyncio, sys
-from gateway.protocols.forwarding.node_client import NodeClient, NodeUnreachable
+from gateway.cluster.forwarding.node_client import NodeClient, NodeUnreachable
 
 async def main():
     client = NodeClient()

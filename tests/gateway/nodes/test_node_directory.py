@@ -8,8 +8,8 @@ from typing import Literal
 
 import pytest
 
+from gateway.cluster.node_directory import LOOK_UP_PAUSE, RETURNS_WITHIN, NodeDirectory
 from gateway.errors import NodeUnknown, NoNode, SessionElsewhere
-from gateway.nodes.node_directory import LOOK_UP_PAUSE, RETURNS_WITHIN, NodeDirectory
 from gateway.security.authentication import request_is_forwarded
 from gateway.store.nodes import NodeRecord, NodeReport
 from tests.manual_clock import ManualClock

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from gateway.cluster.node_keys import NodeKeys, ReceivedSignature, SentSignature, decode_caller, encode_caller, node_keys
 from gateway.config import NodeSettings, Settings
 from gateway.errors import InvalidSettings, Unauthorized
-from gateway.nodes.node_keys import NodeKeys, ReceivedSignature, SentSignature, decode_caller, encode_caller, node_keys
 from gateway.security.authentication import ADMINISTRATOR, LOCAL_ADMINISTRATOR, Caller
 from tests.manual_clock import ManualClock
 

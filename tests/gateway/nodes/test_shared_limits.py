@@ -14,9 +14,9 @@ import pytest
 from cryptography.fernet import Fernet
 
 from gateway.app import Gateway
+from gateway.cluster.shared_turns import RETRY, SharedTurns
 from gateway.config import LimitSettings, parse
 from gateway.errors import ConfigError, InvalidSettings, StoreUnavailable, TooMany
-from gateway.nodes.shared_turns import RETRY, SharedTurns
 from gateway.runs.admission_and_eviction import AdmissionControl
 from gateway.runs.idempotency import Idempotency, IdempotencyKey
 from gateway.runs.one_shot_tasks import Task

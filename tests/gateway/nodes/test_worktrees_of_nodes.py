@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from gateway.cluster.node_directory import NodeAway
 from gateway.errors import Conflict, SessionElsewhere
-from gateway.nodes.node_directory import NodeAway
 from gateway.protocols.aap import worktrees as routes
 from gateway.security.authentication import ADMINISTRATOR
 from gateway.sessions.session import Session
@@ -162,12 +162,12 @@ async def test_a_node_removes_what_sessions_that_are_elsewhere_have_left(tmp_pat
         assert await a.get_forwarded(here.id)
         for session in (moved, lately, deleted):
             await b.get_forwarded(session.id)
-        await a.gateway.sessions.remove_left(a.node)
+        await a.gateway.sessions.remove_left()
         assert {one.name for one in states.iterdir()} == {here.id, lately.id, deleted.id}
         (transcripts := a.gateway.settings.data_dir / "transcripts").mkdir(exist_ok=True)
         for session in (here, moved, deleted):
             (transcripts / f"{session.id}.jsonl").touch()
         await b.gateway.sessions.delete(ADMINISTRATOR, deleted.id)
-        await a.gateway.sessions.remove_left(a.node)
+        await a.gateway.sessions.remove_left()
         assert {one.name for one in states.iterdir()} == {here.id, lately.id}
         assert {one.stem for one in transcripts.iterdir()} == {here.id, moved.id}

@@ -13,9 +13,9 @@ from drivers.contract.agent import PermissionReply
 from drivers.contract.events import AgentToken, Event
 from drivers.contract.messages import UserMessage
 from gateway.app import Gateway
+from gateway.cluster.node import Intervals, Node
 from gateway.config import parse
 from gateway.events.turn_reader import Turn
-from gateway.nodes.node import Intervals, Node
 from gateway.security.authentication import ADMINISTRATOR, Caller, request_is_forwarded
 from gateway.security.redaction import Redactor
 from gateway.sessions.session import Session, Submission
@@ -62,7 +62,7 @@ class ClusterNode:
     async def tidy(self, seconds: float = 0.0) -> None:
         """Let seconds pass, and release what is unused then."""
         self.clock.now += seconds
-        await self.gateway.sessions.release_unused(self.node, 5.0)
+        await self.gateway.sessions.release_unused(5.0)
 
     async def create(self, agent: str = "echo", caller: Caller = ADMINISTRATOR, **options: str) -> Session:
         """Create a session at this node, whatever the loads are."""

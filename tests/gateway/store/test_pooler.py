@@ -9,7 +9,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from gateway.nodes.node import Node
+from gateway.cluster.node import Node
 from gateway.store import Store
 from gateway.store.backend import NodeIdTaken
 from gateway.store.node_ids import NodeRuns

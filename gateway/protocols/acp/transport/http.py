@@ -23,9 +23,8 @@ from gateway.protocols.acp.connection import checked_slash_commands
 from gateway.protocols.acp.transport.http_streams import HttpClient
 from gateway.protocols.acp.transport.messages import parse_message
 from gateway.protocols.authorization import authorization
-from gateway.protocols.forwarding.passed_on import is_forwarded
 from gateway.protocols.sse import event_stream
-from gateway.security.authentication import Caller, request_is_forwarded
+from gateway.security.authentication import Caller, is_forwarded, request_is_forwarded
 
 CONNECTION_ID_HEADER, SESSION_ID_HEADER = "acp-connection-id", "acp-session-id"
 NODE_SEPARATOR = "-"

@@ -15,14 +15,13 @@ from starlette.responses import JSONResponse
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from gateway.app import Gateway
+from gateway.cluster.forwarding.wire import LAST_REQUEST_ID
 from gateway.errors import GatewayError, NoNode, Unauthorized
 from gateway.protocols.acp.connection import Connection
 from gateway.protocols.acp.initialization import acp_command
 from gateway.protocols.acp.transport.messages import PARSE_ERROR, parse_message
 from gateway.protocols.acp.transport.websocket_frames import GOING_AWAY, Frames
-from gateway.protocols.forwarding.passed_on import is_forwarded
-from gateway.protocols.forwarding.wire import LAST_REQUEST_ID
-from gateway.security.authentication import Caller
+from gateway.security.authentication import Caller, is_forwarded
 from gateway.security.quotas import RequestQuotas
 
 BEARER = "bearer."

@@ -214,7 +214,8 @@ async def test_session_has_the_usage_of_the_turn_at_work(
         await cluster.stored(portico.gateway, session)
         during = await aap.get_session(session)
         assert (during["state"], during["usage"]["inputTokens"], during["usage"]["costUsd"]) == ("running", 2, 0.2)
-        if aap.base.version != 1:
+        if aap.base.version != 1 and cluster.placement() is None:
+            # A list is read from the store, which has the usage of a turn with its end; only the session's node knows it before.
             [listed] = (await aap.http.get(f"{aap.base.url}/sessions")).json()["sessions"]
             assert listed["x-portico"]["usage"] == during["usage"]
         await aap.http.post(aap.path(session) + "/cancel")

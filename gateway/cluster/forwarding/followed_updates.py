@@ -19,10 +19,10 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
 
 from drivers.runtime.clock import Clock
-from gateway.nodes.node_directory import NodeDirectory, RunningNode
-from gateway.nodes.node_keys import NodeKeys
-from gateway.protocols.forwarding.forwarded_response import request_headers, unproven
-from gateway.protocols.forwarding.node_client import NodeBroken, NodeClient, NodeUnreachable
+from gateway.cluster.forwarding.forwarded_response import request_headers, unproven
+from gateway.cluster.forwarding.node_client import NodeBroken, NodeClient, NodeUnreachable
+from gateway.cluster.node_directory import NodeDirectory, RunningNode
+from gateway.cluster.node_keys import NodeKeys
 from gateway.security.authentication import Caller
 
 log = logging.getLogger(__name__)

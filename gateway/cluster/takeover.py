@@ -9,8 +9,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from drivers.runtime.clock import SYSTEM_CLOCK, Clock
+from gateway.cluster.leases import HeldLease, Leases
 from gateway.errors import NodeUnknown, SessionElsewhere, StoreUnavailable
-from gateway.nodes.leases import HeldLease, Leases
 from gateway.store import Store
 from gateway.store.leases import Lease
 

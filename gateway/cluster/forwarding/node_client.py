@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import aiohttp
 from yarl import URL
 
-from gateway.protocols.forwarding.silent_peers import notice_silence
+from gateway.cluster.forwarding.silent_peers import notice_silence
 
 CONNECT_TIMEOUT = 3.0
 """Seconds for a connection to another node, TLS included."""

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from drivers.runtime.clock import SYSTEM_CLOCK, Clock
+from gateway.cluster.leases import Leases
+from gateway.cluster.node_directory import NodeDirectory
+from gateway.cluster.takeover import Takeover
 from gateway.errors import StoreFull, StoreUnavailable
-from gateway.nodes.leases import Leases
-from gateway.nodes.node_directory import NodeDirectory
-from gateway.nodes.takeover import Takeover
 from gateway.store import Store
 from gateway.store.backend import NodeIdTaken
 from gateway.store.nodes import NodeReport

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.nodes.node_directory import NodeDirectory
+from gateway.cluster.node_directory import NodeDirectory
 from gateway.store.shared_values import SharedValueRepository
 
 _NAME = "agents:"

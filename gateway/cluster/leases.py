@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager
 from weakref import WeakValueDictionary
 
 from drivers.runtime.clock import SYSTEM_CLOCK, Clock
+from gateway.cluster.node_directory import NodeDirectory
 from gateway.errors import LeaseLost, LogDeleted, NodeUnknown, SessionElsewhere
-from gateway.nodes.node_directory import NodeDirectory
 from gateway.store import Store
 
 log = logging.getLogger(__name__)

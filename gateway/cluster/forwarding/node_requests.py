@@ -18,22 +18,20 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.app import Gateway
-from gateway.errors import Unauthorized
-from gateway.nodes.node_keys import NodeKeys, ReceivedSignature
-from gateway.protocols.forwarding.followed_updates import FollowedUpdates
-from gateway.protocols.forwarding.forwarded_response import NOT_VERIFIED, ForwardedResponse, Outcome
-from gateway.protocols.forwarding.kept_body import KeptBody
-from gateway.protocols.forwarding.node_client import NodeClient
-from gateway.protocols.forwarding.passed_on import (
-    FORWARDED_BY,
-    FORWARDED_TO,
+from gateway.cluster.forwarding.followed_updates import FollowedUpdates
+from gateway.cluster.forwarding.forwarded_response import NOT_VERIFIED, ForwardedResponse, Outcome
+from gateway.cluster.forwarding.kept_body import KeptBody
+from gateway.cluster.forwarding.node_client import NodeClient
+from gateway.cluster.forwarding.passed_on import (
     NODE_REQUEST,
     OTHER_NODES,
     NodeRequest,
     PassedOn,
 )
-from gateway.protocols.forwarding.wire import CALLER, MOVED, PROOF, REFUSED, SIGNATURE, target
-from gateway.security.authentication import FORWARDED_CALLER, Caller, request_is_forwarded
+from gateway.cluster.forwarding.wire import CALLER, MOVED, PROOF, REFUSED, SIGNATURE, target
+from gateway.cluster.node_keys import NodeKeys, ReceivedSignature
+from gateway.errors import Unauthorized
+from gateway.security.authentication import FORWARDED_BY, FORWARDED_CALLER, FORWARDED_TO, Caller, request_is_forwarded
 
 log = logging.getLogger(__name__)
 

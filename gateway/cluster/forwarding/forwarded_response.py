@@ -12,13 +12,13 @@ from aiohttp import ClientResponse
 from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
+from gateway.cluster.forwarding.kept_body import KeptBody
+from gateway.cluster.forwarding.node_client import NodeBroken, NodeClient, NodeUnreachable
+from gateway.cluster.forwarding.passed_on import PassedOn
+from gateway.cluster.forwarding.wire import CALLER, MOVED, PROOF, REFUSED, SIGNATURE, target
+from gateway.cluster.node_keys import NodeKeys, SentSignature
 from gateway.errors import Unauthorized
-from gateway.nodes.node_keys import NodeKeys, SentSignature
 from gateway.observability.logs import request_id
-from gateway.protocols.forwarding.kept_body import KeptBody
-from gateway.protocols.forwarding.node_client import NodeBroken, NodeClient, NodeUnreachable
-from gateway.protocols.forwarding.passed_on import PassedOn
-from gateway.protocols.forwarding.wire import CALLER, MOVED, PROOF, REFUSED, SIGNATURE, target
 
 log = logging.getLogger(__name__)
 

@@ -11,15 +11,13 @@ from dataclasses import dataclass
 
 from starlette.types import Receive, Scope, Send
 
-from gateway.security.authentication import FORWARDED_CALLER, Caller
+from gateway.security.authentication import Caller
 from gateway.security.quotas import RequestQuotas
 
 NODE_REQUEST = "portico.node_request"
 """The key in the ASGI scope of the `NodeRequest` of an HTTP request, in a gateway that is a node."""
 OTHER_NODES = "portico.other_nodes"
 """The key in the ASGI scope of a client's request of what `with_other_nodes` calls."""
-FORWARDED_BY, FORWARDED_TO = "portico.forwarded_by", "portico.forwarded_to"
-"""The keys in the ASGI scope of the id of the node that has forwarded a request, and of the one that it is forwarded to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +49,10 @@ class NodeRequest:
         return found
 
 
-def is_forwarded(scope: Scope) -> bool:
-    """Whether another node has forwarded the request."""
-    return FORWARDED_CALLER in scope
-
-
 def with_other_nodes(scope: Scope, caller: Caller, own: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
     """Return the frames of this node for a stream, and those that the other nodes send for the same request of a client.
 
-    The first frame of `own` is `ready`. gateway/protocols/forwarding/followed_updates.py has when the frames end.
+    The first frame of `own` is `ready`. gateway/cluster/forwarding/followed_updates.py has when the frames end.
     """
     merged: Callable[[Scope, Caller, AsyncGenerator[bytes]], AsyncGenerator[bytes]] | None = scope.get(OTHER_NODES)
     return own if merged is None else merged(scope, caller, own)

@@ -10,12 +10,17 @@ from typing import TYPE_CHECKING
 from drivers.runtime.clock import Clock
 from gateway import __version__
 from gateway.agents.agent_descriptions import AgentDescription, describe, from_json, to_json
+from gateway.cluster.node import UNUSED, Intervals, Node
+from gateway.cluster.node_keys import NodeKeys, node_keys
+from gateway.cluster.sessions import ClusterSessions
+from gateway.cluster.shared_agents import SharedAgents
+from gateway.cluster.shared_state import SharedState
+from gateway.cluster.tasks import ClusterTasks
 from gateway.errors import ConfigError, StoreUnavailable
-from gateway.nodes.node import UNUSED, Intervals, Node
-from gateway.nodes.node_keys import NodeKeys, node_keys
-from gateway.nodes.shared_agents import SharedAgents
-from gateway.nodes.shared_state import SharedState
+from gateway.runs.admission_and_eviction import AdmissionControl
 from gateway.runs.cancellation import all_ended
+from gateway.runs.idempotency import Idempotency
+from gateway.runs.shared_services import SharedServices
 from gateway.security.encryption import SecretEncryption
 from gateway.store import Store
 from gateway.store.node_ids import NodeRuns
@@ -32,6 +37,8 @@ class Cluster:
     """
 
     node: Node
+    sessions: ClusterSessions | None = None
+    """None until the gateway is open."""
 
     def __init__(self, gateway: Gateway, keys: Sequence[str], intervals: Intervals | None, clock: Clock) -> None:
         self._gateway, self._intervals, self._clock = gateway, intervals or Intervals(), clock
@@ -63,6 +70,14 @@ class Cluster:
         self._agents = SharedAgents(store.shared.values, self.node.directory)
         return self.node
 
+    def serve(
+        self, shared: SharedServices, admission: AdmissionControl, idempotency: Idempotency
+    ) -> tuple[ClusterSessions, ClusterTasks]:
+        """Return the sessions and the tasks of the node."""
+        agents, sleep_after = self._gateway.agents, self._gateway.settings.limits.sleep_after
+        self.sessions = ClusterSessions(agents, shared, admission, sleep_after, self.node)
+        return self.sessions, ClusterTasks(agents, shared, admission, idempotency, self.node)
+
     async def offered_elsewhere(self, names: Collection[str]) -> list[AgentDescription]:
         """Return the agents of other nodes whose names are not among `names`; none if the store does not answer."""
         found: dict[str, AgentDescription] = {}
@@ -89,7 +104,7 @@ class Cluster:
 
 
 class _NodeDaemon:
-    """This daemon, for the node of a cluster that it is (gateway.nodes.node.NodeDaemon)."""
+    """This daemon, for the node of a cluster that it is (gateway.cluster.node.NodeDaemon)."""
 
     def __init__(self, gateway: Gateway, cluster: Cluster, instance: str) -> None:
         self._gateway, self._cluster, self._instance = gateway, cluster, instance
@@ -98,8 +113,8 @@ class _NodeDaemon:
     async def close_runs(self, store: Store, log_id: str) -> int:
         closed = await self._gateway.close_runs(store, log_id)
         # Before the gateway is open nobody follows its sessions.
-        if closed and hasattr(self._gateway, "sessions"):
-            await self._gateway.sessions.announce_stored(log_id)
+        if closed and self._cluster.sessions is not None:
+            await self._cluster.sessions.announce_stored(log_id)
         return closed
 
     def report(self) -> NodeReport:
@@ -119,8 +134,10 @@ class _NodeDaemon:
         )
 
     async def tidy(self) -> None:
-        await self._gateway.sessions.release_unused(self._cluster.node, UNUSED)
+        if self._cluster.sessions is not None:
+            await self._cluster.sessions.release_unused(UNUSED)
         await self._cluster.publish_agents()
 
     async def sweep(self) -> None:
-        await self._gateway.sessions.remove_left(self._cluster.node)
+        if self._cluster.sessions is not None:
+            await self._cluster.sessions.remove_left()

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from drivers.runtime.clock import Clock
+from gateway.cluster.configuration_digests import configuration_digests
+from gateway.cluster.node_keys import node_keys
+from gateway.cluster.shared_turns import SharedTurns
 from gateway.config import Settings
-from gateway.nodes.configuration_digests import configuration_digests
-from gateway.nodes.node_keys import node_keys
-from gateway.nodes.shared_turns import SharedTurns
 from gateway.security.encryption import SecretEncryption, encryption_key
 from gateway.store import Store
 
