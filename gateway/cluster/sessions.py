@@ -31,6 +31,10 @@ from gateway.store import RunRecord, SessionDetails, SessionRecord, Store, Workt
 from gateway.store.fencing import Lease
 from gateway.worktrees.worktrees import node_in
 
+STORED_WITHIN = 2.0
+"""Seconds in which the end of a turn of another node is waited for."""
+LOOK_AGAIN = 0.1
+"""Seconds between two looks for it."""
 KEPT_WAITING = 1000
 """Sessions at other nodes whose pending calls are kept. To find them, all messages of a session are read."""
 MOVED_AFTER = 86400.0
@@ -48,8 +52,8 @@ class ClusterSessions(Sessions):
         self._waiting: dict[str, _Waiting] = {}
         """Of sessions that wait at other nodes, those that were listed last."""
 
-    async def place(self, agent: str, folder: str | None, *, again: bool = False) -> None:
-        await self._node.directory.place(agent, folder, again=again)
+    async def place(self, agent: str, folder: str | None, *, again: bool = False, here: bool = False) -> None:
+        await self._node.directory.place(agent, folder, preferred=self._node.id if here else None, again=again)
 
     async def require_worktree_here(self, worktree: WorktreeRecord) -> None:
         if not await asyncio.to_thread(self._shared.worktrees.is_here, worktree):
@@ -84,15 +88,26 @@ class ClusterSessions(Sessions):
         return found
 
     async def get_history(self, caller: Caller, session_id: str) -> Session:
-        """As Sessions.get_history. It needs neither the lease of the session nor its agent."""
+        """As Sessions.get_history. It needs neither the lease of the session nor its agent.
+
+        A turn that another node runs is waited for, STORED_WITHIN seconds at most: its client may have its end before the store.
+        """
         found = self._held_here(session_id)
         if found is None:
+            await self._until_stored(session_id)
             record = await self._record(caller, session_id)
             found = await self._restored(record, self._agents.find(record.agent) or AbsentAgent(record.agent))
         if not caller.sees(found.owner):
             raise no_session(session_id)
         bind_session_id(found.id, found.redactor)
         return found
+
+    async def _until_stored(self, session_id: str) -> None:
+        for _ in range(round(STORED_WITHIN / LOOK_AGAIN)):
+            run = await self._store.runs.last(session_id)
+            if run is None or run.state != "running":
+                return
+            await self._shared.clock.sleep(LOOK_AGAIN)
 
     def _held_here(self, session_id: str) -> Session | None:
         known = self._known.get(session_id)

@@ -233,10 +233,10 @@ class Sessions:
             await self._shared.audit_mcp_servers(session_id, agent.name, denied, denied=str(error))
             raise
 
-    async def place(self, agent: str, folder: str | None, *, again: bool = False) -> None:
+    async def place(self, agent: str, folder: str | None, *, again: bool = False, here: bool = False) -> None:
         """Raise SessionElsewhere or NoNode if another node of a cluster is to create a session of this agent in this folder.
 
-        With `again` the same is asked once more for one session.
+        With `again` the same is asked once more for one session. `here`: this node is, if it can, however loaded it is.
         """
 
     async def require_worktree_here(self, worktree: WorktreeRecord) -> None:

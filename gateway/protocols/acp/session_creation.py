@@ -50,8 +50,8 @@ async def create_session(
     prompt = system_messages(agent, request.field_meta)
     with_folders = partial(with_directories, settings, agent, request, any_folder=caller.any_folder)
     config = await in_time(with_folders, FOLDER_OF_SESSION)
-    if here and gateway.node is not None:
-        await gateway.node.directory.place(agent.name, config.options.get(CWD.name), preferred=gateway.node.id)
+    if here:
+        await gateway.sessions.place(agent.name, config.options.get(CWD.name), here=True)
     return await gateway.sessions.create(caller, agent, config, prompt, here=here)
 
 

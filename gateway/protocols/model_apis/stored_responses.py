@@ -1,7 +1,7 @@
 """StoredResponses: finds the responses that clients name by their ids, and reads them again from the logs of their sessions.
 
 A response is the part of a log from the first event of a turn to the event after which its client is to act. The store keeps
-where it begins and what it repeats of its request; the newest ones are also in memory, so that most requests read nothing.
+where it begins and what it repeats of its request.
 """
 
 from __future__ import annotations
@@ -30,14 +30,8 @@ from gateway.store import ResponseRecord, Store
 
 log = logging.getLogger(__name__)
 
-MAX_RECENT = 256
-"""How many responses are kept in memory, those that were used last."""
-
-
-STORED_WITHIN = 2.0
-"""Seconds in which a node waits for the end of a response of another node, whose client may have it before the store."""
-LOOK_AGAIN = 0.1
-"""Seconds between two looks for it."""
+MAX_ITEMS = 256
+"""Of how many responses the items are kept in memory, those that were used last."""
 STORE_ENDS_AFTER = 0.5
 """Seconds in which the ends of responses are collected for one transaction: a transaction takes longer than all else here."""
 
@@ -93,7 +87,7 @@ class StoredResponses:
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
-        self._recent: OrderedDict[str, ResponseRecord] = OrderedDict()
+        self._unstored: dict[str, ResponseRecord] = {}
         self._items: OrderedDict[str, Sequence[Json]] = OrderedDict()
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -107,7 +101,7 @@ class StoredResponses:
                 self._storing_ends.cancel()
             self._store_ends()
             await asyncio.wait(self._tasks)
-        self._recent.clear()
+        self._unstored.clear()
         self._items.clear()
 
     def run(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -119,20 +113,18 @@ class StoredResponses:
 
     def add(self, record: ResponseRecord, session: Session) -> asyncio.Task[None]:
         """Let a response of a session be found from now on. The task ends when it is stored."""
-        self._keep(record)
+        self._unstored[record.id] = record
         return self.run(self._store(record, session))
 
     async def _store(self, record: ResponseRecord, session: Session) -> None:
         # Its client gets the response all the same: it can be found until the gateway stops.
         with _logged(f"response {record.id} is not stored"):
             await session.store.responses.add(record)
-            if self._gateway.is_node:
-                # Another node may delete it, or note its end.
-                self._recent.pop(record.id, None)
+            self._unstored.pop(record.id, None)
 
     def remove(self, record: ResponseRecord, stored: asyncio.Task[None]) -> None:
         """Forget a response that no client knows of, in the background once it is stored."""
-        self._recent.pop(record.id, None)
+        self._unstored.pop(record.id, None)
         self.run(self._remove(record.id, stored))
 
     async def _remove(self, response_id: str, stored: asyncio.Task[None]) -> None:
@@ -145,8 +137,6 @@ class StoredResponses:
 
         It is stored within STORE_ENDS_AFTER seconds. Without it, after a kill, the end is found in the log.
         """
-        if record.id in self._recent:
-            self._keep(replace(record, last_seq=last, completed_at=completed_at))
         self._ends[record.id] = session.store, last, completed_at
         if self._storing_ends is None:
             self._storing_ends = self._gateway.clock.call_later(STORE_ENDS_AFTER, self._store_ends)
@@ -166,11 +156,10 @@ class StoredResponses:
         with _logged("the ends of responses are not stored"):
             await store.responses.set_over(ends)
 
-    def _keep(self, record: ResponseRecord) -> None:
-        self._recent[record.id] = record
-        self._recent.move_to_end(record.id)
-        if len(self._recent) > MAX_RECENT:
-            self._recent.popitem(last=False)
+    def _with_end(self, record: ResponseRecord) -> ResponseRecord:
+        """The record, with an end that is not stored yet."""
+        _, last, completed_at = self._ends.get(record.id, (None, None, None))
+        return record if last is None else replace(record, last_seq=last, completed_at=completed_at)
 
     async def get(
         self, caller: Caller, response_id: str, *, model: str | None = None, only_history: bool = False
@@ -179,7 +168,7 @@ class StoredResponses:
 
         A node of a cluster reads such a session from the store, whichever node has it.
         """
-        record = self._recent.get(response_id)
+        record = self._unstored.get(response_id)
         if record is None:
             record = await self._gateway.store.responses.get(response_id)
         if record is None:
@@ -200,8 +189,8 @@ class StoredResponses:
         """
         stored = await self._gateway.store.responses.newest(conversation_id)
         # Those that are not stored yet, too.
-        records = [record for record in self._recent.values() if record.conversation_id == conversation_id]
-        if stored is not None and stored.id not in self._recent:
+        records = [record for record in self._unstored.values() if record.conversation_id == conversation_id]
+        if stored is not None and stored.id not in self._unstored:
             records.append(stored)
         for record in sorted(records, key=lambda record: record.created_at, reverse=True):
             try:
@@ -210,7 +199,7 @@ class StoredResponses:
                 if await self._gateway.store.responses.get(record.id) is not None:
                     raise
                 # It was deleted with its session.
-                self._recent.pop(record.id, None)
+                self._unstored.pop(record.id, None)
         return None
 
     @asynccontextmanager
@@ -224,27 +213,16 @@ class StoredResponses:
 
     async def _with_session(self, caller: Caller, record: ResponseRecord, only_history: bool) -> StoredResponse:
         sessions = self._gateway.sessions
-        if only_history and record.last_seq is None and self._gateway.is_node:
-            record = await self._over(record)
         try:
             session = await (sessions.get_history if only_history else sessions.get)(caller, record.session_id)
         except NotFound:
             raise _none(record.id) from None
-        return StoredResponse(record, session)
-
-    async def _over(self, record: ResponseRecord) -> ResponseRecord:
-        """The record of a response whose session another node may have, with its end if that is stored within STORED_WITHIN."""
-        for _ in range(round(STORED_WITHIN / LOOK_AGAIN)):
-            stored = await self._gateway.store.responses.get(record.id)
-            if stored is None or stored.last_seq is not None:
-                return stored or record
-            await self._gateway.clock.sleep(LOOK_AGAIN)
-        return record
+        return StoredResponse(self._with_end(record), session)
 
     async def delete(self, response: StoredResponse) -> None:
         """Delete a response: its id. What has been said stays in its session."""
         await completed(response.session.store.responses.delete(response.record.id))
-        self._recent.pop(response.record.id, None)
+        self._unstored.pop(response.record.id, None)
         self._items.pop(response.record.id, None)
 
     async def last_event(self, response: StoredResponse) -> int | None:
@@ -253,8 +231,6 @@ class StoredResponses:
             return response.record.last_seq
         async for entries in read(response, follow=False):
             if response.ends(entries[-1]):
-                if not self._gateway.is_node:
-                    self._keep(replace(response.record, last_seq=entries[-1].seq))
                 return entries[-1].seq
         return None
 
@@ -275,7 +251,7 @@ class StoredResponses:
             found = current["output"]
             if answer.end is not None:
                 self._items[response.record.id] = found
-                if len(self._items) > MAX_RECENT:
+                if len(self._items) > MAX_ITEMS:
                     self._items.popitem(last=False)
         return found
 
@@ -286,9 +262,8 @@ class StoredResponses:
         async for entries in read(response, follow=True):
             events += view.events(answer.feed(entries))
             if answer.end is not None:
-                # Its record may have been completed meanwhile.
-                record = self._recent.get(response.record.id, response.record)
-                events += view.end(answer, replace(response, record=record).completed_at(answer))
+                # It may have been completed meanwhile.
+                events += view.end(answer, replace(response, record=self._with_end(response.record)).completed_at(answer))
             if events:
                 yield events
             events = []

@@ -12,7 +12,7 @@ import pytest
 
 from drivers.contract.messages import text_of
 from drivers.runtime.clock import SYSTEM_CLOCK
-from gateway.protocols.model_apis import stored_responses
+from gateway.cluster import sessions
 from gateway.security.authentication import ADMINISTRATOR
 from tests.gateway.nodes.agents_by_node import AgentsByNode, run_agents_by_node
 from tests.manual_clock import ManualClock
@@ -167,9 +167,9 @@ async def test_an_answer_that_the_store_has_not_yet_is_waited_for(
     assert first.json()["status"] != "completed"
     body = {"previous_response_id": first.json()["id"]}
     second = asyncio.create_task(respond(nodes.nodes["two"].client, "on", "second", **body))
-    await clock.waited_for(stored_responses.LOOK_AGAIN)
+    await clock.waited_for(sessions.LOOK_AGAIN)
     (tmp_path / "go").touch()
-    answered = await clock.outlast(second, stored_responses.LOOK_AGAIN)
+    answered = await clock.outlast(second, sessions.LOOK_AGAIN)
     assert await history(nodes, answered) == ["hello", "over", "on", "on"]
 
 
@@ -177,5 +177,5 @@ async def test_an_answer_in_progress_is_not_waited_for_long(nodes: AgentsByNode,
     first = await respond(nodes.nodes["one"].client, "hello", "slow", background=True)
     body = {"model": "second", "input": "on", "previous_response_id": first.json()["id"]}
     asking = asyncio.create_task(nodes.nodes["two"].client.post("/v1/responses", json=body))
-    refused = await clock.expire_until(asking, stored_responses.LOOK_AGAIN)
+    refused = await clock.expire_until(asking, sessions.LOOK_AGAIN)
     assert refused.status_code == 409 and "is in progress" in refused.text
