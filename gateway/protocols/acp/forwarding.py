@@ -18,9 +18,9 @@ from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import WebSocketException
 
 from gateway.app import Gateway
+from gateway.cluster.forwarding.node_socket import GONE, SocketRefused, SocketUnreachable, close_node_socket, open_node_socket
 from gateway.cluster.forwarding.wire import LAST_REQUEST_ID
 from gateway.errors import NoNode, SessionElsewhere
-from gateway.protocols.acp.node_socket import GONE, NodeUnreachable, close_node_socket, open_node_socket
 from gateway.protocols.acp.rpc import ELSEWHERE, INTERNAL_ERROR, Client, Id, RpcError
 from gateway.protocols.acp.transport.messages import parse_message
 from gateway.security.authentication import Caller
@@ -78,9 +78,9 @@ class Forwarding:
             try:
                 await self._forward(node)
                 return
-            except NodeUnreachable:
+            except SocketUnreachable:
                 continue
-            except RpcError:
+            except (RpcError, SocketRefused):
                 # Its log has the reason: it has no more room for connections, or another node key.
                 refused.add(node.node_id)
         raise NoNode(self._agent)
@@ -109,12 +109,12 @@ class Forwarding:
         async with self._placing:
             if self._node is not None and await self._node.place(message):
                 return
-            problem = RpcError(INTERNAL_ERROR, "this session moves from node to node; send the request again")
+            problem: Exception = RpcError(INTERNAL_ERROR, "this session moves from node to node; send the request again")
             for _ in range(MAX_ATTEMPTS):
                 try:
                     if await self._place(message, handle, leave):
                         return
-                except NodeUnreachable as error:
+                except SocketUnreachable as error:
                     if session_of(message) is not None:
                         raise
                     # A new session is created at another node.
@@ -153,7 +153,7 @@ class Forwarding:
             await self._gateway.node.directory.look_again()
 
     async def _forward(self, node: SessionElsewhere) -> NodeConnection:
-        """Forward the connection to a node. Raises RpcError; the connection stays where it is then."""
+        """Forward the connection to a node. Raises RpcError and GatewayError; the connection stays where it is then."""
         parameters = {LAST_REQUEST_ID: str(self._client.last_request_id)}
         if self._slash_commands is not None:
             parameters["slash_commands"] = self._slash_commands
@@ -163,7 +163,7 @@ class Forwarding:
                 await self._initialize(socket, self.initialize)
             if self._gateway.node is not None and not self._gateway.node.directory.lives(node.node_id):
                 # It was lost while it was connected to.
-                raise NodeUnreachable(INTERNAL_ERROR, GONE)
+                raise SocketUnreachable
         except BaseException:
             await close_node_socket(socket, self._gateway.clock)
             raise
@@ -179,7 +179,7 @@ class Forwarding:
         except TimeoutError:
             raise RpcError(INTERNAL_ERROR, "the node of this session does not answer; send it again") from None
         except WebSocketException:
-            raise NodeUnreachable(INTERNAL_ERROR, GONE) from None
+            raise SocketUnreachable from None
         if (error := answer.get("error")) is not None:
             raise RpcError(error["code"], error["message"])
 

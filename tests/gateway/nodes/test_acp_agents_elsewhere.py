@@ -16,10 +16,10 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from drivers.runtime.clock import SYSTEM_CLOCK, Clock
 from gateway.app import Gateway
+from gateway.cluster.forwarding.node_socket import open_node_socket
 from gateway.cluster.node import Node
 from gateway.cluster.node_keys import NodeKeys
 from gateway.config import parse
-from gateway.protocols.acp.node_socket import open_node_socket
 from gateway.protocols.acp.transport import http
 from gateway.security.authentication import Caller
 from gateway.security.redaction import Redactor

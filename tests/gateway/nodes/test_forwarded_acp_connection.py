@@ -14,9 +14,10 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.asyncio.server import ServerConnection, serve
 
 from drivers.runtime.clock import SYSTEM_CLOCK, Clock
-from gateway.protocols.acp import forwarding, node_socket
+from gateway.cluster.forwarding import node_socket
+from gateway.cluster.forwarding.node_socket import close_node_socket
+from gateway.protocols.acp import forwarding
 from gateway.protocols.acp.forwarding import NodeConnection
-from gateway.protocols.acp.node_socket import close_node_socket
 from gateway.protocols.acp.rpc import ELSEWHERE, RpcError
 from tests.manual_clock import ManualClock
 from tests.waiting import wait_until

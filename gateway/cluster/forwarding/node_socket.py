@@ -13,8 +13,7 @@ from drivers.runtime.clock import Clock
 from gateway.app import Gateway
 from gateway.cluster.forwarding.silent_peers import notice_silence
 from gateway.cluster.forwarding.wire import CALLER, PROOF, SIGNATURE
-from gateway.errors import SessionElsewhere
-from gateway.protocols.acp.rpc import INTERNAL_ERROR, RpcError
+from gateway.errors import GatewayError, SessionElsewhere
 from gateway.security.authentication import Caller
 
 log = logging.getLogger(__name__)
@@ -26,8 +25,19 @@ CLOSE_TIMEOUT = 2.0
 GONE = "the node of this session has ended; send it again, in some seconds another node has the session"
 
 
-class NodeUnreachable(RpcError):
+class SocketUnreachable(GatewayError):
     """There is no connection to the other node. Nothing of the request was sent."""
+
+    status = 503
+
+    def __init__(self) -> None:
+        super().__init__(GONE)
+
+
+class SocketRefused(GatewayError):
+    """The other node does not accept the connection, or has not proven the node key."""
+
+    status = 502
 
 
 async def open_node_socket(
@@ -35,7 +45,7 @@ async def open_node_socket(
 ) -> ClientConnection:
     """Connect to a node for a caller that this one has authenticated. `parameters` are those of the URL.
 
-    Raises RpcError, and NodeUnreachable where another node may be tried.
+    Raises SocketRefused, and SocketUnreachable where another node may be tried.
     """
     keys = gateway.node_keys
     assert keys is not None
@@ -56,18 +66,18 @@ async def open_node_socket(
         )
     except InvalidStatus as error:
         log.error("the node %s refuses the connection for ACP: status %s", node.node_id, error.response.status_code)
-        raise RpcError(INTERNAL_ERROR, "the node of this session refuses this node; its log has the reason") from None
+        raise SocketRefused("the node of this session refuses this node; its log has the reason") from None
     except (OSError, WebSocketException, TimeoutError) as error:
         log.warning("the node %s cannot be reached: %s", node.node_id, error)
         if gateway.node is not None:
             gateway.node.directory.unreachable(node.node_id)
-        raise NodeUnreachable(INTERNAL_ERROR, GONE) from None
+        raise SocketUnreachable from None
     notice_silence(socket.transport.get_extra_info("socket"))
     proof = "" if socket.response is None else socket.response.headers.get(PROOF.decode(), "")
     if not keys.is_proof(signed, 101, proof):
         await close_node_socket(socket, gateway.clock)
         log.error("the connection for ACP to the node %s is closed: it has not proven the node key", node.node_id)
-        raise RpcError(INTERNAL_ERROR, "the node of this session could not be verified; the log of this node has the reason")
+        raise SocketRefused("the node of this session could not be verified; the log of this node has the reason")
     return socket
 
 
