@@ -48,10 +48,9 @@ class Outcome:
     reason: str = ""
 
 
-def paths(placement: Placement) -> list[str]:
-    """What is run. A connection of ACP is forwarded only where sessions are begun at the other node."""
-    found = [str(PROTOCOLS / "aap"), *map(str, sorted(PROTOCOLS.glob("test_*.py")))]
-    return found if placement == "near" else [*found, str(PROTOCOLS / "acp")]
+def paths() -> list[str]:
+    """What is run."""
+    return [str(PROTOCOLS / "aap"), *map(str, sorted(PROTOCOLS.glob("test_*.py"))), str(PROTOCOLS / "acp")]
 
 
 def subject_of(module: str, name: str) -> str:
@@ -114,7 +113,7 @@ def _row(cells: Sequence[object]) -> str:
 def run(placement: Placement, report: Path, arguments: Sequence[str]) -> None:
     """Run the tests with one placement, and write the report."""
     command = [sys.executable, "-m", "pytest", "-q", "-n", "3", "--dist", "worksteal", f"--junitxml={report}", *arguments]
-    subprocess.run([*command, *paths(placement)], env={**os.environ, "PORTICO_TEST_CLUSTER": placement}, check=False)
+    subprocess.run([*command, *paths()], env={**os.environ, "PORTICO_TEST_CLUSTER": placement}, check=False)
 
 
 def main(arguments: Sequence[str]) -> int:
