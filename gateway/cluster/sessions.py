@@ -177,7 +177,6 @@ class ClusterSessions(Sessions):
         if agent is None and not anywhere:
             raise no_agent(session_id, record.agent)
         session = await self._restored(record, agent or AbsentAgent(record.agent), lease)
-        lease.on_lost = partial(self._lost, session)
         self._known[session_id] = session
         return session
 
