@@ -21,8 +21,8 @@ class HeldLease:
 
     `held` is whether it was neither released nor lost, as far as this process knows. After a release, `hold` acquires it again
     if no other node, and nobody else in this process, had it meanwhile: what is known of the log is right then. `on_lost` is
-    called once when it is lost. `in_use`: it is not released because nobody has asked for it lately. `deleted`: it was lost
-    because its log was deleted.
+    called once when it is lost. `in_use`: a task at work or a takeover has it, and nobody else gets it before that releases it. `deleted`: it
+    was lost because its log was deleted.
     """
 
     def __init__(self, leases: Leases, log_id: str, token: int, since: float) -> None:
@@ -93,12 +93,15 @@ class Leases:
     async def hold(self, log_id: str, previous: HeldLease | None = None) -> HeldLease:
         """The lease of a log, which is acquired if this node does not hold it. Raises SessionElsewhere, NodeUnknown.
 
-        It is `previous` where nobody had it since that was released; otherwise the log may have changed.
+        It is `previous` where nobody had it since that was released; otherwise the log may have changed. NodeUnknown is also for
+        a log that this node has taken over and whose runs are not ended yet: the log changes without the caller.
         """
         async with self._locks.setdefault(log_id, asyncio.Lock()):
             held = self._held.get(log_id)
             if held is None:
                 held = await self._acquire(log_id, previous)
+            elif held.in_use:
+                raise NodeUnknown(f"{log_id!r} was on a node that has ended, and its run is being ended; send the request again")
             held.used_at = self.clock.monotonic()
             return held
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from drivers.contract.events import AgentToken, Error, SessionEnd
-from gateway.errors import LeaseLost, SessionElsewhere, StoreUnavailable
+from gateway.errors import LeaseLost, NodeUnknown, SessionElsewhere, StoreUnavailable
 from gateway.runs.idempotency import IdempotencyKey
 from gateway.runs.one_shot_tasks import Task
 from gateway.runs.recovery import UNSEEN, WHY
@@ -62,6 +62,34 @@ async def test_a_dead_nodes_session_is_taken_over_and_its_run_ends_with_an_error
         assert taken.state == "idle" and taken.lease is not None and taken.lease.token == 3
         said = await say(taken, "again")
         assert any(isinstance(event, AgentToken) and "hang" in event.text for event in said), "the agent is seeded"
+
+
+async def test_a_session_is_loaded_only_when_its_runs_have_ended_that_the_dead_node_has_left(
+    tmp_path: Path, write_scenario: WriteScenario, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scenario = write_scenario(HANGS)
+    async with run_nodes(tmp_path, "a", "b") as (a, b):
+        session = await a.create("script", scenario=scenario)
+        await until(await begin(session), "working")
+        close_runs = b.node.takeover._close_runs
+        closing, go_on = asyncio.Event(), asyncio.Event()
+
+        async def close_slowly(store: Store, log_id: str) -> int:
+            closing.set()
+            await go_on.wait()
+            return await close_runs(store, log_id)
+
+        monkeypatch.setattr(b.node.takeover, "_close_runs", close_slowly)
+        await silence(b.gateway.store, a.id)
+        looking = asyncio.create_task(b.look(*TAKEOVER))
+        await closing.wait()
+        with pytest.raises(NodeUnknown, match="send the request again"):
+            await b.get(session.id)
+        go_on.set()
+        assert await looking == 1
+        taken = await b.get(session.id)
+        assert taken.log.last == await b.gateway.store.events.last_seq(session.id)
+        assert taken.lease is not None and taken.lease.held
 
 
 async def test_a_log_whose_runs_cannot_be_closed_does_not_hold_up_the_others(
