@@ -150,12 +150,10 @@ class StoreAbandoned(StoreUnavailable):
 
 
 class LeaseLost(StoreAbandoned):
-    """The lease of a log has expired and another node may have it: the write has changed nothing."""
+    """The lease of a log has expired and another node may have it. A write has changed nothing, and a reader gets no more."""
 
-    def __init__(self, log_id: str) -> None:
-        super().__init__(
-            f"this node lost its lease of {log_id!r}, which another node may have taken over; send the request again"
-        )
+    def __init__(self, log_id: str, then: str = "send the request again") -> None:
+        super().__init__(f"this node lost its lease of {log_id!r}, which another node may have taken over; {then}")
         self.log_id = log_id
 
 

@@ -97,6 +97,8 @@ class ClusterSessions(Sessions):
             await self._until_stored(session_id)
             record = await self._record(caller, session_id)
             found = await self._restored(record, self._agents.find(record.agent) or AbsentAgent(record.agent))
+            # Nothing is added to this log: a reader that follows it would wait for ever.
+            found.log.close()
         if not caller.sees(found.owner):
             raise no_session(session_id)
         bind_session_id(found.id, found.redactor)

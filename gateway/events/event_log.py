@@ -304,9 +304,8 @@ class EventLog:
         """Let the readers that wait find out that the lease was released. They get LeaseLost, and their clients ask again."""
         self._wake()
 
-    def _require_lease(self) -> None:
-        if self._lost or (self._lease is not None and not self._lease.held and not self._deleted):
-            raise LeaseLost(self.log_id)
+    def _lease_lost(self) -> LeaseLost:
+        return LeaseLost(self.log_id, "look what was done before you repeat it")
 
     async def delete_stored(self, delete: Callable[[], Awaitable[None]]) -> None:
         """Delete what is stored of this log with `delete`; nothing is written meanwhile, and nothing afterwards.
@@ -328,19 +327,24 @@ class EventLog:
     async def read(self, after: int) -> list[Entry]:
         """Events after a number, in order, as many as there are (at most READ_EVENTS); waits for the first. Safe to cancel.
 
-        Empty only once the log is closed and nothing more comes, or where the rest was deleted from the store. Raises LeaseLost.
+        Empty only once the log is closed and nothing more comes, or where the rest was deleted from the store. Raises LeaseLost
+        once the lease is lost; where it was released only for what is not here: another node may store that.
         """
-        self._require_lease()
+        if self._lost:
+            raise self._lease_lost()
         while after >= self._readable:
             if self._closed:
                 return []
+            if self._lease is not None and not self._lease.held and not self._deleted:
+                raise self._lease_lost()
             waiter = asyncio.get_running_loop().create_future()
             self._waiters.add(waiter)
             try:
                 await waiter
             finally:
                 self._waiters.discard(waiter)
-            self._require_lease()
+            if self._lost:
+                raise self._lease_lost()
         if self._recent and self._recent[0].seq <= after + 1:
             return self._from_memory(after)
         if self._encoded and self._first_encoded <= after + 1:

@@ -18,7 +18,7 @@ from weakref import WeakValueDictionary
 from drivers.contract.events import Awaiting, SessionEnd
 from drivers.runtime.clock import Timer
 from gateway.app import Gateway
-from gateway.errors import AgentProblem, NoNode, NotFound, StoreUnavailable
+from gateway.errors import AgentProblem, NodeAway, NoNode, NotFound, StoreUnavailable
 from gateway.events.event_log import Entry
 from gateway.protocols.model_apis.answer import Answer
 from gateway.protocols.model_apis.models import agent_name
@@ -179,7 +179,7 @@ class StoredResponses:
         """Return a response that is to be shown, also where no node can go on with its session."""
         try:
             return await self.get(caller, response_id)
-        except (NoNode, AgentProblem):
+        except (NoNode, NodeAway, AgentProblem):
             return await self.get(caller, response_id, only_history=True)
 
     async def newest(self, caller: Caller, conversation_id: str, *, model: str | None = None) -> StoredResponse | None:

@@ -13,7 +13,7 @@ import pytest
 
 from drivers.contract.events import AgentToken, SessionEnd
 from drivers.contract.messages import AssistantMessage, UserMessage
-from gateway.errors import StoreUnavailable
+from gateway.errors import LeaseLost, StoreUnavailable
 from gateway.events import event_log
 from gateway.events.event_log import REQUEST_TIMEOUT, RETRY, STOP_TIMEOUT, EventLog
 from gateway.store import EventRow, MessageRow, RunRecord, SessionRecord, Store
@@ -410,18 +410,16 @@ async def test_wait_of_a_stopped_run_is_as_long_as_before_once_a_stalled_store_h
     assert await log.written(stop=stop)
 
 
-async def test_a_log_that_another_node_writes_shows_what_is_stored_only(store: Store) -> None:
+async def test_a_log_that_another_node_has_taken_over_gives_and_stores_nothing_more(store: Store) -> None:
     log = EventLog("log", store, stored_first=True)
     log.append([AgentToken(text="stored")])
     await log.written()
     reading = asyncio.create_task(log.read(1))
     log.append([AgentToken(text="not stored yet")])
-    log.leave_to_others()
+    log.lose()
     log.append([AgentToken(text="too late")])
-    assert log.last == 1 and log.unwritten == 0
-    other = EventLog("log", store, 10)
-    other.append([AgentToken(text="of the other node")])
-    await other.written()
-    log.advance(11)
-    assert [(entry.seq, entry.event.text) for entry in await reading] == [(11, "of the other node")]  # type: ignore[union-attr]
-    assert await store.events.last_seq("log") == 11 and [first for first, _ in await store.events.read("log", 1)] == [11]
+    assert log.unwritten == 0
+    for read in (reading, log.read(0)):
+        with pytest.raises(LeaseLost):
+            await read
+    assert await store.events.last_seq("log") == 1

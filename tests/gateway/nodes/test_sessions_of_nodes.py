@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from drivers.contract.events import SessionEnd
 from gateway.errors import LeaseLost, NotFound, SessionElsewhere
 from gateway.security.authentication import ADMINISTRATOR
 from gateway.sessions.settings import SessionSettings
@@ -63,6 +64,32 @@ async def test_an_unused_session_is_free_for_the_other_nodes_which_prefer_the_la
         assert await a.get(session.id) is session, "nobody had it meanwhile"
         assert session.lease.held and session.lease.token == 2
         await say(session, "again")
+
+
+async def test_a_reader_gets_all_that_is_here_of_a_session_that_was_released(tmp_path: Path) -> None:
+    """A client may read the last turn slowly, as when the node is drained right after its end."""
+    async with run_nodes(tmp_path, "a", "b") as (a, _):
+        session = await a.create()
+        turn = await begin(session)
+        await rest(turn)
+        async with session.lock:
+            await session.sleep()
+        a.node.directory.draining = True
+        await a.tidy()
+        assert session.lease is not None and not session.lease.held
+        assert isinstance((await rest(turn))[-1], SessionEnd)
+        with pytest.raises(LeaseLost, match="look what was done"):
+            await session.log.read(session.log.last)
+
+
+async def test_a_reader_of_a_history_does_not_wait_for_what_no_node_adds(
+    tmp_path: Path, write_scenario: Callable[..., str]
+) -> None:
+    async with run_nodes(tmp_path, "a", "b") as (a, b):
+        session = await create_waiting(a, write_scenario)
+        found = await b.gateway.sessions.get_history(ADMINISTRATOR, session.id)
+        assert found.log.last == session.log.last and await found.log.read(0)
+        assert await asyncio.wait_for(found.log.read(found.log.last), 5.0) == []
 
 
 async def test_a_session_that_another_node_had_meanwhile_is_loaded_again(tmp_path: Path) -> None:
