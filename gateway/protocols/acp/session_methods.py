@@ -99,8 +99,9 @@ class OpenSessions:
         self._views: dict[str, SessionView] = {}
 
     def has_other_than(self, session_id: str | None) -> bool:
-        """Whether any session but this one is open, those not counted that another node has taken over."""
-        return any(view.session.id != session_id and not view.session.lost for view in self._views.values())
+        """Whether any session but this one is open, those not counted that this node has released or lost."""
+        open_here = (view.session for view in self._views.values() if not view.lost)
+        return any(session.id != session_id and not session.lost for session in open_here)
 
     async def close_views(self) -> None:
         """Close all views, because the client is gone. The sessions and their runs stay."""

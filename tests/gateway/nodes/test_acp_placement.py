@@ -121,14 +121,15 @@ async def test_a_session_leaves_a_drained_node_with_its_connection(nodes: Agents
     async with on_websocket(one.url, "echo", KEY) as client:
         await client.initialize()
         nodes.least_loaded = "one"
-        session = await client.new()
+        session, other = await client.new(), await client.new()
         await client.prompt(session, "before ")
         await one.gateway.store.nodes.drain(nodes.node("one").id)
         await nodes.beat()
         await one.gateway.sessions.release_unused(0.0)
-        await client.request("session/resume", load(session))
-        await client.prompt(session, "again")
-        assert await nodes.place_of(session) == "two"
+        for opened in (session, other):
+            await client.request("session/resume", load(opened))
+            await client.prompt(opened, "again")
+            assert await nodes.place_of(opened) == "two"
         assert client.text(session) == "before again"
 
 
