@@ -28,6 +28,7 @@ from gateway.errors import (
     GatewayError,
     NotFound,
     StoreUnavailable,
+    too_many_sessions,
 )
 from gateway.events.messages import CANCELLED, message_row
 from gateway.events.turn_reader import Turn
@@ -118,6 +119,10 @@ class Sessions:
             return await self._create(session_id, caller, agent, config, history, key, wait_for_calls, copied)
 
         async def with_worktree() -> Session:
+            limit = self._admission.sessions_per_key
+            # Git works for long. The transaction that stores the session counts again.
+            if limit and await self._store.sessions.count(caller.name) >= limit:
+                raise too_many_sessions(limit)
             own_folder = partial(agent.folder_without_worktree, config.options, config.workspace_key)
             folder = await in_time(own_folder, FOLDER_OF_SESSION)
             worktree = await self._shared.worktrees.create(session_id, caller.name, agent.name, folder, origin)

@@ -6,6 +6,7 @@ import asyncio
 import os
 import shutil
 from pathlib import Path
+from unittest.mock import AsyncMock
 
 import httpx
 import pytest
@@ -55,6 +56,17 @@ async def test_session_works_on_a_branch_of_its_own(running: RunningGateway, rep
     assert git(repository, "status", "--porcelain") == ""
     files = (await client.get(f"{BASE}/sessions/{session}/files?q=a.txt")).json()["files"]
     assert {"path": "a.txt", "type": "file"} in files
+
+
+async def test_a_key_that_has_all_its_sessions_gets_no_worktree(
+    tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with run_gateway({**worktree_config(tmp_path, repository), "limits": {"sessions_per_key": 1}}) as running:
+        await new_session(running.client)
+        created = AsyncMock()
+        monkeypatch.setattr(running.gateway.worktrees, "create", created)
+        error = await refused(running.client, "POST", "/sessions", 429, agent={"name": "tree"})
+        assert "limits.sessions_per_key" in error and not created.called
 
 
 async def test_list_of_a_folder_has_the_sessions_in_worktrees_of_it(client: httpx.AsyncClient, repository: Path) -> None:
