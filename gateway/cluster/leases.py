@@ -21,8 +21,8 @@ class HeldLease:
 
     `held` is whether it was neither released nor lost, as far as this process knows. After a release, `hold` acquires it again
     if no other node, and nobody else in this process, had it meanwhile: what is known of the log is right then. `on_lost` is
-    called once when it is lost. `in_use`: a task at work or a takeover has it, and nobody else gets it before that releases it. `deleted`: it
-    was lost because its log was deleted.
+    called once when it is lost. `in_use`: a task at work or a takeover has it, and nobody else gets it before that releases it.
+    `deleted`: it was lost because its log was deleted.
     """
 
     def __init__(self, leases: Leases, log_id: str, token: int, since: float) -> None:
