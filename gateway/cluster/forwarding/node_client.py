@@ -32,7 +32,7 @@ class NodeClient:
 
     def __init__(self) -> None:
         self._session: aiohttp.ClientSession | None = None
-        self._closed = False
+        self.closed = False
 
     @asynccontextmanager
     async def request(
@@ -59,7 +59,7 @@ class NodeClient:
             raise _broken(error) from error
 
     def _opened(self) -> aiohttp.ClientSession:
-        if self._closed:
+        if self.closed:
             raise NodeUnreachable("this node shuts down")
         if self._session is None:
             self._session = aiohttp.ClientSession(
@@ -74,7 +74,7 @@ class NodeClient:
 
     async def close(self) -> None:
         """Close all connections."""
-        self._closed = True
+        self.closed = True
         if self._session is not None:
             await self._session.close()
 

@@ -151,6 +151,8 @@ class NodeRequests:
                 return
             finally:
                 passed_on.quotas.release()
+            if outcome == "unreachable" and self._client.closed:
+                return await _respond_unavailable("this node shuts down; send the request again", 1, scope, receive, begun)
             await self._note(node, outcome)
             if outcome not in ("moved", "unreachable", "refused"):
                 return
@@ -227,4 +229,8 @@ async def _respond_failed(outcome: Outcome | None, scope: Scope, receive: Receiv
         text, seconds = "its node cannot be reached, and another one has its sessions soon; send the request again", RETRY_SECONDS
     else:
         text, seconds = "it moves from node to node; send the request again", 1
+    await _respond_unavailable(text, seconds, scope, receive, send)
+
+
+async def _respond_unavailable(text: str, seconds: int, scope: Scope, receive: Receive, send: Send) -> None:
     await JSONResponse({"error": text}, 503, {"Retry-After": str(seconds)})(scope, receive, send)

@@ -401,6 +401,15 @@ async def test_a_node_that_cannot_be_reached_is_a_503_with_a_time(cluster: Clust
     assert outcomes(cluster) == {"unreachable": 1}
 
 
+async def test_a_node_that_shuts_down_says_so(cluster: Cluster) -> None:
+    session = (await create_session(cluster.a.client, "echo"))["sessionId"]
+    for close in cluster.a.gateway.close_last:
+        await close()
+    answer = await cluster.a.client.get(f"/session/{session}")
+    assert answer.status_code == 503 and "this node shuts down" in answer.json()["error"]
+    assert answer.headers["retry-after"] == "1"
+
+
 @pytest.mark.parametrize("proof", [None, "0" * 64, "x"])
 async def test_nothing_of_an_answer_without_proof_is_relayed(
     cluster: Cluster, proof: str | None, caplog: pytest.LogCaptureFixture
