@@ -158,7 +158,7 @@ class LeaseLost(StoreAbandoned):
 
 
 class LogDeleted(LeaseLost, NotFound):
-    """The log was deleted by this node, and its lease with it: the write has changed nothing."""
+    """The log was deleted, and its lease with it: the write has changed nothing."""
 
     status = 404
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from weakref import WeakValueDictionary
 
 from drivers.runtime.clock import SYSTEM_CLOCK, Clock
@@ -106,12 +106,12 @@ class Leases:
             return held
 
     async def take_over(self, log_id: str, expected: int) -> HeldLease | None:
-        """The lease of a log that has expired with this token; None if a node has it by now."""
+        """The lease of a log that has expired with this token; None if a node has it by now, or the log was deleted."""
         async with self._locks.setdefault(log_id, asyncio.Lock()):
             if log_id in self._held:
                 return None
             since, found = self.clock.monotonic(), None
-            with self._acquisition(log_id):
+            with self._acquisition(log_id), suppress(LogDeleted):
                 lease = await self._store.leases.acquire(log_id, self.node, self.seconds, expected)
                 if lease.node == self.node and lease.token > expected:
                     found = self._held[log_id] = HeldLease(self, log_id, lease.token, since)

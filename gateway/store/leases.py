@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from gateway.errors import LogDeleted
 from gateway.store.database import Database
 from gateway.store.sql import Connection, Parameters, Row
 
@@ -48,7 +49,8 @@ class LeaseRepository:
         """Gives a node the lease of a log that has none, whose lease is released, or is the node's own already.
 
         With `expected`, only that of a log whose lease has expired with this token. Returns the lease that is in force then,
-        which may be another node's. One statement decides: of nodes that acquire at the same time one succeeds.
+        which may be another node's. One statement decides: of nodes that acquire at the same time one succeeds. Raises LogDeleted
+        if the log was deleted meanwhile.
         """
         values = {"log_id": log_id, "node": node, "seconds": seconds, "expected": expected}
 
@@ -60,7 +62,12 @@ class LeaseRepository:
             else:
                 # A write of the node that has it is under way, or stopped in the middle: nobody waits for that.
                 found = None
-            return _lease(found) if found is not None else _leases(connection, [log_id])[log_id]
+            if found is not None:
+                return _lease(found)
+            in_force = _leases(connection, [log_id])
+            if not in_force:
+                raise LogDeleted(log_id)
+            return in_force[log_id]
 
         return await self._database.write(transaction)
 

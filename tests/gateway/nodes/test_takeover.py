@@ -92,6 +92,14 @@ async def test_a_session_is_loaded_only_when_its_runs_have_ended_that_the_dead_n
         assert taken.lease is not None and taken.lease.held
 
 
+async def test_a_session_that_was_deleted_right_before_is_not_taken_over(tmp_path: Path) -> None:
+    async with run_nodes(tmp_path, "a", "b") as (a, b):
+        session = await a.create()
+        await a.gateway.sessions.delete(ADMINISTRATOR, session.id)
+        assert await b.node.leases.take_over(session.id, 1) is None
+        assert b.node.leases.all == [] and await b.gateway.store.leases.get(session.id) is None
+
+
 async def test_a_log_whose_runs_cannot_be_closed_does_not_hold_up_the_others(
     tmp_path: Path, write_scenario: WriteScenario, monkeypatch: pytest.MonkeyPatch
 ) -> None:
