@@ -31,7 +31,7 @@ class RoundRobin:
         self._writers.add(writer)
         self._connections.add(task)
         try:
-            await _pass_on(reader, writer, next(self._next))
+            await _forward(reader, writer, next(self._next))
         except (OSError, asyncio.CancelledError):
             # The client or the server has cut its connection; the other one sees that.
             writer.transport.abort()
@@ -50,7 +50,7 @@ class RoundRobin:
             writer.transport.abort()
 
 
-async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, server: tuple[str, int]) -> None:
+async def _forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, server: tuple[str, int]) -> None:
     head = await _head(reader)
     if not head:
         return

@@ -21,7 +21,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.app import Gateway
-from gateway.cluster.forwarding.passed_on import NODE_REQUEST, NodeRequest, PassedOn, no_response
+from gateway.cluster.forwarding.node_request import NODE_REQUEST, ForwardedRequest, NodeRequest, no_response
 from gateway.errors import SessionElsewhere, TooMany, Unauthorized
 from gateway.protocols.authorization import authorization
 from gateway.protocols.json_bodies import Handler, StrictJsonRoute
@@ -150,7 +150,7 @@ async def counted_response(
         if NODE_REQUEST not in scope:
             quotas.release()
             raise
-        _pass_on(scope, error, caller, quotas, check)
+        _forward(scope, error, caller, quotas, check)
         return no_response
     except BaseException:
         quotas.release()
@@ -158,12 +158,12 @@ async def counted_response(
     return _Counted(response if check is None else until_unauthorized(response, check), quotas)
 
 
-def _pass_on(
+def _forward(
     scope: Scope, error: SessionElsewhere, caller: Caller, quotas: RequestQuotas, check: Callable[[], Awaitable[object]] | None
 ) -> None:
     quotas.release_stream()
     node_request: NodeRequest = scope[NODE_REQUEST]
-    node_request.passed_on = PassedOn(error.node_id, error.address, caller, quotas, check)
+    node_request.forwarded = ForwardedRequest(error.node_id, error.address, caller, quotas, check)
 
 
 def _check(

@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from gateway.cluster.forwarding.kept_body import KeptBody
 from gateway.cluster.forwarding.node_client import NodeBroken, NodeClient, NodeUnreachable
-from gateway.cluster.forwarding.passed_on import PassedOn
+from gateway.cluster.forwarding.node_request import ForwardedRequest
 from gateway.cluster.forwarding.wire import CALLER, MOVED, PROOF, REFUSED, SIGNATURE, target
 from gateway.cluster.node_keys import NodeKeys, SentSignature
 from gateway.errors import Unauthorized
@@ -50,17 +50,24 @@ _NOT_RELAYED = frozenset(
 
 
 class ForwardedResponse:
-    """Forwards the request of `scope` to the node of `passed_on`, and sends its response by `send`.
+    """Forwards the request of `scope` to the node of `forwarded`, and sends its response by `send`.
 
     `end` ends it as if that node had ended.
     """
 
     def __init__(
-        self, client: NodeClient, keys: NodeKeys, passed_on: PassedOn, body: KeptBody, scope: Scope, receive: Receive, send: Send
+        self,
+        client: NodeClient,
+        keys: NodeKeys,
+        forwarded: ForwardedRequest,
+        body: KeptBody,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
     ) -> None:
-        self._client, self._keys, self._passed_on, self._body = client, keys, passed_on, body
+        self._client, self._keys, self._request, self._body = client, keys, forwarded, body
         self._scope, self._receive, self._send = scope, receive, send
-        self._node = passed_on.node_id
+        self._node = forwarded.node_id
         self._begun = self._complete = self._ended = self._cancelled = False
         self._task: asyncio.Task[object] | None = None
 
@@ -70,7 +77,7 @@ class ForwardedResponse:
         if self._ended:
             # Nothing was sent to it.
             return "unreachable"
-        signed = self._keys.sign(self._node, self._scope["method"], target(self._scope), body, self._passed_on.caller)
+        signed = self._keys.sign(self._node, self._scope["method"], target(self._scope), body, self._request.caller)
         task = self._task = asyncio.current_task()
         assert task is not None
         disconnecting = asyncio.create_task(self._cancel_on_disconnect())
@@ -101,7 +108,7 @@ class ForwardedResponse:
             self._task.cancel()
 
     async def _forward(self, signed: SentSignature, body: bytes) -> Outcome:
-        address, headers = self._passed_on.address, request_headers(self._scope["headers"], signed)
+        address, headers = self._request.address, request_headers(self._scope["headers"], signed)
         requesting = self._client.request(address, self._scope["method"], target(self._scope), headers, body)
         del body
         try:
@@ -126,7 +133,7 @@ class ForwardedResponse:
         """Send the response but for its last bytes, which are returned."""
         headers = [header for header in _headers(response) if header[0] not in _NOT_RELAYED]
         is_stream = all(name != b"content-length" for name, _ in headers)
-        check = self._passed_on.check if is_stream else None
+        check = self._request.check if is_stream else None
         self._begun = True
         await self._send({"type": "http.response.start", "status": response.status, "headers": headers})
         with suppress(Unauthorized):

@@ -22,11 +22,11 @@ from gateway.cluster.forwarding.followed_updates import FollowedUpdates
 from gateway.cluster.forwarding.forwarded_response import NOT_VERIFIED, ForwardedResponse, Outcome
 from gateway.cluster.forwarding.kept_body import KeptBody
 from gateway.cluster.forwarding.node_client import NodeClient
-from gateway.cluster.forwarding.passed_on import (
+from gateway.cluster.forwarding.node_request import (
     NODE_REQUEST,
     OTHER_NODES,
+    ForwardedRequest,
     NodeRequest,
-    PassedOn,
 )
 from gateway.cluster.forwarding.wire import CALLER, MOVED, PROOF, REFUSED, SIGNATURE, target
 from gateway.cluster.node_keys import NodeKeys, ReceivedSignature
@@ -109,9 +109,9 @@ class NodeRequests:
             await self._app(scope, replay, proving)
         finally:
             request_is_forwarded.reset(token)
-        if (passed_on := request.take()) is not None:
-            passed_on.quotas.release()
-            text = f"another node has it by now: {passed_on.node_id}"
+        if (forwarded := request.take()) is not None:
+            forwarded.quotas.release()
+            text = f"another node has it by now: {forwarded.node_id}"
             await JSONResponse({"error": text}, MOVED)(scope, receive, proving)
 
     def _received(self, scope: Scope) -> ReceivedSignature:
@@ -136,27 +136,27 @@ class NodeRequests:
         outcome: Outcome | None = None
         for _ in range(MAX_ATTEMPTS):
             await self._app(scope, body.receive, begun)
-            passed_on = request.take()
-            if passed_on is None:
+            forwarded = request.take()
+            if forwarded is None:
                 return
-            node = passed_on.node_id
+            node = forwarded.node_id
             try:
-                if (node, passed_on.address) == unreachable:
+                if (node, forwarded.address) == unreachable:
                     break
                 scope[FORWARDED_TO] = node
-                outcome = await self._forward(passed_on, body, scope, receive, begun)
+                outcome = await self._forward(forwarded, body, scope, receive, begun)
             except HTTPException as error:
                 return await _respond_to(error, scope, receive, begun)
             except ClientDisconnect:
                 return
             finally:
-                passed_on.quotas.release()
+                forwarded.quotas.release()
             if outcome == "unreachable" and self._client.closed:
                 return await _respond_unavailable("this node shuts down; send the request again", 1, scope, receive, begun)
             await self._note(node, outcome)
             if outcome not in ("moved", "unreachable", "refused"):
                 return
-            unreachable = (node, passed_on.address) if outcome != "moved" else None
+            unreachable = (node, forwarded.address) if outcome != "moved" else None
             # The handler looks again for the node.
             scope.clear()
             scope.update(before)
@@ -180,9 +180,9 @@ class NodeRequests:
             # It may be drained since the last heartbeat.
             await self._gateway.node.directory.look_again()
 
-    async def _forward(self, passed_on: PassedOn, body: KeptBody, scope: Scope, receive: Receive, send: Send) -> Outcome:
-        response = ForwardedResponse(self._client, self._keys, passed_on, body, scope, receive, send)
-        responses = self._open[passed_on.node_id]
+    async def _forward(self, forwarded: ForwardedRequest, body: KeptBody, scope: Scope, receive: Receive, send: Send) -> Outcome:
+        response = ForwardedResponse(self._client, self._keys, forwarded, body, scope, receive, send)
+        responses = self._open[forwarded.node_id]
         responses.add(response)
         outcome: Outcome = "disconnected"
         try:

@@ -10,7 +10,7 @@ from fastapi.openapi.constants import REF_PREFIX
 from pydantic_core import to_json
 
 from gateway.app import Gateway
-from gateway.cluster.forwarding.passed_on import with_other_nodes
+from gateway.cluster.forwarding.node_request import with_other_nodes
 from gateway.protocols.aap.common_routes import version_routers
 from gateway.protocols.aap.schema import SESSION_EXAMPLE, SessionInfo, Tool
 from gateway.protocols.aap.sessions import session_info

@@ -15,7 +15,7 @@ from starlette.types import Message, Scope
 from gateway.cluster.forwarding.forwarded_response import ForwardedResponse, Outcome
 from gateway.cluster.forwarding.kept_body import KeptBody
 from gateway.cluster.forwarding.node_client import NodeClient
-from gateway.cluster.forwarding.passed_on import PassedOn
+from gateway.cluster.forwarding.node_request import ForwardedRequest
 from gateway.cluster.node_keys import NodeKeys
 from gateway.config import LimitSettings
 from gateway.security.authentication import ADMINISTRATOR
@@ -116,10 +116,10 @@ async def forwarding(respond: Callable[[FakeRequest], Awaitable[None]] | None = 
     client, node, http = Client(), Node(), NodeClient()
     quotas = RequestQuotas(KeyQuotas(LimitSettings()), None)
     async with fake_node(respond or node.respond) as url:
-        passed_on = PassedOn("b", url, ADMINISTRATOR, quotas, None)
+        forwarded = ForwardedRequest("b", url, ADMINISTRATOR, quotas, None)
         scope: Scope = {"type": "http", "method": "POST", "raw_path": b"/x", "query_string": b"", "headers": [], "extensions": {}}
         body = KeptBody(client.messages.get)
-        response = ForwardedResponse(http, NodeKeys("a", [NODE_KEY]), passed_on, body, scope, client.messages.get, client.send)
+        response = ForwardedResponse(http, NodeKeys("a", [NODE_KEY]), forwarded, body, scope, client.messages.get, client.send)
         yield Forwarding(client, node, response, scope)
         await http.close()
         left = asyncio.all_tasks() - before

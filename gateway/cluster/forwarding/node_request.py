@@ -21,7 +21,7 @@ OTHER_NODES = "portico.other_nodes"
 
 
 @dataclass(frozen=True, slots=True)
-class PassedOn:
+class ForwardedRequest:
     """A request that belongs to another node (`address` is its base URL), and its caller.
 
     `check` raises Unauthorized once the caller's key is revoked. Whoever takes it releases the quotas. It has no reference to the
@@ -38,14 +38,14 @@ class PassedOn:
 class NodeRequest:
     """What is known of one request besides its scope."""
 
-    __slots__ = ("passed_on",)
+    __slots__ = ("forwarded",)
 
     def __init__(self) -> None:
-        self.passed_on: PassedOn | None = None
+        self.forwarded: ForwardedRequest | None = None
 
-    def take(self) -> PassedOn | None:
+    def take(self) -> ForwardedRequest | None:
         """Return what the handler has left, once."""
-        found, self.passed_on = self.passed_on, None
+        found, self.forwarded = self.forwarded, None
         return found
 
 
@@ -59,4 +59,4 @@ def with_other_nodes(scope: Scope, caller: Caller, own: AsyncGenerator[bytes]) -
 
 
 async def no_response(scope: Scope, receive: Receive, send: Send) -> None:
-    """Send nothing: the middleware responds to a request that was passed on."""
+    """Send nothing: the middleware responds to a request that is forwarded."""
