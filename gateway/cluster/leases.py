@@ -21,15 +21,15 @@ class HeldLease:
 
     `held` is whether it was neither released nor lost, as far as this process knows. After a release, `hold` acquires it again
     if no other node, and nobody else in this process, had it meanwhile: what is known of the log is right then. `on_lost` is
-    called once when it is lost. `in_use`: a task at work or a takeover has it, and nobody else gets it before that releases it.
-    `deleted`: it was lost because its log was deleted.
+    called once when it is lost. `in_use`: it is not released because nobody has asked for it lately. `ending`: the runs that a
+    dead node has left are being ended, and nobody gets the lease before that. `deleted`: it was lost because its log was deleted.
     """
 
     def __init__(self, leases: Leases, log_id: str, token: int, since: float) -> None:
         self._leases, self.log_id, self.node, self.token = leases, log_id, leases.node, token
         self.since = self.used_at = since
         self.valid_until = since + leases.seconds
-        self.held, self.lost, self.deleted, self.in_use = True, False, False, False
+        self.held, self.lost, self.deleted, self.in_use, self.ending = True, False, False, False, False
         self.on_lost: Callable[[], None] | None = None
 
     @property
@@ -100,7 +100,7 @@ class Leases:
             held = self._held.get(log_id)
             if held is None:
                 held = await self._acquire(log_id, previous)
-            elif held.in_use:
+            elif held.ending:
                 raise NodeUnknown(f"{log_id!r} was on a node that has ended, and its run is being ended; send the request again")
             held.used_at = self.clock.monotonic()
             return held
@@ -115,7 +115,7 @@ class Leases:
                 lease = await self._store.leases.acquire(log_id, self.node, self.seconds, expected)
                 if lease.node == self.node and lease.token > expected:
                     found = self._held[log_id] = HeldLease(self, log_id, lease.token, since)
-                    found.in_use = True
+                    found.in_use = found.ending = True
                     self._directory.forget(log_id)
             return found
 

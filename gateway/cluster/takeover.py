@@ -102,7 +102,7 @@ class Takeover:
                 continue
             finally:
                 self._leases.unrecovered.discard(log_id)
-            held.in_use = True
+            held.in_use = held.ending = True
             self._taken[log_id] = held
             try:
                 closed += await self._finish(held)
