@@ -315,7 +315,7 @@ class Gateway:
         return caller_of_request(await self.auth.check(authorization, token), scope, self.settings.server.host)
 
     def agent_elsewhere(self, name: str, without: Collection[str] = ()) -> SessionElsewhere | None:
-        """The error that passes a request for an agent on to a node that offers it; None if this one has it, or none does.
+        """The error that forwards a request for an agent to a node that offers it; None if this one has it, or none does.
 
         The nodes of `without` are left out. Raises NoNode.
         """

@@ -74,7 +74,7 @@ class NodeDirectory:
         """Nodes that were silent at two updates. What is sent to them may wait for ever: a stopped process keeps connections."""
         self._unreachable: dict[str, float] = {}
         self.on_lost: Callable[[str], None] = lambda _: None
-        """Called with the id of a node that has stopped, or was silent at two updates: what waits for it waits in vain."""
+        """Called with the id of a node that has stopped, or was silent at two updates: it answers no request any more."""
         self.draining = False
         """Whether this node takes no new work."""
 
@@ -127,7 +127,7 @@ class NodeDirectory:
         self._places.clear()
 
     def remembered_elsewhere(self, log_id: str) -> SessionElsewhere | None:
-        """The error that passes a request on to the node that had a log, by what is remembered.
+        """The error that forwards a request to the node that had a log, by what is remembered.
 
         None if that is not known, or the node is out of reach.
 
@@ -173,7 +173,7 @@ class NodeDirectory:
             await self._refreshed.wait()
 
     async def elsewhere(self, node: str, log_id: str | None) -> GatewayError:
-        """The error that passes a request on to a node, for the caller to raise."""
+        """The error that forwards a request to a node, for the caller to raise."""
         if node not in self._nodes or node in self._unreachable or node in self._lost:
             await self.look_again()
         found = self._nodes.get(node)
@@ -277,7 +277,7 @@ class NodeDirectory:
         return [report.id for report in self._candidates() if report.id != self.node]
 
     def offered_elsewhere(self, agent: str, without: Collection[str] = ()) -> SessionElsewhere | None:
-        """The error that passes a request on to a node that offers an agent; None if there is none, or this one does.
+        """The error that forwards a request to a node that offers an agent; None if there is none, or this one does.
 
         A request that was forwarded to this node is not forwarded again. The nodes of `without` are left out. Raises NoNode.
         """

@@ -37,7 +37,7 @@ def test_the_least_loaded_node_that_offers_the_agent_is_chosen() -> None:
 
 
 def place(nodes: NodeDirectory, log_id: str) -> str | None:
-    """The node to which a request for a log is passed on without reading the store."""
+    """The node to which a request for a log is forwarded without reading the store."""
     elsewhere = nodes.remembered_elsewhere(log_id)
     return None if elsewhere is None else elsewhere.node_id
 
@@ -129,7 +129,7 @@ def test_what_is_remembered_of_a_node_that_may_have_released_its_sessions_is_for
     assert [place(nodes, "at b"), place(nodes, "at c")] == [None, "c"]
 
 
-async def test_a_request_is_passed_on_once() -> None:
+async def test_a_request_is_forwarded_once() -> None:
     nodes = directory(report("a", 5), record(report("b")))
     with pytest.raises(SessionElsewhere) as raised:
         await nodes.place("echo", None, "sess_1")

@@ -29,7 +29,7 @@ async def test_requests_with_one_key_at_two_nodes_at_the_same_time_run_once(tmp_
     async with run_nodes(tmp_path, "a", "b") as nodes:
 
         async def execute(node: ClusterNode) -> object:
-            # Neither passes it on.
+            # Neither forwards it.
             request_is_forwarded.set(True)
             return await node.gateway.tasks.execute(Task("echo", "hello"), KEY)
 
