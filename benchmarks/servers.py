@@ -34,7 +34,7 @@ SCENARIO = {
         {"when": "^burst$", "steps": [{"events": {"count": BURST, "text": "event {n} "}}]},
         {"when": "^fan$", "steps": [{"events": {"count": FAN, "text": "event {n} "}}]},
         {"when": "^flood$", "steps": [{"events": {"count": FLOOD, "text": "event {n} "}}]},
-        {"steps": [{"text": "{prompt}"}]},
+        {"steps": [{"text": {"text": "{prompt}"}}]},
     ]
 }
 STOP_SECONDS = 20.0
@@ -157,7 +157,7 @@ async def cluster_node(url: str, module: str = "gateway", **limits: float) -> As
 @asynccontextmanager
 async def floor(program: str) -> AsyncIterator[RunningServer]:
     """Run the floor with one of PROGRAMS."""
-    greeting = json.dumps({"type": "open", "options": {"scenario": "bench.json"} if program == "script" else {}})
+    greeting = json.dumps({"type": "open", "options": {}, "scenario": SCENARIO if program == "script" else None})
     emitter = [sys.executable, "-I", "-S", str(PROGRAMS[program])]
     with tempfile.TemporaryDirectory(prefix="portico-bench-") as folder:
         home = Path(folder)

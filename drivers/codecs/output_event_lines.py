@@ -31,8 +31,8 @@ def request(kind: str, **fields: Any) -> bytes:
     return to_json({"type": kind, **fields}, by_alias=True) + b"\n"
 
 
-def open_request(spec: SessionSpec) -> bytes:
-    """The first request of a session: its options, system prompt, tools, folders and history."""
+def open_request(spec: SessionSpec, **fields: Any) -> bytes:
+    """The first request of a session: its options, system prompt, tools, folders and history, and fields of one program."""
     return request(
         "open",
         options=dict(spec.options),
@@ -41,6 +41,7 @@ def open_request(spec: SessionSpec) -> bytes:
         app_tools=[tool.name for tool in spec.app_tools],
         additional_directories=[str(path) for path in spec.additional_directories],
         history=spec.history,
+        **fields,
     )
 
 

@@ -5,12 +5,16 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from drivers.codecs.output_event_lines import EventLineCodec, open_request, request
-from drivers.contract.agent_specs import SessionSpec, TaskSpec
+from drivers.contract.agent_specs import AgentSpec, SessionSpec, TaskSpec
 from drivers.contract.codec import Command, Launch
 from drivers.contract.driver_info import DriverInfo, Option, PlanChange, ToolKind, ToolSpec
 from drivers.runtime.cli_driver import CliDriver
+
+if TYPE_CHECKING:
+    from drivers.script.schema import Scenario
 
 PROGRAM = Path(__file__).parent / "program" / "main.py"
 
@@ -73,15 +77,30 @@ class ScriptDriver(CliDriver):
 
     def session(self, spec: SessionSpec) -> Launch:
         command = Command((*_python(), *spec.args), spec.cwd, spec.env)
-        return Launch(command, EventLineCodec(open_request(spec)))
+        return Launch(command, EventLineCodec(greeting(spec)))
 
     def task(self, spec: TaskSpec) -> Launch:
         # A task has no client that could grant permission, so its own tools are all trusted.
         tools = [{"name": tool.name, "trust": True} for tool in TOOLS]
-        stdin = request("open", options=dict(spec.options), model=spec.model, tools=tools)
+        stdin = request("open", options=dict(spec.options), model=spec.model, tools=tools, scenario=_scenario(spec))
         stdin += request("prompt", content=spec.task)
         command = Command((*_python(), "--task", *spec.args), spec.cwd, spec.env, stdin=stdin)
         return Launch(command, EventLineCodec(once=True))
+
+
+def greeting(spec: SessionSpec) -> bytes:
+    """Return the program's `open` request, with the checked scenario. Raises ScenarioError."""
+    return open_request(spec, scenario=_scenario(spec))
+
+
+def _scenario(spec: AgentSpec) -> Scenario | None:
+    """Return the checked scenario; None is the program's own. Raises ScenarioError."""
+    if not (name := spec.options.get("scenario")):
+        return None
+    # The schema takes 30 to 50 ms, and a daemon without such scenarios does not need it.
+    from drivers.script.scenario_file import load
+
+    return load(spec.cwd, name)
 
 
 def _python() -> tuple[str, ...]:

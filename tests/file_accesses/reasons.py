@@ -92,7 +92,6 @@ REASONS = {
     },
     "It runs as an agent, or is a tool of who writes a driver.": {
         "drivers/script/program/files.py": "open os.makedirs",
-        "drivers/script/program/scenario.py": "open",
         "drivers/testing/__init__.py": "tempfile.TemporaryDirectory",
         "drivers/testing/__main__.py": "tempfile.TemporaryDirectory",
         "drivers/testing/driver_under_test.py": "mkdir*2",

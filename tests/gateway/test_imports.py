@@ -89,7 +89,7 @@ async def test_the_daemon_imports_what_its_first_request_needs(tmp_path: Path) -
             for path in ("healthz", "meta"):
                 assert (await client.get(f"{url}/{path}")).status_code == 200
         unused = ["acp", "aiohttp", "cryptography", "jsonschema", "mcp", "prometheus_client", "rich", "websockets"]
-        unused += ["drivers.api", "gateway.policy.shell_commands", "gateway.protocols.acp.requests"]
+        unused += ["drivers.api", "drivers.script.schema", "gateway.policy.shell_commands", "gateway.protocols.acp.requests"]
         unused += ["gateway.diagnosis", "gateway.application_tools.server", "gateway.protocols.acp.forwarding"]
         unused += ["gateway.cluster.cluster", "gateway.cluster.node"]
         unused.append("gateway.store.postgresql")
@@ -105,7 +105,7 @@ async def test_the_acp_command_answers_without_web_packages(tmp_path: Path) -> N
         process.stdin.write(json.dumps(initialize).encode() + b"\n")
         assert json.loads(await process.stdout.readline())["result"]["protocolVersion"] == 1
         unused = ["cryptography", "fastapi", "jsonschema", "mcp", "prometheus_client", "rich", "sse_starlette"]
-        unused += ["starlette", "uvicorn", "websockets", "drivers.api"]
+        unused += ["starlette", "uvicorn", "websockets", "drivers.api", "drivers.script.schema"]
         unused += ["gateway.cli.agents", "gateway.cli.doctor", "gateway.cli.editor", "gateway.cli.service"]
         imported = await modules_of(process)
         assert [name for name in unused if name in imported] == []

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 FIXED = "It repeats nothing without a limit: it looks at as many characters of the text as the pattern is long."
+OF_AUTHOR = "The pattern is that of the scenario's author."
 ONE_CLASS = "What its repeats have looked at is a match in any case, and the search goes on behind it."
 ONE_WAY = "It is tried at one place, and there is one way to match: no repeat takes what follows it, or there is one repeat only."
 LAST = "It is tried at one place, and only its last repeat, which nothing follows, takes anything."
@@ -253,8 +254,12 @@ REASONS: Mapping[str, Mapping[str, str]] = {
     "drivers/runtime/cli_driver.py": {
         r"(?<!\d)\d+(?:\.\d+)+(?:[-+][0-9A-Za-z.-]+)?": ONE_START,
     },
-    "drivers/script/program/checks.py": {
+    "drivers/script/program/play.py": {
         r"\{\{([\w.-]+)\}\}|(\{\{)|\{([\w.-]+)\}": ONE_START,
+    },
+    "drivers/script/schema.py": {
+        r"^[^\n]*$": PYDANTIC,
+        r"^[^/\n][^\n]*$": PYDANTIC,
     },
     "drivers/testing/check_info.py": {
         "[A-Za-z0-9][A-Za-z0-9_.-]*": ONE_CLASS,
@@ -441,8 +446,7 @@ BUILT: Mapping[tuple[str, str], Built] = {
     ("gateway/server/host_origin.py", "'|'.join(parts)"): Built(
         ONE_WAY, re.compile(r"app://[^\s/]+|http://localhost(:\d+)?"), "fullmatch"
     ),
-    ("drivers/script/program/checks.py", "word(value, path)"): Built(
-        "The pattern is that of the scenario's author.", re.compile("a{1,9}b"), "search"
-    ),
+    ("drivers/script/program/scenario.py", "when"): Built(OF_AUTHOR, re.compile("a{1,9}b"), "search"),
+    ("drivers/script/schema.py", "value"): Built(OF_AUTHOR, re.compile("a{1,9}b"), "search"),
 }
 """By file and by the text of the expression."""

@@ -35,7 +35,8 @@ class Call:
 
 def play_calls(play: Play, steps: list[Step]) -> None:
     """Start all calls, end those that wait for no reply, then ask the client about all others at once."""
-    begun = [_go_on(play, kind, fields) if play.earlier else _start(play, kind, fields) for kind, fields in steps]
+    made = [call for step in steps for call in step.items()]
+    begun = [_go_on(play, kind, fields) if play.earlier else _start(play, kind, fields) for kind, fields in made]
     calls = [call for call in begun if call is not None]
     for call in calls:
         if call.wants is None:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-
-from .checks import PLACEHOLDER
+import re
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import re
     from typing import Any
 
     from .wire import Wire
 
+PLACEHOLDER = re.compile(r"\{\{([\w.-]+)\}\}|(\{\{)|\{([\w.-]+)\}")
+"""An escaped placeholder, an escaped brace, or a placeholder; every other brace stands for itself."""
 DELTA = 20
 """Characters of one delta where the scenario does not set it."""
 

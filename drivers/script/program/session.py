@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
-
 from .play import Play, TurnOver
-from .scenario import Scenario, ScenarioError, load, parse
+from .scenario import Scenario
 from .steps import play_steps
 from .wire import InputEnded, Interrupted, Wire
 
@@ -30,12 +28,16 @@ DEMO = {
 }
 
 
+class Refused(Exception):
+    """The session cannot be played. The text is the reason."""
+
+
 def main(*, once: bool) -> int:
     """Play until the end of input, or one task. The exit code."""
     wire = Wire(once=once)
     try:
         return _serve(wire, once)
-    except ScenarioError as error:
+    except Refused as error:
         wire.complain(str(error))
         return REFUSED
     except ValueError as error:
@@ -52,16 +54,16 @@ def _serve(wire: Wire, once: bool) -> int:
     if opened is None:
         return 0
     if opened.get("type") != "open":
-        raise ScenarioError(f"the first request must be open, not {opened.get('type')}")
+        raise Refused(f"the first request must be open, not {opened.get('type')}")
     options = opened.get("options") or {}
     if options.get("pace", "recorded") not in PACES:
-        raise ScenarioError(f"the option pace must be one of {', '.join(PACES)}, not {options['pace']!r}")
-    scenario = load(os.getcwd(), options["scenario"]) if options.get("scenario") else parse(DEMO)
+        raise Refused(f"the option pace must be one of {', '.join(PACES)}, not {options['pace']!r}")
+    scenario = Scenario(opened.get("scenario") or DEMO)
     play = Play(wire, opened, scenario.model)
     try:
         play_steps(play, scenario.start)
     except TurnOver as over:
-        raise ScenarioError(f"start: {over.message}") from None
+        raise Refused(f"start: {over.message}") from None
     wire.emit("native_session", model=play.model)
     code = 0
     while (request := wire.next_request()) is not None:

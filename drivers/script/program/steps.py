@@ -26,7 +26,8 @@ TOKEN_HEAD, TOKEN_TAIL = '{"kind":"agent_token","text":"', '"}\n'
 
 def play_steps(play: Play, steps: list[Step]) -> None:
     """Play them all. Raises TurnOver, Interrupted or InputEnded."""
-    for name, fields in steps:
+    for step in steps:
+        [(name, fields)] = step.items()
         if play.earlier and name not in CALL_STEPS:
             continue
         STEPS[name](play, fields)
@@ -66,11 +67,11 @@ def _title(play: Play, fields: Fields) -> None:
 
 
 def _tool_call(play: Play, fields: Fields) -> None:
-    play_calls(play, [("tool_call", fields)])
+    play_calls(play, [{"tool_call": fields}])
 
 
 def _app_tool(play: Play, fields: Fields) -> None:
-    play_calls(play, [("app_tool", fields)])
+    play_calls(play, [{"app_tool": fields}])
 
 
 def _parallel(play: Play, fields: Fields) -> None:

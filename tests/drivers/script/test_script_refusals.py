@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,11 @@ import pytest
 
 from drivers.contract.agent_specs import Limits
 from drivers.contract.errors import AgentUnavailable
-from drivers.script.program.scenario import ScenarioError, parse
+from drivers.script.scenario_file import ScenarioError, check, load
 from tests.drivers.script.script_runs import (
     Open,
     ask,
     end,
-    plain,
-    to_end,
 )
 from tests.manual_clock import ManualClock
 
@@ -46,20 +45,31 @@ async def test_a_start_that_takes_too_long_is_ended(open_agent: Open, clock: Man
         ("../outside.json", "outside the agent's working folder"),
         ("/etc/hostname", "outside the agent's working folder"),
         ("link.json", "outside the agent's working folder"),
-        ("broken.json", r"not JSON: line 2, column 1"),
+        ("fifo", "not a regular file"),
+        ("broken.json", r"not JSON: EOF while parsing a list at line 2"),
     ],
 )
 async def test_a_file_that_cannot_be_played(open_agent: Open, tmp_path: Path, name: str, message: str) -> None:
     (tmp_path / "broken.json").write_text('{"turns": [\n')
+    os.mkfifo(tmp_path / "fifo")
     (tmp_path / "link.json").symlink_to("/etc/hostname")
     with pytest.raises(AgentUnavailable, match=message):
         await open_agent(name)
 
 
-async def test_a_task_with_a_bad_scenario_reports_an_error(execute: Open) -> None:
-    events = plain(await to_end(await execute([{"txt": "x"}])))
-    assert events[0]["kind"] == "stderr" and "turns[0].steps[0].txt: is not a step" in events[0]["line"]
-    assert events[-1]["exit_code"] == 2
+def test_nothing_is_read_in_a_folder_that_has_become_a_link(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "scene.json").write_text('{"turns": [{"steps": []}]}')
+    assert load(tmp_path / "folder", "scene.json")
+    (tmp_path / "folder").rename(tmp_path / "other")
+    (tmp_path / "folder").symlink_to("other")
+    with pytest.raises(ScenarioError, match="outside the agent's working folder"):
+        load(tmp_path / "folder", "scene.json")
+
+
+async def test_a_task_with_a_bad_scenario_does_not_start(execute: Open) -> None:
+    with pytest.raises(AgentUnavailable, match=r"scenario scenario\.json: turns\[0\]\.steps\[0\]\.txt: is not a step"):
+        await execute([{"txt": "x"}])
 
 
 async def test_a_pace_that_does_not_exist(open_agent: Open) -> None:
@@ -92,9 +102,15 @@ def _first_step(step: Any) -> Any:
         ({"turns": [{"steps": []}], "start": [{"text": "x"}]}, "start[0].text: cannot be used here; possible are delay"),
         (_first_step("x"), "turns[0].steps[0]: must be an object with one key"),
         (_first_step({"text": "x", "chunk": 1}), "turns[0].steps[0]: must be an object with one key"),
-        (_first_step({"txt": "x"}), "turns[0].steps[0].txt: is not a step; possible are text, thinking"),
+        (_first_step({"txt": "x"}), "turns[0].steps[0].txt: is not a step; possible are tool_call, app_tool"),
+        (_first_step({"txt": "x"}), "stop; did you mean text?"),
         (_first_step({"text": {"chunk": 1}}), "turns[0].steps[0].text: needs text"),
-        (_first_step({"text": {"text": "x", "chunks": 1}}), "text.chunks: no such key; known are text, chunk, every"),
+        (
+            _first_step({"text": {"text": "x", "chunks": 1}}),
+            "text.chunks: no such key; known are text, chunk, every; did you mean chunk?",
+        ),
+        (_first_step({"text": {"txt": "x"}}), "turns[0].steps[0].text.txt: no such key"),
+        (_first_step({"text": None}), "turns[0].steps[0].text: must be a text; it is null"),
         (_first_step({"text": "{promt}"}), "turns[0].steps[0].text: {promt} is not known; known are prompt"),
         (_first_step({"text": "{options.color}"}), "{options.color} is not known"),
         (_first_step({"text": "{n}"}), "{n} is not known"),
@@ -116,6 +132,7 @@ def _first_step(step: Any) -> Any:
             _first_step({"commands": [{"name": "x", "args": ""}]}),
             "commands[0].args: no such key; known are name, description, hint",
         ),
+        (_first_step({"commands": [{"name": " "}]}), "commands[0].name: must be a command's name on one line"),
         (_first_step({"title": 1}), "title: must be a text; it is 1"),
         (_first_step({"tool_call": "lookup"}), "tool_call: must be an object with name"),
         (_first_step({"tool_call": {"name": "x", "input": []}}), "input: must be an object; it is a list of 0"),
@@ -131,8 +148,10 @@ def _first_step(step: Any) -> Any:
         ),
         (_first_step({"parallel": [{"delay": 1}]}), "parallel[0].delay: cannot be used here; possible are tool_call, app_tool"),
         (_first_step({"parallel": [{"app_tool": {"name": "x", "id": "i"}}] * 2}), "the id 'i' is there twice"),
+        (_first_step({"line": "a\n"}), "line: must be a text without a line break"),
         (_first_step({"line": "a\nb"}), "line: must be a text without a line break"),
         (_first_step({"big_line": 31}), "big_line: must be a whole number, 32 to"),
+        (_first_step({"exit": {"cod": 1}}), "exit.cod: no such key; known are code, signal; did you mean code?"),
         (_first_step({"exit": {}}), "exit: needs code or signal"),
         (_first_step({"exit": {"code": 1, "signal": "SIGKILL"}}), "exit: needs code or signal"),
         (_first_step({"exit": 256}), "exit: must be a whole number, 0 to 255; it is 256"),
@@ -146,5 +165,5 @@ def _first_step(step: Any) -> Any:
 )
 def test_a_bad_scenario_is_rejected_with_the_path_of_the_error(scenario: Any, message: str) -> None:
     with pytest.raises(ScenarioError) as refused:
-        parse(scenario)
+        check(scenario)
     assert message in str(refused.value)

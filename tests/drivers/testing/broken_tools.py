@@ -7,13 +7,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from drivers.codecs.output_event_lines import EventLineCodec, open_request
+from drivers.codecs.output_event_lines import EventLineCodec
 from drivers.contract.agent import PermissionReply, Reply, ToolReply
 from drivers.contract.agent_specs import SessionSpec
 from drivers.contract.codec import Launch
 from drivers.contract.driver_info import ToolGrant
 from drivers.contract.events import AwaitedCall, Awaiting, OutputEvent
-from drivers.script.driver import TOOLS, ScriptDriver
+from drivers.script.driver import TOOLS, ScriptDriver, greeting
 from drivers.testing import ToolCases
 
 CASES = ToolCases({"lookup": "call lookup", "shell": "call shell"}, application="call the application")
@@ -67,7 +67,7 @@ class Coded(ScriptDriver):
         self._codec = codec
 
     def session(self, spec: SessionSpec) -> Launch:
-        return replace(super().session(spec), codec=self._codec(open_request(spec)))
+        return replace(super().session(spec), codec=self._codec(greeting(spec)))
 
 
 class GrantsAll(EventLineCodec):
