@@ -180,4 +180,4 @@ class ClusterGateway:
 
 def nodes_of(gateway: Gateway | ClusterGateway) -> Sequence[Gateway]:
     """The gateways of a `RunningGateway`: one, or those of all nodes."""
-    return gateway.cluster if isinstance(gateway, ClusterGateway) else [gateway]
+    return gateway.nodes if isinstance(gateway, ClusterGateway) else [gateway]

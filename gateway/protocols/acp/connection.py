@@ -161,7 +161,8 @@ class Connection:
     async def _handle(self, request_id: Id, method: str, params: Any) -> None:
         if self._absent:
             raise await self._elsewhere(params)
-        if method == "session/new" and self._features is not None and not (_imported() or self._loading.locked()):
+        loads = self._loaded is None and not (_imported() or self._loading.locked())
+        if method == "session/new" and self._features is not None and loads:
             await self._first_session(request_id, params)
         else:
             requests = await self._requests()
