@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -19,6 +20,8 @@ from tests.faults.oracles import Frame
 READ_SECONDS = 6.0
 """A client whose connection is silent for so long tries another node."""
 RETRY_SECONDS = 0.3
+UNVERIFIED_SECONDS = 150.0
+"""The clocks of two nodes differ by up to 120 s."""
 TRANSIENT = (429, 502, 503)
 """Answers after which a client repeats its request, with the same idempotency key."""
 
@@ -166,11 +169,17 @@ class Follower:
 
 
 async def replay(traffic: Traffic, session: str, rng: random.Random) -> list[Frame]:
-    """All frames of an idle session, from any node. Raises RuntimeError."""
-    found: list[Frame] = []
+    """All frames of an idle session, from any node. Raises RuntimeError.
+
+    A node whose clock is ahead refuses what others forward to it after its restart, for as long as their clocks are behind.
+    """
+    found, deadline = list[Frame](), time.monotonic() + UNVERIFIED_SECONDS
     while True:
         query = {"after": found[-1][0] if found else "0", "until": "turn_stop", "stream": "delta"}
         answer = await traffic.http.get(f"{rng.choice(traffic.urls())}/session/{session}/events", params=query)
+        if answer.status_code in (502, 503) and time.monotonic() < deadline:
+            await asyncio.sleep(RETRY_SECONDS)
+            continue
         if answer.status_code != 200:
             raise RuntimeError(f"GET /session/{session}/events: {answer.status_code} {answer.text}")
         more = oracles.parse_stream(answer.content)
