@@ -1,15 +1,16 @@
-"""Reads TOML into settings. `config.example.toml` explains every key and is tested against these models."""
+"""Reads TOML and variables into settings. `config.example.toml` explains every key and is tested against these models."""
 
 from __future__ import annotations
 
 import difflib
 import ipaddress
+import json
 import os
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_origin
 
 from platformdirs import user_config_path, user_data_path
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, field_validator, model_validator
@@ -332,18 +333,19 @@ class Settings(_Table):
 def load(path: Path | None, environ: Mapping[str, str] = os.environ) -> Settings:
     """Read the settings from `path`, else from the file of PORTICO_CONFIG, else from the user's configuration folder.
 
-    Without any file, return the defaults. Raises InvalidSettings that names the file, the path of the key and the allowed values.
+    Variables of single settings precede the file. Settings that neither has get their defaults. Raises InvalidSettings that names
+    the file, the path of the key or the variable, and the allowed values.
     """
     file = configuration_file(path, environ)
     if file is None:
-        return Settings()
+        return parse({}, environ=environ)
     try:
         table = tomllib.loads(file.expanduser().read_text("utf-8"))
     except OSError as error:
         raise InvalidSettings(f"cannot read the configuration {file}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InvalidSettings(f"{file} is not TOML: {error}") from error
-    settings = parse(table, str(file))
+    settings = parse(table, str(file), environ)
     settings._file = file.expanduser().absolute()
     return settings
 
@@ -367,13 +369,82 @@ def configuration_file(path: Path | None, environ: Mapping[str, str] = os.enviro
     return file if file.exists() else None
 
 
-def parse(table: Mapping[str, Any], source: str = "the configuration") -> Settings:
-    """Return the settings of a parsed TOML document. Raises InvalidSettings."""
+def parse(table: Mapping[str, Any], source: str = "the configuration", environ: Mapping[str, str] = {}) -> Settings:
+    """Return the settings of a parsed TOML document, and of the variables of `environ`. Raises InvalidSettings."""
+    merged, names = dict(table), dict[tuple[str, ...], str]()
+    for path, name, value in _given(environ):
+        names[path] = name
+        section, *keys = path
+        # What is no table is refused.
+        if isinstance(of_file := merged.get(section, {}), dict):
+            merged[section] = {**of_file, keys[0]: value} if keys else value
     try:
-        return Settings.model_validate(table)
+        return Settings.model_validate(merged)
     except ValidationError as error:
-        lines = [f"{_path(item['loc'])}: {_reason(item)}" for item in error.errors(include_url=False)]
+        lines = []
+        for item in error.errors(include_url=False):
+            path = next((path for path in names if item["loc"][: len(path)] == path), tuple[str, ...]())
+            place = ".".join(filter(None, [names.get(path), _path(item["loc"][len(path) :])]))
+            lines.append(f"{place}: {_reason(item)}{' in JSON' if path and item['type'] in _TOML_MESSAGES else ''}")
         raise InvalidSettings(f"{source} cannot be used:\n" + "\n".join(f"  {line}" for line in lines)) from None
+
+
+def setting_variables(environ: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
+    """Return the variables that are settings and are not empty, with the path of each setting: `("server", "port")`.
+
+    Raises InvalidSettings for a variable whose name is a misspelt one of Portico.
+    """
+    sections = [section for section in Settings.model_fields if section != "agents"]
+    # The names of agents may have characters that those of variables have not.
+    paths = [("agents",), *((section, key) for section in sections for key in _keys_at((section,)))]
+    known = {_VARIABLE_NAMES.get(path, "PORTICO_" + "__".join(path).upper()): path for path in paths}
+    given = sorted(name for name in environ if name.startswith("PORTICO_") and environ[name])
+    if lines := [line for name in given if (line := _misspelt(name, [*known, *_OTHER_VARIABLES]))]:
+        raise InvalidSettings("the environment cannot be used:\n" + "\n".join(f"  {line}" for line in lines))
+    return {name: known[name] for name in given if name in known}
+
+
+def _given(environ: Mapping[str, str]) -> Iterator[tuple[tuple[str, ...], str, Any]]:
+    """Yield the path, the variable and the value of each setting of the environment; PORTICO_AGENTS has several."""
+    for name, path in setting_variables(environ).items():
+        value = _value(path, environ[name])
+        if path == ("agents",) and isinstance(value, dict):
+            yield from ((("agents", agent), f"{name}.{agent}", entry) for agent, entry in value.items())
+        else:
+            yield path, name, value
+
+
+def _value(path: tuple[str, ...], text: str) -> Any:
+    """Return the value of a variable: the text itself for a setting that is a text, else what it is as JSON."""
+    kind: Any = Settings
+    for key in path:
+        kind = kind.model_fields[key].annotation
+    if kind in (str, Path) or get_origin(kind) is Literal:
+        return text
+    try:
+        return json.loads(text)
+    except ValueError:
+        # The text is of the wrong type, and refused by that.
+        return text
+
+
+_VARIABLE_NAMES: dict[tuple[str, ...], str] = {("server", "data_dir"): "PORTICO_DATA_DIR"}
+_OTHER_VARIABLES = ("PORTICO_API_KEY", "PORTICO_CONFIG", "PORTICO_ENCRYPTION_KEY", "PORTICO_NODE_KEYS")
+# Kubernetes gives them to containers beside a service of the name `portico`.
+_OF_KUBERNETES = re.compile(r"PORTICO_(SERVICE_HOST|SERVICE_PORT|PORT)(_.*)?")
+
+
+def _misspelt(name: str, known: list[str]) -> str | None:
+    """Return what is wrong with a variable's name; None if it is right, or seems to belong to another program."""
+    if name in known or _OF_KUBERNETES.fullmatch(name):
+        return None
+    meant = "__" in name
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.6 if meant else 0.9)
+    if not (meant or close):
+        return None
+    return f"{name}: unknown variable; " + (
+        f"did you mean {close[0]!r}?" if close else "those of settings are PORTICO_SECTION__KEY, such as PORTICO_SERVER__PORT"
+    )
 
 
 def _path(loc: tuple[int | str, ...]) -> str:

@@ -22,7 +22,7 @@ from gateway.cli.file_replacement import replace_file
 from gateway.cli.options import CONFIG, config_errors, load_settings
 from gateway.cli.output import say
 from gateway.cli.toml_tables import NotEditable, with_agent, without_agent
-from gateway.config import Settings, explicit_file, parse, user_file
+from gateway.config import Settings, explicit_file, load, parse, user_file
 from gateway.errors import ConfigError
 from gateway.terminal_text import json_text, one_line
 
@@ -90,7 +90,7 @@ def add(group: Path | None, config: Path | None, as_json: bool, agent: str | Non
     """Add the agent NAME of `portico agents list` to the configuration file. A running daemon reads it at its next start."""
     config = config or group
     with config_errors():
-        settings = load_settings(config, None)
+        settings = _settings_of_file(config)
         driver = _driver(name)
         agent = agent or driver.name
         if agent in settings.agents:
@@ -119,7 +119,7 @@ def remove(group: Path | None, config: Path | None, as_json: bool, name: str) ->
     """Remove the table of the agent NAME, with those in it, from the configuration file."""
     config = config or group
     with config_errors():
-        settings = load_settings(config, None)
+        settings = _settings_of_file(config)
         if name not in settings.agents:
             raise ConfigError(f"the configuration has no [agents.{name}]; it has {', '.join(settings.agents) or 'no agents'}")
         file = _edit(config, lambda text: without_agent(text, name))
@@ -130,6 +130,11 @@ def remove(group: Path | None, config: Path | None, as_json: bool, name: str) ->
         say(f"removed [agents.{name}] from {file}")
         if offered:
             say(f"{name} is offered without an entry too, because its program is on PATH (server.discover_agents)")
+
+
+def _settings_of_file(config: Path | None) -> Settings:
+    """Return the settings of the file that is edited, without those of the environment. Raises ConfigError."""
+    return load(explicit_file(config), {})
 
 
 def _driver(name: str) -> Driver:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,11 +24,10 @@ PORT = click.option(
 
 
 def load_settings(config: Path | None, data_dir: Path | None, host: str | None = None, port: int | None = None) -> Settings:
-    """Return the settings of the configuration file. Options and PORTICO_DATA_DIR replace its values. Raises ConfigError."""
+    """Return the settings of the configuration file and the environment. Options replace their values. Raises ConfigError."""
     escape_warnings()
     settings = load(config)
-    from_env = os.environ.get("PORTICO_DATA_DIR")
-    given = {"host": host, "port": port, "data_dir": data_dir or (Path(from_env) if from_env else None)}
+    given = {"host": host, "port": port, "data_dir": data_dir}
     changes = {name: value for name, value in given.items() if value is not None}
     return settings.model_copy(update={"server": settings.server.model_copy(update=changes)})
 

@@ -23,7 +23,7 @@ from gateway.cli.output import say
 from gateway.cli.own_program import own_program
 from gateway.cli.service_definition import ServiceDefinition, service_environment
 from gateway.cli.systemd import Systemd
-from gateway.config import Settings
+from gateway.config import Settings, setting_variables
 from gateway.diagnosis.daemon import Address, daemon_address, daemon_version
 from gateway.errors import ConfigError
 
@@ -185,6 +185,8 @@ def _missing_variables(settings: Settings, manager: Systemd | Launchd, environ: 
     """Return which variables of this shell agents would get by a daemon that is started in it, and not by the service."""
     known = manager.variables()
     given = environ.keys() & {"PORTICO_API_KEY", "PORTICO_ENCRYPTION_KEY", "PORTICO_NODE_KEYS"}
+    # The folder is an option of the service.
+    given |= {name for name, path in setting_variables(environ).items() if path != ("server", "data_dir")}
     for agent in Agents(settings):
         given |= process_environment(environ, agent.info.env, {}).keys() - process_environment(environ, (), {}).keys()
     given |= {name for name in environ if name.upper().endswith("_PROXY") or name in ("SSL_CERT_FILE", "NODE_EXTRA_CA_CERTS")}

@@ -19,7 +19,7 @@ from gateway import __version__
 from gateway.agents.configured_agents import Agents
 from gateway.agents.driver_states import driver_states
 from gateway.app import Gateway
-from gateway.config import Settings, load
+from gateway.config import Settings, load, setting_variables
 from gateway.diagnosis.agents import (
     DaemonError,
     States,
@@ -138,7 +138,7 @@ async def _configuration_of_daemon(settings: Settings, clock: Clock) -> Check:
     """Whether the configuration file can be used, and is as the daemon has read it."""
     name, file, command = "Configuration", settings.file, _edit(settings.file)
     if file is None:
-        return Check(name=name, status="ok", text="none; all settings have their defaults")
+        return Check(name=name, status="ok", text=_without_file(os.environ))
     try:
         now = await bounded(lambda: load(file), clock=clock)
     except (ConfigError, OSError, TimeoutError) as error:
@@ -189,8 +189,13 @@ async def _configuration(subject: Subject, stack: AsyncExitStack) -> tuple[Setti
         agents = Agents(settings, subject.environ, folder / "work")
     except (ConfigError, TimeoutError) as error:
         return settings, None, Check(name=name, status="problem", text=str(error), command=command)
-    text = str(subject.file) if subject.file else "none; all settings have their defaults"
+    text = str(subject.file) if subject.file else _without_file(subject.environ)
     return settings, (agents, folder), Check(name=name, status="ok", text=text)
+
+
+def _without_file(environ: Mapping[str, str]) -> str:
+    given = ", ".join(setting_variables(environ))
+    return f"no file; the environment has {given}" if given else "none; all settings have their defaults"
 
 
 def _has_password(settings: Settings) -> bool:

@@ -44,6 +44,7 @@ async def test_agent_environment_has_only_general_and_configured_variables(
     daemon.env = {
         "PORTICO_API_KEY": "key-of-the-gateway",
         "PORTICO_DATA_DIR": str(tmp_path / "data"),
+        "PORTICO_LIMITS__IDLE": "60",
         "PORTICO_ANYTHING": "x",
         "AWS_SECRET_ACCESS_KEY": "of-somebody-else",
         "ANTHROPIC_API_KEY": "of-another-agent",

@@ -119,6 +119,13 @@ def test_an_agent_that_is_removed_may_be_offered_still(tmp_path: Path, config: P
     assert json.loads(run("remove", "kimi", "--config", config, "--json").stdout)["offered"] is True
 
 
+def test_agents_of_the_environment_are_listed_and_not_edited(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PORTICO_AGENTS", '{"opencode": {"driver": "opencode"}}')
+    assert listed("--config", config)["opencode"]["configured"]
+    assert "the configuration has no [agents.opencode]; it has reviewer" in run("remove", "opencode", "--config", config).stderr
+    assert run("add", "opencode", "--config", config).exit_code == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -152,6 +152,8 @@ async def test_install_starts_the_unit_and_reports_the_address(
     fake_systemctl(home, {**ACTIVE, "StatusText": f"listening on {daemon.url}"})
     for name in ("ANTHROPIC_API_KEY", "HTTPS_PROXY", "OPENAI_API_KEY", "PORTICO_API_KEY", "UNRELATED"):
         monkeypatch.setenv(name, "value-of-the-shell")
+    monkeypatch.setenv("PORTICO_SERVER__LOG_LEVEL", "debug")
+    monkeypatch.setenv("PORTICO_DATA_DIR", str(home / "data"))
     installed = service("install")
     assert installed.exit_code == 0, installed.output
     changes = [call for call in calls(home, "systemctl") if " show" not in call]
@@ -161,7 +163,7 @@ async def test_install_starts_the_unit_and_reports_the_address(
     assert "loginctl enable-linger" in installed.stdout and calls(home, "loginctl") == []
     # HTTPS_PROXY is in the environment of the user's systemd.
     [missing] = re.findall(r"these variables of this shell: (.*?)\.", installed.stdout)
-    assert missing == "ANTHROPIC_API_KEY, OPENAI_API_KEY, PORTICO_API_KEY"
+    assert missing == "ANTHROPIC_API_KEY, OPENAI_API_KEY, PORTICO_API_KEY, PORTICO_SERVER__LOG_LEVEL"
 
 
 def test_start_that_fails_is_an_error_with_the_end_of_the_log(home: Path) -> None:
