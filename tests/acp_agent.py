@@ -337,8 +337,12 @@ class SmallAgent:
         await self._send_text(session, "agent_message_chunk", _result_text(result))
 
     async def do_ask(self, session: str, name: str) -> None:
-        """Calls a tool of the client after a permission request."""
-        call = {"toolCallId": "m1", "title": f"mcp__portico__{name}", "kind": "other", "status": "pending", "rawInput": {"a": 1}}
+        """Calls a tool of the client after a permission request: `NAME [named]`. `named`: with the name of the tool, not only a
+        title."""
+        name, _, named = name.partition(" ")
+        call = {"toolCallId": "m1", **_tool(name), "kind": "other", "status": "pending", "rawInput": {"a": 1}}
+        if not named:
+            del call["_meta"]
         if not await self._permitted(session, call):
             return await self._send_text(session, "agent_message_chunk", "not called")
         await self._send_text(session, "agent_message_chunk", _result_text(await self._call(session, "m1", name, {"a": 1})))
@@ -353,7 +357,7 @@ class SmallAgent:
         inputs = {f"m{n}": {"n": n} for n in range(int(count))}
         if how == "reported":
             for call_id, given in inputs.items():
-                await self._update(session, sessionUpdate="tool_call", toolCallId=call_id, title=f"mcp__portico__{name}",
+                await self._update(session, sessionUpdate="tool_call", toolCallId=call_id, **_tool(name),
                                    kind="other", status="pending", rawInput=given)  # fmt: skip
             results = [await self._call(session, call_id, name, given) for call_id, given in inputs.items()]
         else:
@@ -371,8 +375,7 @@ class SmallAgent:
     # -- helpers ------------------------------------------------------------------------------------------------------
 
     async def _call(self, session: str, call_id: str, name: str, given: dict[str, Any]) -> Any:
-        title = f"mcp__portico__{name}"
-        await self._update(session, sessionUpdate="tool_call", toolCallId=call_id, title=title, kind="other",
+        await self._update(session, sessionUpdate="tool_call", toolCallId=call_id, **_tool(name), kind="other",
                            status="in_progress", rawInput=given)  # fmt: skip
         result = await self.tools.call_tool(name, given)
         if self.cancelled.is_set():
@@ -452,6 +455,11 @@ class SmallAgent:
 def _session_start(how: str, given: dict[str, Any]) -> str:
     """Return the method that started the session (`new`, `load` or `resume`) and its additional directories."""
     return " ".join([how, *(given.get("additional_directories") or ())])
+
+
+def _tool(name: str) -> dict[str, Any]:
+    """The members of a report of a call of the client's tool, as qwen's program writes them."""
+    return {"title": f"{name} (portico MCP Server)", "_meta": {"toolName": f"mcp__portico__{name}"}}
 
 
 def _result_text(result: Any) -> str:

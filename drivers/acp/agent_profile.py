@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from acp.schema import ToolCall, ToolCallUpdate
 
-from drivers.acp.app_tool_calls import AppToolName, no_app_tools
 from drivers.acp.content import prompt_blocks
 from drivers.acp.tool_calls import ToolCallState, default_input, default_name
 from drivers.contract.agent import Prompt
@@ -24,9 +23,18 @@ def unchanged(update: ToolCall | ToolCallUpdate) -> ToolCall | ToolCallUpdate:
     return update
 
 
-def no_tool_name(_: ToolCall | ToolCallUpdate) -> str | None:
-    """For agents whose program reports no names of tools."""
-    return None
+def tool_of_meta(update: ToolCall | ToolCallUpdate) -> str | None:
+    """The name of the tool in the `_meta` of an update, where the agent's program writes it; None if there is none.
+
+    `claudeCode.toolName` is that of claude-agent-acp 0.101, `toolName` of qwen 0.24.4, `tool_name` of vibe 3.0.2. codex-acp 2.6
+    marks a call of an MCP server, whose names are then in the input that its program writes.
+    """
+    meta, given = update.field_meta or {}, update.raw_input
+    if meta.get("is_mcp_tool_call") is True and isinstance(given, dict):
+        return f"mcp__{given.get('server')}__{given.get('tool')}"
+    of_claude = meta.get("claudeCode")
+    names = (of_claude.get("toolName") if isinstance(of_claude, dict) else None, meta.get("toolName"), meta.get("tool_name"))
+    return next((name for name in names if isinstance(name, str)), None)
 
 
 def any_command(name: str) -> bool:
@@ -42,13 +50,13 @@ class AgentProfile:
     tool_name: the name of the tool that a call belongs to; by default the call's ACP kind.
     tool_input: the input of a call; by default `rawInput`, else what the call displays.
     prompt: the ACP content blocks of a prompt.
-    app_tool: the application-side tool that a call belongs to; None for the agent's own calls.
+    app_tools: the application-side tools, by the names that `reported_tool` returns.
     missing_file_is_empty: `fs/read_text_file` of a missing file returns an empty text instead of an error.
     slash_commands: a prompt can be a slash command, so the client is sent the list of them.
     is_command: whether a prompt may be the command of this name. Only those are listed.
     call_update: a call's update, or the call in a permission request, in the form that other agents give it.
-    reported_tool: the name of the tool in such an update, where the agent's program writes it and never its model. An
-        application-side tool of that name needs no permission.
+    reported_tool: the name of the tool in such an update, where the agent's program writes it and never its model; None leaves
+        the name that was reported before. An application-side tool of that name needs no permission.
     inputs_vary: the agent describes one call by different inputs, in its updates and its permission request: what it has
         reported before is kept, and the call is the same as long as its command line and files are.
     """
@@ -57,10 +65,10 @@ class AgentProfile:
     tool_name: Callable[[ToolCallState], str] = default_name
     tool_input: Callable[[ToolCallState], dict[str, Any]] = default_input
     prompt: Callable[[Prompt], list[Any]] = default_prompt
-    app_tool: AppToolName = no_app_tools
+    app_tools: Mapping[str, str] = field(default_factory=dict)
     missing_file_is_empty: bool = False
     slash_commands: bool = True
     is_command: Callable[[str], bool] = any_command
     call_update: Callable[[ToolCall | ToolCallUpdate], ToolCall | ToolCallUpdate] = unchanged
-    reported_tool: Callable[[ToolCall | ToolCallUpdate], str | None] = no_tool_name
+    reported_tool: Callable[[ToolCall | ToolCallUpdate], str | None] = tool_of_meta
     inputs_vary: bool = False

@@ -1,23 +1,19 @@
 """The application-side tool calls of one ACP run: matches a call's MCP request with the agent's own reports of it. No I/O.
 
 An agent calls these tools over MCP, and reports the same calls with `tool_call` updates. The protocol does not link the two, so
-they are matched by the agent's call id where the MCP request has it, else by name and input, else by name and order. The client
-is sent each call once, under the id that the agent reports.
-
-What an agent reports permits nothing: only a call whose MCP request is pending needs no permission of the client.
+they are matched by the agent's call id if the MCP request has it, else by the tool's name and the input, else by name and order.
+The client is sent each call once, under the id that the agent reports.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from drivers.acp.call_scope import scope_of
 from drivers.acp.content import tool_output
 from drivers.acp.mcp_servers import SERVER
-from drivers.acp.tool_calls import CHANGED, ToolCallState
+from drivers.acp.tool_calls import ToolCallState
 from drivers.contract.agent import PermissionReply, Reply, ToolReply
 from drivers.contract.events import OutputEvent, ToolCall, ToolResult
 from drivers.contract.tool_denials import CANCELLED, NO_RESULT, denied
@@ -26,54 +22,24 @@ from drivers.contract.tool_server import ToolRequest, ToolResponse
 MATCHED_DELAY, UNMATCHED_DELAY, UNREPORTED_DELAY = 0.05, 1.0, 0.1
 """Seconds without output after which the client is asked for the results: when the agent has reported every call, when it has not
 yet, and when it is an agent that does not report its MCP calls."""
-AGENT_KINDS = frozenset({"edit", "delete", "move", "search", "execute", "fetch", "switch_mode"})
-"""Kinds that an agent reports for its own tools only. It may take an application-side tool for `read`, because the MCP server
-declares these as read-only (copilot 1.0.102, qwen 0.24.4)."""
-
-AppToolName = Callable[[ToolCallState], str | None]
-"""The application-side tool that a call belongs to; None for the agent's own calls."""
+NAMES = ("mcp__{}__{}", "mcp_{}.{}", "{}_{}", "{}-{}")
+"""What agents call a tool of an MCP server: claude-agent-acp 0.101, qwen 0.24.4 and kimi 2.1.0; vibe 3.0.2; opencode 1.18.33;
+copilot 1.0.102."""
 
 
-def no_app_tools(_: ToolCallState) -> None:
-    """For sessions without application-side tools."""
+def names_of(app_tools: Sequence[str]) -> dict[str, str]:
+    """Returns the application-side tools by the names that agents give them."""
+    return {form.format(SERVER, named(tool)): tool for named in (_safe, str) for tool in app_tools for form in NAMES}
 
 
-def by_title(names: Iterable[str]) -> AppToolName:
-    """Recognizes the calls of these tools by the names of server and tool, in the call's title or its input.
-
-    The whole title must be these names. A title that merely contains them, such as a command's text, may be the model's words.
-    Calls of AGENT_KINDS, and those that read a file, are never recognized, since the model may write anything into their titles
-    and inputs. Where the agent's program reports the name of the tool, that name decides.
-    """
-    known = {_normalized(name): name for name in names}
-
-    def app_tool(call: ToolCallState) -> str | None:
-        if call.tool:
-            return known.get(_tool_name(call.tool))
-        given = call.raw_input
-        if call.kind in AGENT_KINDS or (call.kind == "read" and (call.paths or scope_of(given or {}, "/").paths)):
-            return None
-        if isinstance(given, dict) and given.get("server") == SERVER and given.get("tool") in known.values():
-            return str(given["tool"])
-        return known.get(_tool_name(call.title))
-
-    return app_tool
-
-
-def _tool_name(title: str) -> str:
-    """The normalized name of the tool in a title that is the names of server and tool; empty for any other."""
-    found = re.fullmatch(rf"(?:tool_)?(?:mcp_)?{SERVER}_(.+)|(.+)_{SERVER}_mcp_server", _normalized(title))
-    return (found[1] or found[2]) if found else ""
-
-
-def _normalized(title: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "_", title.lower()).strip("_")
+def _safe(name: str) -> str:
+    """The name with the characters that the APIs of models accept."""
+    return "".join(c if c.isascii() and (c.isalnum() or c in "_-") else "_" for c in name)
 
 
 @dataclass
 class AppToolCall:
-    """One call. `native_id` is the agent's id of it, `request_id` that of its MCP request, which has the `request_input` and may
-    have the `request_call_id`; `input` is None until it is known.
+    """One call. `native_id` is the agent's id of it, `request_id` that of its MCP request; `input` is None until it is known.
 
     `sent`: the client has its start. `announced`: the client was asked for its result. `finished`: it has a result or was
     cancelled.
@@ -84,8 +50,6 @@ class AppToolCall:
     input: Any = None
     native_id: str | None = None
     request_id: str | None = None
-    request_input: dict[str, Any] | None = None
-    request_call_id: str | None = None
     reply: Reply | None = None
     sent: bool = False
     announced: bool = False
@@ -115,7 +79,7 @@ class AppToolCalls:
         if call is None:
             call = AppToolCall(request.call_id or request.id, request.name, native_id=request.call_id)
             self._calls.append(call)
-        call.request_id, call.request_input, call.request_call_id = request.id, given, request.call_id
+        call.request_id = request.id
         call.input = given if call.input is None else call.input
         events = self._start(call) if call.native_id is not None else []
         return [*events, *self._resolve(call)]
@@ -128,31 +92,10 @@ class AppToolCalls:
         call.finished = True
         return [] if call.announced or not call.sent else self._fail(call, CANCELLED)
 
-    def is_requested(self, native: ToolCallState, name: str) -> bool:
-        """Whether the MCP request of a reported call is pending. It has the call's id, or the same input and no other call."""
-        given = {} if native.raw_input == {} else _input(native)
-        pending = [call for call in self._calls if call.request_id is not None and call.name == name and not call.finished]
-        return any(
-            call.request_call_id == native.id
-            or (call.request_call_id is None and call.native_id in (None, native.id) and call.request_input == given)
-            for call in pending
-        )
-
-    def is_reported(self, native_id: str) -> bool:
-        """Whether the agent has reported this call as an application-side call."""
-        return any(call.native_id == native_id for call in self._calls)
-
-    def remove_report(self, native_id: str) -> tuple[list[OutputEvent], bool]:
-        """A reported call is not an application-side call. Returns the events that end it, and whether the client was sent it."""
+    def tool_of(self, native_id: str) -> str | None:
+        """The application-side tool of a call that the agent has reported as such, or has requested with this id."""
         call = _first(self._calls, lambda call: call.native_id == native_id)
-        if call is None:
-            return [], False
-        if call.request_id is not None:
-            # The MCP request is a call of its own.
-            call.native_id, call.id = None, call.id if call.sent else call.request_id
-            return [], call.sent
-        self._calls.remove(call)
-        return (self._fail(call, CHANGED) if call.sent and not call.finished else []), call.sent
+        return None if call is None else call.name
 
     def report(self, native: ToolCallState, name: str) -> list[OutputEvent]:
         """The agent has reported a call: before, while or after it makes the MCP request."""
@@ -249,10 +192,10 @@ def _answer(request_id: str, reply: Reply) -> ToolResponse:
 
 
 def _input(native: ToolCallState) -> dict[str, Any] | None:
-    """The call's input, if the agent reports it; some agents nest it beside the names of server and tool."""
+    """The call's input, if the agent reports it; it may be beside the names of server and tool."""
     given = native.raw_input
     if not isinstance(given, dict) or not given:
         return None
-    if "tool" in given and given.keys() <= {"server", "tool", "arguments"} and isinstance(given.get("arguments"), dict):
-        return dict(given["arguments"])
-    return given
+    # codex-acp 2.6.0.
+    arguments = given.get("arguments")
+    return arguments if given.keys() == {"server", "tool", "arguments"} and isinstance(arguments, dict) else given

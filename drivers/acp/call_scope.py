@@ -28,15 +28,12 @@ class CallScope:
         return self.line is not None or bool(self.paths)
 
 
-def scope_of(given: Mapping[str, Any], cwd: str, *, title: str | None = None) -> CallScope:
-    """The scope of a call with this input. Relative paths are those of `cwd`; paths with `..` are left out.
-
-    `title` is the command line of a call whose input has none.
-    """
+def scope_of(given: Mapping[str, Any], cwd: str) -> CallScope:
+    """The scope of a call with this input. Relative paths are those of `cwd`; paths with `..` are left out."""
     command = given.get("command", given.get("cmd"))
     words = command if _is_words(command) else [command] if isinstance(command, str) else []
     try:
-        line = _line([*words, *_args(given.get("args"))], whole=isinstance(command, str)) if words else title
+        line = _line([*words, *_args(given.get("args"))], whole=isinstance(command, str)) if words else None
         line = None if line is None else _with_surroundings(line, _env(given.get("env")), given.get("cwd"), cwd)
     except (TypeError, ValueError):
         # Not parameters of a program.

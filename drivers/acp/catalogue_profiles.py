@@ -15,26 +15,25 @@ def profile_of(agent: str, general: AgentProfile) -> AgentProfile:
     if agent == "opencode":
         # 1.18.33 reports `command`, `description` and `cwd` and asks about `command`; it reports `filePath` and `content` and
         # asks about `filepath` and `diff`. Some updates arrive after the request.
-        return replace(general, inputs_vary=True)
-    if agent == "qwen":
-        return replace(general, reported_tool=_qwen_tool)
-    if agent == "vibe":
-        return replace(general, reported_tool=_vibe_tool)
+        return replace(general, reported_tool=_opencode_tool, inputs_vary=True)
+    if agent == "copilot":
+        return replace(general, reported_tool=_copilot_tool)
     if agent == "kimi":
         return replace(general, call_update=_kimi_update, reported_tool=_kimi_tool)
     return general
 
 
-def _qwen_tool(update: ToolCall | ToolCallUpdate) -> str | None:
-    # In 0.24.4 the title of a permission request for an MCP tool is the call's input.
-    name = (update.field_meta or {}).get("toolName")
-    return name if isinstance(name, str) else None
+def _opencode_tool(update: ToolCall | ToolCallUpdate) -> str | None:
+    # 1.18.33 reports no other name of the tool than the title of a new call; later titles describe the call.
+    return update.title if isinstance(update, ToolCall) else None
 
 
-def _vibe_tool(update: ToolCall | ToolCallUpdate) -> str | None:
-    # 3.0.2 asks about a call by its id alone, before it calls an MCP tool.
-    name = (update.field_meta or {}).get("tool_name")
-    return name if isinstance(name, str) else None
+def _copilot_tool(update: ToolCall | ToolCallUpdate) -> str | None:
+    # 1.0.102 reports no other name of an MCP tool than the title of a new call. The titles of other kinds of calls may be the
+    # model's words. It does not ask about tools that a server declares as read-only, so that a question is about another tool.
+    if isinstance(update, ToolCall):
+        return update.title if update.kind == "read" and not update.locations else None
+    return ""
 
 
 def _kimi_update(update: ToolCall | ToolCallUpdate) -> ToolCall | ToolCallUpdate:

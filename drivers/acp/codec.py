@@ -181,8 +181,8 @@ class AcpCodec(JsonLineCodec, SupportsDebounce, SupportsClientRequests, Supports
                 self.pending += Call(request.call_id or request.id, request.name, dict(request.input)).denied(reason)
             return
         self._released += self._release()
-        if self._calls.is_own(request.call_id):
-            # The client was asked about that call under its id.
+        if self._calls.has_started(request.call_id) and self._app_calls.tool_of(str(request.call_id)) is None:
+            # The client was sent that call as one of the agent's own.
             request = replace(request, call_id=None)
         self.pending += self.deliver(self._app_calls.requested(request))
 
@@ -335,29 +335,18 @@ class AcpCodec(JsonLineCodec, SupportsDebounce, SupportsClientRequests, Supports
     def _updated(self, update: NativeCall | ToolCallUpdate) -> ToolCallState:
         """The call that an update belongs to, with the update applied."""
         call = self._calls.update(update)
-        call.tool = self._profile.reported_tool(update) or call.tool
+        if (tool := self._profile.reported_tool(update)) is not None:
+            call.tool = tool
         return call
 
     def _call_progress(self, call: ToolCallState) -> list[OutputEvent]:
         name = self._app_tool(call)
-        if name is not None:
-            return self._app_calls.report(call, name)
-        events: list[OutputEvent] = []
-        if not call.own and self._app_calls.is_reported(call.id):
-            call, events = self._own(call)
-        return [*events, *self._calls.progress(call)]
+        return self._calls.progress(call) if name is None else self._app_calls.report(call, name)
 
     def _app_tool(self, call: ToolCallState) -> str | None:
-        """The application-side tool that a call belongs to, by what the agent reports of it."""
-        return None if call.own else self._profile.app_tool(call)
-
-    def _own(self, call: ToolCallState) -> tuple[ToolCallState, list[OutputEvent]]:
-        """A call as one of the agent's own, and the events that end it as the application-side call that it was reported as."""
-        if call.own:
-            return call, []
-        events, sent = self._app_calls.remove_report(call.id)
-        call.started, call.own = False, True
-        return (self._calls.successor(call) if sent else call), events
+        """The application-side tool that a call belongs to; None for a call of the agent's own."""
+        known = self._app_calls.tool_of(call.id)
+        return known if known or call.started else self._profile.app_tools.get(call.tool)
 
     def _release(self) -> list[OutputEvent]:
         """The start of the pending call whose input the agent might still have been streaming."""
@@ -411,19 +400,17 @@ class AcpCodec(JsonLineCodec, SupportsDebounce, SupportsClientRequests, Supports
             return [*events, *self._denied(call)]
         self._streaming = None
         name = self._app_tool(call)
-        if name is not None and (call.tool or self._app_calls.is_requested(call, name)):
-            # The client itself runs the call, so it needs no permission. Its name is not the model's.
+        if name is not None and name == self._profile.app_tools.get(call.tool):
+            # The client itself runs the call, so it needs no permission. The agent's program has named the tool, not its model.
             self._rpc.respond(request_id, permission_response(request.options, granted=True))
             return self._app_calls.report(call, name)
         if name is not None:
-            # It may be any call of the agent's own. The MCP request, if it comes, is another call, without a report.
-            self._app_calls.reported = False
-        call, events = self._own(call)
+            # It may be any call of the agent's own.
+            call = self._calls.successor(call)
         asked, changed = self._calls.asked(tool_call)
         if asked is not call:
             self._deny_obsolete(call)
-        approval = PendingApproval(asked, request_id, tuple(request.options), always_ask=name is not None)
-        return [*events, *changed, *self._authorize(approval)]
+        return [*changed, *self._authorize(PendingApproval(asked, request_id, tuple(request.options)))]
 
     def _deny_obsolete(self, call: ToolCallState) -> None:
         """Deny the requests about a call that has become another one, which the agent asks about too."""

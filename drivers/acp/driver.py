@@ -127,7 +127,7 @@ class AcpDriver(CliDriver):
 
     def session(self, spec: SessionSpec) -> Launch:
         from drivers.acp.agent_profile import AgentProfile
-        from drivers.acp.app_tool_calls import by_title
+        from drivers.acp.app_tool_calls import names_of
         from drivers.acp.catalogue_profiles import profile_of
         from drivers.acp.codec import AcpCodec
         from drivers.acp.mcp_servers import bypass_proxy
@@ -144,7 +144,7 @@ class AcpDriver(CliDriver):
             mcp_servers=spec.mcp_servers,
             additional_directories=tuple(map(str, spec.additional_directories)),
         )
-        general = AgentProfile(Path(spec.program).name, app_tool=by_title(tool.name for tool in spec.app_tools))
+        general = AgentProfile(Path(spec.program).name, app_tools=names_of([tool.name for tool in spec.app_tools]))
         profile = profile_of(self.name, general)
         command = Command(self._command_line(spec), spec.cwd, bypass_proxy(spec.env, spec.tool_server))
         return Launch(command, AcpCodec(request, grants, profile), spec.tool_server, spec.additional_directories)

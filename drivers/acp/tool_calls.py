@@ -39,7 +39,6 @@ class ToolCallState:
 
     id: the id of the call's events; the agent's own is `native_id`, which several calls have after a change.
     sent: what the client was sent of it; None before its start.
-    own: it is known to be no application-side call.
     tool: the name of its tool, where the agent's program reports it.
     method_input: its whole input, of a call that the gateway has created for a client method.
     ran: its command line was run by a `terminal/create`.
@@ -59,7 +58,6 @@ class ToolCallState:
     granted: bool = False
     native_id: str = ""
     sent: SentCall | None = None
-    own: bool = False
     method_input: dict[str, Any] | None = None
     ran: bool = False
     tool: str = ""
@@ -131,10 +129,10 @@ class ToolCalls:
             call.raw_input = {**before, **call.raw_input}
         return call
 
-    def is_own(self, native_id: str | None) -> bool:
-        """Whether the call with this id of the agent is known to be no application-side call."""
+    def has_started(self, native_id: str | None) -> bool:
+        """Whether the client was sent the call with this id of the agent."""
         call = self._calls.get(native_id) if native_id is not None else None
-        return call is not None and call.own
+        return call is not None and call.started
 
     def asked(self, update: NativeCall | ToolCallUpdate) -> tuple[ToolCallState, list[OutputEvent]]:
         """The call of a permission request, which is applied to it already. A changed call, or one that has ended, becomes
@@ -144,6 +142,7 @@ class ToolCalls:
             call = self.successor(call)
             call.status = update.status or "pending"
             return call, []
+        # The title too is what a person has read.
         if call.sent is not None and ((call.sent.title != call.title and not self._inputs_vary) or self.is_changed(call)):
             return self.supersede(call)
         return call, []
@@ -185,7 +184,7 @@ class ToolCalls:
         if request.method == CREATE:
             given["command"] = terminal_line(request.params, self._cwd)
         title = str(given.get("command") or given.get("path") or "")
-        call = ToolCallState(self._unused(call_id), kind, title, own=True, method_input=given)
+        call = ToolCallState(self._unused(call_id), kind, title, method_input=given)
         self._of_methods.append(call)
         return call
 
@@ -226,7 +225,7 @@ class ToolCalls:
         """The call's start event, unless it was sent before."""
         if call.started:
             return []
-        call.started = call.own = True
+        call.started = True
         name, given = self.name(call), self._input_of(call)
         call.sent = SentCall(call.kind, name, given, call.title, self._scope(call, given))
         return [ToolCall(id=call.id, name=name, status="started", input=given, detail=call.title or None)]
@@ -251,7 +250,7 @@ class ToolCalls:
     def _scope(self, call: ToolCallState, given: Mapping[str, Any]) -> CallScope:
         if isinstance(call.raw_input, dict) and call.raw_input:
             return scope_of(call.raw_input, self._cwd)
-        return scope_of(given, self._cwd, title=call.title if call.kind == "execute" else None)
+        return scope_of(given, self._cwd)
 
     def _unused(self, call_id: str) -> str:
         """This id, with a number if a call of this run has it already."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from acp.schema import FileEditToolCallContent, TextContentBlock
+from acp.schema import FileEditToolCallContent, TextContentBlock, ToolCall, ToolCallUpdate
 
 from drivers.acp import AgentProfile, ToolCallState, default_input, prompt_blocks, tool_output, unified_diff
 from drivers.codecs.slash_commands import first_word, without_spaces
@@ -23,10 +23,10 @@ programs, or waits for an answer on standard input, which the gateway does not h
 
 def agent_profile(*, verbatim: bool, app_tools: Iterable[ToolSpec] = ()) -> AgentProfile:
     """The profile of one session. With `verbatim` a prompt that begins with `/` or `$` is text, else a command."""
-    prefixes = {f"{app_tool_name(tool.name)}__": tool.name for tool in app_tools}
+    names = {app_tool_name(tool.name): tool.name for tool in app_tools}
 
-    def app_tool(call: ToolCallState) -> str | None:
-        return next((name for prefix, name in prefixes.items() if call.id.startswith(prefix)), None)
+    def reported_tool(update: ToolCall | ToolCallUpdate) -> str | None:
+        return next((name for name in names if update.tool_call_id.startswith(f"{name}__")), None)
 
     def prompt(given: Prompt) -> list[Any]:
         blocks = prompt_blocks(given.content)
@@ -39,7 +39,8 @@ def agent_profile(*, verbatim: bool, app_tools: Iterable[ToolSpec] = ()) -> Agen
         tool_name=_tool_name,
         tool_input=_tool_input,
         prompt=prompt,
-        app_tool=app_tool,
+        app_tools=names,
+        reported_tool=reported_tool,
         # After an error for a missing file the CLI cannot create it: it searches the error's text, but has an object (0.61.0).
         missing_file_is_empty=True,
         slash_commands=not verbatim,
@@ -71,7 +72,7 @@ def _tool_name(call: ToolCallState) -> str:
 
 
 def _tool_input(call: ToolCallState) -> dict[str, Any]:
-    """The input as far as the CLI displays it; it does not send `rawInput`."""
+    """The input as far as the CLI displays it; it sends no `rawInput`, and the command in the title only (0.61.0)."""
     name = _tool_name(call)
     edit = next((item for item in call.content if isinstance(item, FileEditToolCallContent)), None)
     if name == SHELL:

@@ -202,10 +202,6 @@ REASONS: Mapping[str, Mapping[str, str]] = {
     "gateway/worktrees/worktrees.py": {
         "[^A-Za-z0-9._-]+": ONE_CLASS,
     },
-    "drivers/acp/app_tool_calls.py": {
-        "f'(?:tool_)?(?:mcp_)?{SERVER}_(.+)|(.+)_{SERVER}_mcp_server'": ONE_WAY,
-        "[^a-z0-9]+": ONE_CLASS,
-    },
     "drivers/acp/call_scope.py": {
         "(?:(?:/usr)?/bin/)?(?:sh|bash|dash|zsh)": FIXED,
         r"[A-Za-z_]\w*": ONE_CLASS,

@@ -44,11 +44,15 @@ async def test_gemini_by_its_command_line(gemini: Gemini) -> None:
 
 
 async def test_application_tools_with_any_agent(gemini: Gemini) -> None:
-    """The agent requests permission for an application-side tool before it requests the call over MCP, so the client is asked."""
+    """The agent requests permission before it requests the call over MCP, and names the tool in a title only."""
     async with gemini.gateway(agents={"any": by_command_line(gemini)}) as running:
         answer = await running.client.put(
             "/session",
-            json={"agent": {"name": "any"}, "tools": [WEATHER], "messages": [{"role": "user", "content": "[[weather]]"}]},
+            json={
+                "agent": {"name": "any", "tools": [{"name": "other"}]},
+                "tools": [WEATHER],
+                "messages": [{"role": "user", "content": "[[weather]]"}],
+            },
         )
         assert answer.status_code == 201, answer.text
         aap = AapSession(running.client, answer.json()["sessionId"], answer.json())

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from acp.schema import ToolCallUpdate
 
-from drivers.acp.app_tool_calls import MATCHED_DELAY, UNMATCHED_DELAY, UNREPORTED_DELAY, AppToolCalls, by_title
+from drivers.acp.agent_profile import tool_of_meta
+from drivers.acp.app_tool_calls import MATCHED_DELAY, UNMATCHED_DELAY, UNREPORTED_DELAY, AppToolCalls, names_of
 from drivers.acp.tool_calls import ToolCallState
 from drivers.contract.agent import PermissionReply, ToolReply
 from drivers.contract.events import OutputEvent, ToolCall, ToolResult
@@ -25,7 +27,7 @@ def calls(answers: list[ToolResponse]) -> AppToolCalls:
 
 
 def native(call_id: str, given: Any = None, status: str = "in_progress") -> ToolCallState:
-    return ToolCallState(call_id, title="mcp__portico__f", raw_input=given, status=status)
+    return ToolCallState(call_id, raw_input=given, status=status)
 
 
 def request(request_id: str, call_id: str | None = None, **given: Any) -> ToolRequest:
@@ -141,31 +143,42 @@ def test_a_call_that_the_agent_cancels(calls: AppToolCalls, answers: list[ToolRe
 
 
 @pytest.mark.parametrize(
-    "title", ["mcp__portico__get_weather", "portico/get_weather", "Tool: portico/get_weather", "mcp.portico.get_weather",
-              "get_weather (portico MCP Server)", "portico: get weather", "portico_get_weather"]
-)  # fmt: skip
-def test_tool_names_are_read_from_titles(title: str) -> None:
-    assert by_title(["get_weather", "other"])(ToolCallState("1", title=title)) == "get_weather"
+    "name", ["mcp__portico__get_weather", "mcp_portico.get_weather", "portico_get_weather", "portico-get_weather"]
+)
+def test_names_that_agents_give_an_application_side_tool(name: str) -> None:
+    assert names_of(["other", "get_weather"])[name] == "get_weather"
+
+
+@pytest.mark.parametrize("name", ["get_weather", "mcp__elsewhere__get_weather", "mcp__portico__unknown", "Portico get_weather"])
+def test_names_of_other_tools(name: str) -> None:
+    assert name not in names_of(["get_weather"])
+
+
+def test_names_that_apis_of_models_do_not_accept() -> None:
+    names = names_of(["get_weather", "get weather", "ü"])
+    assert [names[f"mcp__portico__{name}"] for name in ("get weather", "get_weather", "_")] == ["get weather", "get_weather", "ü"]
 
 
 @pytest.mark.parametrize(
-    "call",
+    ("update", "name"),
     [
-        ToolCallState("1", title="get_weather"),
-        ToolCallState("1", title="mcp__elsewhere__get_weather"),
-        ToolCallState("1", title="mcp__portico__unknown"),
-        ToolCallState("1", title="rm -rf ~ # mcp__portico__get_weather"),
-        ToolCallState("1", title="echo portico get_weather"),
-        ToolCallState("1", "execute", title="mcp__portico__get_weather"),
-        ToolCallState("1", "edit", title="portico/get_weather"),
-        ToolCallState("1", title="Run", raw_input={"server": "elsewhere", "tool": "get_weather"}),
+        ({"_meta": {"claudeCode": {"toolName": "mcp__portico__f"}}}, "mcp__portico__f"),
+        ({"_meta": {"toolName": "mcp__portico__f"}}, "mcp__portico__f"),
+        ({"_meta": {"tool_name": "mcp_portico.f"}}, "mcp_portico.f"),
+        ({"_meta": {"is_mcp_tool_call": True}, "rawInput": {"server": "portico", "tool": "f"}}, "mcp__portico__f"),
+        # The members of the input may be the model's words.
+        ({"rawInput": {"server": "portico", "tool": "f"}}, None),
+        ({"title": "mcp__portico__f"}, None),
+        ({"_meta": {"toolName": {}, "claudeCode": "f", "is_mcp_tool_call": True}}, None),
     ],
 )
-def test_calls_of_the_agents_own_tools(call: ToolCallState) -> None:
-    assert by_title(["get_weather"])(call) is None
+def test_the_name_of_a_tool_is_what_the_program_of_an_agent_writes(update: dict[str, Any], name: str | None) -> None:
+    assert tool_of_meta(ToolCallUpdate.model_validate({"toolCallId": "1", **update})) == name
 
 
 def test_an_agent_that_names_server_and_tool_in_the_input(calls: AppToolCalls) -> None:
-    call = ToolCallState("1", title="Call", raw_input={"server": "portico", "tool": "f", "arguments": {"a": 1}})
-    assert by_title(["f"])(call) == "f"
+    """codex-acp 2.6.0."""
+    call = ToolCallState("1", raw_input={"server": "portico", "tool": "f", "arguments": {"a": 1}})
     assert starts(calls.report(call, "f")) == [("1", {"a": 1})]
+    assert starts(calls.requested(request("r1", a=1))) == []
+    assert calls.announce() == ([], ["1"])

@@ -125,8 +125,8 @@ async def test_call_without_tool_call_update_is_answered(running: RunningGateway
 
 
 async def test_permission_request_before_the_call_is_decided_by_the_client(running: RunningGateway) -> None:
-    """The agent could run anything under the name of an application-side tool: only a request over MCP is a call of the tool."""
-    session = await SessionClient.create(running, "ask look_up")
+    """The agent could run anything under a title: only a request over MCP is a call of the tool."""
+    session = await SessionClient.create(running, "ask look_up", own=[{"name": "other"}])
     (asked,) = session.pending_calls
     assert (asked["name"], asked["input"]) == ("other", {"a": 1})
     await session.post(permission(asked, True))
@@ -137,8 +137,18 @@ async def test_permission_request_before_the_call_is_decided_by_the_client(runni
     await session.send_turn("ask look_up")
     await session.post(permission(session.pending_calls[0], False))
     assert session.text == "not called"
-    # The permission request for an unknown tool is rejected.
-    assert await session.send_turn("ask no_such_tool") == "not called"
+    # Its program names the tool: the application runs that, so it needs no permission.
+    await session.send_turn("ask look_up named")
+    (call,) = session.pending_calls
+    assert (call["name"], call["input"]) == ("look_up", {"a": 1})
+    await session.post(result(call, "named"))
+    assert session.text == "named"
+
+
+async def test_permission_request_of_a_kind_that_is_not_listed_is_rejected(running: RunningGateway) -> None:
+    session = await SessionClient.create(running, "ask look_up")
+    assert session.text == "not called"
+    assert await session.send_turn("ask no_such_tool named") == "not called"
 
 
 async def test_application_call_and_own_call_of_the_agent_in_parallel(running: RunningGateway) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from drivers.acp.agent_profile import AgentProfile
-from drivers.acp.app_tool_calls import by_title
+from drivers.acp.app_tool_calls import names_of
 from drivers.acp.permissions import Grants
 from drivers.contract.agent import PermissionReply, Prompt
 from drivers.contract.driver_info import ToolGrant
@@ -57,7 +57,7 @@ class Session:
         terminals: bool = True,
     ) -> None:
         policy = policy or Policy()
-        profile = profile or (AgentProfile(app_tool=by_title(tools)) if tools else AgentProfile())
+        profile = profile or AgentProfile(app_tools=names_of(tools))
         allowed = Grants(policy.effective_grants(grants), agent_asks=asks)
         self.agent = Agent(profile, grants=allowed, terminals=terminals)
         self.agent.open()
@@ -120,9 +120,14 @@ class Session:
     @property
     def question(self) -> tuple[str, Any]:
         """The tool and the input of the call that the client is asked about, as the client has seen it."""
-        (call_id,) = self.pending
-        (started,) = [e for e in self.seen if isinstance(e, ToolCall) and (e.id, e.status) == (call_id, "started")]
-        return started.name, started.input
+        (question,) = self.questions
+        return question
+
+    @property
+    def questions(self) -> list[tuple[str, Any]]:
+        """The same of all calls that the client is asked about together."""
+        started = {e.id: (e.name, e.input) for e in self.seen if isinstance(e, ToolCall) and e.status == "started"}
+        return [started[call_id] for call_id in self.pending]
 
     @property
     def audit(self) -> list[tuple[str, str, Any]]:
@@ -365,7 +370,7 @@ LABEL = {"server": "portico", "tool": "lookup"}
 def test_name_of_an_application_tool_grants_nothing(
     kind: str, title: str, given: Json, policy: Policy | None, reported: bool
 ) -> None:
-    session = executing(policy=policy, tools=("lookup",))
+    session = Session(ToolGrant("execute"), ToolGrant("other"), policy=policy, tools=("lookup",))
     if reported:
         session.call("c1", kind=kind, title=title, rawInput=given, status="in_progress")
     session.ask(1, "c1", kind=kind, title=title, rawInput=given)
@@ -378,40 +383,26 @@ def test_name_of_an_application_tool_grants_nothing(
     assert [row[0] for row in session.audit] == ["asked", "refused"]
 
 
-@pytest.mark.parametrize(
-    ("call_id", "given", "granted"),
-    [
-        (None, {"a": 1}, True),
-        ("c1", {"a": 2}, True),
-        (None, {"a": 2}, None),
-        (None, {}, None),
-        ("c2", {"a": 1}, None),
-    ],
-)
-def test_application_tool_is_permitted_by_its_pending_mcp_request(call_id: str | None, given: Json, granted: bool | None) -> None:
-    session = executing(tools=("lookup",))
-    session.requested(ToolRequest("r1", "lookup", given, call_id))
+@pytest.mark.parametrize("call_id", [None, "c1"])
+def test_pending_mcp_request_permits_no_call_of_the_agents_own(call_id: str | None) -> None:
+    session = Session(ToolGrant("other"), tools=("lookup",))
+    session.requested(ToolRequest("r1", "lookup", {"a": 1}, call_id))
     session.ask(1, "c1", kind="other", title="mcp__portico__lookup", rawInput={"a": 1})
-    assert session.granted(1) is granted
+    assert session.granted(1) is None
+    assert [name for name, _ in session.questions] == ["other", "lookup"]
 
 
-def test_application_tool_without_arguments_is_permitted_by_its_pending_mcp_request() -> None:
+def test_application_tool_that_the_agents_program_names_is_permitted() -> None:
     session = executing(tools=("lookup",))
-    session.requested(ToolRequest("r1", "lookup", {}))
-    session.ask(1, "c1", kind="other", title="mcp__portico__lookup", rawInput={})
+    session.ask(1, "c1", title="Looking it up", rawInput={"a": 1}, _meta={"toolName": "mcp__portico__lookup"})
     assert session.granted(1) is True
-
-
-def test_pending_mcp_request_permits_one_call() -> None:
-    session = executing(tools=("lookup",))
     session.requested(ToolRequest("r1", "lookup", {"a": 1}))
-    for request_id, call_id, granted in ((1, "c1", True), (2, "c2", None)):
-        session.ask(request_id, call_id, kind="other", title="mcp__portico__lookup", rawInput={"a": 1})
-        assert session.granted(request_id) is granted
+    session.pass_on(session.agent.codec.debounced_events())
+    assert (session.pending, session.question) == (("c1",), ("lookup", {"a": 1}))
 
 
 def test_application_tool_that_the_client_has_permitted_is_requested_after_that() -> None:
-    session = executing(tools=("lookup",))
+    session = Session(ToolGrant("other"), tools=("lookup",))
     session.call("c1", kind="other", title="mcp__portico__lookup", rawInput={"a": 1}, status="pending")
     session.ask(1, "c1", kind="other", title="mcp__portico__lookup", rawInput={"a": 1})
     session.answer(True)
@@ -419,6 +410,27 @@ def test_application_tool_that_the_client_has_permitted_is_requested_after_that(
     session.requested(ToolRequest("r1", "lookup", {"a": 1}, "c1"))
     session.pass_on(session.agent.codec.debounced_events())
     assert session.question == ("lookup", {"a": 1})
+
+
+@pytest.mark.parametrize("asks", [True, False])
+def test_reports_that_name_their_tool_are_one_question_with_their_requests(asks: bool) -> None:
+    """claude-agent-acp 0.101 asks, codex-acp 2.6.0 does not. Their MCP requests have the ids of the calls."""
+    session = executing(tools=("lookup",))
+    for n in (1, 2):
+        given, nested = {"a": n}, {"server": "portico", "tool": "lookup", "arguments": {"a": n}}
+        if asks:
+            meta = {"claudeCode": {"toolName": "mcp__portico__lookup"}}
+            session.call(f"c{n}", kind="other", title="mcp__portico__lookup", status="pending", rawInput={}, _meta=meta)
+            session.update(f"c{n}", rawInput=given, _meta=meta)
+            session.ask(n, f"c{n}", kind="other", title="mcp__portico__lookup", status="pending", rawInput=given, _meta=meta)
+            assert session.granted(n) is True
+        else:
+            meta = {"is_mcp_tool_call": True}
+            session.call(f"c{n}", kind="execute", title="mcp.portico.lookup", status="in_progress", rawInput=nested, _meta=meta)
+    for n in (1, 2):
+        session.requested(ToolRequest(f"r{n}", "lookup", {"a": n}, f"c{n}"))
+    session.pass_on(session.agent.codec.debounced_events())
+    assert (session.pending, session.questions) == (("c1", "c2"), [("lookup", {"a": 1}), ("lookup", {"a": 2})])
 
 
 # -- client methods --------------------------------------------------------------------------------------------------------

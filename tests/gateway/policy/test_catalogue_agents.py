@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from drivers.acp.agent_profile import AgentProfile
-from drivers.acp.app_tool_calls import by_title
+from drivers.acp.app_tool_calls import names_of
 from drivers.acp.catalogue_profiles import profile_of
+from drivers.contract.agent import PermissionReply
 from drivers.contract.driver_info import ToolGrant
 from drivers.contract.events import ToolCall
 from drivers.contract.tool_server import ToolRequest
@@ -20,7 +21,7 @@ TOKYO = {"location": "Tokyo"}
 
 
 def session(agent: str, *grants: ToolGrant) -> Session:
-    return Session(*grants, profile=profile_of(agent, AgentProfile(agent, app_tool=by_title(["get_weather"]))))
+    return Session(*grants, profile=profile_of(agent, AgentProfile(agent, app_tools=names_of(["get_weather"]))))
 
 
 def shown(play: Session) -> list[tuple[str, str, Any]]:
@@ -189,14 +190,36 @@ def test_a_tool_that_only_another_server_has_is_asked_about() -> None:
     assert play.pending == ("c1",)
 
 
-def test_a_call_of_kind_read_is_an_application_side_tool_unless_it_names_a_file() -> None:
+def test_the_title_of_a_new_call_names_the_tool_of_opencode() -> None:
+    play = session("opencode", EXECUTE)
+    title = "portico_get_weather"
+    play.call("c1", title=title, kind="other", status="pending", rawInput={})
+    play.update("c1", title=title, kind="other", status="in_progress", rawInput=TOKYO)
+    play.call("c2", title="bash", kind="execute", status="pending", rawInput={})
+    play.update("c2", title=title, kind="execute", status="in_progress", rawInput={"command": title})
+    assert [(call_id, name) for call_id, name, _ in shown(play)] == [("c1", "get_weather"), ("c2", "execute")]
+    play.ask(7, "c2", title=title, kind="execute", status="pending", rawInput={"command": title})
+    assert (play.granted(7), play.questions[0]) == (None, ("execute", {"command": title}))
+
+
+def test_the_title_of_a_call_that_reads_no_file_names_the_tool_of_copilot() -> None:
+    play = session("copilot", ToolGrant("read"), EXECUTE)
+    title = "portico-get_weather"
+    play.call("c1", title=title, kind="read", status="pending", rawInput=TOKYO)
+    play.call("c2", title=title, kind="read", status="pending", rawInput={"path": "/work/a"}, locations=[{"path": "/work/a"}])
+    play.call("c3", title=title, kind="execute", status="in_progress", rawInput={"command": title})
+    assert [(call_id, name) for call_id, name, _ in shown(play)] == [("c1", "get_weather"), ("c2", "read"), ("c3", "execute")]
+
+
+@pytest.mark.parametrize("status", ["pending", "in_progress"])
+def test_what_copilot_asks_about_is_none_of_the_applications_calls(status: str) -> None:
     play = session("copilot", ToolGrant("read"))
-    play.call("c1", title="portico-get_weather", kind="read", status="pending", rawInput=TOKYO)
-    play.call("c2", title="portico/get_weather", kind="read", status="pending", rawInput={"path": "portico/get_weather"})
-    play.call(
-        "c3", title="portico/get_weather", kind="read", status="in_progress", locations=[{"path": "/work/portico/get_weather"}]
-    )
-    assert [(call_id, name) for call_id, name, _ in shown(play)] == [("c1", "get_weather"), ("c2", "read"), ("c3", "read")]
+    title = "portico-get_weather"
+    play.call("c1", title=title, kind="read", status=status, rawInput=TOKYO)
+    play.ask(7, "c1", title=title, kind="read", status="pending", rawInput=TOKYO)
+    assert (play.granted(7), play.questions[0]) == (None, ("read", TOKYO))
+    play.agent.codec.reply(PermissionReply(play.pending[0], True))
+    assert play.granted(7) is True
 
 
 def test_the_profile_of_an_agent_that_nothing_is_known_of_is_the_general_one() -> None:
