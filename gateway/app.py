@@ -283,7 +283,7 @@ class Gateway:
 
     def _seeds(self, name: str) -> bool:
         agent = self.agents.find(name)
-        return agent is not None and agent.info.seeds
+        return agent is not None and agent.info.capabilities.seeds
 
     async def authenticated(self, scope: Mapping[str, Any], authorization: Authorization, token: str | None = None) -> Caller:
         """As `known_caller`, and counts a wrong key. Raises TooMany if the client has sent too many of them."""

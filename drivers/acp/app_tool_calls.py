@@ -188,7 +188,7 @@ def _answer(request_id: str, reply: Reply) -> ToolResponse:
     if isinstance(reply, ToolReply):
         return ToolResponse(request_id, reply.content)
     assert isinstance(reply, PermissionReply)
-    return ToolResponse(request_id, NO_RESULT if reply.granted else denied(reply.reason), is_error=True)
+    return ToolResponse(request_id, NO_RESULT if reply.allowed else denied(reply.reason), is_error=True)
 
 
 def _input(native: ToolCallState) -> dict[str, Any] | None:

@@ -160,7 +160,7 @@ class AcpCodec(JsonLineCodec, SupportsDebounce, SupportsClientRequests, Supports
             return
         self._awaited.discard(reply.call_id)
         if self._approvals and self._approvals[0].call.id == reply.call_id:
-            granted = isinstance(reply, PermissionReply) and reply.granted
+            granted = isinstance(reply, PermissionReply) and reply.allowed
             reason = reply.reason if isinstance(reply, PermissionReply) else text_of(reply.content)
             self.pending += self._answered(self._approvals.pop(0), granted, reason or DENIED)
         else:

@@ -17,7 +17,18 @@ from drivers.acp.config_options import options_of, requested
 from drivers.contract.agent import Agent, Prompt
 from drivers.contract.agent_specs import AgentSpec, Limits, SessionSpec, TaskSpec
 from drivers.contract.codec import Command, Launch
-from drivers.contract.driver_info import DriverInfo, Login, Option, Probe, ToolKind, ToolSpec
+from drivers.contract.driver_info import (
+    Capabilities,
+    Display,
+    DriverInfo,
+    Login,
+    Mcp,
+    Option,
+    Probe,
+    Program,
+    ToolKind,
+    ToolSpec,
+)
 from drivers.contract.errors import AgentUnavailable, DriverError
 from drivers.runtime.cli_agent import CliAgent
 from drivers.runtime.cli_driver import PROBE_SECONDS, CliDriver
@@ -83,26 +94,36 @@ class AcpDriver(CliDriver):
         return DriverInfo(
             title=agent.title if agent else "ACP agent",
             description=agent.description if agent else "An agent that speaks the Agent Client Protocol over stdio.",
-            program=agent.program if agent else "acp-agent",
-            install=agent.install if agent else "",
-            logins=(Login(f"{agent.agent}-login", agent.title, agent.login),) if agent and agent.login else (),
-            env=agent.variables if agent else (),
-            set_env=agent.env if agent else {},
+            program=Program(
+                agent.program,
+                agent.install,
+                logins=(Login(f"{agent.agent}-login", agent.title, agent.login),) if agent.login else (),
+                env=agent.variables,
+                set_env=agent.env,
+            )
+            if agent
+            else Program("acp-agent"),
             tools=tuple(
                 ToolSpec(kind, f"{meaning} Every tool of the agent of this kind.", schema, kind=kind)
                 for kind, meaning in KINDS.items()
             ),
             options=tuple(replace(option, default=defaults.get(option.name, option.default)) for option in OPTIONS),
-            image_data=True,
-            app_tools=True,
-            mcp=frozenset({"stdio", "http", "sse"}),
-            seeds=False,
-            system=False,
-            additional_directories=None,
+            capabilities=Capabilities(image_data=True, app_tools=True, additional_directories=None),
+            # The call ids of claude 2.1.329 and codex 0.169.0.
+            mcp=Mcp(frozenset({"stdio", "http", "sse"}), call_id_keys=("claudecode/toolUseId", "callId")),
             # The inputs are those of any CLI behind an adapter.
-            path_fields=("file_path", "filePath", "filepath", "fileName", "path", "notebook_path", "dir_path", "absolute_path"),
-            # claude 2.1.329, codex 0.169.0.
-            mcp_call_id_keys=("claudecode/toolUseId", "callId"),
+            display=Display(
+                path_fields=(
+                    "file_path",
+                    "filePath",
+                    "filepath",
+                    "fileName",
+                    "path",
+                    "notebook_path",
+                    "dir_path",
+                    "absolute_path",
+                )
+            ),
         )
 
     async def probe(self, spec: AgentSpec, spawner: Spawner) -> Probe:
@@ -116,7 +137,7 @@ class AcpDriver(CliDriver):
         return replace(probe, options=tuple(options))
 
     async def open(self, spec: SessionSpec, spawner: Spawner, limits: Limits) -> Agent:
-        if spec.history and spec.resume is None:
+        if spec.seed.history and spec.seed.resume is None:
             raise AgentUnavailable("its own session is gone, and it cannot be given a history; start a new session")
         await import_protocol()
         return await super().open(spec, spawner, limits)
@@ -136,7 +157,7 @@ class AcpDriver(CliDriver):
         grants = Grants(spec.tools)
         request = replace(
             _session_request(spec, self._agent),
-            resume=spec.resume,
+            resume=spec.seed.resume,
             read_files=self._declares("read", grants.lists_any(("read", "search", "edit"))),
             write_files=self._declares("write", grants.lists_any(("edit",))),
             terminals=self._declares("terminal", grants.lists_any(("execute",))),

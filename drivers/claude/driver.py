@@ -26,11 +26,17 @@ from drivers.contract.driver_info import (
     ASK_MODE,
     FAST_OPTION,
     MODE_OPTION,
+    SLASH_OPTION,
+    Capabilities,
+    Display,
     DriverInfo,
     Login,
+    Mcp,
     Option,
     PermissionMode,
+    Permissions,
     Probe,
+    Program,
     ToolGrant,
 )
 from drivers.contract.errors import AgentUnavailable, DriverError
@@ -89,7 +95,7 @@ OPTIONS = (
         default="user,project,local", choices=("user,project,local", "user", "none"),
     ),
     Option(
-        "slash_commands", "Slash commands", "Whether a prompt that begins with / is a command of the CLI, or just text.",
+        SLASH_OPTION, "Slash commands", "Whether a prompt that begins with / is a command of the CLI, or just text.",
         default="off", choices=("off", "on"),
     ),
     Option(
@@ -111,27 +117,27 @@ class ClaudeDriver(CliDriver):
         return DriverInfo(
             title="Claude Code",
             description="Anthropic's coding agent, by its claude CLI.",
-            program="claude",
-            install="npm install -g @anthropic-ai/claude-code",
+            program=Program("claude", "npm install -g @anthropic-ai/claude-code", logins=LOGINS, env=("ANTHROPIC_*", "CLAUDE_*")),
             tools=OWN_TOOLS,
             options=OPTIONS,
-            env=("ANTHROPIC_*", "CLAUDE_*"),
-            image_http=True,
-            image_data=True,
-            app_tools=True,
-            compaction=True,
-            mcp=frozenset({"stdio", "http", "sse"}),
-            steers=True,
-            additional_directories=True,
-            slash_option="slash_commands",
-            logins=LOGINS,
-            tool_kinds=OTHER_TOOLS,
-            path_fields=("file_path", "path", "notebook_path"),
-            plan_tools=PLAN_TOOLS,
-            error_prefixes=("<tool_use_error>",),
-            modes=MODES,
-            question_tools=frozenset({QUESTION_TOOL}),
-            mcp_tool_prefix=MCP_PREFIX,
+            capabilities=Capabilities(
+                seeds=True,
+                system=True,
+                image_http=True,
+                image_data=True,
+                app_tools=True,
+                steers=True,
+                compaction=True,
+                additional_directories=True,
+            ),
+            permissions=Permissions(MODES, question_tools=frozenset({QUESTION_TOOL})),
+            mcp=Mcp(frozenset({"stdio", "http", "sse"}), tool_prefix=MCP_PREFIX),
+            display=Display(
+                tool_kinds=OTHER_TOOLS,
+                path_fields=("file_path", "path", "notebook_path"),
+                error_prefixes=("<tool_use_error>",),
+                plan_tools=PLAN_TOOLS,
+            ),
         )
 
     def permitted_modes(self, env: Mapping[str, str], *, confined: bool) -> tuple[PermissionMode, ...]:
@@ -218,13 +224,13 @@ class ClaudeDriver(CliDriver):
     def session(self, spec: SessionSpec) -> Launch:
         mode = spec.options.get(MODE_OPTION, ASK_MODE)
         own_mode = None if mode == ASK_MODE else mode
-        tools = Toolset(_granted(spec), spec.app_tools, spec.mcp_servers, mode=own_mode, ruled=spec.ruled)
+        tools = Toolset(_granted(spec), spec.app_tools, spec.mcp_servers, mode=own_mode, ruled=spec.permissions.ruled)
         settings = {**tools.settings(), **(FAST_SETTINGS if _is_fast(spec) else {})}
         fresh = str(uuid.uuid4())
         files: dict[Path, bytes] = {}
-        if spec.resume is not None:
-            identity = ("--resume", spec.resume)
-        elif native_messages(spec.history):
+        if spec.seed.resume is not None:
+            identity = ("--resume", spec.seed.resume)
+        elif native_messages(spec.seed.history):
             files = {_session_path(spec, fresh): _seed(spec, tools)}
             identity = ("--resume", fresh)
         else:
@@ -238,11 +244,11 @@ class ClaudeDriver(CliDriver):
         codec = _codec_class()(
             _initialize(spec),
             tools=tools,
-            is_command=_is_command(spec, lasting=spec.lasting_choices),
+            is_command=_is_command(spec, lasting=spec.permissions.lasting_choices),
             mode=own_mode,
-            modes=spec.modes,
+            modes=spec.permissions.modes,
             folder=str(spec.cwd),
-            sources=_sources(spec).split(",") if spec.lasting_choices else (),
+            sources=_sources(spec).split(",") if spec.permissions.lasting_choices else (),
             context_sizes=self._context_sizes,
         )
         codec.native_id = identity[1]
@@ -251,7 +257,7 @@ class ClaudeDriver(CliDriver):
 
 def _granted(spec: SessionSpec) -> Sequence[ToolGrant]:
     """The tools of a session. One that has no other mode than plan mode does not have the tool whose approval leaves that."""
-    return tuple(tool for tool in spec.tools if tool.name != PLAN_TOOL) if spec.modes == {PLAN} else spec.tools
+    return tuple(tool for tool in spec.tools if tool.name != PLAN_TOOL) if spec.permissions.modes == {PLAN} else spec.tools
 
 
 def _codec_class() -> type[ClaudeCodec]:
@@ -284,7 +290,7 @@ def _session_arguments(
         "--setting-sources",
         _sources(spec),
         # The CLI refuses it to root outside of a sandbox, and the mode itself without it.
-        *(("--allow-dangerously-skip-permissions",) if BYPASS in spec.modes else ()),
+        *(("--allow-dangerously-skip-permissions",) if BYPASS in spec.permissions.modes else ()),
         *((f"--model={model}",) if model else ()),
         *_effort(spec),
     )
@@ -299,10 +305,10 @@ def _probed(spec: AgentSpec) -> SessionSpec:
 
 def _initialize(spec: SessionSpec) -> dict[str, Any]:
     # In the control request, not in the arguments, which every user can read in the process list.
-    if spec.system is None:
+    if spec.seed.system is None:
         return {}
     replaces = spec.options.get("system_prompt") == "replace"
-    return {"systemPrompt" if replaces else "appendSystemPrompt": spec.system}
+    return {"systemPrompt" if replaces else "appendSystemPrompt": spec.seed.system}
 
 
 def _effort(spec: AgentSpec) -> tuple[str, ...]:
@@ -339,14 +345,14 @@ def _literal(spec: TaskSpec, task: str) -> str:
 
 def _is_command(spec: AgentSpec, *, lasting: bool) -> Callable[[str], bool] | None:
     """Whether a prompt may be the slash command of a name; None if there are no commands."""
-    if spec.options.get("slash_commands") != "on":
+    if spec.options.get(SLASH_OPTION) != "on":
         return None
     return partial(permitted, locked=spec.locked, lasting=lasting)
 
 
 def _seed(spec: SessionSpec, tools: Toolset) -> bytes:
     now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    return session_file(tools.native_history(spec.history), [str(uuid.uuid4()) for _ in spec.history], now)
+    return session_file(tools.native_history(spec.seed.history), [str(uuid.uuid4()) for _ in spec.seed.history], now)
 
 
 def _home(spec: AgentSpec) -> Path:

@@ -99,7 +99,7 @@ class TurnCall:
     @property
     def denial(self) -> str | None:
         """The result of the call if the client's reply keeps the CLI from running it."""
-        if isinstance(self.reply, PermissionReply) and not self.reply.granted:
+        if isinstance(self.reply, PermissionReply) and not self.reply.allowed:
             return denied(self.reply.reason or (STILL_PLANNING if self.reply.choice == KEEP_PLANNING else None))
         if isinstance(self.reply, ToolReply) and self.wants == "permission":
             # The client has run the tool itself.
@@ -202,7 +202,7 @@ class TurnCalls:
 
     def _cli_asks(self, call: TurnCall, request: CallRequest) -> list[OutputEvent]:
         """The CLI asks about a call that its own rules do not permit."""
-        if isinstance(call.reply, PermissionReply) and call.reply.by_cli:
+        if isinstance(call.reply, PermissionReply) and call.reply.decision == "leave":
             call.reply = None
         call.wants, call.by_rules = call.wants or "permission", False
         call.suggestions = request.suggestions
@@ -241,7 +241,7 @@ class TurnCalls:
         call = self._calls.get(call_id) or self._known(call_id, name, given, "" if inner else None)
         first = call.reply is None
         call.wants = call.wants or "permission"
-        call.reply = PermissionReply(call.client_id, False, reason)
+        call.reply = PermissionReply(call.client_id, "deny", reason)
         call.requests.append(request)
         self._respond(call)
         return self._event_call(call, None).denied(denied(reason)) if first else []
@@ -364,7 +364,7 @@ class TurnCalls:
                 return None
             denial = call.denial
         if request.channel == "hook":
-            by_cli = isinstance(call.reply, PermissionReply) and call.reply.by_cli
+            by_cli = isinstance(call.reply, PermissionReply) and call.reply.decision == "leave"
             return NO_DECISION if by_cli and denial is None else hook_answer(denial)
         if denial is None and call.wants == "answer" and call.reply is not None:
             return permission_answer(None, answered_input(request.subject, call.reply))
@@ -385,7 +385,7 @@ def _awaiting(calls: list[TurnCall]) -> Awaiting:
                 id=call.client_id,
                 wants=call.wants or "permission",
                 optional=call.wants is None,
-                cli_decides=call.by_rules,
+                decided_by="cli" if call.by_rules else "gateway",
                 choices=tuple(suggestion.choice for suggestion in call.suggestions),
             )
             for call in calls

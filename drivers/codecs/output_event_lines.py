@@ -36,11 +36,11 @@ def open_request(spec: SessionSpec, **fields: Any) -> bytes:
     return request(
         "open",
         options=dict(spec.options),
-        system=spec.system,
+        system=spec.seed.system,
         tools=[{"name": grant.name, "trust": grant.trust} for grant in spec.tools],
         app_tools=[tool.name for tool in spec.app_tools],
         additional_directories=[str(path) for path in spec.additional_directories],
-        history=spec.history,
+        history=spec.seed.history,
         **fields,
     )
 
@@ -105,7 +105,7 @@ class EventLineCodec(Codec, SupportsSteering, SupportsClientRequests):
             self.phase = "running"
         if isinstance(reply, PermissionReply):
             own = {"choice": reply.choice} if reply.choice is not None else {}
-            self.outbox += request("reply", id=reply.call_id, granted=reply.granted, reason=reply.reason, **own)
+            self.outbox += request("reply", id=reply.call_id, granted=reply.allowed, reason=reply.reason, **own)
         else:
             self.outbox += request("reply", id=reply.call_id, content=reply.content)
 

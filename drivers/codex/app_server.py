@@ -369,7 +369,7 @@ class CodexAppCodec(JsonLineCodec, SupportsSteering, SupportsDebounce, SupportsC
         return [*self._turn.end(stopped=False), *self._turn.start_requested(call)]
 
     def _plan_answered(self, reply: Reply) -> list[OutputEvent]:
-        granted = isinstance(reply, PermissionReply) and reply.granted
+        granted = isinstance(reply, PermissionReply) and reply.allowed
         reason = reply.reason if isinstance(reply, PermissionReply) else None
         call_id, self._plan_call = reply.call_id, None
         output = APPROVED if granted else denied(reason or STILL_PLANNING)

@@ -19,7 +19,21 @@ from drivers.codex.modes import MODES, QUESTION_TOOL
 from drivers.codex.probe import CodexProbe
 from drivers.contract.agent_specs import AgentSpec, Limits, SessionSpec, TaskSpec
 from drivers.contract.codec import Command, Launch
-from drivers.contract.driver_info import ASK_MODE, FAST_OPTION, MODE_OPTION, DriverInfo, Login, Option, Probe
+from drivers.contract.driver_info import (
+    ASK_MODE,
+    FAST_OPTION,
+    MODE_OPTION,
+    SLASH_OPTION,
+    Capabilities,
+    Display,
+    DriverInfo,
+    Login,
+    Mcp,
+    Option,
+    Permissions,
+    Probe,
+    Program,
+)
 from drivers.contract.errors import AgentUnavailable, DriverError
 from drivers.runtime.cli_agent import CliAgent
 from drivers.runtime.cli_driver import CliDriver
@@ -53,7 +67,7 @@ OPTIONS = (
         default="refuse", choices=("refuse", "apply"),
     ),
     Option(
-        "slash_commands", "Slash commands", "Whether a prompt of a session that begins with / can be a command, or is just text.",
+        SLASH_OPTION, "Slash commands", "Whether a prompt of a session that begins with / can be a command, or is just text.",
         default="off", choices=("off", "on"),
     ),
     Option(
@@ -72,23 +86,20 @@ class CodexDriver(CliDriver):
         return DriverInfo(
             title="Codex",
             description="OpenAI's coding agent, by its codex CLI.",
-            program="codex",
-            install="npm install -g @openai/codex",
+            program=Program(
+                "codex",
+                "npm install -g @openai/codex",
+                logins=(Login("codex-login", "ChatGPT", ("login",)),),
+                env=("CODEX_*", "OPENAI_*"),
+            ),
             tools=TOOLS,
             options=OPTIONS,
-            env=("CODEX_*", "OPENAI_*"),
-            image_data=True,
-            app_tools=True,
-            mcp=frozenset({"stdio", "http"}),
-            steers=True,
-            slash_option="slash_commands",
-            logins=(Login("codex-login", "ChatGPT", ("login",)),),
-            additional_directories=True,
-            tool_kinds={"update_plan": "think", "exec": "execute"},
-            plan_tools={"update_plan": "replace"},
-            mcp_tool_prefix="mcp__",
-            modes=MODES,
-            question_tools=frozenset({QUESTION_TOOL}),
+            capabilities=Capabilities(
+                seeds=True, system=True, image_data=True, app_tools=True, steers=True, additional_directories=True
+            ),
+            permissions=Permissions(MODES, question_tools=frozenset({QUESTION_TOOL})),
+            mcp=Mcp(frozenset({"stdio", "http"}), tool_prefix="mcp__"),
+            display=Display(tool_kinds={"update_plan": "think", "exec": "execute"}, plan_tools={"update_plan": "replace"}),
         )
 
     async def probe(self, spec: AgentSpec, spawner: Spawner) -> Probe:

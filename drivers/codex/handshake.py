@@ -14,7 +14,7 @@ from drivers.codex.content import seed_items
 from drivers.codex.grants import Grants, closed_modes
 from drivers.codex.mcp_servers import GRANULAR_POLICY, settings
 from drivers.contract.agent_specs import SessionSpec
-from drivers.contract.driver_info import ASK_MODE, FAST_OPTION, MODE_OPTION, ToolSpec
+from drivers.contract.driver_info import ASK_MODE, FAST_OPTION, MODE_OPTION, SLASH_OPTION, ToolSpec
 from drivers.contract.errors import AgentUnavailable, DriverError, ResumeFailed
 from drivers.contract.events import OutputEvent
 from drivers.contract.mcp_servers import McpServer
@@ -71,37 +71,37 @@ class SessionRequest:
             (str(spec.cwd), *directories),
             confined=spec.confined,
             mode=None if mode == ASK_MODE else mode,
-            ruled=spec.ruled,
-            lasting_choices=spec.lasting_choices,
+            ruled=spec.permissions.ruled,
+            lasting_choices=spec.permissions.lasting_choices,
         )
         thread: dict[str, Any] = {"cwd": str(spec.cwd), **_limits(grants, spec.mcp_servers)}
         # The CLI's own settings may name a model as the reviewer.
         thread["approvalsReviewer"] = "user"
         if options.get("model"):
             thread["model"] = options["model"]
-        if spec.system is not None:
+        if spec.seed.system is not None:
             replaces = options.get("system_prompt") == "replace"
-            thread["baseInstructions" if replaces else "developerInstructions"] = spec.system
+            thread["baseInstructions" if replaces else "developerInstructions"] = spec.seed.system
         thread["config"] = grants.config()
         if options.get("effort"):
             thread["config"]["model_reasoning_effort"] = options["effort"]
         if tier := SERVICE_TIERS.get(options.get(FAST_OPTION, "")):
             thread["serviceTier"] = tier
-        seed = seed_items(spec.history)
-        commands = options.get("slash_commands") == "on"
+        seed = seed_items(spec.seed.history)
+        commands = options.get(SLASH_OPTION) == "on"
         effort = options.get("effort") or None
         return cls(
             grants,
             thread,
             spec.app_tools,
-            spec.resume,
+            spec.seed.resume,
             seed,
             api_key,
             spec.mcp_servers,
             directories,
             commands,
             effort,
-            spec.modes - closed_modes(grants.trust),
+            spec.permissions.modes - closed_modes(grants.trust),
         )
 
     def in_mode(self, mode: str) -> SessionRequest | None:

@@ -381,7 +381,7 @@ class TurnRequests:
             AwaitedCall(
                 id=call_id,
                 wants=request.wants,
-                client_decides=request.client_decides,
+                decided_by="client" if request.client_decides else "gateway",
                 choices=tuple(choice for choice, _ in request.choices.values()),
             )
             for call_id, request in self.pending.items()
@@ -493,7 +493,7 @@ class TurnRequests:
             self.events += self._turn.calls.end(reply.call_id, denied(reply.reason), failed=True)
 
     def _permit(self, request: PendingRequest, reply: Reply, thread_id: str | None) -> None:
-        if isinstance(reply, PermissionReply) and reply.granted:
+        if isinstance(reply, PermissionReply) and reply.allowed:
             if request.inside:
                 return self._check(request.request_id, reply.call_id, request.inside, granted=True)
             return self._rpc.respond(request.request_id, request.decision(granted=True, choice=reply.choice))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from drivers.contract.events import Commands, OutputEvent
 from drivers.contract.messages import Content, text_of
@@ -32,19 +32,25 @@ AFTER_LIMIT = Prompt("The usage limit that stopped this task has been reset. Go 
 """Continues a session whose last run has ended because of a usage limit."""
 
 
+Decision = Literal["allow", "deny", "leave"]
+"""`leave`: the gateway has no objection, and the CLI decides by its own rules. Only for a call that is `decided_by` the CLI."""
+
+
 @dataclass(frozen=True, slots=True)
 class PermissionReply:
-    """The client's decision on one of the agent's own calls.
-
-    `choice` is the id of the `PermissionChoice` that was chosen, if it was one of the CLI's. With `by_cli` the gateway has no
-    objection, and the CLI decides by its own rules: only for a call that was announced with `cli_decides`.
-    """
+    """The decision on one of the agent's own calls: of the client, a rule or the trust in its tool."""
 
     call_id: str
-    granted: bool
+    decision: Decision
     reason: str | None = None
+    """Why the call is denied, for the model."""
     choice: str | None = None
-    by_cli: bool = False
+    """The id of the `PermissionChoice` that the client has chosen, if it was one of the CLI's."""
+
+    @property
+    def allowed(self) -> bool:
+        """Whether the gateway does not deny the call."""
+        return self.decision != "deny"
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,57 +14,79 @@ from drivers.contract.tool_server import ToolHost, ToolServer
 
 
 def no_rules(tool: str) -> bool:
-    """For sessions without rules about tools."""
+    """Return False, for sessions without rules about tools."""
     return False
 
 
 @dataclass(frozen=True, slots=True)
 class AgentSpec:
-    """Where and as what an agent runs: program and arguments, working folder, and its whole environment.
-
-    `cwd` is a real path: a symbolic link in it has been created since it was checked, and the process is not started there.
-    `state` is a folder of its own, for what the CLI keeps of this session or task; it is removed with it. The driver makes
-    it if it needs one; None where nothing is to be kept. `confined`: its processes are in the gateway's sandbox.
-    """
+    """Where and as what an agent runs."""
 
     program: str
+    """The program to start."""
     cwd: Path
+    """The working folder. It is a real path: the process is not started if a part of it has become a symbolic link."""
     env: Mapping[str, str]
+    """The whole environment."""
     args: tuple[str, ...] = ()
+    """Arguments of the configuration, which go before the driver's own."""
     options: Mapping[str, str] = field(default_factory=dict)
+    """The values of the driver's options, with their defaults."""
     state: Path | None = None
+    """A folder of its own, for what the CLI keeps of this session or task. The driver creates it if it needs one; it is removed
+    with the session. None if nothing is to be kept."""
     confined: bool = False
+    """Its processes are kept from files of their user, in the gateway's sandbox or in a container."""
     locked: frozenset[str] = frozenset()
     """The options that the configuration locks: no prompt may change them, either."""
 
 
 @dataclass(frozen=True, slots=True)
-class SessionSpec(AgentSpec):
-    """A live session to open. `resume` is tried first; `history` is what a fresh native session is seeded with.
+class SessionSeed:
+    """What a session begins with. All three are empty for a new session."""
 
-    A driver whose CLI takes `app_tools` by MCP opens a `tool_server` for them, by `tool_host`. `additional_directories` are all
-    the folders that it may work in besides `cwd`, absolute and real; a native session that is resumed has these and no others.
-    `services` handles requests of the CLI to its client, for files and terminals. `modes` are the ids of the CLI's own modes that
-    the session may have. In such a mode the CLI decides about calls of tools that are not trusted, but not before the gateway
-    has been asked where `ruled` is True for the tool: a rule of the gateway may deny such a call, or ask about it. With
-    `ruled_servers` a rule may do so for some tool of the client's MCP servers, whose names are not known before they start.
-    With `lasting_choices` the choices of a permission request may change files of the CLI, which apply to other sessions too.
-    """
-
-    system: str | None = None
-    tools: tuple[ToolGrant, ...] = ()
-    app_tools: tuple[ToolSpec, ...] = ()
-    mcp_servers: tuple[McpServer, ...] = ()
     resume: str | None = None
+    """The CLI's own id of the session to resume. There is no history then."""
     history: tuple[Message, ...] = ()
-    tool_host: ToolHost | None = None
-    tool_server: ToolServer | None = None
-    additional_directories: tuple[Path, ...] = ()
-    services: ClientServices | None = None
+    """The messages that a fresh native session is seeded with."""
+    system: str | None = None
+    """The system prompt, also of a session that is resumed."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionPermissions:
+    """What the driver has to know of the gateway's decisions about calls (docs/who-decides.md)."""
+
     modes: frozenset[str] = frozenset()
+    """The ids of the CLI's own modes that the session may have. In such a mode the CLI decides about calls of tools that are not
+    trusted."""
     ruled: Callable[[str], bool] = no_rules
-    ruled_servers: bool = False
+    """Whether a rule of the gateway may deny a call of the tool, or ask about it: the gateway has to be asked before the CLI
+    decides. A name that ends with `*` stands for all tools whose names begin so."""
     lasting_choices: bool = True
+    """Whether the choices of a permission request may change files of the CLI, which apply to other sessions too."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionSpec(AgentSpec):
+    """A live session to open."""
+
+    seed: SessionSeed = SessionSeed()
+    tools: tuple[ToolGrant, ...] = ()
+    """The CLI's own tools that the session enables. Tools that are not listed must not run."""
+    permissions: SessionPermissions = SessionPermissions()
+    app_tools: tuple[ToolSpec, ...] = ()
+    """The tools that the application runs."""
+    tool_host: ToolHost | None = None
+    """Opens `tool_server`, for drivers with `tools_by_mcp`."""
+    tool_server: ToolServer | None = None
+    """The MCP server of `app_tools`, for drivers with `tools_by_mcp`. The launch passes it on."""
+    mcp_servers: tuple[McpServer, ...] = ()
+    """The MCP servers of the session's client, for the CLI's own MCP client. They hold secrets."""
+    additional_directories: tuple[Path, ...] = ()
+    """All folders to work in besides `cwd`, absolute and real. A resumed native session has these and no others."""
+    services: ClientServices | None = None
+    """Handles requests of the CLI to its client, for files and terminals."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +99,13 @@ class TaskSpec(AgentSpec):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Time limits of an agent, in seconds; 0 is none. They do not run while the agent waits for the client.
-
-    `start`: from the process' start until it takes a prompt, or until a task's first line. `idle`: without any output.
-    `total`: one run. `grace`: between asking a process to end and killing it.
-    """
+    """Time limits of an agent, in seconds; 0 is none. They do not run while the agent waits for the client."""
 
     start: float = 60.0
+    """From the process' start until it takes a prompt, or until a task's first line."""
     idle: float = 900.0
+    """Without any output."""
     total: float = 7200.0
+    """One run."""
     grace: float = 3.0
+    """Between asking a process to end and killing it."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, model_serializer, model_validator
 from pydantic_core import to_json
 
 YEAR_10000 = 253_402_300_800
@@ -276,23 +276,48 @@ class PermissionChoice(BaseModel):
     kind: Literal["allow_once", "allow_always", "reject_once", "reject_always"]
 
 
-class AwaitedCall(BaseModel):
-    """A started call that waits for the client: for its `result`, for the `permission` to run, or for the user's `answer` to the
-    questions in its input.
+Decider = Literal["gateway", "client", "cli"]
+"""Who decides about a call that needs permission. docs/who-decides.md has the whole order.
 
-    An `optional` one needs no answer: it is trusted, but runs only after the others. It can still be refused. With
-    `client_decides` neither trust nor a rule permits it, since no sandbox confines it: the client is asked. With `cli_decides`
-    the CLI decides about it, unless a rule of the gateway does: the gateway answers with `by_cli`. `choices` are answers
-    of the CLI's own; where one of them is a rejection, there are no other answers.
+`gateway`: a rule, the trust in the tool, or else the client. `client`: a rule can deny the call, but neither a rule nor trust
+permits it, because no sandbox confines it. `cli`: the CLI by its own rules, unless a rule of the gateway decides.
+"""
+
+
+class AwaitedCall(BaseModel):
+    """A started call that waits for the client.
+
+    As JSON, `decided_by` is `"client_decides": true` or `"cli_decides": true`, and absent for the gateway.
     """
 
     model_config = ConfigDict(frozen=True)
     id: str
     wants: Literal["result", "permission", "answer"]
-    optional: bool = Field(default=False, exclude_if=_is_false)
-    client_decides: bool = Field(default=False, exclude_if=_is_false)
-    cli_decides: bool = Field(default=False, exclude_if=_is_false)
-    choices: tuple[PermissionChoice, ...] = Field(default=(), exclude_if=_is_empty)
+    """Its result, the permission to run, or the user's answer to the questions in its input."""
+    optional: bool = False
+    """The call needs no answer: it is trusted, but runs only after the others. The client can still refuse it."""
+    decided_by: Decider = "gateway"
+    """Who decides about the permission."""
+    choices: tuple[PermissionChoice, ...] = ()
+    """Answers of the CLI's own. If one of them is a rejection, there are no other answers."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read(cls, given: Any) -> Any:
+        if not isinstance(given, dict):
+            return given
+        named = next((decider for decider in ("client", "cli") if given.get(f"{decider}_decides") is True), None)
+        return {**given, "decided_by": named} if named else given
+
+    @model_serializer
+    def _write(self) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "wants": self.wants,
+            **({"optional": True} if self.optional else {}),
+            **({f"{self.decided_by}_decides": True} if self.decided_by != "gateway" else {}),
+            **({"choices": self.choices} if self.choices else {}),
+        }
 
 
 class Awaiting(Event):

@@ -8,7 +8,7 @@ from pathlib import Path
 from drivers.codecs.output_event_lines import EventLineCodec, open_request
 from drivers.contract.agent_specs import SessionSpec, TaskSpec
 from drivers.contract.codec import Command, Launch
-from drivers.contract.driver_info import DriverInfo
+from drivers.contract.driver_info import Capabilities, DriverInfo
 from drivers.runtime.cli_driver import CliDriver
 
 PROGRAM = Path(__file__).with_name("program.py")
@@ -20,7 +20,12 @@ class EchoDriver(CliDriver):
     name = "echo"
 
     def info(self) -> DriverInfo:
-        return DriverInfo(title="Echo", description="Repeats each prompt; for tests and first steps.", version="1.0.0")
+        return DriverInfo(
+            title="Echo",
+            description="Repeats each prompt; for tests and first steps.",
+            version="1.0.0",
+            capabilities=Capabilities(seeds=True, system=True),
+        )
 
     def session(self, spec: SessionSpec) -> Launch:
         command = Command((*_python(), *spec.args), spec.cwd, spec.env)

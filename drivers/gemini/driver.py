@@ -17,7 +17,20 @@ from drivers.contract.agent import Agent
 from drivers.contract.agent_specs import AgentSpec, Limits, SessionSpec, TaskSpec
 from drivers.contract.client_services import READ, WRITE
 from drivers.contract.codec import Command, Launch
-from drivers.contract.driver_info import ASK_MODE, MODE_OPTION, DriverInfo, Login, Option, Probe
+from drivers.contract.driver_info import (
+    ASK_MODE,
+    MODE_OPTION,
+    SLASH_OPTION,
+    Capabilities,
+    Display,
+    DriverInfo,
+    Login,
+    Mcp,
+    Option,
+    Permissions,
+    Probe,
+    Program,
+)
 from drivers.contract.errors import AgentUnavailable
 from drivers.gemini.history import chat_file, chat_file_name
 from drivers.gemini.home import (
@@ -34,7 +47,7 @@ from drivers.gemini.home import (
     user_folder,
     users_file,
 )
-from drivers.gemini.modes import MODES, own_mode, user_policies
+from drivers.gemini.modes import MCP_PREFIX, MODES, own_mode, user_policies
 from drivers.gemini.one_shot_codec import LOGIN_HINT, GeminiTaskCodec
 from drivers.gemini.policy import policy_file
 from drivers.gemini.tools import NAMES, SERVER, TOOLS, app_tool_name, rename_servers, server_prefixes
@@ -60,7 +73,7 @@ OPTIONS = (
         default="user,project", choices=("user,project", "user", "none"),
     ),
     Option(
-        "slash_commands", "Slash commands", "Whether a prompt that begins with / is a command of the CLI, or just text.",
+        SLASH_OPTION, "Slash commands", "Whether a prompt that begins with / is a command of the CLI, or just text.",
         default="off", choices=("off", "on"),
     ),
     Option(
@@ -80,23 +93,23 @@ class GeminiDriver(CliDriver):
         return DriverInfo(
             title="Gemini CLI",
             description="Google's coding agent, by its gemini CLI.",
-            program="gemini",
-            install="npm install -g @google/gemini-cli",
-            # It asks at its start.
-            logins=(Login("gemini-login", "Google"),),
+            program=Program(
+                "gemini",
+                "npm install -g @google/gemini-cli",
+                # It asks at its start.
+                logins=(Login("gemini-login", "Google"),),
+                env=("GEMINI_*", "GOOGLE_*"),
+            ),
             tools=TOOLS,
             options=OPTIONS,
-            env=("GEMINI_*", "GOOGLE_*"),
-            image_data=True,
-            app_tools=True,
-            mcp=frozenset({"stdio", "http", "sse"}),
-            asks_client=True,
-            additional_directories=True,
-            slash_option="slash_commands",
-            path_fields=("file_path", "path", "dir_path", "absolute_path"),
-            plan_tools={"write_todos": "replace"},
-            mcp_tool_prefix="mcp__",
-            modes=MODES,
+            capabilities=Capabilities(
+                seeds=True, system=True, image_data=True, app_tools=True, additional_directories=True, asks_client=True
+            ),
+            permissions=Permissions(MODES),
+            mcp=Mcp(frozenset({"stdio", "http", "sse"}), tool_prefix=MCP_PREFIX),
+            display=Display(
+                path_fields=("file_path", "path", "dir_path", "absolute_path"), plan_tools={"write_todos": "replace"}
+            ),
         )
 
     async def probe(self, spec: AgentSpec, spawner: Spawner) -> Probe:
@@ -149,13 +162,13 @@ class GeminiDriver(CliDriver):
             require_trust(spec)
         state, folder, model = _state(spec), str(spec.cwd), spec.options.get("model")
         files = _session_files(spec, state, folder)
-        resume = spec.resume
-        if resume is None and spec.history:
+        resume = spec.seed.resume
+        if resume is None and spec.seed.history:
             resume = str(uuid.uuid4())
             files[state / ".gemini" / "tmp" / SLUG / "chats" / chat_file_name(resume)] = _seed(spec, resume, folder)
         env = bypass_proxy(environment(spec, state), spec.tool_server)
-        if spec.system is not None and spec.options.get("system_prompt") == "replace":
-            files[state / "system.md"] = spec.system.encode()
+        if spec.seed.system is not None and spec.options.get("system_prompt") == "replace":
+            files[state / "system.md"] = spec.seed.system.encode()
             env["GEMINI_SYSTEM_MD"] = str(state / "system.md")
         # Without an allowed name the CLI starts all MCP servers of the project's settings; a random name allows none of them.
         servers = [f"--allowed-mcp-server-names={name}" for name in names or [uuid.uuid4().hex]]
@@ -181,7 +194,7 @@ class GeminiDriver(CliDriver):
             agent_asks=True,
             left_to_agent=lambda name: mode is not None and name in NAMES,
         )
-        profile = agent_profile(verbatim=spec.options.get("slash_commands") != "on", app_tools=spec.app_tools)
+        profile = agent_profile(verbatim=spec.options.get(SLASH_OPTION) != "on", app_tools=spec.app_tools)
         command = Command(argv, spec.cwd, env, files=files, state=state)
         return Launch(command, AcpCodec(request, grants, profile, changes_modes=mode is not None), spec.tool_server)
 
@@ -208,8 +221,8 @@ def _session_files(spec: SessionSpec, state: Path, folder: str) -> dict[Path, by
         policies = user_policies(user, tools, confined=spec.confined)
         files |= {own / "policies" / name: content for name, content in policies.items()}
     context = [] if spec.options.get("settings") == "none" else _context(spec)
-    if spec.system is not None and spec.options.get("system_prompt") != "replace":
-        context.append(spec.system)
+    if spec.seed.system is not None and spec.options.get("system_prompt") != "replace":
+        context.append(spec.seed.system)
     files[own / "GEMINI.md"] = "\n\n".join(context).encode()
     return files
 
@@ -227,9 +240,9 @@ def _seed(spec: SessionSpec, session_id: str, folder: str) -> bytes:
     """The chat file of the session's history."""
     now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     tool_names = {tool.name: app_tool_name(tool.name) for tool in spec.app_tools}
-    return chat_file(spec.history, session_id, folder, [str(uuid.uuid4()) for _ in spec.history], now, tool_names)
+    return chat_file(spec.seed.history, session_id, folder, [str(uuid.uuid4()) for _ in spec.seed.history], now, tool_names)
 
 
 def _task_text(spec: TaskSpec) -> str:
     """The task; a newline before a leading `/` makes it text."""
-    return spec.task if spec.options.get("slash_commands") == "on" else escape(spec.task, "\n")
+    return spec.task if spec.options.get(SLASH_OPTION) == "on" else escape(spec.task, "\n")

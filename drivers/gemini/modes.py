@@ -30,6 +30,8 @@ MAX_POLICY = 1024 * 1024
 """Bytes of a policy file of the user, or of a project's settings, that are read."""
 SERVER_TOOLS = "mcp_"
 """The names of tools of MCP servers begin so."""
+MCP_PREFIX = "mcp__"
+"""The names of the tools of the client's MCP servers begin so in events."""
 _PERMITTING = (b"tools", b"\\")
 """In a project's settings: the object of the settings about tools, and an escaped character."""
 
@@ -41,7 +43,9 @@ def own_mode(spec: SessionSpec) -> str | None:
     the CLI, or a mode, could run what the gateway denies.
     """
     mode = spec.options.get(MODE_OPTION, ASK_MODE)
-    ruled = any(spec.ruled(name) for name in NAMES) or (bool(spec.mcp_servers) and spec.ruled_servers)
+    ruled = any(spec.permissions.ruled(name) for name in NAMES) or (
+        bool(spec.mcp_servers) and spec.permissions.ruled(f"{MCP_PREFIX}*")
+    )
     return None if mode == ASK_MODE or ruled else mode
 
 

@@ -40,7 +40,7 @@ class Driver(ABC):
 
     def permitted_modes(self, env: Mapping[str, str], *, confined: bool) -> tuple[PermissionMode, ...]:
         """The modes of the CLI that it permits with this environment, in the gateway's sandbox (`confined`) or without it."""
-        return self.info().modes
+        return self.info().permissions.modes
 
     async def probe(self, spec: AgentSpec, spawner: Spawner) -> Probe:
         """Find the program and its version: by default the first version number that `--version` prints.
@@ -48,7 +48,7 @@ class Driver(ABC):
         The gateway calls it with a fresh folder as `cwd`: another agent may have written settings in the working folder, which
         name programs. The output of each process is limited.
         """
-        if self.info().program is None:
+        if self.info().program.name is None:
             return Probe(version=self.info().version)
         try:
             code, output = await run_to_end(Command((spec.program, "--version"), spec.cwd, spec.env, stdin=b""), spawner)
@@ -98,7 +98,7 @@ class CliDriver(Driver):
     async def open(self, spec: SessionSpec, spawner: Spawner, limits: Limits) -> Agent:
         if not (self.tools_by_mcp and spec.app_tools):
             return await CliAgent.start(await made(self.session, spec), spawner, limits, spec.services)
-        spec = await with_tool_server(spec, self.info().mcp_call_id_keys)
+        spec = await with_tool_server(spec, self.info().mcp.call_id_keys)
         try:
             return await CliAgent.start(await made(self.session, spec), spawner, limits, spec.services)
         except BaseException:

@@ -49,12 +49,12 @@ class TurnProcessDriver(Driver):
     def turn(self, spec: SessionSpec, prompt: Prompt) -> Launch:
         """The process that answers this prompt, and a fresh codec for its output.
 
-        With `spec.resume` it goes on with the native session of that id; otherwise it starts one, with `spec.history` if `info()`
-        declares `seeds`. The prompt goes to standard input or into a file, never in the arguments.
+        With `spec.seed.resume` it resumes the native session of that id; otherwise it starts one, with `spec.seed.history` if
+        `info()` declares `seeds`. The prompt goes to standard input or into a file, never in the arguments.
         """
 
     async def has_session(self, spec: SessionSpec, spawner: Spawner) -> bool:
-        """Whether the CLI still has the native session `spec.resume`. If not, a fresh one is seeded with the history.
+        """Whether the CLI still has the native session `spec.seed.resume`. If not, a fresh one is seeded with the history.
 
         By default it is taken to be there. Override it by a look at the CLI's files, or by a command that lists its sessions.
         """
@@ -66,9 +66,9 @@ class TurnProcessDriver(Driver):
 
     async def open(self, spec: SessionSpec, spawner: Spawner, limits: Limits) -> Agent:
         await self._check_start(spec, spawner)
-        if spec.resume is not None and not await self._finds_session(spec, spawner):
-            raise ResumeFailed(f"{self.info().title} has no session {spec.resume!r} any more")
-        if spec.resume is None and spec.history and not self.info().seeds:
+        if spec.seed.resume is not None and not await self._finds_session(spec, spawner):
+            raise ResumeFailed(f"{self.info().title} has no session {spec.seed.resume!r} any more")
+        if spec.seed.resume is None and spec.seed.history and not self.info().capabilities.seeds:
             raise AgentUnavailable("its own session is gone, and it cannot be given a history; start a new session")
         return TurnProcessAgent(self, spec, spawner, limits)
 
@@ -83,13 +83,15 @@ class TurnProcessDriver(Driver):
         try:
             return await self.has_session(spec, spawner)
         except TimeoutError as error:
-            raise AgentUnavailable(f"{spec.program} does not report in time whether it has session {spec.resume!r}") from error
+            raise AgentUnavailable(
+                f"{spec.program} does not report in time whether it has session {spec.seed.resume!r}"
+            ) from error
 
     async def _check_start(self, spec: SessionSpec, spawner: Spawner) -> None:
         """Raises AgentUnavailable for what would fail the first turn's start."""
         if not await in_thread(spec.cwd.is_dir):
             raise AgentUnavailable(f"the working folder {spec.cwd} is not there; make it, or set the agent's cwd to one that is")
-        if self.info().program is None:
+        if self.info().program.name is None:
             return
         if not await in_thread(spawner.finds, spec.program, spec.env.get("PATH")):
             raise AgentUnavailable(f"the program {spec.program!r} is not there or not executable")
@@ -104,12 +106,12 @@ class TurnProcessAgent(Agent):
 
     def __init__(self, driver: TurnProcessDriver, spec: SessionSpec, spawner: Spawner, limits: Limits) -> None:
         self._driver, self._spec, self._spawner, self._limits = driver, spec, spawner, limits
-        self._seeds = driver.info().seeds
+        self._seeds = driver.info().capabilities.seeds
         self._codec: Codec | None = None
         self._turn: CliAgent | None = None
         self._ready: list[OutputEvent] = []
         self._alive = True
-        self.native_id = spec.resume
+        self.native_id = spec.seed.resume
 
     @property
     def alive(self) -> bool:
@@ -123,7 +125,11 @@ class TurnProcessAgent(Agent):
             raise AgentGone("the agent was closed, or its native session is not whole")
         if self._turn is not None:
             raise DriverError("a turn is under way; read its events up to its session_end")
-        spec = self._spec if self.native_id is None else replace(self._spec, resume=self.native_id, history=())
+        spec = (
+            self._spec
+            if self.native_id is None
+            else replace(self._spec, seed=replace(self._spec.seed, resume=self.native_id, history=()))
+        )
         try:
             turn = await self._start(spec, prompt)
         except AgentUnavailable as error:
@@ -164,7 +170,7 @@ class TurnProcessAgent(Agent):
 
     async def _start(self, spec: SessionSpec, prompt: Prompt) -> CliAgent:
         if self._driver.tools_by_mcp and spec.app_tools:
-            spec = await with_tool_server(spec, self._driver.info().mcp_call_id_keys)
+            spec = await with_tool_server(spec, self._driver.info().mcp.call_id_keys)
         try:
             launch = self._driver.turn(spec, prompt)
             self._codec = launch.codec

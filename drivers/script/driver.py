@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING
 from drivers.codecs.output_event_lines import EventLineCodec, open_request, request
 from drivers.contract.agent_specs import AgentSpec, SessionSpec, TaskSpec
 from drivers.contract.codec import Command, Launch
-from drivers.contract.driver_info import DriverInfo, Option, PlanChange, ToolKind, ToolSpec
+from drivers.contract.driver_info import (
+    Capabilities,
+    Display,
+    DriverInfo,
+    Mcp,
+    Option,
+    Permissions,
+    PlanChange,
+    ToolKind,
+    ToolSpec,
+)
 from drivers.runtime.cli_driver import CliDriver
 
 if TYPE_CHECKING:
@@ -62,17 +72,19 @@ class ScriptDriver(CliDriver):
             version="1.0.0",
             tools=TOOLS,
             options=OPTIONS,
-            image_http=True,
-            image_data=True,
-            app_tools=True,
-            compaction=True,
-            steers=True,
-            additional_directories=True,
-            tool_kinds=KINDS_OF_KNOWN_TOOLS,
-            path_fields=("file_path", "path", "notebook_path", "dir_path", "absolute_path"),
-            plan_tools=PLAN_TOOLS,
-            mcp_tool_prefix="mcp__",
-            question_tools=QUESTION_TOOLS,
+            capabilities=Capabilities(
+                seeds=True,
+                system=True,
+                image_http=True,
+                image_data=True,
+                app_tools=True,
+                steers=True,
+                compaction=True,
+                additional_directories=True,
+            ),
+            permissions=Permissions(question_tools=QUESTION_TOOLS),
+            mcp=Mcp(tool_prefix="mcp__"),
+            display=Display(tool_kinds=KINDS_OF_KNOWN_TOOLS, plan_tools=PLAN_TOOLS),
         )
 
     def session(self, spec: SessionSpec) -> Launch:

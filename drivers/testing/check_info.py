@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from jsonschema import Draft202012Validator, SchemaError
 
-from drivers.contract.driver_info import DriverInfo, Option, ToolSpec
+from drivers.contract.driver_info import SLASH_OPTION, DriverInfo, Option, ToolSpec
 from drivers.testing.check_outcome import Check, Failed
 from drivers.testing.driver_under_test import Setup
 
@@ -31,17 +31,16 @@ async def info(setup: Setup) -> None:
     for field in ("title", "description"):
         if not str(getattr(found, field)).strip():
             raise Failed(f"info().{field} is blank; clients show it to people")
-    if found.program is not None and not found.program.strip():
-        raise Failed("info().program is blank; give the program's usual name, or None if the driver brings its own")
+    if found.program.name is not None and not found.program.name.strip():
+        raise Failed("info().program.name is blank; give the program's usual name, or None if the driver brings its own")
 
 
 async def options(setup: Setup) -> None:
     _unique("option", (option.name for option in setup.info.options))
     for option in setup.info.options:
         _option(option)
-    slash = setup.info.slash_option
-    if slash is not None and not any(option.name == slash and "on" in option.choices for option in setup.info.options):
-        raise Failed(f"info().slash_option is {slash!r}; it must be an option with the choice `on`, or None")
+    if any(option.name == SLASH_OPTION and "on" not in option.choices for option in setup.info.options):
+        raise Failed(f"option {SLASH_OPTION!r} decides whether a `/` begins a command; give it the choice `on`")
 
 
 def _option(option: Option) -> None:
@@ -80,9 +79,11 @@ def _tool(tool: ToolSpec) -> None:
 
 
 async def env(setup: Setup) -> None:
-    for pattern in setup.info.env:
+    for pattern in setup.info.program.env:
         if not pattern.strip("*?"):
-            raise Failed(f"info().env has {pattern!r}, which hands the daemon's whole environment to the CLI; name what it needs")
+            raise Failed(
+                f"info().program.env has {pattern!r}, which hands the daemon's whole environment to the CLI; name what it needs"
+            )
 
 
 def _unique(what: str, names: Iterable[str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from drivers.contract.agent import Agent, Prompt
+from drivers.contract.agent_specs import SessionSeed
 from drivers.contract.codec import Command
 from drivers.contract.errors import AgentGone, AgentUnavailable, ResumeFailed
 from drivers.contract.events import NativeSession, OutputEvent, SessionEnd
@@ -25,7 +26,7 @@ GOING = 2.0
 
 async def program(setup: Setup) -> None:
     if setup.found_program() is None:
-        expected, hint = setup.program or setup.info.program, setup.info.install
+        expected, hint = setup.program or setup.info.program.name, setup.info.program.install
         raise Failed(f"the program {expected!r} is not on PATH; " + (f"install it with `{hint}`" if hint else "give --program"))
 
 
@@ -49,14 +50,14 @@ async def arguments(setup: Setup) -> None:
     secrets = {option.name: SECRET for option in setup.info.options if option.secret}
     options = {**setup.task().options, **secrets}
     history = (UserMessage(content=PROMPT_MARK), AssistantMessage(content=ANSWER_MARK))
-    seed = {"history": history} if setup.info.seeds else {}
-    system = {"system": SYSTEM_MARK} if setup.info.system else {}
+    can = setup.info.capabilities
+    seed = SessionSeed(history=history if can.seeds else (), system=SYSTEM_MARK if can.system else None)
     commands: dict[str, Command] = {}
     if isinstance(setup.driver, CliDriver):
         commands["task"] = setup.driver.task(setup.task(task=PROMPT_MARK, options=options)).command
-        commands["session"] = setup.driver.session(setup.session(options=options, **seed, **system)).command
+        commands["session"] = setup.driver.session(setup.session(options=options, seed=seed)).command
     elif isinstance(setup.driver, TurnProcessDriver):
-        commands["turn"] = setup.driver.turn(setup.session(options=options, **seed, **system), Prompt(PROMPT_MARK)).command
+        commands["turn"] = setup.driver.turn(setup.session(options=options, seed=seed), Prompt(PROMPT_MARK)).command
     else:
         raise Skipped("the driver starts its processes by itself")
     what = {
@@ -91,7 +92,7 @@ async def second_turn(setup: Setup) -> None:
     async with setup.opened() as (agent, watched):
         _refuse_failure(await ask(agent, setup.prompt, setup.seconds), "the first turn")
         turn_process = isinstance(setup.driver, TurnProcessDriver)
-        if turn_process and agent.native_id is None and setup.info.seeds:
+        if turn_process and agent.native_id is None and setup.info.capabilities.seeds:
             raise Skipped("the program reports no id of its session; each turn is seeded with the history")
         if not agent.alive:
             raise Failed("the agent is not alive after its first turn; a session takes one prompt after the other")
@@ -116,14 +117,14 @@ async def native_session(setup: Setup) -> None:
     if native_id is None:
         raise Skipped("the program has no session of its own that could be resumed (native_id is None)")
     try:
-        async with setup.opened(resume=native_id) as (resumed, _):
+        async with setup.opened(seed=SessionSeed(native_id)) as (resumed, _):
             _refuse_failure(await ask(resumed, setup.prompt, setup.seconds), f"the first turn after resuming {native_id!r}")
     except ResumeFailed as error:
-        if setup.info.seeds:
+        if setup.info.capabilities.seeds:
             raise Skipped(f"the program did not resume its own session ({error}); a fresh one is seeded then") from error
         raise Failed(f"the program did not resume its own session, and the driver declares seeds=False: {error}") from error
     try:
-        async with setup.opened(resume=NO_SUCH):
+        async with setup.opened(seed=SessionSeed(NO_SUCH)):
             how = (
                 "Override has_session()"
                 if isinstance(setup.driver, TurnProcessDriver)
@@ -141,17 +142,19 @@ async def native_session(setup: Setup) -> None:
 
 
 async def seeds(setup: Setup) -> None:
-    if not setup.info.seeds and not setup.info.system:
+    can = setup.info.capabilities
+    if not can.seeds and not can.system:
         raise Skipped("info() declares neither `seeds` nor `system`")
-    history = (UserMessage(content=PROMPT_MARK), AssistantMessage(content=ANSWER_MARK)) if setup.info.seeds else ()
-    async with setup.opened(history=history, system=SYSTEM_MARK if setup.info.system else None) as (agent, watched):
+    history = (UserMessage(content=PROMPT_MARK), AssistantMessage(content=ANSWER_MARK)) if can.seeds else ()
+    seed = SessionSeed(history=history, system=SYSTEM_MARK if can.system else None)
+    async with setup.opened(seed=seed) as (agent, watched):
         _refuse_failure(await ask(agent, setup.prompt, setup.seconds), "the first turn after a seed")
         if not watched.started:
             raise Skipped("the driver starts its processes by itself")
         environment = "\n".join(value for started in watched.started for value in started.command.env.values()).encode()
         given = watched.given + environment
-        marks = [(PROMPT_MARK, "seeds"), (ANSWER_MARK, "seeds")] if setup.info.seeds else []
-        for mark, promise in [*marks, *([(SYSTEM_MARK, "system")] if setup.info.system else [])]:
+        marks = [(PROMPT_MARK, "seeds"), (ANSWER_MARK, "seeds")] if can.seeds else []
+        for mark, promise in [*marks, *([(SYSTEM_MARK, "system")] if can.system else [])]:
             if mark.encode() not in given:
                 raise Failed(
                     f"info() declares `{promise}`, but the text never reached the program; pass it, or declare {promise}=False"

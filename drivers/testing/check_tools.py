@@ -9,7 +9,7 @@ from drivers.contract.driver_info import ToolGrant, ToolSpec
 from drivers.contract.events import AwaitedCall, Awaiting, OutputEvent, ToolCall
 from drivers.testing.check_outcome import Check, Failed, Skipped
 from drivers.testing.driver_under_test import Setup
-from drivers.testing.run_invariants import REFUSED, ask, kinds, refuse
+from drivers.testing.run_invariants import ask, kinds, refuse
 
 APPLICATION_TOOL = ToolSpec("portico_check", "Returns a word.", {"type": "object", "properties": {}})
 RESULT = "portico-check-result-4d07"
@@ -54,7 +54,7 @@ async def permission(setup: Setup) -> None:
 
 
 async def application(setup: Setup) -> None:
-    if not setup.info.app_tools:
+    if not setup.info.capabilities.app_tools:
         raise Skipped("info() declares app_tools=False")
     if setup.tools.application is None:
         raise Skipped("no prompt is given on which the program calls the tool `portico_check` (--app-tool-prompt)")
@@ -73,7 +73,7 @@ async def application(setup: Setup) -> None:
 
 async def _asked(setup: Setup, name: str, prompt: str, *, granted: bool) -> list[OutputEvent]:
     def answer(call: AwaitedCall) -> Reply:
-        return PermissionReply(call.id, granted, None if granted else REFUSED) if call.wants == "permission" else refuse(call)
+        return PermissionReply(call.id, "allow") if granted and call.wants == "permission" else refuse(call)
 
     async with setup.opened(tools=(ToolGrant(name),)) as (agent, _):
         return await ask(agent, prompt, setup.seconds, answer)

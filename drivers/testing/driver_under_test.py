@@ -64,7 +64,7 @@ class Setup:
 
     def found_program(self) -> str | None:
         """The path of the program; empty for a driver that brings its own, None where it is not found."""
-        program = self.program or self.info.program
+        program = self.program or self.info.program.name
         if program is None:
             return ""
         found = shutil.which(os.path.expanduser(program), path=self.env.get("PATH"))
@@ -85,7 +85,9 @@ class Setup:
         defaults = {option.name: option.default for option in self.info.options}
         program = self.found_program() or ""
         # Without a marker of an outer gateway: what is started here is ended here.
-        env = {name: value for name, value in self.env.items() if not name.startswith("PORTICO_")} | dict(self.info.set_env)
+        env = {name: value for name, value in self.env.items() if not name.startswith("PORTICO_")} | dict(
+            self.info.program.set_env
+        )
         options = {**defaults, **self.options}
         return {"program": program, "cwd": cwd, "env": env, "args": self.args, "options": options, "state": state}
 

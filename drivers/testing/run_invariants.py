@@ -31,7 +31,7 @@ Answer = Callable[[AwaitedCall], Reply]
 
 def refuse(call: AwaitedCall) -> Reply:
     """No permission, or an error text as the result."""
-    return PermissionReply(call.id, False, REFUSED) if call.wants == "permission" else ToolReply(call.id, REFUSED)
+    return PermissionReply(call.id, "deny", REFUSED) if call.wants == "permission" else ToolReply(call.id, REFUSED)
 
 
 async def ask(agent: Agent, text: str, seconds: float, answer: Answer = refuse) -> list[OutputEvent]:

@@ -54,11 +54,11 @@ def describe(found: DiscoveredAgent) -> AgentDescription:
         listed=listed_values(agent),
         model_names={value: model.name for value, model in agent.model_names.items()},
         locked_model="model" in agent.locked,
-        compaction=info.compaction,
-        app_tools=info.app_tools,
-        image_http=info.image_http,
-        image_data=info.image_data,
-        steers=info.steers,
+        compaction=info.capabilities.compaction,
+        app_tools=info.capabilities.app_tools,
+        image_http=info.capabilities.image_http,
+        image_data=info.capabilities.image_data,
+        steers=info.capabilities.steers,
     )
 
 

@@ -123,7 +123,7 @@ class AgentFolders:
 
     def _general_spec(self, environment: Mapping[str, str]) -> AgentSpec:
         """Return a spec for what holds in every session. The program need not be installed: its folders are named like it."""
-        return AgentSpec(self._settings.program or self._driver.info().program or "", self._own, environment)
+        return AgentSpec(self._settings.program or self._driver.info().program.name or "", self._own, environment)
 
     def _shared_writable(self, spec: AgentSpec) -> tuple[Path, ...]:
         """Return what every session of the agent may write in a sandbox: the CLI's folders and files, and what is configured."""

@@ -105,12 +105,15 @@ class ConfiguredAgent:
         self._probe, self.info = probe, self.driver.info()
         self._probed_program = self.installed_program()
         if probe.images is False:
-            self.info = replace(self.info, image_http=False, image_data=False)
-        if probe.additional_directories is not None and self.driver.info().additional_directories is None:
-            self.info = replace(self.info, additional_directories=probe.additional_directories)
+            self._can(image_http=False, image_data=False)
+        if probe.additional_directories is not None and self.info.capabilities.additional_directories is None:
+            self._can(additional_directories=probe.additional_directories)
         if probe.options:
             own = {option.name: option for option in self.driver.info().options}
             self.info = replace(self.info, options=tuple({**own, **{o.name: o for o in probe.options}}.values()))
+
+    def _can(self, **found: bool) -> None:
+        self.info = replace(self.info, capabilities=replace(self.info.capabilities, **found))
 
     @property
     def title(self) -> str:
@@ -156,7 +159,7 @@ class ConfiguredAgent:
     @cached_property
     def _permitted_modes(self) -> tuple[PermissionMode, ...]:
         """The modes that the CLI permits here. To build the environment for it takes 0.1 ms."""
-        if not self.info.modes:
+        if not self.info.permissions.modes:
             return ()
         return self.driver.permitted_modes(self.environment, confined=self.settings.confines)
 
@@ -198,7 +201,7 @@ class ConfiguredAgent:
     def _environment_from(self, environ: Mapping[str, str]) -> dict[str, str]:
         home = self.settings.container.home
         own = {"HOME": str(home.expanduser().absolute())} if home else {}
-        return process_environment(environ, self.info.env, {**self.info.set_env, **own, **self.settings.env})
+        return process_environment(environ, self.info.program.env, {**self.info.program.set_env, **own, **self.settings.env})
 
     @property
     def secrets(self) -> list[str]:
@@ -216,7 +219,7 @@ class ConfiguredAgent:
     @property
     def described(self) -> str:
         """The agent with its version, for errors: `agent 'claude' (2.1.329)`."""
-        version = self.version if self.info.program is not None else None
+        version = self.version if self.info.program.name is not None else None
         return f"agent {self.name!r} ({version})" if version else f"agent {self.name!r}"
 
     @property
@@ -228,7 +231,7 @@ class ConfiguredAgent:
         """Say that a version of its program is older than the oldest supported one, and what to do; None for other versions."""
         if (old := too_old(self.settings.driver, version)) is None:
             return None
-        command = f" with `{self.info.install}`" if self.info.install else ""
+        command = f" with `{self.info.program.install}`" if self.info.program.install else ""
         return f"agent {self.name!r} cannot be used: {old}; update it{command}"
 
     def look(self) -> Installation:
@@ -278,7 +281,7 @@ class ConfiguredAgent:
     def program(self) -> str:
         """Return the path of the agent's program; empty if the driver has a program of its own. The program of an image has the
         name in the configuration. Raises AgentProblem, also for a missing program that makes its containers."""
-        name = self.settings.program or self.info.program
+        name = self.settings.program or self.info.program.name
         if self.settings.runtime is not None:
             runtime_program(self.name, self.settings.runtime, self._environ)
         if name is None:
@@ -292,7 +295,7 @@ class ConfiguredAgent:
 
     def _missing(self, program: str) -> str:
         """Return why a program cannot be started, and how to solve that."""
-        key, install = f"agents.{self.name}.program", f" with `{self.info.install}`" if self.info.install else ""
+        key, install = f"agents.{self.name}.program", f" with `{self.info.program.install}`" if self.info.program.install else ""
         path = os.path.expanduser(program)
         if not os.path.dirname(path):
             return f"its program {program!r} is not on PATH; install it{install}, or set {key} to its path"
@@ -306,10 +309,10 @@ class ConfiguredAgent:
 
     def login_command(self) -> str | None:
         """Return the command with which a person logs the agent's program in; None if the driver names none."""
-        logins, container = self.info.logins, self.settings.container
+        logins, container = self.info.program.logins, self.settings.container
         if not logins:
             return None
-        argv = [self.settings.program or self.info.program or "", *logins[0].arguments]
+        argv = [self.settings.program or self.info.program.name or "", *logins[0].arguments]
         home = str(container.home.expanduser().absolute()) if container.home else None
         if self.settings.runtime is None or container.image is None:
             return shlex.join([*(("env", f"HOME={home}") if home else ()), *argv])
@@ -422,7 +425,7 @@ class ConfiguredAgent:
         Paths must be absolute; otherwise the rules of `working_directory` hold. With a locked `cwd` they are in the configured
         working directory. Raises BadRequest that names the path.
         """
-        if given and self.info.additional_directories is False:
+        if given and self.info.capabilities.additional_directories is False:
             raise BadRequest(f"additionalDirectories: agent {self.name!r} works in one folder a session; give none")
         if len(given) > MAX_ADDITIONAL_DIRECTORIES:
             raise BadRequest(
@@ -463,7 +466,7 @@ class ConfiguredAgent:
         defaults = {option.name: option.default for option in self.options if option.name != CWD.name}
         merged = defaults | self.without_locked(options)
         chosen = merged.pop("cwd", None)
-        if self.info.modes:
+        if self.info.permissions.modes:
             merged[MODE_OPTION] = self.mode(options)
         folder = self.stored_directory(chosen, workspace_key)
         confined = self.settings.confines

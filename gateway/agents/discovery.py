@@ -67,7 +67,7 @@ class DiscoveredAgent:
         if self.probe.logged_in is False and self.support != "unsupported":
             return self.agent.login_command()
         # Another program than the driver's own is not one that this command installs.
-        return self.agent.info.install or None if self.agent.settings.program is None else None
+        return self.agent.info.program.install or None if self.agent.settings.program is None else None
 
     @property
     def version(self) -> str | None:

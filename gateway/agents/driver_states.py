@@ -57,7 +57,7 @@ async def driver_states(agents: Agents, discovery: Discovery, redactor: Redactor
         by_driver[found.agent.settings.driver].append(_state(found, redactor))
     infos = {name: driver.info() for name, driver in agents.drivers.items()}
     return [
-        DriverState(driver=name, title=infos[name].title, install=infos[name].install or None, agents=states)
+        DriverState(driver=name, title=infos[name].title, install=infos[name].program.install or None, agents=states)
         for name, states in sorted(by_driver.items())
     ]
 

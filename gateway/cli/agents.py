@@ -95,7 +95,7 @@ def add(group: Path | None, config: Path | None, as_json: bool, agent: str | Non
         agent = agent or driver.name
         if agent in settings.agents:
             raise ConfigError(f"{settings.file} has [agents.{agent}] already; edit it there, or choose another name with --as")
-        wanted = program or driver.info().program or ""
+        wanted = program or driver.info().program.name or ""
         path = shutil.which(os.path.expanduser(wanted))
         if program and path is None:
             raise ConfigError(f"there is no program {program!r}")
@@ -169,7 +169,7 @@ def _advice(driver: Driver, program: str, *, installed: bool) -> Iterator[str]:
     """Yield what a user still has to do for an agent, and has to know about it."""
     entry, info = catalogue().get(driver.name), driver.info()
     if not installed:
-        how = f"install it with `{info.install}`" if info.install or entry is None else f"see {entry.website}"
+        how = f"install it with `{info.program.install}`" if info.program.install or entry is None else f"see {entry.website}"
         yield f"its program {program!r} is not on PATH yet: {how}"
     if entry is not None:
         texts = (("it needs ", entry.needs), ("it is told a key by: ", entry.key), ("", entry.notes))
@@ -191,7 +191,9 @@ def _listed(settings: Settings) -> Iterator[ListedAgent]:
 
 def _of_agent(agent: ConfiguredAgent, entry: CatalogueAgent | None, *, configured: bool) -> ListedAgent:
     usable = agent.problem() is None
-    listed = ListedAgent(agent.name, agent.title, "offered" if usable else "missing", configured, install=agent.info.install)
+    listed = ListedAgent(
+        agent.name, agent.title, "offered" if usable else "missing", configured, install=agent.info.program.install
+    )
     if entry is not None:
         listed = replace(_of_entry(entry, listed.state, None), name=agent.name, title=agent.title, configured=configured)
     return replace(listed, program=agent.program() or None) if usable else listed

@@ -24,7 +24,7 @@ def run_login(settings: Settings, name: str, method: str, daemon: str | None) ->
         program = agent.program()
     except GatewayError as error:
         raise ConfigError(str(error)) from None
-    logins = {login.id: login for login in agent.info.logins}
+    logins = {login.id: login for login in agent.info.program.logins}
     if not logins:
         raise ConfigError(f"agent {name!r} has no login that can be started; log in with its own program")
     if method and method not in logins:

@@ -188,7 +188,7 @@ def _missing_variables(settings: Settings, manager: Systemd | Launchd, environ: 
     # The folder is an option of the service.
     given |= {name for name, path in setting_variables(environ).items() if path != ("server", "data_dir")}
     for agent in Agents(settings):
-        given |= process_environment(environ, agent.info.env, {}).keys() - process_environment(environ, (), {}).keys()
+        given |= process_environment(environ, agent.info.program.env, {}).keys() - process_environment(environ, (), {}).keys()
     given |= {name for name in environ if name.upper().endswith("_PROXY") or name in ("SSL_CERT_FILE", "NODE_EXTRA_CA_CERTS")}
     if not (missing := sorted(given - known)):
         return None
@@ -201,6 +201,6 @@ def _missing_variables(settings: Settings, manager: Systemd | Launchd, environ: 
 def _programs_not_found(settings: Settings, installed: ServiceDefinition, environ: Mapping[str, str]) -> list[str]:
     """Return the agents whose programs this shell finds, and the service does not."""
     here, there = (variables.get("PATH", os.defpath) for variables in (environ, installed.environment))
-    programs = ((agent.name, agent.settings.program or agent.info.program or "") for agent in Agents(settings))
+    programs = ((agent.name, agent.settings.program or agent.info.program.name or "") for agent in Agents(settings))
     found = (name for name, program in programs if shutil.which(program, path=here) and not shutil.which(program, path=there))
     return [f"the service does not find the program of {name}: run `portico service install` in this shell" for name in found]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from drivers.contract.agent import Agent
 from drivers.contract.agent_specs import Limits, SessionSpec, TaskSpec
-from drivers.contract.driver_info import DriverInfo
+from drivers.contract.driver_info import Capabilities, DriverInfo
 from drivers.contract.errors import AgentUnavailable
 from drivers.runtime.cli_driver import Driver
 from drivers.runtime.process import Spawner
@@ -36,7 +36,7 @@ class _NoDriver(Driver):
     name = "absent"
 
     def info(self) -> DriverInfo:
-        return DriverInfo(title="", description="", compaction=True)
+        return DriverInfo("", "", capabilities=Capabilities(seeds=True, system=True, compaction=True))
 
     async def open(self, spec: SessionSpec, spawner: Spawner, limits: Limits) -> Agent:
         raise AgentUnavailable("this node has not the agent")

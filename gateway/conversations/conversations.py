@@ -131,7 +131,7 @@ class ConversationTurn:
                 self._end = last if isinstance(last, SessionEnd) else None
                 return
             denials: list[Reply] = [
-                PermissionReply(call.id, granted=False, reason=CANNOT_ASK)
+                PermissionReply(call.id, "deny", reason=CANNOT_ASK)
                 for call in last.calls
                 if call.wants != "result" and not call.optional
             ]
@@ -286,7 +286,7 @@ class Conversations:
 
     def _check(self, caller: Caller, request: ConversationRequest, disconnected: Callable[[], Awaitable[None]]) -> _Asked:
         agent = self._agents.get(request.agent)
-        messages = request.messages if agent.info.system else _without_system(request.messages)
+        messages = request.messages if agent.info.capabilities.system else _without_system(request.messages)
         if request.after is None:
             before, new = _divided(messages)
             _check_calls(before, new)
@@ -447,7 +447,7 @@ class Conversations:
             return asked.new_settings(current)
 
         denials = [
-            PermissionReply(call.id, granted=False, reason=CANNOT_ASK)
+            PermissionReply(call.id, "deny", reason=CANNOT_ASK)
             for call in waiting
             if call.wants != "result" and not call.optional
         ]

@@ -122,7 +122,7 @@ class AgentMetrics:
         """Count an agent that has started. `again`: its session had an agent before."""
         how = "task"
         if isinstance(spec, SessionSpec):
-            how = "resumed" if spec.resume is not None else "seeded" if spec.history else "new"
+            how = "resumed" if spec.seed.resume is not None else "seeded" if spec.seed.history else "new"
         self._metrics.starts.labels(self._agent, how).inc()
         if again:
             self._restarts.inc()

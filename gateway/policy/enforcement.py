@@ -136,7 +136,7 @@ class PolicyEnforcer:
             outcome: Outcome = "answered"
             reason = None
             if isinstance(reply, PermissionReply):
-                outcome, reason = "granted" if reply.granted else "timed_out" if by == TIME_LIMIT else "refused", reply.reason
+                outcome, reason = "granted" if reply.allowed else "timed_out" if by == TIME_LIMIT else "refused", reply.reason
             self._record(reply.call_id, outcome, by, reason)
 
     def release(self, replies: Sequence[Reply]) -> list[PermissionReply]:
@@ -193,10 +193,10 @@ class PolicyEnforcer:
 
     def _awaiting(self, event: Awaiting, enforced: Enforced) -> None:
         rulings = {call.id: self._ruling(call) for call in event.calls if not call.optional}
-        self._client_decides |= {call.id for call in event.calls if call.client_decides}
+        self._client_decides |= {call.id for call in event.calls if call.decided_by == "client"}
         decided = {call_id: reply for call_id, ruling in rulings.items() if (reply := _reply(call_id, ruling)) is not None}
-        left = [call.id for call in event.calls if call.cli_decides and rulings.get(call.id) is LEFT]
-        decided |= {call_id: PermissionReply(call_id, granted=True, by_cli=True) for call_id in left}
+        left = [call.id for call in event.calls if call.decided_by == "cli" and rulings.get(call.id) is LEFT]
+        decided |= {call_id: PermissionReply(call_id, "leave") for call_id in left}
         for call_id, ruling in rulings.items():
             self._record_ruling(call_id, ruling)
         if rulings and len(decided) == len(rulings):
@@ -206,7 +206,7 @@ class PolicyEnforcer:
         remaining: list[AwaitedCall] = []
         for call in event.calls:
             reply = decided.get(call.id)
-            if reply is None or reply.granted:
+            if reply is None or reply.allowed:
                 remaining.append(call if reply is None else call.model_copy(update={"optional": True}))
             else:
                 enforced.events += self._denied(call.id, reply)
@@ -222,12 +222,12 @@ class PolicyEnforcer:
             return ruling if ruling.verdict == "deny" else Evaluation("ask")
         if self._granted.take(call):
             return Evaluation("allow", reason="granted before")
-        if ruling.verdict is None and awaited.cli_decides:
+        if ruling.verdict is None and awaited.decided_by == "cli":
             return LEFT
         if ruling.verdict is None:
             # An agent that was to run it at once and asks all the same needs more (codex: a patch outside of its folder).
             ruling = Evaluation("allow" if self._trust.get(call.name) and call.name not in self._inline else "ask")
-        if ruling.verdict == "allow" and awaited.client_decides:
+        if ruling.verdict == "allow" and awaited.decided_by == "client":
             return Evaluation("ask", reason=NOT_CONFINED)
         return ruling
 
@@ -257,8 +257,8 @@ class PolicyEnforcer:
 
 def _reply(call_id: str, ruling: Evaluation) -> PermissionReply | None:
     if ruling.verdict == "allow":
-        return PermissionReply(call_id, granted=True)
-    return PermissionReply(call_id, granted=False, reason=ruling.reason) if ruling.verdict == "deny" else None
+        return PermissionReply(call_id, "allow")
+    return PermissionReply(call_id, "deny", reason=ruling.reason) if ruling.verdict == "deny" else None
 
 
 def _call_block(event: ToolCall) -> ToolUseBlock:

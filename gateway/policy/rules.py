@@ -139,14 +139,11 @@ class Policy:
         return any(rule.decide != "allow" for rule in self.rules)
 
     def restricts_tool(self, tool: str) -> bool:
-        """Whether a rule may ask about or deny a call of this tool."""
-        return any(rule.decide != "allow" and rule.applies_to(tool) for rule in self.rules)
-
-    def restricts_prefix(self, prefix: str | None) -> bool:
-        """Whether a rule may ask about or deny a call of some tool whose name begins so; any rule may if it is not known."""
-        if prefix is None:
-            return self.restricts
-        heads = [re.split(r"[*?]", rule.tool, maxsplit=1) for rule in self.rules if rule.decide != "allow"]
+        """Whether a rule may ask about or deny a call of this tool. With a `*` at the end, of some tool whose name begins so."""
+        rules = [rule for rule in self.rules if rule.decide != "allow"]
+        if not tool.endswith("*"):
+            return any(rule.applies_to(tool) for rule in rules)
+        prefix, heads = tool[:-1], [re.split(r"[*?]", rule.tool, maxsplit=1) for rule in rules]
         return any(head[0].startswith(prefix) or (len(head) > 1 and prefix.startswith(head[0])) for head in heads)
 
     def effective_grants(self, grants: Iterable[ToolGrant]) -> tuple[ToolGrant, ...]:

@@ -98,7 +98,7 @@ class PendingCalls:
     def denials(self) -> list[Reply]:
         """The replies to calls that the client has not answered in time."""
         return [
-            PermissionReply(call.id, granted=False, reason=f"no {_MISSING[call.wants]} within {self._timeout:g} s")
+            PermissionReply(call.id, "deny", reason=f"no {_MISSING[call.wants]} within {self._timeout:g} s")
             for call in self.calls.values()
             if not call.optional
         ]
@@ -154,7 +154,7 @@ def resolve(history: Iterable[Message], calls: Mapping[str, AwaitedCall], replie
 def _result(reply: PermissionReply | None, call: AwaitedCall | None) -> str:
     if reply is None:
         return INTERRUPTED
-    if not reply.granted:
+    if not reply.allowed:
         return denial(reply.reason)
     return NO_RESULT if call is not None and call.wants == "result" else APPROVED
 

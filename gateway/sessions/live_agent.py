@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from drivers.contract.agent import Agent, DeniedCall
-from drivers.contract.agent_specs import SessionSpec
+from drivers.contract.agent_specs import SessionPermissions, SessionSeed, SessionSpec
 from drivers.contract.client_services import ClientServices
 from drivers.contract.driver_info import ASK_MODE, MODE_OPTION
 from drivers.contract.errors import DriverError, ResumeFailed
@@ -206,7 +206,7 @@ class LiveAgent:
         """
         if not self._forgotten:
             self._forgotten = True
-            if self._agent.info.seeds:
+            if self._agent.info.capabilities.seeds:
                 self._store_native_id(None)
 
     async def discard(self) -> None:
@@ -286,10 +286,10 @@ class LiveAgent:
     async def _open(self, spec: SessionSpec, resume: bool) -> Agent:
         if self._native_id is not None and resume:
             try:
-                return await self._launch(replace(spec, resume=self._native_id, history=()))
+                return await self._launch(replace(spec, seed=SessionSeed(self._native_id, system=spec.seed.system)))
             except DriverError as error:
                 # Also for another reason than that the native session is gone, which would be the same at every turn.
-                if not (self._agent.info.seeds or isinstance(error, ResumeFailed)):
+                if not (self._agent.info.capabilities.seeds or isinstance(error, ResumeFailed)):
                     raise
                 log.warning("session %s: its native session is not resumed, a fresh one is seeded: %s", self._session_id, error)
         return await self._launch(spec)
@@ -306,7 +306,7 @@ class LiveAgent:
     @property
     def _client_services(self) -> frozenset[str]:
         """The services of the session's client, where the CLI must know them from its start."""
-        return self._services.supported_methods() if self._agent.info.asks_client else frozenset()
+        return self._services.supported_methods() if self._agent.info.capabilities.asks_client else frozenset()
 
     def _allowed_mcp_servers(self, settings: SessionSettings) -> tuple[McpServer, ...]:
         """The client's MCP servers, without those that the configuration has not allowed since the client brought them."""
@@ -328,18 +328,20 @@ class LiveAgent:
             self._shared.states / self._session_id,
             base.confined,
             base.locked,
-            system=system or None,
+            seed=SessionSeed(
+                history=tuple(message for message in history if not isinstance(message, SystemMessage)), system=system or None
+            ),
             tools=self._agent.policy.effective_grants(settings.tools or ()),
             app_tools=settings.app_tools or (),
             mcp_servers=self._allowed_mcp_servers(settings),
-            history=tuple(message for message in history if not isinstance(message, SystemMessage)),
             tool_host=self._shared.tool_host,
             services=self._services,
             additional_directories=self._agent.additional_directories(
                 settings.additional_directories, settings.workspace_key, any_folder=True
             ),
-            modes=frozenset(mode.id for mode in self._agent.modes),
-            ruled=self._agent.policy.restricts_tool,
-            lasting_choices=self._owner is None,
-            ruled_servers=self._agent.policy.restricts_prefix(self._agent.info.mcp_tool_prefix),
+            permissions=SessionPermissions(
+                modes=frozenset(mode.id for mode in self._agent.modes),
+                ruled=self._agent.policy.restricts_tool,
+                lasting_choices=self._owner is None,
+            ),
         )

@@ -21,7 +21,7 @@ def check_messages(agent: ConfiguredAgent, messages: Iterable[Message]) -> None:
 
 def _check_image(agent: ConfiguredAgent, url: str) -> None:
     kind = url.partition(":")[0].lower()
-    takes: Mapping[str, bool] = {"data": agent.info.image_data, "https": agent.info.image_http}
+    takes: Mapping[str, bool] = {"data": agent.info.capabilities.image_data, "https": agent.info.capabilities.image_http}
     if kind not in takes:
         raise BadRequest("an image's url must start with https:// or data:")
     if not takes[kind]:
@@ -41,9 +41,9 @@ def check_new(agent: ConfiguredAgent, messages: Sequence[Message]) -> UserMessag
 
 def check_seed(agent: ConfiguredAgent, messages: Sequence[Message]) -> None:
     """Raises BadRequest unless the agent can be given these as a history."""
-    if not agent.info.system and any(isinstance(message, SystemMessage) for message in messages):
+    if not agent.info.capabilities.system and any(isinstance(message, SystemMessage) for message in messages):
         raise BadRequest(f"messages: agent {agent.name!r} takes no system message; leave it out")
-    if not agent.info.seeds and any(not isinstance(message, SystemMessage) for message in messages):
+    if not agent.info.capabilities.seeds and any(not isinstance(message, SystemMessage) for message in messages):
         raise BadRequest(f"messages: agent {agent.name!r} cannot be given a history; begin the session with one user message")
     check_messages(agent, messages)
 

@@ -33,7 +33,7 @@ class ChosenAnswer:
 
     def reply(self, reason: str | None = None) -> PermissionReply:
         """Return the reply for the agent, with the client's reason for a rejection."""
-        return PermissionReply(self.call_id, self.granted, reason, self.own)
+        return PermissionReply(self.call_id, "allow" if self.granted else "deny", reason, self.own)
 
 
 def choices_of(call: AwaitedCall, tool: str, settings: SessionSettings) -> list[PermissionChoice]:

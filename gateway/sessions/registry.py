@@ -193,7 +193,7 @@ class Sessions:
         what `create` raises.
         """
         agent = origin.agent
-        if not agent.info.seeds:
+        if not agent.info.capabilities.seeds:
             raise BadRequest(f"agent {agent.name!r} accepts no history, so its sessions cannot be forked")
         async with origin.lock:
             if count is None and after is None and origin.busy:

@@ -495,7 +495,7 @@ class Session:
         """
         async with self.lock:
             self._require_not_deleted()
-            if self.run is None or not self.busy or not self.agent.info.steers:
+            if self.run is None or not self.busy or not self.agent.info.capabilities.steers:
                 return False
             return await completed(self._steer_run(self.run, message, None)) is not None
 
@@ -503,7 +503,7 @@ class Session:
         """Send a message to the agent at work; the turn is the rest of its run's."""
         if request.settings is not None:
             raise BadRequest("when_busy: a run at work keeps its settings; leave agent and tools out to steer it")
-        if not self.agent.info.steers:
+        if not self.agent.info.capabilities.steers:
             raise BadRequest(f"when_busy: agent {self.agent.name!r} takes no messages while it works; use queue to wait for it")
         seq = await completed(self._steer_run(self.run, message, request.key)) if self.run is not None else None
         if seq is None:
@@ -627,7 +627,7 @@ class Session:
         """Take over a run that an earlier gateway left waiting for the client, or that the first history ends in."""
         self.run = self._run(record, None)
         calls = await self.history.unanswered_calls()
-        pending = pending_in(calls, self._runs_at_once, self.config.app_tools, self.agent.info.question_tools)
+        pending = pending_in(calls, self._runs_at_once, self.config.app_tools, self.agent.info.permissions.question_tools)
         self.run.restore(pending, unanswered(calls), record.waiting_since)
 
     async def deny_overdue(self) -> None:
@@ -856,7 +856,7 @@ class Session:
     async def _begin_preparation(self) -> asyncio.Task[Agent] | None:
         """Begin to start an agent; None if none can be started now, or none has to be."""
         # An agent that asks its client learns at its start what the client of the prompt can do.
-        if self.deleted or self.state != "idle" or self.config.secrets_lost or self.agent.info.asks_client:
+        if self.deleted or self.state != "idle" or self.config.secrets_lost or self.agent.info.capabilities.asks_client:
             return None
         if self._agent.preparing_for(self.config) or not self._admission.has_free_agent_slot(self.id):
             return None

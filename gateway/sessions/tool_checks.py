@@ -34,8 +34,8 @@ def check_tools(
             raise BadRequest(f"agent.tools: agent {agent.name!r} has no tool {grant.name!r}; {known}{others}")
     seen: set[str] = set()
     for tool in _with_lengths_checked(tuple(app_tools)):
-        if not agent.info.app_tools:
-            taking = _names(other for other in agents if other.info.app_tools)
+        if not agent.info.capabilities.app_tools:
+            taking = _names(other for other in agents if other.info.capabilities.app_tools)
             instead = f"leave {tool.name!r} out" + (f", or use an agent that takes them: {taking}" if taking else "")
             raise BadRequest(f"tools: agent {agent.name!r} takes no application-side tools; {instead}")
         if tool.name in taken:

@@ -50,7 +50,7 @@ def test_the_table_of_each_driver_with_a_package() -> None:
     drivers = driver_registry.load()
     assert {"claude", "codex", "gemini"} <= compatibility().keys() <= drivers.keys()
     for name, table in compatibility().items():
-        assert table.package in drivers[name].info().install
+        assert table.package in drivers[name].info().program.install
         if table.tested_from is not None and table.tested_to is not None:
             assert table.support(table.tested_from) == table.support(table.tested_to) == "tested"
         assert table.support(table.oldest) != "unsupported"

@@ -15,7 +15,7 @@ from typing import Any
 
 from drivers.acp import import_protocol
 from drivers.contract.agent import PermissionReply, Prompt
-from drivers.contract.agent_specs import Limits, SessionSpec, TaskSpec
+from drivers.contract.agent_specs import Limits, SessionSeed, SessionSpec, TaskSpec
 from drivers.contract.codec import Launch
 from drivers.contract.driver_info import ToolGrant
 from drivers.contract.events import Awaiting, OutputEvent, SessionEnd
@@ -116,7 +116,7 @@ async def record_task(path: Path, task: str, folder: Path, env: dict[str, str]) 
 async def record_session(path: Path, resume: str | None, folder: Path, env: dict[str, str], **given: Any) -> str:
     tools, actions = given["tools"], given["actions"]
     grants = tuple(ToolGrant(*grant) for grant in tools.items())
-    spec = SessionSpec(str(PROGRAM), folder / "work", env, (), {}, folder / "session", tools=grants, resume=resume)
+    spec = SessionSpec(str(PROGRAM), folder / "work", env, (), {}, folder / "session", tools=grants, seed=SessionSeed(resume))
     await asyncio.to_thread(prepare_home, user_folder(spec), folder / "session", link_all=False)
     recorder = Recorder(folder)
     recorder.action("session " + json.dumps({"tools": [[g.name, g.trust] for g in grants], "resume": resume}))
@@ -125,7 +125,7 @@ async def record_session(path: Path, resume: str | None, folder: Path, env: dict
     for action in actions:
         if action in ("grant", "deny"):
             recorder.action(action)
-            await agent.reply(PermissionReply(stopped.calls[0].id, action == "grant"))  # type: ignore[union-attr]
+            await agent.reply(PermissionReply(stopped.calls[0].id, "allow" if action == "grant" else "deny"))  # type: ignore[union-attr]
         elif action == "stop":
             recorder.action("interrupt")
             await agent.interrupt()

@@ -106,7 +106,11 @@ class Recorder:
         raise RuntimeError("the CLI has ended")
 
     def reply(self, call_id: str, answer: str | bool) -> None:
-        reply: Reply = ToolReply(call_id, answer) if isinstance(answer, str) else PermissionReply(call_id, answer, "no")
+        reply: Reply = (
+            ToolReply(call_id, answer)
+            if isinstance(answer, str)
+            else PermissionReply(call_id, "allow" if answer else "deny", "no")
+        )
         self.records.append({"reply": {"id": call_id, "answer": answer}})
         self.codec.reply(reply)
         self.flush()

@@ -24,7 +24,7 @@ async def meta_response(gateway: Gateway, version: int, kind: type[Meta], tool: 
 
 def declared_histories(agent: ConfiguredAgent) -> tuple[HistoryType, ...]:
     """Return the histories that can be requested."""
-    return _histories(agent.info.compaction)
+    return _histories(agent.info.capabilities.compaction)
 
 
 def _histories(compaction: bool) -> tuple[HistoryType, ...]:

@@ -287,7 +287,7 @@ def _frame_without_id(name: str, data: Any) -> bytes:
 
 def _permission(reply: PermissionReply) -> ToolPermissionMessage:
     own = None if reply.choice is None else PermissionExtension(choice=reply.choice)
-    return ToolPermissionMessage(tool_call_id=reply.call_id, granted=reply.granted, reason=reply.reason, own=own)
+    return ToolPermissionMessage(tool_call_id=reply.call_id, granted=reply.allowed, reason=reply.reason, own=own)
 
 
 _HANDLERS: dict[type[Event], Callable[[StreamView, Any, Callable[[bytes], None]], None]] = {

@@ -135,7 +135,7 @@ def _replies(messages: Sequence[TurnMessage], made: Mapping[str, ChosenAnswer | 
     for message in messages:
         if isinstance(message, ToolPermissionMessage):
             answer = made.get(message.tool_call_id)
-            plain = PermissionReply(message.tool_call_id, message.granted, message.reason)
+            plain = PermissionReply(message.tool_call_id, "allow" if message.granted else "deny", message.reason)
             replies.append(plain if answer is None else answer.reply(message.reason))
         elif isinstance(message, ToolMessage):
             replies.append(ToolReply(message.tool_call_id, message.content))

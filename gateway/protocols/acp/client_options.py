@@ -28,7 +28,7 @@ def system_messages(agent: ConfiguredAgent, meta: Mapping[str, Any] | None) -> l
         return []
     if not isinstance(text, str):
         raise BadRequest("_meta.systemPrompt: must be a text, which replaces the agent's own prompt, or {append: TEXT}")
-    if not agent.info.system:
+    if not agent.info.capabilities.system:
         raise BadRequest(f"_meta.systemPrompt: agent {agent.name!r} takes no system prompt")
     return [SystemMessage(content=text)] if text else []
 

@@ -227,7 +227,7 @@ class Connection:
         self._features = client_features(params)
         if self._loaded is not None:
             self._loaded.set_features(self._features)
-        if self._agent.info.additional_directories is None:
+        if self._agent.info.capabilities.additional_directories is None:
             # Only the agent's program knows whether it supports them. The first session would wait for its answer too.
             await (await self._gateway.opened()).discovery.probe(self._agent)
         version = self._gateway.discovery.current(self._agent).version

@@ -59,7 +59,7 @@ def _converted(block: Block, info: DriverInfo, path: str) -> ContentBlock:
 
 
 def _image(mime_type: str, data: str, info: DriverInfo, path: str) -> ImageBlock:
-    if not info.image_data:
+    if not info.capabilities.image_data:
         raise BadRequest(f"{path}: this agent does not support images; the answer to initialize declares what it supports")
     return ImageBlock(url=data_uri(mime_type, data))
 

@@ -140,7 +140,7 @@ def acp_command(agent_name: str, settings: Settings) -> tuple[str, ...]:
 
 def has_login(agent: ConfiguredAgent) -> bool:
     """Whether clients can require a login of the agent: it has a program of its own."""
-    return agent.info.program is not None
+    return agent.info.program.name is not None
 
 
 def login_methods(
@@ -157,12 +157,12 @@ def login_methods(
     }
     if command is None or not (features.terminal_logins or features.terminal_commands):
         return [check]
-    return [*(_terminal_method(agent, login, features, command) for login in agent.info.logins), check]
+    return [*(_terminal_method(agent, login, features, command) for login in agent.info.program.logins), check]
 
 
 def _terminal_method(agent: ConfiguredAgent, login: Login, features: ClientFeatures, command: Sequence[str]) -> dict[str, Any]:
     arguments = [f"--login={login.id}"]
-    text = f"Run `{shlex.join([agent.info.program or agent.name, *login.arguments])}` in a terminal."
+    text = f"Run `{shlex.join([agent.info.program.name or agent.name, *login.arguments])}` in a terminal."
     method: dict[str, Any] = {"id": login.id, "name": login.name, "description": text, "type": "terminal", "args": arguments}
     if features.terminal_commands:
         started = {"command": command[0], "args": [*command[1:], *arguments], "label": f"{agent.info.title} login"}
@@ -182,15 +182,15 @@ def initialize_response(
     can it run the login methods for a terminal.
     """
     info, login = agent.info, has_login(agent)
-    transports = info.mcp if agent.settings.mcp != "none" else frozenset()
-    sessions = ["list", "delete", *(["additionalDirectories"] if info.additional_directories else [])]
-    sessions += [*(["fork"] if agent.info.seeds else []), "resume", "close"]
+    transports = info.mcp.transports if agent.settings.mcp != "none" else frozenset()
+    sessions = ["list", "delete", *(["additionalDirectories"] if info.capabilities.additional_directories else [])]
+    sessions += [*(["fork"] if agent.info.capabilities.seeds else []), "resume", "close"]
     title = agent.settings.title or info.title
     return {
         "protocolVersion": PROTOCOL_VERSION,
         "agentCapabilities": {
             "loadSession": True,
-            "promptCapabilities": {"image": info.image_data, "audio": False, "embeddedContext": True},
+            "promptCapabilities": {"image": info.capabilities.image_data, "audio": False, "embeddedContext": True},
             "mcpCapabilities": {"http": "http" in transports, "sse": "sse" in transports, "acp": False},
             "sessionCapabilities": {name: {} for name in sessions},
             "auth": {"logout": {}} if login else {},
@@ -199,5 +199,5 @@ def initialize_response(
         },
         "authMethods": login_methods(agent, features, command),
         "agentInfo": {"name": agent.name, "title": title, "version": version or "unknown"},
-        **({"_meta": {"steering": {"supported": True}}} if info.steers else {}),
+        **({"_meta": {"steering": {"supported": True}}} if info.capabilities.steers else {}),
     }

@@ -31,13 +31,13 @@ def mcp_servers_for(servers: Iterable[AnyMcpServer], agent: ConfiguredAgent) -> 
     """
     converted = [_server(server, f"mcpServers[{n}]") for n, server in enumerate(servers)]
     _check_lengths(converted)
-    if converted and not agent.info.mcp:
+    if converted and not agent.info.mcp.transports:
         log.info("agent %s supports no MCP servers; the client's are ignored", agent.name)
         return ()
     if (values := sum(len(server.env) + len(server.headers) for server in converted)) > MAX_VALUES:
         raise BadRequest(f"mcpServers: {values} variables and headers are too many; a session has {MAX_VALUES} at most")
     for n, server in enumerate(converted):
-        if server.transport not in agent.info.mcp:
+        if server.transport not in agent.info.mcp.transports:
             raise BadRequest(
                 f"mcpServers[{n}]: agent {agent.name!r} does not support the transport {server.transport}; "
                 "the answer to initialize declares those it supports"

@@ -18,6 +18,7 @@ from drivers.contract.driver_info import (
     EFFORT_OPTION,
     FAST_OPTION,
     MODE_OPTION,
+    SLASH_OPTION,
     DriverInfo,
     ModelName,
     Option,
@@ -88,7 +89,7 @@ def with_mode(agent: ConfiguredAgent, config: SessionSettings, mode_id: str) -> 
         agent.check_locked({MODE_OPTION: mode_id})
         trusted = config if before != ASK_MODE else _trusting(agent.info, config, ASK_MODE)
         return with_mode_option(trusted, mode_id)
-    if agent.info.modes:
+    if agent.info.permissions.modes:
         agent.check_locked({MODE_OPTION: ASK_MODE})
         config = with_mode_option(config, ASK_MODE)
     return _trusting(agent.info, config, mode_id)
@@ -117,14 +118,13 @@ def config_options(agent: ConfiguredAgent, config: SessionSettings, models: Iter
 
 def commands_enabled(agent: ConfiguredAgent, config: SessionSettings) -> bool:
     """Whether a prompt that begins with `/` is a slash command in this session, and not text."""
-    name = agent.info.slash_option
-    default = next((option.default for option in agent.options if option.name == name), "")
-    return name is None or config.options.get(name, default) == "on"
+    option = next((option for option in agent.options if option.name == SLASH_OPTION), None)
+    return option is None or config.options.get(SLASH_OPTION, option.default) == "on"
 
 
 def _choices(agent: ConfiguredAgent, config: SessionSettings, models: tuple[str, ...]) -> list[Option]:
     """Return the options that are choices. The model's choices are those that the CLI lists, if it lists any."""
-    omitted = {MODE_OPTION} if agent.info.modes else set()
+    omitted = {MODE_OPTION} if agent.info.permissions.modes else set()
     omitted |= set() if _has_fast_mode(agent, config, models) else {FAST_OPTION}
     settable = [o for o in agent.settable_options if o.name not in omitted]
     listed = {"model": models, EFFORT_OPTION: ("", *agent.efforts) if agent.efforts else ()}
@@ -184,7 +184,7 @@ def with_option(agent: ConfiguredAgent, config: SessionSettings, name: str, valu
 
     Raises BadRequest for an unknown option or value, and Forbidden for a locked option.
     """
-    if name == CONFIG_ID or (name == MODE_OPTION and agent.info.modes):
+    if name == CONFIG_ID or (name == MODE_OPTION and agent.info.permissions.modes):
         return with_mode(agent, config, value)
     if name in agent.locked:
         agent.check_locked({name: value})

@@ -75,7 +75,7 @@ def reply_to_form(call_id: str, questions: list[Question], result: Mapping[str, 
     """Return the reply by the client's result of a form. One that is not accepted declines the call."""
     content = result.get("content")
     if result.get("action") != "accept" or not isinstance(content, dict):
-        return PermissionReply(call_id, False, DECLINED)
+        return PermissionReply(call_id, "deny", DECLINED)
     answers: dict[str, Any] = {}
     for n, question in enumerate(questions):
         chosen, own = content.get(f"question_{n}"), content.get(f"question_{n}_other")
@@ -104,5 +104,5 @@ def chosen_label(question: Question, option_id: str | None) -> str | None:
 def answered(call_id: str, answers: Mapping[str, Any]) -> Reply:
     """Return the reply with the answers, by the text of each question. Without any the call is declined."""
     if not answers:
-        return PermissionReply(call_id, False, DECLINED)
+        return PermissionReply(call_id, "deny", DECLINED)
     return ToolReply(call_id, json.dumps({"answers": answers}, ensure_ascii=False))

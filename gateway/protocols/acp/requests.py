@@ -132,7 +132,7 @@ class Requests:
     async def _authenticate(self, request: AuthenticateRequest) -> Reply:
         """Check whether the agent's CLI is logged in. Raises BadRequest for an unknown method, RpcError if it is not."""
         # A client that has run a login in a terminal need not send its method, but may.
-        known_ids = {LOGIN_ID, *(login.id for login in self._agent.info.logins)}
+        known_ids = {LOGIN_ID, *(login.id for login in self._agent.info.program.logins)}
         if not has_login(self._agent) or request.method_id not in known_ids:
             known = f"use {LOGIN_ID!r}" if has_login(self._agent) else "this agent needs no login"
             raise BadRequest(f"methodId: unknown login method {request.method_id!r}; {known}")
@@ -147,7 +147,7 @@ class Requests:
 
     async def _steer(self, request: PromptRequest) -> Reply:
         """Send a message to the run at work. Raises RpcError for an agent that takes none while it works."""
-        if not self._agent.info.steers:
+        if not self._agent.info.capabilities.steers:
             raise RpcError(
                 METHOD_NOT_FOUND,
                 f"agent {self._agent.name!r} takes no messages while it works; send session/prompt, which is held",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from drivers.contract.driver_info import MODE_OPTION, ToolGrant
+from drivers.contract.driver_info import MODE_OPTION, SLASH_OPTION, ToolGrant
 from drivers.contract.mcp_servers import McpServer
 from gateway.agents.configured_agents import CWD, ConfiguredAgent
 from gateway.agents.folder_access import FOLDER_OF_SESSION, in_time, notice_update
@@ -95,9 +95,8 @@ def _command_option(agent: ConfiguredAgent, requested: str | None) -> dict[str, 
     `requested` is what the connection asks for, `on` or `off`. Without a request they are on, unless the configuration sets the
     option, or locks any option but `cwd`: a command of the CLI may change what is locked.
     """
-    name = agent.info.slash_option
-    if name is None or name in agent.locked:
+    if SLASH_OPTION in agent.locked or not any(option.name == SLASH_OPTION for option in agent.info.options):
         return {}
     if requested is not None:
-        return {name: requested}
-    return {} if name in agent.settings.options or agent.locked - {CWD.name} else {name: "on"}
+        return {SLASH_OPTION: requested}
+    return {} if SLASH_OPTION in agent.settings.options or agent.locked - {CWD.name} else {SLASH_OPTION: "on"}

@@ -458,10 +458,10 @@ class SessionView:
         session = self.session
         if session.agent.mode(session.config.options) != ASK_MODE:
             # The CLI decides; that it asks is only known then.
-            return tool in session.agent.info.question_tools
+            return tool in session.agent.info.permissions.question_tools
         # A tool of a server that the client has brought along asks until it is trusted, listed or not.
         known = {grant.name: grant.trust for grant in self.session.config.tools or ()}
-        prefix = self.session.agent.info.mcp_tool_prefix
+        prefix = self.session.agent.info.mcp.tool_prefix
         return not known.get(tool, prefix is None or not tool.startswith(prefix))
 
     async def _learn_of_program(self, later: Callable[[], Awaitable[DiscoveredAgent | None]]) -> None:

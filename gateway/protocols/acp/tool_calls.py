@@ -44,11 +44,11 @@ def title_of(info: DriverInfo, name: str, given: Any, detail: str | None, cwd: s
         subject, labelled = detail, False
     elif command := _text(fields, "command"):
         subject, labelled = _first_line(command), not executes
-    elif name in info.question_tools and (questions := questions_of(fields)) and questions[0].text.strip():
+    elif name in info.permissions.question_tools and (questions := questions_of(fields)) and questions[0].text.strip():
         more = f" (and {len(questions) - 1} more)" if len(questions) > 1 else ""
         subject, labelled = questions[0].text + more, False
     else:
-        subject = _subject(info, fields, cwd) or detail or _named(fields, *info.title_fields, *ID_FIELDS)
+        subject = _subject(info, fields, cwd) or detail or _named(fields, *info.display.title_fields, *ID_FIELDS)
         labelled = not (subject and (name in TOOL_KINDS or (executes and subject == detail)))
     title = " ".join((f"{info.tool_title(name)} {subject}" if labelled else subject).split())
     suffix = " (in the background)" if any(fields.get(key) is True for key in BACKGROUND_FIELDS) else ""
@@ -102,7 +102,7 @@ def _code_block(code: str, language: str) -> str:
 
 def _subject(info: DriverInfo, fields: Mapping[str, Any], cwd: str) -> str:
     """The pattern and the files that an input names; empty if it names none."""
-    path = _named(fields, *info.path_fields)
+    path = _named(fields, *info.display.path_fields)
     path = relative_path(path, cwd) if path else ""
     if pattern := _text(fields, "pattern"):
         return pattern if path in ("", ".") else f"{pattern} in {path}"
@@ -145,7 +145,7 @@ def locations_of(info: DriverInfo, given: Any, cwd: str, kind: ToolKind = "read"
         return []
     # The `offset` of a search counts its results.
     line = _line_number(given, *(("offset",) if kind != "search" else ()), "start_line", "line")
-    named = [given[key] for key in info.path_fields if isinstance(given.get(key), str)]
+    named = [given[key] for key in info.display.path_fields if isinstance(given.get(key), str)]
     named += [path for path in _list(given, "paths") if isinstance(path, str)]
     named += [change["path"] for change in _list(given, "changes") if isinstance(change, dict) and "path" in change]
     lines: dict[str, list[int | None]] = {os.path.join(cwd, path): [] for path in named}
@@ -175,7 +175,7 @@ def changes_of(info: DriverInfo, given: Any, cwd: str) -> list[FileChange]:
     """Return the changed parts of files that the input `given` of an edit states: the hunks of a patch, else the texts."""
     if not isinstance(given, dict):
         return []
-    path = next((given[key] for key in info.path_fields if isinstance(given.get(key), str)), None)
+    path = next((given[key] for key in info.display.path_fields if isinstance(given.get(key), str)), None)
     if path is not None:
         path = os.path.join(cwd, path)
         if patched := _patches([{**given, "path": path}], cwd):

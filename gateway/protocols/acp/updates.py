@@ -110,7 +110,7 @@ class Updates:
         self._streamed: dict[str, list[str]] = {}
         self._unstarted: dict[str, None] = {}
         self._info = info
-        self._plan = Plan(info.plan_tools)
+        self._plan = Plan(info.display.plan_tools)
         self._messages = 0
         self._message_kind: str | None = None
 
@@ -154,7 +154,7 @@ class Updates:
         if isinstance(message, AssistantMessage):
             return [update for block in blocks(message.content) for update in self._block(block)]
         if isinstance(message, ToolMessage):
-            failed = text_of(message.content).startswith((CANCELLED, DENIED, INTERRUPTED, *self._info.error_prefixes))
+            failed = text_of(message.content).startswith((CANCELLED, DENIED, INTERRUPTED, *self._info.display.error_prefixes))
             return self._result(ToolResult(tool_call_id=message.tool_call_id, output=message.content, is_error=failed))
         return []
 
@@ -342,7 +342,7 @@ class Updates:
 
     def _plan_update(self, call: ToolCall | None, output: Any = None, *, failed: bool) -> list[Update]:
         """Report the plan after the end of a call that has changed it. A sub-agent's own list of steps is not the plan."""
-        if call is None or failed or (call.parent_id and self._info.plan_tools.get(call.name) == "replace"):
+        if call is None or failed or (call.parent_id and self._info.display.plan_tools.get(call.name) == "replace"):
             return []
         plan = self._plan.called(call.name, call.input, output)
         return [] if plan is None else [AgentPlanUpdate(session_update="plan", entries=plan)]

@@ -23,11 +23,11 @@ async def open_agent(tmp_path: Path) -> AsyncIterator[Open]:
     """Opens agents with the given options and grants ("execute!" is a trusted one); closes them after the test."""
     opened: list[CliAgent] = []
 
-    async def start(*grants: str, flags: str = "", resume: str | None = None, **fields: Any) -> CliAgent:
+    async def start(*grants: str, flags: str = "", **fields: Any) -> CliAgent:
         tools = tuple(ToolGrant(grant.rstrip("!"), grant.endswith("!")) for grant in grants)
         env = environment(tmp_path, flags)
         options = fields.pop("options", {})
-        spec = SessionSpec(sys.executable, tmp_path / "work", env, agent_args(), options, tools=tools, resume=resume, **fields)
+        spec = SessionSpec(sys.executable, tmp_path / "work", env, agent_args(), options, tools=tools, **fields)
         agent = await AcpDriver().open(spec, Spawner(MARK), LIMITS)
         assert isinstance(agent, CliAgent)
         opened.append(agent)

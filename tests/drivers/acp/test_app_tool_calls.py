@@ -108,9 +108,9 @@ def test_a_reported_call_that_is_never_requested(calls: AppToolCalls) -> None:
 @pytest.mark.parametrize(
     ("reply", "expected"),
     [
-        (PermissionReply("n1", False, "not today"), "Tool call denied: not today"),
-        (PermissionReply("n1", False), "Tool call denied"),
-        (PermissionReply("n1", True), "The application allowed this call, but gave no result."),
+        (PermissionReply("n1", "deny", "not today"), "Tool call denied: not today"),
+        (PermissionReply("n1", "deny"), "Tool call denied"),
+        (PermissionReply("n1", "allow"), "The application allowed this call, but gave no result."),
     ],
 )
 def test_a_permission_reply_instead_of_a_result(

@@ -51,14 +51,19 @@ def test_each_agent_is_a_driver() -> None:
     drivers = load()
     for name, entry in catalogue().items():
         info = drivers[name].info()
-        assert (info.title, info.program, info.install, info.env) == (entry.title, entry.program, entry.install, entry.variables)
-        assert [login.arguments for login in info.logins] == ([entry.login] if entry.login else [])
+        assert (info.title, info.program.name, info.program.install, info.program.env) == (
+            entry.title,
+            entry.program,
+            entry.install,
+            entry.variables,
+        )
+        assert [login.arguments for login in info.program.logins] == ([entry.login] if entry.login else [])
         assert {option.name: option.default for option in info.options}.items() >= entry.options.items()
 
 
 def test_the_command_line_and_the_environment(tmp_path: Path) -> None:
     driver = AcpDriver(entry(env={"ASKS": "all"}))
-    assert driver.info().set_env == {"ASKS": "all"}
+    assert driver.info().program.set_env == {"ASKS": "all"}
     session = driver.session(SessionSpec("/bin/one", tmp_path, {"PATH": "/bin", "ASKS": ""}, ("--more",)))
     assert session.command.argv == ("/bin/one", "acp", "--more")
     assert session.command.env == {"PATH": "/bin", "ASKS": ""}

@@ -49,7 +49,7 @@ async def test_an_edit_waits_for_the_client(open_agent: Open, tmp_path: Path, gr
     assert (call.name, call.status) == ("edit", "started")
     assert "+written" in call.input["changes"][0]["diff"]  # type: ignore[index]
     assert not file.exists()
-    await agent.reply(PermissionReply("w1", granted, "not today"))
+    await agent.reply(PermissionReply("w1", "allow" if granted else "deny", "not today"))
     events = await run_events(agent)
     assert agent_text(events) == ("written" if granted else "not written")
     assert file.exists() is granted
@@ -77,7 +77,7 @@ async def test_a_method_without_a_permission_request_waits_for_the_client(
     waiting = events[-1]
     assert isinstance(waiting, Awaiting)
     assert not file.exists()
-    await agent.reply(PermissionReply(waiting.calls[0].id, granted))
+    await agent.reply(PermissionReply(waiting.calls[0].id, "allow" if granted else "deny"))
     events = await run_events(agent)
     assert file.exists() is granted
     assert result(events).is_error is not granted
@@ -93,7 +93,7 @@ async def test_a_command_in_a_terminal(open_agent: Open, tmp_path: Path) -> None
 async def test_a_denied_command_does_not_run(open_agent: Open, tmp_path: Path) -> None:
     agent = await open_agent("execute")
     events = await run_events(agent, "run touch made.txt")
-    await agent.reply(PermissionReply("x1", False))
+    await agent.reply(PermissionReply("x1", "deny"))
     events = await run_events(agent)
     assert agent_text(events) == "not run"
     assert not (tmp_path / "work" / "made.txt").exists()
@@ -113,7 +113,7 @@ async def test_two_permissions_at_once_are_requested_one_by_one(open_agent: Open
         waiting = events[-1]
         assert isinstance(waiting, Awaiting)
         assert [call.id for call in waiting.calls] == [call_id]
-        await agent.reply(PermissionReply(call_id, granted))
+        await agent.reply(PermissionReply(call_id, "allow" if granted else "deny"))
         events = await run_events(agent)
     assert agent_text(events) == "both: [True, False]"
     assert [(event.id, event.status) for event in events if isinstance(event, ToolCall)] == [
@@ -151,7 +151,7 @@ def test_requests_between_two_runs_are_errors() -> None:
     call = {"toolCallId": "e1", "title": "Edit", "kind": "edit", "status": "pending"}
     question = {"sessionId": "s", "toolCall": call, "options": options}
     assert isinstance(agent.send({"id": 1, "method": "session/request_permission", "params": question})[-1], Awaiting)
-    agent.codec.reply(PermissionReply("e1", granted=True))
+    agent.codec.reply(PermissionReply("e1", "allow"))
     agent.send({"id": asked["id"], "result": {"stopReason": "end_turn"}})
     assert [event.kind for event in agent.send(write(2))] == DENIED_UNSEEN
     assert not agent.codec.client_requests
@@ -186,7 +186,7 @@ def test_the_response_to_a_request_of_an_earlier_run_is_not_reported_in_the_next
     agent.codec.prompt(Prompt("go"))
     asked = json.loads(bytes(agent.codec.outbox).splitlines()[-1])
     assert isinstance(agent.send(write(7))[-1], Awaiting)
-    agent.codec.reply(PermissionReply("service_1", granted=True))
+    agent.codec.reply(PermissionReply("service_1", "allow"))
     (request,) = agent.codec.client_requests
     agent.send({"id": asked["id"], "result": {"stopReason": "end_turn"}})
     agent.codec.prompt(Prompt("go on"))
@@ -205,5 +205,5 @@ def test_permission_options_of_unknown_kinds_are_ignored(granted: bool, chosen: 
     options = [{"optionId": option, "name": option, "kind": kind} for option, kind in kinds.items()]
     question = {"sessionId": "s", "toolCall": {"toolCallId": "c", "kind": "execute", "title": "ls"}, "options": options}
     assert isinstance(agent.send({"id": 1, "method": "session/request_permission", "params": question})[-1], Awaiting)
-    agent.codec.reply(PermissionReply("c", granted))
+    agent.codec.reply(PermissionReply("c", "allow" if granted else "deny"))
     assert json.loads(agent.codec.outbox)["result"] == {"outcome": {"outcome": "selected", "optionId": chosen}}

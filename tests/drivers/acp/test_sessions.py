@@ -13,7 +13,7 @@ import pytest
 import drivers.acp
 from drivers.acp.config_options import options_of, requested
 from drivers.acp.driver import DRAIN_SECONDS, LATE_COMMANDS, AcpDriver
-from drivers.contract.agent_specs import AgentSpec, Limits, SessionSpec
+from drivers.contract.agent_specs import AgentSpec, Limits, SessionSeed, SessionSpec
 from drivers.contract.errors import AgentUnavailable, DriverError, ResumeFailed
 from drivers.contract.events import SlashCommand
 from drivers.contract.messages import UserMessage
@@ -82,7 +82,7 @@ async def test_a_session_is_resumed_in_another_process(open_agent: Open) -> None
         first = await open_agent(flags=flags)
         await run_events(first, "say one")
         await first.close()
-        second = await open_agent(flags=flags, resume=first.native_id)
+        second = await open_agent(flags=flags, seed=SessionSeed(first.native_id))
         events = await run_events(second, "recall")
         assert agent_text(events) == "say one | recall"
         assert not any("replay" in event.encode().decode() for event in events)
@@ -90,11 +90,11 @@ async def test_a_session_is_resumed_in_another_process(open_agent: Open) -> None
 
 async def test_a_session_that_cannot_be_resumed_has_an_error_of_its_own(open_agent: Open) -> None:
     with pytest.raises(ResumeFailed, match="Resource not found"):
-        await open_agent(resume="nothing")
+        await open_agent(seed=SessionSeed("nothing"))
     with pytest.raises(ResumeFailed, match="cannot resume"):
-        await open_agent(flags="noresume noload", resume="nothing")
+        await open_agent(flags="noresume noload", seed=SessionSeed("nothing"))
     with pytest.raises(AgentUnavailable, match="start a new session"):
-        await open_agent(history=(UserMessage(content="hello"),))
+        await open_agent(seed=SessionSeed(history=(UserMessage(content="hello"),)))
 
 
 async def test_loaded_session_whose_conversation_is_lost_is_not_resumed(open_agent: Open) -> None:
@@ -102,7 +102,7 @@ async def test_loaded_session_whose_conversation_is_lost_is_not_resumed(open_age
     await run_events(first, "say one")
     await first.close()
     with pytest.raises(ResumeFailed, match="replayed no message"):
-        await open_agent(flags="noresume forgets", resume=first.native_id)
+        await open_agent(flags="noresume forgets", seed=SessionSeed(first.native_id))
 
 
 async def test_additional_directories_are_sent_with_new_resume_and_load(open_agent: Open, tmp_path: Path) -> None:
@@ -112,10 +112,10 @@ async def test_additional_directories_are_sent_with_new_resume_and_load(open_age
     assert agent_text(await run_events(first, "folders")) == f"new {directories}"
     await first.close()
     for flags, how in (("folders", "resume"), ("folders noresume", "load")):
-        again = await open_agent(flags=flags, resume=first.native_id, additional_directories=more)
+        again = await open_agent(flags=flags, seed=SessionSeed(first.native_id), additional_directories=more)
         assert agent_text(await run_events(again, "folders")) == f"{how} {directories}"
         await again.close()
-    without = await open_agent(flags="folders", resume=first.native_id)
+    without = await open_agent(flags="folders", seed=SessionSeed(first.native_id))
     assert agent_text(await run_events(without, "folders")) == "resume"
 
 
@@ -123,7 +123,7 @@ async def test_additional_directories_are_rejected_if_the_agent_does_not_support
     first = await open_agent()
     for resume in (None, first.native_id):
         with pytest.raises(AgentUnavailable, match=f"takes no additional directories, but {tmp_path / 'one'}"):
-            await open_agent(resume=resume, additional_directories=(tmp_path / "one",))
+            await open_agent(seed=SessionSeed(resume), additional_directories=(tmp_path / "one",))
 
 
 async def test_the_agent_gets_a_close_request_when_its_session_ends(open_agent: Open, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from drivers.claude.driver import ClaudeDriver
 from drivers.claude.probe import commands, greeting, login_status, models
-from drivers.contract.agent_specs import Limits, SessionSpec, TaskSpec
+from drivers.contract.agent_specs import Limits, SessionSeed, SessionSpec, TaskSpec
 from drivers.contract.errors import AgentUnavailable, ResumeFailed
 from drivers.runtime.cli_agent import CliAgent
 from drivers.runtime.process import Spawner
@@ -87,7 +87,7 @@ async def test_a_session(fake: FakeCli, tmp_path: Path) -> None:
 async def test_a_deleted_session(fake: FakeCli, tmp_path: Path) -> None:
     program = fake("resume_unknown", exit_code=1)
     with pytest.raises(ResumeFailed, match="No conversation found"):
-        await ClaudeDriver().open(session(program, tmp_path, resume="gone"), Spawner(), LIMITS)
+        await ClaudeDriver().open(session(program, tmp_path, seed=SessionSeed("gone")), Spawner(), LIMITS)
 
 
 async def test_a_session_that_cannot_be_opened(fake: FakeCli, tmp_path: Path) -> None:

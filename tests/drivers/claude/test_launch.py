@@ -14,7 +14,7 @@ import pytest
 
 from drivers.claude.control_messages import HOOKS
 from drivers.claude.driver import ENVIRONMENT, OPTIONS, ClaudeDriver
-from drivers.contract.agent_specs import SessionSpec, TaskSpec
+from drivers.contract.agent_specs import SessionPermissions, SessionSeed, SessionSpec, TaskSpec
 from drivers.contract.codec import Launch
 from drivers.contract.driver_info import ToolGrant
 from drivers.contract.messages import AssistantMessage, Message, SystemMessage, ThinkingBlock, UserMessage
@@ -115,7 +115,9 @@ def test_the_arguments_of_a_session() -> None:
 @pytest.mark.parametrize(("modes", "tools"), [({"plan"}, "Bash"), ({"plan", "default"}, "Bash,ExitPlanMode")])
 def test_a_locked_plan_mode_has_no_tool_that_leaves_it(modes: set[str], tools: str) -> None:
     granted = (ToolGrant("Bash"), ToolGrant("ExitPlanMode", trust=True))
-    launch = ClaudeDriver().session(session(options={"mode": "plan"}, tools=granted, modes=frozenset(modes)))
+    launch = ClaudeDriver().session(
+        session(options={"mode": "plan"}, tools=granted, permissions=SessionPermissions(frozenset(modes)))
+    )
     assert argument(launch, "--tools") == tools
 
 
@@ -138,7 +140,9 @@ def test_the_model_of_a_session() -> None:
 
 def test_nothing_private_is_in_the_arguments() -> None:
     history = (UserMessage(content=SECRET), AssistantMessage(content=SECRET))
-    spec = session(system=SECRET, history=history, options={"api_key": SECRET, "model": "opus"}, env={"HOME": "/home/user"})
+    spec = session(
+        seed=SessionSeed(system=SECRET, history=history), options={"api_key": SECRET, "model": "opus"}, env={"HOME": "/home/user"}
+    )
     command = ClaudeDriver().session(spec).command
     assert SECRET not in " ".join(command.argv)
     assert command.stdin is None
@@ -147,18 +151,18 @@ def test_nothing_private_is_in_the_arguments() -> None:
 
 def test_the_system_prompt_is_in_the_initialize_request() -> None:
     assert initialize_request(session()) == {"subtype": "initialize", "hooks": HOOKS}
-    assert initialize_request(session(system="Be kind."))["appendSystemPrompt"] == "Be kind."
-    replaced = initialize_request(session(system="Be kind.", options={"system_prompt": "replace"}))
+    assert initialize_request(session(seed=SessionSeed(system="Be kind.")))["appendSystemPrompt"] == "Be kind."
+    replaced = initialize_request(session(seed=SessionSeed(system="Be kind."), options={"system_prompt": "replace"}))
     assert replaced["systemPrompt"] == "Be kind."
     assert "appendSystemPrompt" not in replaced
-    assert initialize_request(session(system=""))["appendSystemPrompt"] == ""
+    assert initialize_request(session(seed=SessionSeed(system="")))["appendSystemPrompt"] == ""
 
 
 # Which native session
 
 
 def test_a_native_session_is_resumed_and_not_seeded() -> None:
-    launch = ClaudeDriver().session(session(resume="native-1", history=HISTORY))
+    launch = ClaudeDriver().session(session(seed=SessionSeed("native-1", HISTORY)))
     assert launch.command.argv[-2:] == ("--resume", "native-1")
     assert launch.command.files == {}
     assert launch.codec.native_id == "native-1"
@@ -167,7 +171,9 @@ def test_a_native_session_is_resumed_and_not_seeded() -> None:
 def test_a_history_is_seeded_by_a_file(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "real")
-    launch = ClaudeDriver().session(session(cwd=tmp_path / "link", env={"CLAUDE_CONFIG_DIR": "/config"}, history=HISTORY))
+    launch = ClaudeDriver().session(
+        session(cwd=tmp_path / "link", env={"CLAUDE_CONFIG_DIR": "/config"}, seed=SessionSeed(history=HISTORY))
+    )
     session_id = value_of(launch.command.argv, "--resume")
     ((path, content),) = launch.command.files.items()
     folder = re.sub("[^A-Za-z0-9]", "-", str((tmp_path / "real").resolve()))
@@ -188,7 +194,7 @@ def test_a_history_is_seeded_by_a_file(tmp_path: Path) -> None:
     ],
 )
 def test_where_the_cli_keeps_its_sessions(env: dict[str, str], home: str) -> None:
-    (path,) = ClaudeDriver().session(session(env=env, history=HISTORY)).command.files
+    (path,) = ClaudeDriver().session(session(env=env, seed=SessionSeed(history=HISTORY))).command.files
     assert path.parent.parent == Path(home) / "projects"
 
 
@@ -197,7 +203,7 @@ def test_where_the_cli_keeps_its_sessions(env: dict[str, str], home: str) -> Non
     [(), (SystemMessage(content="s"),), (UserMessage(content=""),), (AssistantMessage(content=(ThinkingBlock(thinking="hm"),)),)],
 )
 def test_a_history_without_visible_messages_starts_a_fresh_session(history: tuple[Message, ...]) -> None:
-    launch = ClaudeDriver().session(session(history=history))
+    launch = ClaudeDriver().session(session(seed=SessionSeed(history=history)))
     assert launch.command.argv[-2] == "--session-id"
     assert launch.command.files == {}
 

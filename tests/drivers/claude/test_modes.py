@@ -69,7 +69,7 @@ def test_a_call_that_the_cli_asks_about_is_asked_about_with_its_choices() -> Non
         ),
     )
     found.answers()
-    found.codec.reply(PermissionReply("a", True, choice="rule:0"))
+    found.codec.reply(PermissionReply("a", "allow", choice="rule:0"))
     assert found.answers()["may-a"] == {"behavior": "allow", "updatedInput": {"n": "a"}, "updatedPermissions": [ADD_RULE]}
 
 
@@ -79,7 +79,7 @@ def test_an_answer_without_a_choice_changes_no_rules(granted: bool, behavior: st
     found.message(("a", "Bash"))
     found.take(hook("a", "Bash"), permission("a", "Bash", permission_suggestions=[ADD_RULE]))
     found.answers()
-    found.codec.reply(PermissionReply("a", granted, choice="unknown"))
+    found.codec.reply(PermissionReply("a", "allow" if granted else "deny", choice="unknown"))
     answer = found.answers()["may-a"]
     assert answer["behavior"] == behavior and "updatedPermissions" not in answer
 
@@ -88,12 +88,12 @@ def test_the_gateway_is_asked_before_the_cli_where_a_rule_may_match() -> None:
     found = cli(ruled=("Bash",))
     found.message(("a", "Bash"))
     [call] = awaited(found.take(hook("a", "Bash")))
-    assert call.cli_decides and found.answers() == {}
-    found.codec.reply(PermissionReply("a", True, by_cli=True))
+    assert call.decided_by == "cli" and found.answers() == {}
+    found.codec.reply(PermissionReply("a", "leave"))
     assert found.answers() == {"hook-a": {}} and found.codec.phase == "running"
     [call] = awaited(found.take(permission("a", "Bash")))
-    assert not call.cli_decides
-    found.codec.reply(PermissionReply("a", False, "no"))
+    assert call.decided_by == "gateway"
+    found.codec.reply(PermissionReply("a", "deny", "no"))
     assert found.answers()["may-a"] == {"behavior": "deny", "message": "Tool call denied: no"}
 
 
@@ -102,7 +102,7 @@ def test_a_decision_of_the_gateway_answers_hook_and_permission_request(granted: 
     found = cli(ruled=("Bash",))
     found.message(("a", "Bash"))
     found.take(hook("a", "Bash"))
-    found.codec.reply(PermissionReply("a", granted))
+    found.codec.reply(PermissionReply("a", "allow" if granted else "deny"))
     found.take(permission("a", "Bash"))
     answers = found.answers()
     assert decision(answers["hook-a"]) == ("allow" if granted else "deny")
@@ -116,7 +116,7 @@ def test_a_call_with_another_input_is_another_call() -> None:
     events = found.take(permission("a", "Bash", {"n": "other"}))
     assert [(event.id, event.status) for event in events if isinstance(event, ToolCall)] == [("a", "failed"), ("a-2", "started")]
     assert events[2].input == {"n": "other"} and [call.id for call in awaited(events)] == ["a-2"]  # type: ignore[union-attr]
-    found.codec.reply(PermissionReply("a-2", True))
+    found.codec.reply(PermissionReply("a-2", "allow"))
     assert found.answers()["may-a"]["updatedInput"] == {"n": "other"}
     [output, ended] = found.take(result_line("a"))
     assert isinstance(output, ToolResult) and output.tool_call_id == "a-2"
@@ -178,7 +178,7 @@ def test_a_plan_starts_with_the_question_about_it() -> None:
         ("keep_planning", "reject_once"),
     ]
     found.answers()
-    found.codec.reply(PermissionReply("a", True, choice="mode:autoMode"))
+    found.codec.reply(PermissionReply("a", "allow", choice="mode:autoMode"))
     assert found.answers()["may-a"]["updatedPermissions"] == [{"type": "setMode", "mode": "auto", "destination": "session"}]
     assert found.take(status("auto")) == [ModeChanged(mode="autoMode")]
 
@@ -188,7 +188,7 @@ def test_a_plan_that_is_not_approved() -> None:
     found.message(("a", "ExitPlanMode"), given={})
     found.take(hook("a", "ExitPlanMode"), permission("a", "ExitPlanMode", {"plan": "x"}))
     found.answers()
-    found.codec.reply(PermissionReply("a", False, choice="keep_planning"))
+    found.codec.reply(PermissionReply("a", "deny", choice="keep_planning"))
     denied = {"behavior": "deny", "message": "Tool call denied: the user wants to keep planning"}
     assert found.answers()["may-a"] == denied
 
@@ -327,12 +327,12 @@ def test_a_grant_is_for_the_input_that_was_granted(case: str) -> None:
     found.take(hook("a", "Bash"))
     if case == "the CLI's mode":
         found.take(permission("a", "Bash"))
-    found.codec.reply(PermissionReply("a", True))
+    found.codec.reply(PermissionReply("a", "allow"))
     found.answers()
     events = found.take(permission("a", "Bash", {"n": "other"}))
     [call] = awaited(events)
-    assert call.id == "a-2" and not call.cli_decides and "may-a" not in found.answers()
-    found.codec.reply(PermissionReply("a-2", False, "no"))
+    assert call.id == "a-2" and call.decided_by == "gateway" and "may-a" not in found.answers()
+    found.codec.reply(PermissionReply("a-2", "deny", "no"))
     assert found.answers()["may-a"]["behavior"] == "deny"
 
 
@@ -353,6 +353,6 @@ def test_a_denied_call_stays_denied_with_another_input() -> None:
     found = cli(ruled=("Bash",))
     found.message(("a", "Bash"))
     found.take(hook("a", "Bash"))
-    found.codec.reply(PermissionReply("a", False))
+    found.codec.reply(PermissionReply("a", "deny"))
     assert found.take(permission("a", "Bash", {"n": "other"})) == []
     assert found.answers()["may-a"]["behavior"] == "deny"

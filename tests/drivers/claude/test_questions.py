@@ -33,9 +33,9 @@ def test_an_answer_before_its_request_is_kept() -> None:
     expected = [("a", "permission"), ("b", "permission"), ("c", "result")]
     assert handed == awaiting(*(AwaitedCall(id=i, wants=w) for i, w in expected)) and cli.codec.phase == "waiting"  # type: ignore[arg-type]
     cli.codec.reply(ToolReply("c", "rain"))
-    cli.codec.reply(PermissionReply("b", False, "no"))
+    cli.codec.reply(PermissionReply("b", "deny", "no"))
     assert cli.answers() == {} and cli.codec.phase == "waiting"
-    cli.codec.reply(PermissionReply("a", True))
+    cli.codec.reply(PermissionReply("a", "allow"))
     assert decision(cli.answers()["hook-a"]) == "allow" and cli.codec.phase == "running"
     cli.take(result_line("a"), hook("b", "Bash"))
     denied = cli.answers()["hook-b"]["hookSpecificOutput"]
@@ -81,7 +81,7 @@ def test_a_permission_request_without_a_hook_request_is_announced() -> None:
     cli = Cli()
     cli.message(("a", "Bash"))
     assert isinstance(cli.take(permission("a", "Bash"))[-1], Awaiting)
-    cli.codec.reply(PermissionReply("a", False))
+    cli.codec.reply(PermissionReply("a", "deny"))
     assert cli.answers() == {"may-a": {"behavior": "deny", "message": "Tool call denied"}}
 
 
@@ -89,7 +89,7 @@ def test_a_grant_answers_the_hook_and_the_permission_request() -> None:
     cli = Cli()
     cli.message(("a", "Bash"))
     cli.take(hook("a", "Bash"))
-    cli.codec.reply(PermissionReply("a", True))
+    cli.codec.reply(PermissionReply("a", "allow"))
     cli.take(permission("a", "Bash"))
     assert cli.answers()["may-a"] == {"behavior": "allow", "updatedInput": {"n": "a"}}
 
@@ -107,7 +107,7 @@ def test_the_reason_of_a_denial_is_sent_to_the_cli() -> None:
     cli = Cli()
     cli.message(("a", "Bash"))
     cli.take(hook("a", "Bash"))
-    cli.codec.reply(PermissionReply("a", False, "no"))
+    cli.codec.reply(PermissionReply("a", "deny", "no"))
     events = cli.take(result_line("a", "PreToolUse:Bash hook error: Tool call denied: no", failed=True))
     assert events[0] == ToolResult(tool_call_id="a", output="Tool call denied: no", is_error=True)
 
@@ -128,7 +128,7 @@ def test_events_while_the_run_waits_are_reported_in_the_next_turn() -> None:
     cli.message(("a", "Bash"), ("b", "mcp__app__weather"))
     cli.take(hook("a", "Bash"))
     assert cli.take(result_line("a", "timed out", failed=True), {"type": "unheard"}) == []
-    cli.codec.reply(PermissionReply("a", True))
+    cli.codec.reply(PermissionReply("a", "allow"))
     cli.codec.reply(ToolReply("b", "rain"))
     kinds = [event.kind for event in cli.take(call("b", "weather"))]
     assert kinds == ["tool_result", "tool_call", "stdout"]
@@ -140,7 +140,7 @@ def test_a_turn_that_ends_by_itself_is_over() -> None:
     cli.take(hook("a", "Bash"))
     events = cli.take(result_line("a", "gone", failed=True), RESULT)
     assert isinstance(events[-1], SessionEnd) and cli.codec.phase == "ready"
-    cli.codec.reply(PermissionReply("a", True))
+    cli.codec.reply(PermissionReply("a", "allow"))
     assert cli.answers() == {}
 
 
@@ -174,11 +174,11 @@ def test_the_call_of_a_subagent_is_announced_separately() -> None:
     events = cli.take(hook("c", "Bash", inner=True), {"type": "assistant", "message": inner, "parent_tool_use_id": "a"})
     optional = AwaitedCall(id="a", wants="permission", optional=True)
     assert events == [awaiting(optional, AwaitedCall(id="b", wants="permission"))]
-    cli.codec.reply(PermissionReply("b", True))
+    cli.codec.reply(PermissionReply("b", "allow"))
     started, handed = [*cli.take(result_line("b")), *cli.exchange_pings()][-2:]
     assert started == ToolCall(id="c", name="Bash", status="started", input={"n": "c"}, subagent_id="a")
     assert handed == awaiting(AwaitedCall(id="c", wants="permission"))
-    cli.codec.reply(PermissionReply("c", True))
+    cli.codec.reply(PermissionReply("c", "allow"))
     events = cli.take(result_line("c", parent="a"))
     assert [event.parent_id for event in events if isinstance(event, ToolCall | ToolResult)] == [None, None]
 

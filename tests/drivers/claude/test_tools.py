@@ -9,7 +9,7 @@ from typing import Any
 from drivers.claude.control_messages import call_result
 from drivers.claude.driver import ClaudeDriver
 from drivers.claude.tools import OWN_TOOLS, Toolset
-from drivers.contract.agent_specs import SessionSpec
+from drivers.contract.agent_specs import SessionSeed, SessionSpec
 from drivers.contract.codec import Launch
 from drivers.contract.driver_info import ToolSpec
 from drivers.contract.messages import AssistantMessage, ImageBlock, TextBlock, ToolMessage, ToolUseBlock, UserMessage
@@ -50,13 +50,13 @@ def test_the_hook_is_registered_in_every_session(tmp_path: Path) -> None:
 def test_a_seed_has_the_native_names(tmp_path: Path) -> None:
     call = ToolUseBlock(tool_call_id="c", name="weather", input={})
     history = (UserMessage(content="Hi"), AssistantMessage(content=(call,)), ToolMessage(tool_call_id="c", content="x"))
-    [seed] = launch(tmp_path, app_tools=APP, history=history).command.files.values()
+    [seed] = launch(tmp_path, app_tools=APP, seed=SessionSeed(history=history)).command.files.values()
     assert json.loads(seed.splitlines()[1])["message"]["content"][0]["name"] == "mcp__app__weather"
 
 
 def test_the_tools_of_info_have_descriptions_and_schemas() -> None:
     info = ClaudeDriver().info()
-    assert info.app_tools and info.tools == OWN_TOOLS
+    assert info.capabilities.app_tools and info.tools == OWN_TOOLS
     assert {"Bash", "Read", "Write", "Edit", "WebFetch", "Agent"} <= {tool.name for tool in info.tools}
     assert all(tool.description and tool.input_schema["type"] == "object" for tool in info.tools)
 

@@ -43,7 +43,11 @@ def replay(records: list[Json]) -> tuple[list[Json], list[Json]]:
             codec.prompt(Prompt(found["prompt"]))
         elif "reply" in found:
             call_id, answer = found["reply"]["id"], found["reply"]["answer"]
-            codec.reply(ToolReply(call_id, answer) if isinstance(answer, str) else PermissionReply(call_id, answer, "no"))
+            codec.reply(
+                ToolReply(call_id, answer)
+                if isinstance(answer, str)
+                else PermissionReply(call_id, "allow" if answer else "deny", "no")
+            )
         elif "interrupt" in found:
             codec.interrupt()
         elif "out" in found:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from drivers.codecs.output_event_lines import EventLineCodec, open_request
 from drivers.contract.agent import PermissionReply, Prompt, ToolReply
-from drivers.contract.agent_specs import SessionSpec
+from drivers.contract.agent_specs import SessionSeed, SessionSpec
 from drivers.contract.client_services import ClientResponse
 from drivers.contract.driver_info import ToolGrant, ToolSpec
 from drivers.contract.events import AgentToken, Error, NativeSession, SessionEnd, Stderr, Stdout
@@ -35,13 +35,15 @@ def test_the_open_request_has_the_settings_of_the_session() -> None:
         Path("/work"),
         {"KEY": "secret"},
         options={"scenario": "x.json"},
-        system="Be kind.",
         tools=(ToolGrant("shell"), ToolGrant("lookup", trust=True)),
         app_tools=(ToolSpec("weather", "The weather.", {}),),
         additional_directories=(Path("/more"),),
-        history=(
-            UserMessage(content="hi"),
-            AssistantMessage(content=(TextBlock(text="a"), ToolUseBlock(tool_call_id="t", name="n", input={}))),
+        seed=SessionSeed(
+            system="Be kind.",
+            history=(
+                UserMessage(content="hi"),
+                AssistantMessage(content=(TextBlock(text="a"), ToolUseBlock(tool_call_id="t", name="n", input={}))),
+            ),
         ),
     )
     codec = EventLineCodec(open_request(spec))
@@ -80,7 +82,7 @@ def test_the_phases_of_a_session() -> None:
     assert codec.phase == "waiting"
     codec.reply(ToolReply("a", "18 C"))
     assert codec.phase == "waiting"
-    codec.reply(PermissionReply("b", granted=True))
+    codec.reply(PermissionReply("b", "allow"))
     assert codec.phase == "running"
     assert written(codec) == [
         {"type": "reply", "id": "a", "content": "18 C"},

@@ -81,7 +81,9 @@ def act(codec: Codec, action_fields: dict[str, Any]) -> list[OutputEvent]:
     elif "interrupt" in action_fields:
         codec.interrupt()
     elif "permission" in action_fields:
-        codec.reply(PermissionReply(action_fields["permission"], action_fields["granted"], action_fields["reason"]))
+        codec.reply(
+            PermissionReply(action_fields["permission"], "allow" if action_fields["granted"] else "deny", action_fields["reason"])
+        )
     else:
         codec.reply(ToolReply(action_fields["result"], action_fields["content"]))
     return []

@@ -115,8 +115,8 @@ def test_an_approval_before_its_item_waits_for_it() -> None:
     assert server.written() == []
     (started,) = server.notify("item/started", "one", item=PATCH)
     assert isinstance(started, ToolCall) and started.input["changes"][0]["path"] == "/work/a"
-    assert server.codec.debounced_events() == [Awaiting(calls=(AwaitedCall(id="p1", wants="permission", client_decides=True),))]
-    server.codec.reply(PermissionReply("p1", True))
+    assert server.codec.debounced_events() == [Awaiting(calls=(AwaitedCall(id="p1", wants="permission", decided_by="client"),))]
+    server.codec.reply(PermissionReply("p1", "allow"))
     assert server.written() == [{"id": 70, "result": {"decision": "accept"}}]
 
 
@@ -132,7 +132,7 @@ def test_an_approval_without_an_item_asks_with_what_it_has() -> None:
     assert asked == Awaiting(calls=(AwaitedCall(id="c1", wants="permission"),))
     # The item is the same call.
     assert server.notify("item/started", "one", item=RUN) == []
-    server.codec.reply(PermissionReply("c1", True))
+    server.codec.reply(PermissionReply("c1", "allow"))
     assert server.written() == [{"id": 70, "result": {"decision": "accept"}}]
 
 

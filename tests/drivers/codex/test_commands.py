@@ -11,9 +11,9 @@ import pytest
 from drivers.codex.commands import commands_of
 from drivers.codex.driver import CodexDriver
 from drivers.contract.agent import Prompt
-from drivers.contract.agent_specs import SessionSpec
+from drivers.contract.agent_specs import SessionPermissions, SessionSpec
 from drivers.contract.codec import Codec
-from drivers.contract.driver_info import ToolGrant
+from drivers.contract.driver_info import SLASH_OPTION, ToolGrant
 from drivers.contract.events import (
     AgentToken,
     Commands,
@@ -215,7 +215,14 @@ def test_status_names_the_settings_and_no_address(account: Any) -> None:
 
 def test_plan_switches_to_plan_mode_and_back() -> None:
     options = {"slash_commands": "on", "mode": "workspace"}
-    codec = ready(replace(ON, options=options, tools=(ToolGrant("apply_patch"),), modes=frozenset({"workspace", "plan"})))
+    codec = ready(
+        replace(
+            ON,
+            options=options,
+            tools=(ToolGrant("apply_patch"),),
+            permissions=SessionPermissions(frozenset({"workspace", "plan"})),
+        )
+    )
     written(codec)
     for mode in ("plan", "workspace"):
         codec.prompt(Prompt("/plan"))
@@ -229,7 +236,9 @@ def test_plan_switches_to_plan_mode_and_back() -> None:
 
 @pytest.mark.parametrize("locked", ["workspace", "plan", "read-only"])
 def test_plan_sets_no_mode_that_the_session_may_not_have(locked: str) -> None:
-    codec = ready(replace(ON, options={"slash_commands": "on", "mode": locked}, modes=frozenset({locked})))
+    codec = ready(
+        replace(ON, options={"slash_commands": "on", "mode": locked}, permissions=SessionPermissions(frozenset({locked})))
+    )
     written(codec)
     codec.prompt(Prompt("/plan"))
     assert isinstance(codec.pending[0], Error) and written(codec) == []
@@ -244,8 +253,8 @@ def test_plan_needs_a_mode_of_the_clis_own() -> None:
 
 
 def test_slash_commands_are_an_option_of_the_driver() -> None:
-    info = CodexDriver().info()
-    assert info.slash_option in {option.name for option in info.options if option.default == "off" and "on" in option.choices}
+    [option] = [option for option in CodexDriver().info().options if option.name == SLASH_OPTION]
+    assert option.default == "off" and "on" in option.choices
 
 
 @pytest.mark.parametrize("command", ["/status", "/mcp", "/skills", "/rename A title"])

@@ -16,7 +16,7 @@ from drivers.codex.grants import Grants
 from drivers.codex.mcp_servers import GRANULAR_POLICY
 from drivers.codex.probe import CodexProbe
 from drivers.contract.agent import GO_ON, PermissionReply, Prompt
-from drivers.contract.agent_specs import SessionSpec, TaskSpec
+from drivers.contract.agent_specs import SessionSeed, SessionSpec, TaskSpec
 from drivers.contract.codec import Codec
 from drivers.contract.driver_info import ModelName, ToolGrant, ToolSpec
 from drivers.contract.errors import AgentUnavailable, ResumeFailed
@@ -73,7 +73,7 @@ def test_the_fast_mode_is_the_service_tier(fast: str | None, tier: str | None) -
 
 def test_a_thread_is_started_with_the_settings_of_the_session() -> None:
     options = {"model": "gpt-5.5", "effort": "high"}
-    codec, asked = opened(replace(SPEC, system="You are P.", options=options, app_tools=(WEATHER,)))
+    codec, asked = opened(replace(SPEC, seed=SessionSeed(system="You are P."), options=options, app_tools=(WEATHER,)))
     params = asked["params"]
     assert (asked["method"], params["model"], params["developerInstructions"]) == ("thread/start", "gpt-5.5", "You are P.")
     assert params["config"]["model_reasoning_effort"] == "high"
@@ -104,7 +104,7 @@ def test_a_thread_that_the_cli_opens_with_fewer_limits_is_refused(
 ) -> None:
     spec = replace(SPEC, tools=tuple(ToolGrant(name, trust) for name, trust in own.items()))
     for resume in (None, "T"):
-        codec, asked = opened(replace(spec, resume=resume))
+        codec, asked = opened(replace(spec, seed=SessionSeed(resume)))
         result = {"thread": {"id": "T"}, "approvalPolicy": policy, "sandbox": {"type": sandbox}}
         codec.receive(json.dumps({"id": asked["id"], "result": result}).encode())
         assert (codec.phase, codec.start_error is None) == (("starting", False) if refused else ("ready", True))
@@ -142,14 +142,14 @@ def test_the_additional_directories_are_roots_of_the_workspace() -> None:
     _, asked = opened(SPEC, users)
     assert "runtimeWorkspaceRoots" not in asked["params"]
     # A thread keeps its former folders unless the request has others.
-    _, asked = opened(replace(SPEC, resume="T"), {"sandbox_workspace_write": None})
+    _, asked = opened(replace(SPEC, seed=SessionSeed("T")), {"sandbox_workspace_write": None})
     assert asked["params"]["runtimeWorkspaceRoots"] == [str(FOLDER)]
 
 
 def test_a_history_is_injected_and_reasoning_left_out() -> None:
     call = ToolUseBlock(tool_call_id="c1", name="shell", input={"command": "ls"})
     history = (UserMessage(content="hi"), AssistantMessage(content=(call,)), ToolMessage(tool_call_id="c1", content="a b"))
-    codec, _ = opened(replace(SPEC, history=history))
+    codec, _ = opened(replace(SPEC, seed=SessionSeed(history=history)))
     codec.receive(b'{"id":3,"result":{"thread":{"id":"T"}}}')
     (seed,) = written(codec)
     assert (codec.phase, seed["method"]) == ("starting", "thread/inject_items")
@@ -159,7 +159,7 @@ def test_a_history_is_injected_and_reasoning_left_out() -> None:
 
 
 def test_a_deleted_thread() -> None:
-    codec, asked = opened(replace(SPEC, resume="T"))
+    codec, asked = opened(replace(SPEC, seed=SessionSeed("T")))
     assert (asked["method"], asked["params"]["threadId"]) == ("thread/resume", "T")
     codec.receive(b'{"id":3,"error":{"code":-32600,"message":"no rollout found for thread id T"}}')
     assert isinstance(codec.start_error, ResumeFailed) and "no rollout found" in str(codec.start_error)
@@ -168,10 +168,10 @@ def test_a_deleted_thread() -> None:
 def test_a_thread_with_other_tools_is_not_resumed() -> None:
     codec, _ = opened(replace(SPEC, app_tools=(WEATHER,)))
     codec.receive(b'{"id":3,"result":{"thread":{"id":"T"}}}')
-    again, asked = opened(replace(SPEC, resume=codec.native_id, app_tools=(WEATHER,)))
+    again, asked = opened(replace(SPEC, seed=SessionSeed(codec.native_id), app_tools=(WEATHER,)))
     assert asked["params"]["threadId"] == "T" and again.start_error is None
     for tools in ((), (replace(WEATHER, name="other"),)):
-        other = CodexDriver().session(replace(SPEC, resume=codec.native_id, app_tools=tools)).codec
+        other = CodexDriver().session(replace(SPEC, seed=SessionSeed(codec.native_id), app_tools=tools)).codec
         assert isinstance(other.start_error, ResumeFailed)
 
 
@@ -408,7 +408,7 @@ SERVERS = (
 def test_client_servers_are_settings_of_the_thread_apart_from_those_of_the_user() -> None:
     launch = CodexDriver().session(replace(SPEC, mcp_servers=SERVERS))
     assert "t0p" not in str(launch.command)
-    for spec in (replace(SPEC, mcp_servers=SERVERS), replace(SPEC, mcp_servers=SERVERS, resume="T")):
+    for spec in (replace(SPEC, mcp_servers=SERVERS), replace(SPEC, mcp_servers=SERVERS, seed=SessionSeed("T"))):
         _, asked = opened(spec, {"mcp_servers": {"my_server": {"tools": {"x": {"approval_mode": "approve"}}}}})
         settings = asked["params"]["config"]["mcp_servers"]
         assert settings["my_server"] == {"enabled": False}
@@ -457,7 +457,7 @@ def test_the_client_decides_about_a_call_of_its_server(granted: bool, action: st
     (awaiting,) = codec.debounced_events()
     assert isinstance(awaiting, Awaiting)
     assert [(call.id, call.wants) for call in awaiting.calls] == [("c1", "permission")]
-    codec.reply(PermissionReply("c1", granted))
+    codec.reply(PermissionReply("c1", "allow" if granted else "deny"))
     (answer,) = written(codec)
     assert (answer["id"], answer["result"]["action"]) == (0, action)
 

@@ -19,7 +19,7 @@ from drivers.codex.modes import (
     sandbox_of,
 )
 from drivers.contract.agent import PermissionReply, Reply, ToolReply
-from drivers.contract.agent_specs import SessionSpec
+from drivers.contract.agent_specs import SessionPermissions, SessionSpec
 from drivers.contract.driver_info import ToolGrant
 from drivers.contract.events import AwaitedCall, Awaiting
 from tests.drivers.codex.test_attribution import Server
@@ -63,7 +63,9 @@ def test_each_call_asks_where_a_rule_may_match(mode: str, tool: str) -> None:
 def test_no_patch_is_applied_without_the_tool_for_it(mode: str, own: str | None, policy: str) -> None:
     options = {"mode": mode}
     modes = frozenset({"workspace", "read-only", "plan", "full-access"})
-    spec = SessionSpec("codex", Path("/work"), {}, options=options, tools=(ToolGrant("shell"),), modes=modes)
+    spec = SessionSpec(
+        "codex", Path("/work"), {}, options=options, tools=(ToolGrant("shell"),), permissions=SessionPermissions(modes)
+    )
     request = SessionRequest.of(spec)
     assert (request.grants.mode, request.thread["approvalPolicy"]) == (own, policy)
     assert request.grants.verdict("apply_patch", {}, [{"path": "a"}]) == "decline"
@@ -167,7 +169,7 @@ ASKS = "item/tool/requestUserInput"
 
 @pytest.mark.parametrize(
     ("reply", "result"),
-    [(ToolReply("q", "x"), {"a": {"answers": ["x"]}, "b": {"answers": ["x"]}}), (PermissionReply("q", False), {})],
+    [(ToolReply("q", "x"), {"a": {"answers": ["x"]}, "b": {"answers": ["x"]}}), (PermissionReply("q", "deny"), {})],
 )
 def test_questions_wait_for_the_users_answers(reply: Reply, result: dict[str, Any]) -> None:
     server = Server(QUESTION_TOOL)

@@ -27,7 +27,7 @@ from tests.manual_clock import ManualClock
 APPROVAL = "item/fileChange/requestApproval"
 OUTSIDE = ClientResponse(error="outside", code=INVALID_PARAMS)
 ASKED = [Awaiting(calls=(AwaitedCall(id="p1", wants="permission"),))]
-CLIENT_DECIDES = [Awaiting(calls=(AwaitedCall(id="p1", wants="permission", client_decides=True),))]
+CLIENT_DECIDES = [Awaiting(calls=(AwaitedCall(id="p1", wants="permission", decided_by="client"),))]
 ACCEPTED, DECLINED = ([{"id": 70, "result": {"decision": decision}}] for decision in ("accept", "decline"))
 
 
@@ -89,7 +89,7 @@ def test_paths_are_checked_again_when_the_client_has_granted_the_patch(response:
     server.codec.client_responded(check, ClientResponse())
     assert server.codec.debounced_events() == CLIENT_DECIDES
     server.codec.client_requests.clear()
-    server.codec.reply(PermissionReply("p1", True))
+    server.codec.reply(PermissionReply("p1", "allow"))
     assert server.written() == []
     (again,) = server.codec.client_requests
     assert (again.method, again.params) == (CHECK_PATHS, check.params)
@@ -109,7 +109,7 @@ def test_a_patch_that_left_the_clis_sandbox_is_never_accepted_by_trust() -> None
     assert server.written() == []
     assert server.codec.debounced_events() == CLIENT_DECIDES
     # A path that leads out since the question is found here too.
-    server.codec.reply(PermissionReply("p1", True))
+    server.codec.reply(PermissionReply("p1", "allow"))
     (again,) = server.codec.client_requests
     server.codec.client_responded(again, OUTSIDE)
     assert server.written() == DECLINED
@@ -136,7 +136,7 @@ def test_a_check_that_ends_while_the_client_is_asked_about_another_call() -> Non
     server.send({"id": 71, "method": "item/commandExecution/requestApproval", "params": command})
     assert server.codec.debounced_events() == [Awaiting(calls=(AwaitedCall(id="c1", wants="permission"),))]
     server.codec.client_responded(check, OUTSIDE)
-    server.codec.reply(PermissionReply("c1", True))
+    server.codec.reply(PermissionReply("c1", "allow"))
     assert server.written() == [{"id": 71, "result": {"decision": "accept"}}]
     assert server.codec.debounced_events() == ASKED
 

@@ -11,7 +11,7 @@ import pytest
 from drivers.codex.app_server import CodexAppCodec
 from drivers.codex.handshake import SessionRequest
 from drivers.contract.agent import PermissionReply, Prompt, Reply, ToolReply
-from drivers.contract.agent_specs import SessionSpec
+from drivers.contract.agent_specs import SessionPermissions, SessionSpec
 from drivers.contract.driver_info import ToolGrant
 from drivers.contract.events import Awaiting, ModeChanged, NativeSession, OutputEvent, SessionEnd, ToolCall, ToolResult
 
@@ -39,7 +39,7 @@ class Thread:
             {},
             options={"mode": mode, "sandbox": option},
             tools=tuple(ToolGrant(name) for name in names),
-            modes=modes,
+            permissions=SessionPermissions(modes),
         )
         self.codec = CodexAppCodec(SessionRequest.of(spec))
         for result in ({}, {"config": {"sandbox_workspace_write": USERS}}, {"thread": {"id": "t"}, "model": "m"}):
@@ -99,7 +99,7 @@ def test_a_plan_is_approved_with_the_mode_in_which_it_is_carried_out() -> None:
         ("mode:read-only", "allow_once"),
         ("keep_planning", "reject_once"),
     ]
-    events = thread.answer(PermissionReply("plan-one", True, choice="mode:workspace"))
+    events = thread.answer(PermissionReply("plan-one", "allow", choice="mode:workspace"))
     assert [type(event) for event in events] == [ToolResult, ToolCall, ModeChanged]
     assert events[-1] == ModeChanged(mode="workspace") and thread.codec.phase == "running"
     params = thread.started("two")
@@ -125,13 +125,13 @@ def test_the_mode_after_a_plan_is_one_that_the_session_may_have(choice: str | No
     thread = Thread("plan", modes=permitted)
     [call] = thread.ask().calls
     assert ("mode:full-access" in [one.id for one in call.choices]) == ("full-access" in permitted)
-    assert ModeChanged(mode=mode) in thread.answer(PermissionReply("plan-one", True, choice=choice))
+    assert ModeChanged(mode=mode) in thread.answer(PermissionReply("plan-one", "allow", choice=choice))
 
 
 def test_a_plan_that_is_not_approved_ends_the_run() -> None:
     thread = Thread("plan")
     thread.ask()
-    result, call, end = thread.answer(PermissionReply("plan-one", False, choice="keep_planning"))
+    result, call, end = thread.answer(PermissionReply("plan-one", "deny", choice="keep_planning"))
     assert isinstance(result, ToolResult) and result.is_error and "go on planning" in str(result.output)
     assert (call, end) == (ToolCall(id="plan-one", name="implement_plan", status="failed"), SessionEnd(exit_code=0))
     assert thread.written() == []
@@ -141,7 +141,7 @@ def test_a_plan_that_is_not_approved_ends_the_run() -> None:
 def test_the_reason_of_a_rejection_is_the_next_message_in_plan_mode() -> None:
     thread = Thread("plan")
     thread.ask()
-    events = thread.answer(PermissionReply("plan-one", False, "Use Rust."))
+    events = thread.answer(PermissionReply("plan-one", "deny", "Use Rust."))
     assert SessionEnd(exit_code=0) not in events
     params = thread.started("two")
     assert "Use Rust." in params["input"][0]["text"] and params["collaborationMode"]["mode"] == "plan"

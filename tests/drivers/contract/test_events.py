@@ -26,6 +26,7 @@ from drivers.contract.events import (
     ModeChanged,
     NativeSession,
     OutputEvent,
+    PermissionChoice,
     Plan,
     PlanEntry,
     RateLimit,
@@ -148,6 +149,27 @@ events = st.one_of(
         ).map(tuple),
     ),
 )  # fmt: skip
+
+
+CHOICE = PermissionChoice(id="r", name="Always", kind="allow_always")
+
+
+@pytest.mark.parametrize(
+    ("call", "line"),
+    [
+        (AwaitedCall(id="a", wants="result"), '{"id":"a","wants":"result"}'),
+        (AwaitedCall(id="a", wants="permission", decided_by="client"), '{"id":"a","wants":"permission","client_decides":true}'),
+        (
+            AwaitedCall(id="a", wants="permission", optional=True, decided_by="cli", choices=(CHOICE,)),
+            '{"id":"a","wants":"permission","optional":true,"cli_decides":true,'
+            '"choices":[{"id":"r","name":"Always","kind":"allow_always"}]}',
+        ),
+    ],
+)
+def test_an_awaited_call_as_json(call: AwaitedCall, line: str) -> None:
+    awaiting = Awaiting(calls=(call,))
+    assert awaiting.encode().decode() == f'{{"kind":"awaiting","calls":[{line}]}}'
+    assert decode(awaiting.encode()) == awaiting
 
 
 @given(events)

@@ -103,7 +103,7 @@ async def test_the_text_of_blocks_is_echoed(session: CliAgent) -> None:
 
 
 async def test_the_probe_succeeds_with_an_empty_environment(tmp_path: Path) -> None:
-    assert EchoDriver().info().program is None
+    assert EchoDriver().info().program.name is None
     probe = await EchoDriver().probe(SessionSpec("", tmp_path, {}), Spawner())
     assert (probe.version, probe.problem) == (EchoDriver().info().version, None)
     assert os.access(PROGRAM, os.R_OK)

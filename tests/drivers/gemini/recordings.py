@@ -79,7 +79,7 @@ class Player:
             self.codec.prompt(Prompt(text))
         elif action in ("#grant", "#deny") and self.codec.phase == "waiting":
             awaiting = next(event for event in reversed(self.events) if isinstance(event, Awaiting))
-            self.codec.reply(PermissionReply(awaiting.calls[0].id, action == "#grant"))
+            self.codec.reply(PermissionReply(awaiting.calls[0].id, "allow" if action == "#grant" else "deny"))
         elif action == "#interrupt" and self.codec.phase in ("running", "waiting"):
             self.codec.interrupt()
         elif action == "#exit":

@@ -14,7 +14,7 @@ import pytest
 
 from drivers.acp.permissions import Grants
 from drivers.contract.agent import Prompt
-from drivers.contract.agent_specs import Limits, SessionSpec, TaskSpec
+from drivers.contract.agent_specs import Limits, SessionSeed, SessionSpec, TaskSpec
 from drivers.contract.driver_info import ToolGrant, ToolSpec
 from drivers.contract.errors import AgentUnavailable
 from drivers.contract.events import AgentToken, Error, OutputEvent, SessionEnd, Stderr, Stdout
@@ -368,7 +368,9 @@ def test_no_prompt_or_secret_is_in_the_arguments(tmp_path: Path) -> None:
     task = driver.task(TaskSpec("gemini", tmp_path, {}, (), options, tmp_path / "state", task="/do")).command
     assert task.argv == ("gemini", "--output-format", "stream-json", "--model=m")
     assert task.stdin == b"\n/do"
-    session = driver.session(SessionSpec("gemini", tmp_path, {}, (), options, tmp_path / "state", system="be kind")).command
+    session = driver.session(
+        SessionSpec("gemini", tmp_path, {}, (), options, tmp_path / "state", seed=SessionSeed(system="be kind"))
+    ).command
     assert "s3cret" not in str(session.argv)
     assert "be kind" not in str(session.argv)
     # A session takes policies from its home only.

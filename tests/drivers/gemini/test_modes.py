@@ -14,7 +14,7 @@ import pytest
 
 from drivers.acp import AcpCodec, Grants, SessionRequest
 from drivers.contract.agent import PermissionReply, Prompt
-from drivers.contract.agent_specs import SessionSpec
+from drivers.contract.agent_specs import SessionPermissions, SessionSpec
 from drivers.contract.driver_info import ToolGrant
 from drivers.contract.errors import AgentUnavailable
 from drivers.contract.events import Awaiting, ModeChanged, OutputEvent
@@ -59,7 +59,7 @@ def spec(base: Path, mode: str, *ruled: str, **options: str) -> SessionSpec:
         options={"mode": mode, **options},
         state=base / "state",
         tools=tools,
-        ruled=lambda name: name in ruled,
+        permissions=SessionPermissions(ruled=lambda name: name in ruled),
     )
 
 
@@ -134,7 +134,9 @@ def test_the_policy_is_the_clis_own_for_listed_tools() -> None:
 
 @pytest.mark.parametrize("servers", [(), (McpServer("files", "stdio", command="x"),)])
 def test_a_rule_about_tools_of_servers_takes_the_mode(base: Path, servers: tuple[McpServer, ...]) -> None:
-    session = replace(spec(base, "yolo"), mcp_servers=servers, ruled_servers=True)
+    session = replace(
+        spec(base, "yolo"), mcp_servers=servers, permissions=SessionPermissions(ruled=lambda name: name == "mcp__*")
+    )
     assert own_mode(session) == (None if servers else "yolo")
 
 
@@ -314,7 +316,7 @@ def test_an_answer_permits_the_call_only(granted: bool, choice: str | None, opti
     [call] = awaiting.calls
     # What the CLI calls "for this session" is a mode, in which it also fetches pages.
     assert call.choices == ()
-    cli.codec.reply(PermissionReply(call.id, granted, choice=choice))
+    cli.codec.reply(PermissionReply(call.id, "allow" if granted else "deny", choice=choice))
     assert cli.written()[-1]["result"]["outcome"]["optionId"] == option
 
 

@@ -150,7 +150,7 @@ emit("session_end", exit_code=0)
     )
     await agent.prompt(Prompt("go"))
     await until(agent, "awaiting")
-    await agent.reply(PermissionReply("b", granted=False, reason="no"))
+    await agent.reply(PermissionReply("b", "deny", reason="no"))
     await agent.reply(ToolReply("a", "18 C"))
     assert text_in(await to_end(agent)).splitlines() == [
         '{"type": "reply", "id": "b", "granted": false, "reason": "no"}',

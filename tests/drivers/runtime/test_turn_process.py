@@ -14,28 +14,29 @@ import pytest
 from drivers import (
     Agent,
     AgentGone,
-    AgentToken,
     AgentUnavailable,
+    Capabilities,
     Command,
     DriverError,
     DriverInfo,
     Launch,
-    OutputEvent,
+    Mcp,
+    Program,
     Prompt,
     ResumeFailed,
-    SessionEnd,
+    SessionSeed,
     SessionSpec,
     Spawner,
-    Stdout,
     TaskSpec,
     ToolRequest,
     ToolResponse,
-    ToolServer,
     ToolSpec,
     TurnCodec,
     TurnProcessDriver,
-    UserMessage,
 )
+from drivers.contract.events import AgentToken, OutputEvent, SessionEnd, Stdout
+from drivers.contract.messages import UserMessage
+from drivers.contract.tool_server import ToolServer
 from tests.drivers.small_programs import LIMITS, ask, end_of, text_in
 
 PROGRAM = """
@@ -47,7 +48,7 @@ if prompt == "crash": os._exit(3)
 if prompt == "fail": print("failed", flush=True); sys.exit(1)
 print("text", *sys.argv[1:], prompt, flush=True)
 """
-FACTS = DriverInfo("Small", "For tests.", program=sys.executable, seeds=False)
+FACTS = DriverInfo("Small", "For tests.", program=Program(sys.executable))
 
 
 class SmallCodec(TurnCodec):
@@ -68,18 +69,18 @@ class SmallDriver(TurnProcessDriver):
         self.specs: list[SessionSpec] = []
 
     def info(self) -> DriverInfo:
-        return replace(FACTS, **self._facts)
+        return replace(FACTS, capabilities=Capabilities(**self._facts))
 
     def turn(self, spec: SessionSpec, prompt: Prompt) -> Launch:
         self.specs.append(spec)
-        resume = (spec.resume,) if spec.resume else ()
+        resume = (spec.seed.resume,) if spec.seed.resume else ()
         argv = (spec.program, "-IS", "-c", self._program, *resume)
         return Launch(Command(argv, spec.cwd, spec.env, prompt.text.encode()), SmallCodec(), spec.tool_server)
 
     async def has_session(self, spec: SessionSpec, spawner: Spawner) -> bool:
-        if spec.resume == "slow":
+        if spec.seed.resume == "slow":
             raise TimeoutError
-        return spec.resume != self._gone
+        return spec.seed.resume != self._gone
 
 
 class FakeToolServer(ToolServer):
@@ -99,6 +100,9 @@ class FakeToolServer(ToolServer):
 
 class ByMcp(SmallDriver):
     tools_by_mcp = True
+
+    def info(self) -> DriverInfo:
+        return replace(super().info(), mcp=Mcp(call_id_keys=("callId",)))
 
 
 def spec_in(folder: Path, **fields: Any) -> SessionSpec:
@@ -124,16 +128,16 @@ async def test_each_turn_after_the_first_resumes_the_native_session(tmp_path: Pa
     assert not agent.alive
     with pytest.raises(AgentGone, match="the agent was closed"):
         await agent.prompt(Prompt("three"))
-    again = await opened(driver, spec_in(tmp_path, resume="7"))
+    again = await opened(driver, spec_in(tmp_path, seed=SessionSeed("7")))
     assert text_in(await answer(again, "three")) == "7 three"
 
 
 async def test_a_history_is_for_the_first_turn_only(tmp_path: Path) -> None:
     driver = SmallDriver(seeds=True)
-    agent = await opened(driver, spec_in(tmp_path, history=(UserMessage(content="before"),), system="be kind"))
+    agent = await opened(driver, spec_in(tmp_path, seed=SessionSeed(history=(UserMessage(content="before"),), system="be kind")))
     await answer(agent, "one")
     await answer(agent, "two")
-    given = [(spec.resume, len(spec.history), spec.system) for spec in driver.specs]
+    given = [(spec.seed.resume, len(spec.seed.history), spec.seed.system) for spec in driver.specs]
     assert given == [(None, 1, "be kind"), ("7", 0, "be kind")]
 
 
@@ -180,11 +184,11 @@ async def test_without_a_native_id_each_turn_is_to_be_seeded(tmp_path: Path) -> 
 async def test_a_program_that_cannot_start_fails_the_session_creation(tmp_path: Path) -> None:
     driver = SmallDriver(gone="8")
     with pytest.raises(ResumeFailed, match="Small has no session '8' any more"):
-        await opened(driver, spec_in(tmp_path, resume="8"))
+        await opened(driver, spec_in(tmp_path, seed=SessionSeed("8")))
     with pytest.raises(AgentUnavailable, match="does not report in time whether it has session 'slow'"):
-        await opened(driver, spec_in(tmp_path, resume="slow"))
+        await opened(driver, spec_in(tmp_path, seed=SessionSeed("slow")))
     with pytest.raises(AgentUnavailable, match="cannot be given a history"):
-        await opened(driver, spec_in(tmp_path, history=(UserMessage(content="before"),)))
+        await opened(driver, spec_in(tmp_path, seed=SessionSeed(history=(UserMessage(content="before"),))))
     with pytest.raises(AgentUnavailable, match="the program 'no-such-program' is not there"):
         await opened(driver, spec_in(tmp_path, program="no-such-program"))
     with pytest.raises(AgentUnavailable, match="the working folder"):
@@ -238,7 +242,7 @@ async def test_each_turn_has_a_server_of_the_application_side_tools(tmp_path: Pa
         return servers[-1]
 
     tools = (ToolSpec("look", "Looks.", {"type": "object"}),)
-    driver = ByMcp(app_tools=True, mcp_call_id_keys=("callId",))
+    driver = ByMcp(app_tools=True)
     agent = await opened(driver, spec_in(tmp_path, app_tools=tools, tool_host=host))
     await answer(agent, "one")
     await answer(agent, "two")

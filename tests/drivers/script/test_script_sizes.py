@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from drivers.contract.agent import Prompt
-from drivers.contract.agent_specs import Limits
+from drivers.contract.agent_specs import Limits, SessionSeed
 from drivers.contract.events import AgentToken
 from drivers.contract.messages import ImageBlock, TextBlock
 from drivers.script.driver import PROGRAM
@@ -61,7 +61,7 @@ async def test_lines_that_are_not_events_are_stdout(open_agent: Open) -> None:
 
 
 async def test_nothing_of_prompt_or_secret_in_the_command_line(open_agent: Open) -> None:
-    agent = await open_agent([{"argv": True}, {"delay": 600}], options={"token": "s3cret"}, system="sys")
+    agent = await open_agent([{"argv": True}, {"delay": 600}], options={"token": "s3cret"}, seed=SessionSeed(system="sys"))
     await agent.prompt(Prompt("-p the prompt"))
     await until(agent, "agent_token")
     line = psutil.Process(agent.pid).cmdline()

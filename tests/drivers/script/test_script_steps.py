@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from drivers.contract.agent import Prompt
+from drivers.contract.agent_specs import SessionSeed
 from drivers.contract.events import AgentToken
 from drivers.contract.messages import AssistantMessage, ImageBlock, TextBlock, UserMessage
 from tests.drivers.script.script_runs import (
@@ -76,7 +77,7 @@ async def test_a_plan_commands_and_a_title(open_agent: Open) -> None:
 async def test_placeholders_are_filled_in(open_agent: Open) -> None:
     text = '{prompt}|{turn}|{images}|{system}|{model}|{options.token}|{last_result}|{results.x}|{{prompt}}|{{|{"a": {}}'
     scenario = {"model": "paper-1", "turns": [{"steps": [{"text": text}]}]}
-    agent = await open_agent(scenario, system="Be kind.", options={"token": "s3cret"})
+    agent = await open_agent(scenario, seed=SessionSeed(system="Be kind."), options={"token": "s3cret"})
     await agent.prompt(
         Prompt((TextBlock(text="hi"), ImageBlock(url="https://x/y.png"), ImageBlock(url="data:image/png;base64,AA")))
     )
@@ -97,7 +98,7 @@ async def test_the_model_is_announced(open_agent: Open) -> None:
 
 async def test_remember_outputs_the_history_and_the_session(open_agent: Open) -> None:
     history = (UserMessage(content="one"), AssistantMessage(content="1"), UserMessage(content=(TextBlock(text="two"),)))
-    agent = await open_agent([{"remember": True}], history=history)
+    agent = await open_agent([{"remember": True}], seed=SessionSeed(history=history))
     await ask(agent, "three")
     assert json.loads(text_in(await ask(agent, "four"))) == ["one", "two", "three"]
 
@@ -141,8 +142,8 @@ async def test_turns_match_or_go_in_order_and_the_last_repeats(open_agent: Open)
 
 async def test_a_restart_continues_at_the_next_turn(open_agent: Open) -> None:
     history = (UserMessage(content="weather"), AssistantMessage(content="rain"), UserMessage(content="a"))
-    assert text_in(await ask(await open_agent(TURNS, history=history))) == "second"
-    assert text_in(await ask(await open_agent(TURNS, history=history[:2]))) == "first"
+    assert text_in(await ask(await open_agent(TURNS, seed=SessionSeed(history=history)))) == "second"
+    assert text_in(await ask(await open_agent(TURNS, seed=SessionSeed(history=history[:2])))) == "first"
 
 
 async def test_a_prompt_without_a_turn_is_an_error(open_agent: Open) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from drivers.contract.agent import PermissionReply, Prompt, ToolReply
+from drivers.contract.agent_specs import SessionSeed
 from drivers.contract.driver_info import ToolGrant
 from drivers.contract.errors import AgentUnavailable
 from drivers.contract.messages import ImageBlock, TextBlock, UserMessage
@@ -66,7 +67,7 @@ async def test_an_untrusted_tool_needs_permission(
     events = plain(await until(agent, "awaiting"))
     assert events[-1] == {"kind": "awaiting", "calls": [{"id": "c", "wants": "permission"}]}
     assert not (tmp_path / "a").exists()
-    await agent.reply(PermissionReply("c", granted, reason))
+    await agent.reply(PermissionReply("c", "allow" if granted else "deny", reason))
     rest = await to_end(agent)
     assert text_in(rest) == output
     assert [event["status"] for event in plain(rest) if event["kind"] == "tool_call"] == [status]
@@ -77,7 +78,7 @@ async def test_the_field_ask_requires_permission_for_a_trusted_tool_too(open_age
     agent = await open_agent([{"tool_call": {"id": "c", "name": "shell", "ask": True}}], tools=(ToolGrant("shell", trust=True),))
     await agent.prompt(Prompt("hello"))
     await until(agent, "awaiting")
-    await agent.reply(PermissionReply("c", True))
+    await agent.reply(PermissionReply("c", "allow"))
     assert end(await to_end(agent)) == (0, "end_turn")
 
 
@@ -108,7 +109,7 @@ async def test_parallel_calls_of_every_kind(open_agent: Open, tmp_path: Path, or
     wants = [("weather", "result"), ("clock", "result"), ("note", "permission")]
     assert [(call["id"], call["wants"]) for call in events[-1]["calls"]] == wants
     for call in order:
-        await agent.reply(PermissionReply(call, True) if call == "note" else ToolReply(call, f"<{call}>"))
+        await agent.reply(PermissionReply(call, "allow") if call == "note" else ToolReply(call, f"<{call}>"))
     rest = await to_end(agent)
     assert text_in(rest) == 'The weather: <weather>. The time: <clock>. The note: {"written": 5}.'
     assert [e["id"] for e in plain(rest) if e["kind"] == "tool_call"] == ["weather", "clock", "note"]
@@ -118,7 +119,7 @@ async def test_parallel_calls_of_every_kind(open_agent: Open, tmp_path: Path, or
 async def test_ids_are_new_in_every_turn_and_after_a_restart(open_agent: Open) -> None:
     scenario = [{"parallel": [{"tool_call": {"name": "A"}}, {"tool_call": {"name": "B"}}]}]
     agent = await open_agent(scenario)
-    again = await open_agent(scenario, history=(UserMessage(content="1"), UserMessage(content="2")))
+    again = await open_agent(scenario, seed=SessionSeed(history=(UserMessage(content="1"), UserMessage(content="2"))))
     runs = [await ask(agent), await ask(agent), await ask(again)]
     ids = [event["id"] for run in runs for event in plain(run) if event.get("status") == "started"]
     assert len(set(ids)) == 6
@@ -144,7 +145,7 @@ async def test_choices_of_a_call_are_the_agents_own_answers(open_agent: Open) ->
     events = plain(await until(agent, "awaiting"))
     own = {"id": "rule", "name": "Allow `git push`", "kind": "allow_always"}
     assert events[-1] == {"kind": "awaiting", "calls": [{"id": "c", "wants": "permission", "choices": [own]}]}
-    await agent.reply(PermissionReply("c", True, choice="rule"))
+    await agent.reply(PermissionReply("c", "allow", choice="rule"))
     assert text_in(await to_end(agent)) == "ran by rule"
 
 

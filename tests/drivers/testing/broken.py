@@ -162,7 +162,7 @@ class Resuming(EchoDriver):
         self._refuse, self._reported = refuse, reported
 
     async def open(self, spec: SessionSpec, spawner: Spawner, limits: Limits) -> Agent:
-        if spec.resume is not None and (error := self._refuse(spec.resume)):
+        if spec.seed.resume is not None and (error := self._refuse(spec.seed.resume)):
             raise error
         return await super().open(spec, spawner, limits)
 

@@ -74,14 +74,14 @@ class GrantsAll(EventLineCodec):
     """Passes every reply on as a grant."""
 
     def reply(self, reply: Reply) -> None:
-        super().reply(replace(reply, granted=True) if isinstance(reply, PermissionReply) else reply)
+        super().reply(replace(reply, decision="allow") if isinstance(reply, PermissionReply) else reply)
 
 
 class DeniesAll(EventLineCodec):
     """Passes every reply on as a denial."""
 
     def reply(self, reply: Reply) -> None:
-        super().reply(replace(reply, granted=False) if isinstance(reply, PermissionReply) else reply)
+        super().reply(replace(reply, decision="deny") if isinstance(reply, PermissionReply) else reply)
 
 
 class LosesResults(EventLineCodec):

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from drivers.acp.driver import AcpDriver
+from drivers.contract.agent_specs import SessionSeed
+from drivers.contract.driver_info import Program
 from drivers.echo.driver import EchoDriver
 from drivers.runtime.cli_driver import Driver
 from drivers.script.driver import ScriptDriver
@@ -110,26 +112,34 @@ FAULTS: list[tuple[str, Driver, str]] = [
     ("info", broken.ChangesItsVersion(), "info() gave two different answers"),
     ("info", broken.FailsInfo(), "it raised RuntimeError: no info ("),
     ("info", With(title=" "), "info().title is blank"),
-    ("info", With(program=""), "info().program is blank"),
+    ("info", With(program=Program("")), "info().program.name is blank"),
     ("options", With(options=(option(), option())), "two options have the name 'mood'"),
     ("options", With(options=(option("my mood"),)), "option 'my mood': a name has letters"),
     ("options", With(options=(option("cwd"),)), "option 'cwd' is the gateway's own"),
     ("options", With(options=(option(title=""),)), "option 'mood': its title or its description is blank"),
     ("options", With(options=(option(choices=("good", "bad")),)), "its default '' is not one of its choices good, bad"),
     ("options", With(options=(option(secret=True, default="x"),)), "option 'mood' is a secret"),
-    ("options", With(slash_option="slash"), "info().slash_option is 'slash'; it must be an option with the choice `on`"),
+    ("options", With(options=(option("slash_commands"),)), "option 'slash_commands' decides whether a `/` begins a command"),
     ("tools", With(tools=(tool(OBJECT), tool(OBJECT))), "two tools have the name 'look'"),
     ("tools", With(tools=(tool(OBJECT, " "),)), "its name or its description is blank"),
     ("tools", With(tools=(tool({"type": "objct"}),)), "is not a JSON schema: 'objct' is not valid"),
     ("tools", With(tools=(tool({"type": "object", "default": {1}}),)), "its input_schema is not JSON"),
     ("tools", With(tools=(tool({"type": "string"}),)), 'must have "type": "object"'),
-    ("env", With(env=("OPENAI_*", "*")), "info().env has '*', which hands the daemon's whole environment"),
-    ("program", With(program="no-such-program", install="brew install it"), "not on PATH; install it with `brew install it`"),
+    (
+        "env",
+        With(program=Program(env=("OPENAI_*", "*"))),
+        "info().program.env has '*', which hands the daemon's whole environment",
+    ),
+    ("program", With(program=Program("no-such-program", "brew install it")), "not on PATH; install it with `brew install it`"),
     ("probe", broken.FailsProbe(), "probe() finds no version: it does not run here"),
     ("arguments", broken.LeaksTheTask(), "task(): the prompt or the history stands in the arguments"),
     ("arguments", LeaksTheSpec(lambda spec: spec.options["token"]), "session(): a secret option stands in the arguments"),
-    ("arguments", LeaksTheSpec(lambda spec: str(spec.system)), "session(): the system prompt stands in the arguments"),
-    ("arguments", LeaksTheSpec(lambda spec: str(spec.history)), "session(): the prompt or the history stands in the arguments"),
+    ("arguments", LeaksTheSpec(lambda spec: str(spec.seed.system)), "session(): the system prompt stands in the arguments"),
+    (
+        "arguments",
+        LeaksTheSpec(lambda spec: str(spec.seed.history)),
+        "session(): the prompt or the history stands in the arguments",
+    ),
     ("task", Coded(broken_codecs.SilentlyFails), "a run that fails (exit code 1) has the reason in an `error` event"),
     ("task", Programmed(broken.ECHO, task="raise SystemExit(3)"), "the task ended with exit code 3 (error)"),
     ("session", Coded(broken_codecs.FindsResults), "there is a result of tool call '1', which was never started"),
@@ -179,7 +189,7 @@ async def test_a_driver_that_ignores_the_history_fails(tmp_path: Path) -> None:
         def session(self, spec):  # type: ignore[no-untyped-def]
             from dataclasses import replace
 
-            return super().session(replace(spec, history=(), system=None))
+            return super().session(replace(spec, seed=SessionSeed()))
 
     found = await outcome(IgnoresTheHistory(), tmp_path, "seeds")
     assert found.text == "info() declares `seeds`, but the text never reached the program; pass it, or declare seeds=False"
@@ -201,5 +211,7 @@ def test_the_checks_as_a_parametrised_test() -> None:
 
 
 def test_the_program_gets_the_variables_that_the_driver_sets(tmp_path: Path) -> None:
-    setup = Setup(With(set_env={"ASKS": "all"}), tmp_path, env={"ASKS": "nothing", "PORTICO_X": "1", "PATH": "/bin"})
+    setup = Setup(
+        With(program=Program(set_env={"ASKS": "all"})), tmp_path, env={"ASKS": "nothing", "PORTICO_X": "1", "PATH": "/bin"}
+    )
     assert setup.session().env == setup.task().env == {"ASKS": "all", "PATH": "/bin"}

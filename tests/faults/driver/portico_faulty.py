@@ -6,7 +6,19 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from drivers import CliDriver, Command, DriverInfo, EventLineCodec, Launch, SessionSpec, TaskSpec, ToolSpec, open_request, request
+from drivers import (
+    Capabilities,
+    CliDriver,
+    Command,
+    DriverInfo,
+    EventLineCodec,
+    Launch,
+    SessionSpec,
+    TaskSpec,
+    ToolSpec,
+    open_request,
+    request,
+)
 
 PROGRAM = Path(__file__).parent.parent / "agent.py"
 TOOL = ToolSpec("act", "Does nothing.", {"type": "object", "properties": {}}, kind="execute")
@@ -20,7 +32,11 @@ class FaultyDriver(CliDriver):
 
     def info(self) -> DriverInfo:
         return DriverInfo(
-            title="Faulty", description="Fails on request.", version="1.0.0", tools=(TOOL,), app_tools=True, steers=True
+            title="Faulty",
+            description="Fails on request.",
+            version="1.0.0",
+            tools=(TOOL,),
+            capabilities=Capabilities(seeds=True, system=True, app_tools=True, steers=True),
         )
 
     def session(self, spec: SessionSpec) -> Launch:

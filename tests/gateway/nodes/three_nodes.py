@@ -129,7 +129,7 @@ async def create_waiting(node: ClusterNode, write_scenario: Callable[..., str]) 
 
 def permission() -> Submission:
     """The answer to the call `sky`."""
-    return Submission(replies=(PermissionReply("sky", granted=True),))
+    return Submission(replies=(PermissionReply("sky", "allow"),))
 
 
 @asynccontextmanager

@@ -93,7 +93,7 @@ class Session:
 
     def answer(self, granted: bool) -> None:
         """The client answers the pending calls."""
-        replies = [PermissionReply(call_id, granted) for call_id in self.pending]
+        replies = [PermissionReply(call_id, "allow" if granted else "deny") for call_id in self.pending]
         assert replies
         self.pending = ()
         self.enforcer.answered(replies, "client")
@@ -266,7 +266,7 @@ def test_two_requests_about_one_call_are_not_mixed_up() -> None:
     assert session.granted(2) is None
     # The answer to the first question is none to the second.
     (call,) = session.pending
-    session.agent.codec.reply(PermissionReply(call, True))
+    session.agent.codec.reply(PermissionReply(call, "allow"))
     session.pass_on([])
     assert (session.granted(2), session.question) == (None, ("execute", REMOVE))
     session.answer(True)

@@ -42,7 +42,7 @@ def test_calls_that_rules_decide_are_answered_without_the_client() -> None:
     calls = [started_call("a", "git status"), started_call("b", "rm x")]
     enforced = found.apply([*calls, awaiting_client("a", "b", optional=("c",))])
     assert enforced.events == calls
-    assert enforced.replies == [PermissionReply("a", True), PermissionReply("b", False, "never")]
+    assert enforced.replies == [PermissionReply("a", "allow"), PermissionReply("b", "deny", "never")]
     assert outcomes(found) == [("a", "allowed", "policy[0]"), ("b", "denied", "policy[1]")]
     assert found.held == {}
 
@@ -59,8 +59,8 @@ def test_decisions_are_sent_to_the_client_when_another_call_awaits_it() -> None:
     assert awaiting == Awaiting(
         calls=(AwaitedCall(id="a", wants="permission", optional=True), AwaitedCall(id="c", wants="permission"))
     )
-    assert found.release([PermissionReply("c", True)]) == [
-        PermissionReply("a", True), PermissionReply("b", False, "never"),
+    assert found.release([PermissionReply("c", "allow")]) == [
+        PermissionReply("a", "allow"), PermissionReply("b", "deny", "never"),
     ]  # fmt: skip
     # The client has the result of the denied call already.
     assert found.apply([result, failed]).events == []
@@ -70,7 +70,7 @@ def test_decisions_are_sent_to_the_client_when_another_call_awaits_it() -> None:
 def test_client_may_deny_a_call_that_a_rule_allows() -> None:
     found = create_enforcer()
     found.apply([started_call("a", "git status"), started_call("c", "ls"), awaiting_client("a", "c")])
-    assert found.release([PermissionReply("c", True), PermissionReply("a", False)]) == []
+    assert found.release([PermissionReply("c", "allow"), PermissionReply("a", "deny")]) == []
 
 
 def test_permission_request_for_a_trusted_tool_without_rules_goes_to_the_client() -> None:
@@ -84,7 +84,7 @@ def test_trust_applies_to_calls_without_a_matching_rule() -> None:
     enforced = found.apply(
         [started_call("a", "ls"), started_call("b", "git a"), started_call("l", name="lookup"), awaiting_client("a", "b")]
     )
-    assert enforced.replies == [PermissionReply("a", True), PermissionReply("b", True)]
+    assert enforced.replies == [PermissionReply("a", "allow"), PermissionReply("b", "allow")]
     assert outcomes(found) == [("l", "trusted", "trust"), ("a", "trusted", "trust"), ("b", "allowed", "policy[0]")]
 
 
@@ -106,7 +106,7 @@ def test_earlier_grant_allows_the_repeated_call_unless_a_rule_denies_it() -> Non
     old = [ToolUseBlock(tool_call_id=c, name="shell", input={"command": c}) for c in ("push it", "rm x")]
     found.begin([ToolGrant("shell")], old)
     enforced = found.apply([started_call("a", "push it"), started_call("b", "rm x"), awaiting_client("a", "b")])
-    assert enforced.replies == [PermissionReply("a", True), PermissionReply("b", False, "never")]
+    assert enforced.replies == [PermissionReply("a", "allow"), PermissionReply("b", "deny", "never")]
     assert found.apply([started_call("c", "push it"), awaiting_client("c")]).events[-1] == awaiting_client("c")
 
 
@@ -124,7 +124,7 @@ def test_application_tools_can_be_denied_but_not_allowed_by_rules() -> None:
     )
     assert enforced.events[-1] == awaiting_client("b", wants="result")
     found.answered([ToolReply("b", "x")], "client")
-    assert found.release([ToolReply("b", "x")]) == [PermissionReply("a", False, "no")]
+    assert found.release([ToolReply("b", "x")]) == [PermissionReply("a", "deny", "no")]
     assert outcomes(found)[-1] == ("b", "answered", "client")
 
 
@@ -135,8 +135,8 @@ def test_permission_request_for_an_unknown_call_goes_to_the_client() -> None:
 def test_replies_and_cancellations_are_recorded_as_decisions() -> None:
     found = create_enforcer()
     found.apply([started_call(c) for c in "abcd"])
-    found.answered([PermissionReply("a", True), PermissionReply("b", False, "why"), ToolReply("c", "x")], "client")
-    found.answered([PermissionReply("d", False, "late")], TIME_LIMIT)
+    found.answered([PermissionReply("a", "allow"), PermissionReply("b", "deny", "why"), ToolReply("c", "x")], "client")
+    found.answered([PermissionReply("d", "deny", "late")], TIME_LIMIT)
     found.cancelled(["a"])
     assert [(d.call_id, d.outcome, d.by, d.reason) for d in found.decisions] == [
         ("a", "granted", "client", None), ("b", "refused", "client", "why"), ("c", "answered", "client", None),
@@ -155,9 +155,9 @@ def test_slow_call_is_evaluated_once_and_before_its_event_is_applied() -> None:
     events = [started_call("a", line), awaiting_client("a")]
     (call,) = found.slow_calls(events)
     found.add_evaluations([(call, Evaluation("deny", reason="too slow"))])
-    assert found.apply(events).replies == [PermissionReply("a", False, "too slow")]
+    assert found.apply(events).replies == [PermissionReply("a", "deny", "too slow")]
     # Other input is evaluated again.
-    assert found.apply([started_call("a", "git status"), awaiting_client("a")]).replies == [PermissionReply("a", True)]
+    assert found.apply([started_call("a", "git status"), awaiting_client("a")]).replies == [PermissionReply("a", "allow")]
     assert found.slow_calls([started_call("b", "rm x"), awaiting_client("b")]) == []
     assert found.slow_calls([started_call("b", line)]) == []
 
@@ -177,14 +177,14 @@ def test_client_is_asked_about_a_call_that_no_sandbox_confines() -> None:
     rule = Policy([Rule(tool="shell", when={"command": "git *"}, decide="allow")])
     for trust, policy in ((False, rule), (True, Policy([Rule(tool="shell", when={"command": "x"}, decide="ask")]))):
         found = create_enforcer(trust=trust, policy=policy)
-        asked = Awaiting(calls=(AwaitedCall(id="a", wants="permission", client_decides=True),))
+        asked = Awaiting(calls=(AwaitedCall(id="a", wants="permission", decided_by="client"),))
         enforced = found.apply([started_call("a", "git status"), asked])
         assert (enforced.replies, enforced.events[-1]) == ([], asked)
         assert outcomes(found) == [("a", "asked", "default")]
         # Nor when the client trusts the tool meanwhile.
         assert not found.lacks_trust_only("a")
     denied = create_enforcer(policy=Policy([Rule(tool="shell", decide="deny")]))
-    denied.apply([started_call("a"), Awaiting(calls=(AwaitedCall(id="a", wants="permission", client_decides=True),))])
+    denied.apply([started_call("a"), Awaiting(calls=(AwaitedCall(id="a", wants="permission", decided_by="client"),))])
     assert outcomes(denied) == [("a", "denied", "policy[0]")]
 
 
@@ -197,23 +197,23 @@ def cli_enforcer(policy: Policy = RULES) -> PolicyEnforcer:
 def test_rules_decide_before_the_cli() -> None:
     found = cli_enforcer()
     calls = [started_call("a", "git status"), started_call("b", "rm x"), started_call("c", "ls")]
-    left = Awaiting(calls=tuple(AwaitedCall(id=c, wants="permission", cli_decides=True) for c in "abc"))
+    left = Awaiting(calls=tuple(AwaitedCall(id=c, wants="permission", decided_by="cli") for c in "abc"))
     enforced = found.apply([*calls, left])
     assert enforced.events == calls
     assert enforced.replies == [
-        PermissionReply("a", True), PermissionReply("b", False, "never"), PermissionReply("c", True, by_cli=True),
+        PermissionReply("a", "allow"), PermissionReply("b", "deny", "never"), PermissionReply("c", "leave"),
     ]  # fmt: skip
     assert outcomes(found) == [("a", "allowed", "policy[0]"), ("b", "denied", "policy[1]"), ("c", "left", "cli")]
 
 
 def test_client_is_asked_by_a_rule_before_the_cli_decides() -> None:
     found = cli_enforcer()
-    left = Awaiting(calls=tuple(AwaitedCall(id=c, wants="permission", cli_decides=True) for c in "ab"))
+    left = Awaiting(calls=tuple(AwaitedCall(id=c, wants="permission", decided_by="cli") for c in "ab"))
     enforced = found.apply([started_call("a", "push x"), started_call("b", "ls"), left])
     assert enforced.replies == [] and [call.optional for call in left.calls] == [False, False]
     assert isinstance(enforced.events[-1], Awaiting)
     assert [(call.id, call.optional) for call in enforced.events[-1].calls] == [("a", False), ("b", True)]
-    assert found.release([PermissionReply("a", True)]) == [PermissionReply("b", True, by_cli=True)]
+    assert found.release([PermissionReply("a", "allow")]) == [PermissionReply("b", "leave")]
 
 
 def test_call_that_no_rule_is_about_is_left_to_the_cli_which_asks() -> None:
@@ -228,4 +228,6 @@ def test_question_is_answered_by_the_user_unless_a_rule_denies_it() -> None:
     found = create_enforcer(trust=True, policy=rules)
     asked = found.apply([started_call("a"), awaiting_client("a", wants="answer")])
     assert asked.events[-1] == awaiting_client("a", wants="answer") and asked.replies == []
-    assert found.apply([started_call("b", "rm x"), awaiting_client("b", wants="answer")]).replies == [PermissionReply("b", False)]
+    assert found.apply([started_call("b", "rm x"), awaiting_client("b", wants="answer")]).replies == [
+        PermissionReply("b", "deny")
+    ]

@@ -69,7 +69,7 @@ def test_glob_patterns(pattern: str, text: str, matches: bool) -> None:
 )
 def test_rules_that_may_match_a_tool_with_a_prefix(tool: str, decide: str, expected: bool) -> None:
     policy = Policy([rule(decide, tool)])
-    assert policy.restricts_prefix("mcp__") is expected and policy.restricts_prefix(None) is (decide != "allow")
+    assert policy.restricts_tool("mcp__*") is expected and policy.restricts_tool("*") is (decide != "allow")
 
 
 @given(st.text("ab *?\n", max_size=8), st.text("ab \n", max_size=12))

@@ -46,7 +46,7 @@ def test_single_pending_call_is_never_optional() -> None:
 
 def test_resolution_has_a_result_for_every_pending_call() -> None:
     calls = {call.id: call for call in pending_in(HISTORY, runs_at_once, [WEATHER])}
-    resolution = resolve(HISTORY, calls, [ToolReply("app", "rain"), PermissionReply("shell", True)])
+    resolution = resolve(HISTORY, calls, [ToolReply("app", "rain"), PermissionReply("shell", "allow")])
     assert resolution.results == (
         ToolMessage(tool_call_id="agent", content=INTERRUPTED),
         ToolMessage(tool_call_id="shell", content=APPROVED),
@@ -60,7 +60,7 @@ def test_resolution_has_a_result_for_every_pending_call() -> None:
 
 def test_denied_call_has_the_reason_as_result() -> None:
     calls = {call.id: call for call in pending_in(HISTORY, runs_at_once, [WEATHER])}
-    replies = [PermissionReply("app", True), PermissionReply("shell", False, "no"), PermissionReply("file", False)]
+    replies = [PermissionReply("app", "allow"), PermissionReply("shell", "deny", "no"), PermissionReply("file", "deny")]
     results = resolve(HISTORY, calls, replies).results
     texts = [message.content for message in results]
     assert texts == [INTERRUPTED, NO_RESULT, "Tool call denied: no", "Tool call denied"]

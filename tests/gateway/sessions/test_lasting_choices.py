@@ -29,4 +29,4 @@ async def test_choices_of_a_named_key_do_not_last(portico: RunningGateway, monke
         headers["authorization"] = f"Bearer {await add_key(portico.gateway, 'phone')}"
     async with httpx.AsyncClient(base_url=portico.url, headers=headers, timeout=60) as client:
         answer = await client.put("/session", json={"agent": {"name": "echo"}, "messages": [user_message("hello")]})
-    assert answer.status_code == 201 and [spec.lasting_choices for spec in specs] == [not named]
+    assert answer.status_code == 201 and [spec.permissions.lasting_choices for spec in specs] == [not named]

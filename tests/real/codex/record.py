@@ -139,8 +139,8 @@ class Recorder:
         assert self.session is not None
         reply: Reply = ToolReply(call_id, "18 degrees")
         if wants == "permission":
-            reply = PermissionReply(call_id, self.session.denied is None, self.session.denied)
-            self._record_action(permission=call_id, granted=reply.granted, reason=reply.reason)
+            reply = PermissionReply(call_id, "allow" if self.session.denied is None else "deny", self.session.denied)
+            self._record_action(permission=call_id, granted=reply.allowed, reason=reply.reason)
         else:
             self._record_action(result=call_id, content="18 degrees")
         self.codec.reply(reply)

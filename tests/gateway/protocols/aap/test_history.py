@@ -68,7 +68,7 @@ async def test_the_whole_seed_reaches_the_agent(portico: RunningGateway, aap: Aa
     monkeypatch.setattr(entry.driver, "open", record_spec)
     await aap.create_session("script", *SEED, options={"pace": "fast"})
     (spec,) = specs
-    seeded = [json.loads(message.model_dump_json()) for message in spec.history]
+    seeded = [json.loads(message.model_dump_json()) for message in spec.seed.history]
     assert seeded == [message for message in SEED[:-1] if message["role"] != "system"]
 
 

@@ -296,5 +296,5 @@ async def test_reason_of_a_failed_turn_is_not_given_to_an_agent(
     assert [message["content"] for message in history[:3]] == ["fail", reason, "on"]
     copy = await aap.create_session("script", *history, "and on", options=options)
     assert (await aap.get_history(copy["sessionId"]))[: len(history)] == history
-    seeds = [[message.content for message in spec.history] for spec in specs]
+    seeds = [[message.content for message in spec.seed.history] for spec in specs]
     assert seeds == [[], ["fail"], ["fail", "on", history[3]["content"]]]

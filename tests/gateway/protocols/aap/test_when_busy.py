@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
+from drivers.contract.driver_info import Capabilities
 from drivers.runtime import pipes
 from gateway.runs import run as run_module
 from gateway.sessions import queued_messages as turn_queue
@@ -170,7 +171,7 @@ async def test_steering_is_refused_where_the_agent_does_not_support_it(
 ) -> None:
     session, _ = busy
     found = portico.gateway.sessions._known[session]
-    monkeypatch.setattr(found.agent, "info", replace(found.agent.info, steers=False))
+    monkeypatch.setattr(found.agent, "info", replace(found.agent.info, capabilities=Capabilities()))
     assert "queue" in await expect_error(post(portico.client, session, "x", when_busy="steer"), 400)
     agents = (await portico.client.get("/meta")).json()["agents"]
     assert {agent["name"]: set(agent["capabilities"]["x-portico"]) for agent in agents}["echo"] == {"cancel", "events", "queue"}

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from drivers.contract.agent import PermissionReply, ToolReply
-from drivers.contract.driver_info import DriverInfo, Option, PermissionMode, ToolGrant
+from drivers.contract.driver_info import DriverInfo, Option, PermissionMode, Permissions, ToolGrant
 from drivers.contract.events import AwaitedCall, PermissionChoice
 from drivers.script.driver import ScriptDriver
 from gateway.protocols.acp.permission_options import answer_of, options
@@ -55,7 +55,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Start:
     own = ScriptDriver().info()
 
     def info(self: ScriptDriver) -> DriverInfo:
-        return replace(own, options=(*own.options, MODE), modes=MODES)
+        return replace(own, options=(*own.options, MODE), permissions=Permissions(MODES))
 
     monkeypatch.setattr(ScriptDriver, "info", info)
 
@@ -149,13 +149,13 @@ def selected(option: str) -> dict[str, Any]:
 
 def test_choice_of_the_cli_is_passed_on_and_trusts_nothing() -> None:
     answer = answer_of(BASH, "Bash", ENABLED, selected("rule:0"))
-    assert answer is not None and answer.reply() == PermissionReply("c", True, choice="rule:0")
+    assert answer is not None and answer.reply() == PermissionReply("c", "allow", choice="rule:0")
     assert with_choices(ENABLED, [answer]) is ENABLED
     kept = answer_of(EXIT_PLAN, "ExitPlanMode", ENABLED, selected("keep"))
-    assert kept is not None and kept.reply() == PermissionReply("c", False, choice="keep")
+    assert kept is not None and kept.reply() == PermissionReply("c", "deny", choice="keep")
     # Where the choices are all there are, others are rejections.
     other = answer_of(EXIT_PLAN, "ExitPlanMode", ENABLED, selected("allow_once"))
-    assert other is not None and other.reply() == PermissionReply("c", False)
+    assert other is not None and other.reply() == PermissionReply("c", "deny")
     assert answer_of(BASH, "Bash", ENABLED, {"outcome": {"outcome": "cancelled"}}) is None
 
 
@@ -190,7 +190,7 @@ def test_answers_of_a_form() -> None:
     assert answers_of(question_0="Red", question_0_other=" Green ", question_1=["S"], question_1_other="XL") == {
         "Color?": "Green", "Sizes?": ["S", "XL"],
     }  # fmt: skip
-    declined = PermissionReply("c", False, "the user did not answer")
+    declined = PermissionReply("c", "deny", "the user did not answer")
     assert answers_of() == answers_of(question_0="") == declined
     assert reply_to_form("c", questions_of(ASKED), {"action": "cancel"}) == declined
 
@@ -203,7 +203,7 @@ def test_questions_are_permission_requests_for_clients_without_forms() -> None:
         ("skip", "Skip", "reject_once"),
     ]
     assert (chosen_label(question, "answer:1"), chosen_label(question, "skip")) == ("Blue", None)
-    assert answered("c", {}) == PermissionReply("c", False, "the user did not answer")
+    assert answered("c", {}) == PermissionReply("c", "deny", "the user did not answer")
 
 
 @pytest.mark.parametrize("given", [None, {}, {"questions": "x"}, {"questions": [1]}])

@@ -19,7 +19,7 @@ from drivers.acp.driver import AcpDriver
 from drivers.claude.driver import ClaudeDriver
 from drivers.codecs.json_rpc import as_json
 from drivers.codex.driver import CodexDriver
-from drivers.contract.driver_info import DriverInfo
+from drivers.contract.driver_info import Capabilities, DriverInfo
 from drivers.contract.events import (
     AgentToken,
     FileChange,
@@ -52,7 +52,7 @@ from gateway.protocols.acp.tool_calls import Plan, comments_of, diffs_of, locati
 from gateway.protocols.acp.updates import Updates
 from tests.gateway.protocols.acp.client import check
 
-INFO = DriverInfo("t", "d", image_data=True)
+INFO = DriverInfo("t", "d", capabilities=Capabilities(image_data=True))
 CLAUDE, CODEX, GEMINI, SCRIPT, ACP = (
     driver().info() for driver in (ClaudeDriver, CodexDriver, GeminiDriver, ScriptDriver, AcpDriver)
 )
@@ -275,13 +275,13 @@ def test_plan_event_becomes_a_plan_update() -> None:
 
 
 def test_plan_from_tool_calls() -> None:
-    plan = Plan(CLAUDE.plan_tools)
+    plan = Plan(CLAUDE.display.plan_tools)
     todos = [{"content": "a", "status": "in_progress"}, {"content": "b", "status": "pending"}]
     found = plan.called("TodoWrite", {"todos": todos}) or []
     assert [(step.content, step.status) for step in found] == [("a", "in_progress"), ("b", "pending")]
-    found = Plan(CODEX.plan_tools).called("update_plan", {"items": [{"text": "c", "completed": True}]}) or []
+    found = Plan(CODEX.display.plan_tools).called("update_plan", {"items": [{"text": "c", "completed": True}]}) or []
     assert [(step.content, step.status) for step in found] == [("c", "completed")]
-    steps = Plan(CLAUDE.plan_tools)
+    steps = Plan(CLAUDE.display.plan_tools)
     steps.called("TaskCreate", {"subject": "one", "description": "long"})
     steps.called("TaskCreate", {"subject": "two"})
     found = steps.called("TaskUpdate", {"taskId": "1", "status": "completed"}) or []
