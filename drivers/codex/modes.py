@@ -82,7 +82,7 @@ def mode_after_plan(choice: str | None, modes: frozenset[str]) -> str:
 
 
 def questions_of(params: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the questions of a request, in the form of a call's input (`DriverInfo.question_tools`)."""
+    """Return the questions of a request, in the form of a call's input (`Permissions.question_tools`)."""
     return [
         {
             "question": question["question"],

@@ -50,4 +50,4 @@ class ToolServer(ABC):
 
 
 ToolHost = Callable[[Sequence[ToolSpec], Sequence[str]], Awaitable[ToolServer]]
-"""Opens a ToolServer for these tools; the second argument is `DriverInfo.mcp_call_id_keys`."""
+"""Opens a ToolServer for these tools; the second argument is `Mcp.call_id_keys`."""

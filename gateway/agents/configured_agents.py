@@ -105,14 +105,14 @@ class ConfiguredAgent:
         self._probe, self.info = probe, self.driver.info()
         self._probed_program = self.installed_program()
         if probe.images is False:
-            self._can(image_http=False, image_data=False)
+            self._set_capabilities(image_http=False, image_data=False)
         if probe.additional_directories is not None and self.info.capabilities.additional_directories is None:
-            self._can(additional_directories=probe.additional_directories)
+            self._set_capabilities(additional_directories=probe.additional_directories)
         if probe.options:
             own = {option.name: option for option in self.driver.info().options}
             self.info = replace(self.info, options=tuple({**own, **{o.name: o for o in probe.options}}.values()))
 
-    def _can(self, **found: bool) -> None:
+    def _set_capabilities(self, **found: bool) -> None:
         self.info = replace(self.info, capabilities=replace(self.info.capabilities, **found))
 
     @property

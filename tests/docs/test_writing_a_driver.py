@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import dataclasses
 import fcntl
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any, get_args
 
 import psutil
 import pytest
 
 import drivers
+from drivers.contract.events import AwaitedCall, OutputEvent
 from tests.conftest import write_config
 from tests.daemon import Daemon, gateway_config
 from tests.gateway.requests import create_session, execute, send_turn
@@ -25,7 +29,7 @@ from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "writing-a-driver.md").read_text()
-FAKE_OPENCODE = Path(__file__).with_name("fake_opencode.py")
+PROGRAMS = {name: Path(__file__).with_name(f"fake_{name}.py") for name in ("opencode", "clerk")}
 CHECKS = 26
 BROKEN_PROJECT = """
 [project]
@@ -44,7 +48,7 @@ def block(language: str, number: int = 0) -> str:
     return found
 
 
-CAT, OPENCODE, TEST = (block("python", number) for number in range(3))
+CAT, OPENCODE, CLERK, TEST = (block("python", number) for number in range(4))
 
 
 def build_and_install(projects: Sequence[Path], target: Path) -> None:
@@ -67,7 +71,7 @@ def target(tmp_path_factory: pytest.TempPathFactory, testrun_uid: str) -> Path:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (folder / "target").exists():
             _write_projects(folder)
-            build_and_install([folder / "cat", folder / "opencode", folder / "broken"], folder / "target")
+            build_and_install([folder / name for name in ("cat", "opencode", "clerk", "broken")], folder / "target")
     return folder / "target"
 
 
@@ -76,6 +80,7 @@ def _write_projects(folder: Path) -> None:
     sources = {
         "cat": (project, CAT),
         "opencode": (project.replace("cat", "opencode").replace("Cat", "Opencode"), OPENCODE),
+        "clerk": (project.replace("cat", "clerk").replace("Cat", "Clerk"), CLERK),
         "broken": (BROKEN_PROJECT, "raise RuntimeError('half a driver')\n"),
     }
     for name, (pyproject, code) in sources.items():
@@ -86,16 +91,17 @@ def _write_projects(folder: Path) -> None:
 
 @pytest.fixture
 def programs(tmp_path: Path) -> Path:
-    """A folder with the program `opencode`."""
+    """A folder with the programs `opencode` and `clerk`."""
     folder = tmp_path / "bin"
     folder.mkdir()
-    write_program(folder / "opencode", FAKE_OPENCODE.read_text())
+    for name, source in PROGRAMS.items():
+        write_program(folder / name, source.read_text())
     return folder
 
 
 @pytest.fixture
 def environment(tmp_path: Path, target: Path, programs: Path) -> dict[str, str]:
-    """Environment variables of a process that finds the packages and the program."""
+    """Environment variables of a process that finds the packages and the programs."""
     path = f"{programs}{os.pathsep}{os.environ['PATH']}"
     return {"PATH": path, "HOME": str(tmp_path), "PYTHONPATH": f"{target}{os.pathsep}{ROOT}", "LANG": "C.UTF-8"}
 
@@ -105,7 +111,8 @@ async def daemon(tmp_path: Path, environment: dict[str, str]) -> AsyncIterator[D
     """A daemon that finds the packages, with the agents of the page."""
     work = tmp_path / "work"
     work.mkdir()
-    agents = {"tom": {"driver": "cat"}, "opencode": {"driver": "opencode", "cwd": str(work), "env": {"HOME": str(tmp_path)}}}
+    at_work = {"cwd": str(work), "env": {"HOME": str(tmp_path)}}
+    agents = {"tom": {"driver": "cat"}, **{name: {"driver": name, **at_work} for name in PROGRAMS}}
     config = write_config(tmp_path, gateway_config(tmp_path, agents=agents))
     found = await Daemon(config, tmp_path, environment, forked=False).start()
     yield found
@@ -114,8 +121,7 @@ async def daemon(tmp_path: Path, environment: dict[str, str]) -> AsyncIterator[D
 
 
 def test_example_drivers_are_short() -> None:
-    assert len(CAT.splitlines()) < 60
-    assert len(OPENCODE.splitlines()) < 100
+    assert [len(code.splitlines()) < most for code, most in ((CAT, 25), (OPENCODE, 90), (CLERK, 120))] == [True] * 3
     assert 'driver = "cat"' in block("toml", 1)
 
 
@@ -130,6 +136,25 @@ def test_each_name_of_the_driver_api_exists_and_is_documented(name: str) -> None
     assert getattr(drivers, name) is not None
     prose = re.sub(r"```.*?```", "", PAGE, flags=re.DOTALL)
     assert re.search(rf"`{name}[`(.]", prose)
+
+
+@pytest.mark.parametrize("event", get_args(get_args(OutputEvent)[0]), ids=lambda event: event.__name__)
+def test_each_event_is_documented(event: type[Any]) -> None:
+    assert f"`{event.__name__}`" in PAGE.partition("### Events")[2]
+
+
+RECORDS = (
+    "DriverInfo", "Program", "Login", "Option", "ToolSpec", "ToolGrant", "Capabilities", "Permissions", "PermissionMode", "Mcp",
+    "Display", "Probe", "AgentSpec", "SessionSpec", "SessionSeed", "SessionPermissions", "TaskSpec", "Limits", "Command",
+    "Launch", "PermissionReply",
+)  # fmt: skip
+
+
+def test_each_field_of_the_contract_is_documented() -> None:
+    reference = PAGE.partition("## Reference")[2]
+    fields = {field.name for name in RECORDS for field in dataclasses.fields(getattr(drivers, name))}
+    fields |= set(AwaitedCall.model_fields)
+    assert sorted(name for name in fields if not re.search(rf"`[\w.]*\b{name}\b", reference)) == []
 
 
 def test_driver_api_has_no_other_names() -> None:
@@ -147,9 +172,9 @@ async def test_daemon_runs_the_drivers_and_skips_a_broken_one(daemon: Daemon) ->
         agents = {agent["name"]: agent for agent in (await client.get("/meta")).json()["agents"]}
         assert (agents["tom"]["title"], agents["tom"]["tools"]) == ("tom", [])
         made = await create_session(client, "tom", "hello")
-        assert made["messages"] == [{"role": "assistant", "content": "hello"}]
+        assert made["messages"] == [{"role": "assistant", "content": "hello\n"}]
         again = await send_turn(client, made["sessionId"], "two\nlines, \u00fc and \U0001f600")
-        assert again["messages"] == [{"role": "assistant", "content": "two\nlines, \u00fc and \U0001f600"}]
+        assert again["messages"] == [{"role": "assistant", "content": "two\nlines, \u00fc and \U0001f600\n"}]
         events = await execute(client, "-task", "tom")
         assert [event["kind"] for event in events] == ["agent_token", "session_end"]
         drivers = {driver["driver"] for driver in (await client.get("/v1/drivers")).json()["drivers"]}
@@ -181,6 +206,26 @@ async def test_session_of_turn_processes_continues_after_cancel_kill_and_restart
         assert (await send_turn(client, session, "five"))["messages"][-1]["content"].endswith("| four | five")
 
 
+async def test_session_of_a_process_that_stays_asks_for_permission(daemon: Daemon) -> None:
+    tools = [{"name": "note"}, {"name": "look", "trust": True}]
+    async with daemon.client() as client:
+        session = (await create_session(client, "clerk", "one", grants=tools))["sessionId"]
+        [call] = (await send_turn(client, session, "use note look"))["messages"][0]["content"][:1]
+        assert (call["name"], (daemon.home / "work" / "note").exists()) == ("note", False)
+        denied = await send_turn(client, session, permission(call, granted=False, reason="not now"))
+        assert denied["messages"][0]["content"] == "Tool call denied: not now"
+        assert denied["messages"][-1]["content"] == "one | use note look"
+        [again] = (await send_turn(client, session, "use note"))["messages"][0]["content"]
+        await send_turn(client, session, permission(again, granted=True))
+        assert (daemon.home / "work" / "note").exists()
+        # A process that ends while it waits: the answer goes to the next one, which has the history.
+        [third] = (await send_turn(client, session, "use note"))["messages"][0]["content"]
+    await daemon.kill()
+    await daemon.start()
+    async with daemon.client() as client:
+        assert (await send_turn(client, session, permission(third, granted=True)))["stopReason"] == "end_turn"
+
+
 async def test_execute_runs_one_turn(daemon: Daemon) -> None:
     async with daemon.client() as client:
         events = await execute(client, "go", "opencode", model="c/d")
@@ -197,6 +242,7 @@ async def test_execute_runs_one_turn(daemon: Daemon) -> None:
             {"native session", "seeds", "tool not enabled", "trusted tool", "tool permission", "application tool"},
         ),
         ("opencode", ["--tool-prompt", "bash=call bash", "--never-asks"], {"seeds", "application tool"}),
+        ("clerk", shlex.split(block("sh", 2))[4:], {"application tool"}),
     ],
 )
 async def test_drivers_pass_the_conformance_check_command_of_the_page(
@@ -216,6 +262,10 @@ async def test_drivers_pass_the_conformance_check_command_of_the_page(
     assert len(lines) == CHECKS, printed
     assert f"{CHECKS} checks" in PAGE
     assert {rest.partition(":")[0] for status, rest in lines if status == "skipped"} == skipped
+
+
+def permission(call: dict[str, Any], *, granted: bool, **fields: Any) -> dict[str, Any]:
+    return {"role": "tool_permission", "toolCallId": call["toolCallId"], "granted": granted, **fields}
 
 
 def test_example_test_passes(environment: dict[str, str], tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ class Question:
 
 
 def questions_of(given: Any) -> list[Question]:
-    """Return the questions in the input of a call (`DriverInfo.question_tools`)."""
+    """Return the questions in the input of a call (`Permissions.question_tools`)."""
     listed = given.get("questions") if isinstance(given, dict) else None
     return [_question(one) for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []
 
