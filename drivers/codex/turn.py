@@ -21,6 +21,7 @@ from drivers.contract.events import (
     AwaitedCall,
     Awaiting,
     Compacted,
+    Decider,
     Hook,
     MessageEnd,
     OutputEvent,
@@ -286,7 +287,7 @@ class PendingRequest:
 
     Attributes:
         announced: The client knows of it.
-        client_decides: Neither trust nor a rule permits it.
+        decided_by: Who decides about it.
         inside: The paths of a patch that led into the session's folders when the client was asked.
         choices: The answers that the CLI suggests, with its decision for each.
         questions: The questions of a request for answers, by their ids.
@@ -296,7 +297,7 @@ class PendingRequest:
     wants: Literal["result", "permission", "answer"]
     elicitation: bool = False
     announced: bool = False
-    client_decides: bool = False
+    decided_by: Decider = "gateway"
     inside: Sequence[str] = ()
     choices: Mapping[str, tuple[PermissionChoice, Any]] = field(default_factory=dict)
     questions: Mapping[str, str] = field(default_factory=dict)
@@ -381,7 +382,7 @@ class TurnRequests:
             AwaitedCall(
                 id=call_id,
                 wants=request.wants,
-                decided_by="client" if request.client_decides else "gateway",
+                decided_by=request.decided_by,
                 choices=tuple(choice for choice, _ in request.choices.values()),
             )
             for call_id, request in self.pending.items()
@@ -419,9 +420,9 @@ class TurnRequests:
             self._turn.denials[call_id] = denied(PATHS_CHANGED)
             self._rpc.respond(request_id, {"decision": "decline"})
         else:
-            decides = self._grants.client_decides_patches
+            decider: Decider = "client" if self._grants.client_decides_patches else "gateway"
             paths = check.params["paths"] if inside else ()
-            self.pending[call_id] = PendingRequest(request_id, "permission", client_decides=decides, inside=paths)
+            self.pending[call_id] = PendingRequest(request_id, "permission", decided_by=decider, inside=paths)
 
     def _receive(self, request_id: Any, method: str, params: dict[str, Any]) -> list[OutputEvent] | None:
         if method in APPROVALS:
@@ -452,10 +453,10 @@ class TurnRequests:
         call = self._turn.calls.running.get(call_id)
         verdict = self._grants.verdict(tool, params, call.input.get("changes", []) if call else [])
         if verdict == "ask" and call is not None:
-            decides = tool == "apply_patch" and self._grants.client_decides_patches
+            decider: Decider = "client" if tool == "apply_patch" and self._grants.client_decides_patches else "gateway"
             lasting = self._grants.lasting_choices
             choices = choices_of(tool, params, lasting=lasting) if self._grants.mode is not None else {}
-            self.pending[call_id] = PendingRequest(request_id, "permission", client_decides=decides, choices=choices)
+            self.pending[call_id] = PendingRequest(request_id, "permission", decided_by=decider, choices=choices)
         elif verdict == "check" and call is not None:
             self._check(request_id, call_id, paths_of(call.input["changes"]), granted=False)
         elif verdict == "accept":

@@ -13,14 +13,13 @@ from drivers.contract.messages import Content, text_of
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A message of the user: text, or blocks with images.
-
-    With `go_on` the message is not the user's: the agent is to continue from the tool results that its history ends in. A driver
-    may send something else than this text.
-    """
+    """A message for the agent."""
 
     content: Content
+    """Text, or blocks with images."""
     go_on: bool = False
+    """The message is not the user's: the agent is to continue from the tool results that its history ends in. A driver may send
+    something else than this text."""
 
     @property
     def text(self) -> str:
@@ -41,7 +40,9 @@ class PermissionReply:
     """The decision on one of the agent's own calls: of the client, a rule or the trust in its tool."""
 
     call_id: str
+    """The id of the call in `Awaiting`."""
     decision: Decision
+    """Whether the call runs."""
     reason: str | None = None
     """Why the call is denied, for the model."""
     choice: str | None = None
@@ -55,10 +56,12 @@ class PermissionReply:
 
 @dataclass(frozen=True, slots=True)
 class ToolReply:
-    """The client's result of one application-side call."""
+    """The client's result of an application-side call, or the user's answer to the questions of a call."""
 
     call_id: str
+    """The id of the call in `Awaiting`."""
     content: Content
+    """The result, for the model."""
 
 
 Reply = PermissionReply | ToolReply
@@ -66,27 +69,32 @@ Reply = PermissionReply | ToolReply
 
 @dataclass(frozen=True, slots=True)
 class ProcessUse:
-    """What the process of an agent takes, with everything that it has started.
-
-    `processes` is how many there are. `memory` is in bytes: resident, so that what processes share counts for each. `cpu` is the
-    percentage of one processor at this moment. `started_at` is in seconds since the epoch.
-    """
+    """What the process of an agent takes, with everything that it has started."""
 
     pid: int
+    """The number of the process that the gateway has started."""
     processes: int
+    """How many there are."""
     memory: int
+    """Bytes, resident: what processes share counts for each."""
     cpu: float
+    """The percentage of one processor at this moment."""
     started_at: float
+    """Seconds since the epoch."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeniedCall:
-    """A tool call that a driver has denied without asking anybody, and why."""
+    """A tool call that a driver has denied without asking the client."""
 
     call_id: str
+    """The CLI's id of the call."""
     tool: str
+    """The name of the tool."""
     input: Any
+    """The input of the call."""
     reason: str
+    """Why, for the audit."""
 
 
 class Agent(ABC):

@@ -72,9 +72,11 @@ class SessionSpec(AgentSpec):
     """A live session to open."""
 
     seed: SessionSeed = SessionSeed()
+    """The native session to resume, or the history, and the system prompt."""
     tools: tuple[ToolGrant, ...] = ()
     """The CLI's own tools that the session enables. Tools that are not listed must not run."""
     permissions: SessionPermissions = SessionPermissions()
+    """What the CLI itself may decide about calls."""
     app_tools: tuple[ToolSpec, ...] = ()
     """The tools that the application runs."""
     tool_host: ToolHost | None = None
@@ -94,7 +96,9 @@ class TaskSpec(AgentSpec):
     """One task, one process, one stream of events."""
 
     task: str = ""
+    """The prompt."""
     model: str | None = None
+    """The model of this task, before that of the options."""
 
 
 @dataclass(frozen=True, slots=True)

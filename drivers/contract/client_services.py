@@ -19,21 +19,28 @@ INVALID_PARAMS, INTERNAL_ERROR, RESOURCE_NOT_FOUND, METHOD_NOT_FOUND, REQUEST_CA
 @dataclass(frozen=True, slots=True)
 class ClientRequest:
     """A request of the CLI to its client. The session's client handles it if it supports the method. Else the runtime does on
-    this machine, unless the request is `client_only`."""
+    this machine."""
 
     id: int | str
+    """The CLI's id of the request."""
     method: str
+    """One of the constants above."""
     params: Mapping[str, Any]
+    """The parameters of the method, as in the Agent Client Protocol."""
     client_only: bool = False
+    """The runtime does not handle it: without a client that supports the method, it is an error."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClientResponse:
-    """The response to a ClientRequest: its result, or the code (of JSON-RPC) and text of an error."""
+    """The response to a ClientRequest: its result, or an error."""
 
     result: Mapping[str, Any] = field(default_factory=dict)
+    """The result of the method."""
     error: str | None = None
+    """The text of the error; None for a result."""
     code: int = 0
+    """The code of the error, of JSON-RPC."""
 
 
 class ClientServices(ABC):

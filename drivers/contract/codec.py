@@ -19,18 +19,20 @@ from drivers.contract.tool_server import ToolServer
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A process to start. `files` are written first (mode 0600). `stdin` is written and closed; None leaves it open.
-
-    `cwd` is a real path: the process is not started where one of its components is a symbolic link. The CLI can create links in
-    the folder `state`: `files` in it are not written where a link leads out of it.
-    """
+    """A process to start."""
 
     argv: tuple[str, ...]
+    """The program and its arguments, which every user of the machine can read."""
     cwd: Path
+    """A real path: the process is not started if a part of it is a symbolic link."""
     env: Mapping[str, str]
+    """The whole environment."""
     stdin: bytes | None = None
+    """Written and closed. None leaves standard input open, for what the codec writes."""
     files: Mapping[Path, bytes] = field(default_factory=dict)
+    """Files that are written first, with mode 0600. Missing folders are created."""
     state: Path | None = None
+    """A folder in which the CLI can create links: `files` in it are not written where a link leads out of it."""
 
 
 Phase = Literal["starting", "ready", "running", "waiting"]
@@ -113,14 +115,13 @@ class Codec(ABC):
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A process and its codec.
-
-    Attributes:
-        tool_server: The MCP server of the session's application-side tools, if the CLI calls them by MCP.
-        additional_directories: Folders besides the working folder in which requests of the CLI to its client are handled.
-    """
+    """A process and its codec."""
 
     command: Command
+    """The process to start."""
     codec: Codec
+    """A fresh codec, which reads its output."""
     tool_server: ToolServer | None = None
+    """The MCP server of the session's application-side tools, if the CLI calls them by MCP."""
     additional_directories: tuple[Path, ...] = ()
+    """Folders besides the working folder in which requests of the CLI to its client are handled."""

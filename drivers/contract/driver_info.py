@@ -22,9 +22,13 @@ class Option:
     """A setting of an agent that a session may give. The gateway knows the meaning of the names below (`EFFORT_OPTION` …)."""
 
     name: str
+    """A word, unique in the driver."""
     title: str
+    """Its name for people."""
     description: str
+    """What it does, for people."""
     default: str = ""
+    """Its value if neither the configuration nor the session sets it."""
     choices: tuple[str, ...] = ()
     """The possible values, for a select. Empty for any text."""
     secret: bool = False
@@ -51,8 +55,11 @@ class PermissionMode:
     """A mode of the CLI itself, in which it decides by its own rules what it asks about."""
 
     id: str
+    """The value of MODE_OPTION."""
     name: str
+    """Its name for people."""
     description: str
+    """What the CLI does without asking in this mode, for people."""
     unrestricted: bool = False
     """The CLI asks about nothing. Only an agent whose configuration allows it has such a mode."""
 
@@ -62,7 +69,9 @@ class ToolSpec:
     """A tool: one of the CLI's own, or one of the application."""
 
     name: str
+    """The name by which sessions, rules and events know it."""
     description: str
+    """What it does, for people and models."""
     input_schema: Mapping[str, Any]
     """The JSON schema of its input, which is an object."""
     title: str | None = None
@@ -76,17 +85,21 @@ class ToolGrant:
     """One of the agent's own tools, enabled in a session."""
 
     name: str
+    """The name of the tool."""
     trust: bool = False
     """Whether it runs without asking."""
 
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """A login with the agent's program in a terminal: it is started with these arguments, and asks the user for the rest."""
+    """A login with the agent's program in a terminal."""
 
     id: str
+    """A word by which clients name it."""
     name: str
+    """The account, for people."""
     arguments: tuple[str, ...] = ()
+    """The program is started with these arguments, and asks the user for the rest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,17 +190,25 @@ class DriverInfo:
     """What a driver can do. It is always the same; a probe reports what is installed."""
 
     title: str
+    """The name of the agent for people."""
     description: str
+    """What the agent is, for people."""
     version: str = "0.0.0"
     """The version of a program that the driver brings. Others are asked for theirs (see Probe)."""
     program: Program = Program()
+    """The CLI that the driver starts."""
     tools: tuple[ToolSpec, ...] = ()
     """The CLI's own tools that a session may enable."""
     options: tuple[Option, ...] = ()
+    """The settings that a session may give."""
     capabilities: Capabilities = Capabilities()
+    """What a session can do."""
     permissions: Permissions = Permissions()
+    """How the CLI itself decides about calls."""
     mcp: Mcp = Mcp()
+    """The CLI's own MCP client."""
     display: Display = Display()
+    """How clients display calls."""
 
     def tool_title(self, name: str) -> str:
         """Return the title of the tool of that name, or the name if it has none."""
@@ -206,8 +227,11 @@ class ModelName:
     """What the CLI displays for a value of the option `model`."""
 
     value: str
+    """The value of the option."""
     name: str
+    """Its name for people."""
     description: str = ""
+    """What the CLI says of the model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +239,7 @@ class Probe:
     """What was found of an agent's program."""
 
     version: str | None = None
+    """The version that is installed."""
     problem: str | None = None
     """Why it cannot be used, and what to do about it."""
     logged_in: bool | None = None

@@ -59,25 +59,27 @@ class Thinking(Event):
 
 
 class ToolCall(Event):
-    """A step in the life of one tool call. The same `id` comes once as `started` and once as `completed` or `failed`.
-
-    `input` is complete at `started`. `detail` is a short text for people. `parent_id` is the id of the sub-agent's
-    own call when a sub-agent made this one. One that waits for the client is a call of the run itself: then `subagent_id` is
-    that id.
-    """
+    """A step in the life of one tool call. The same `id` comes once as `started` and once as `completed` or `failed`."""
 
     kind: Literal["tool_call"] = "tool_call"
     id: str
+    """The CLI's id of the call."""
     name: str
+    """The name of the tool."""
     status: Literal["started", "completed", "failed"]
+    """The step."""
     detail: str | None = Field(default=None, exclude_if=_absent)
+    """A short text for people."""
     input: Any | None = Field(default=None, exclude_if=_absent)
+    """The complete input, at `started`."""
     parent_id: str | None = Field(default=None, exclude_if=_absent)
+    """The id of the sub-agent's own call, if a sub-agent made this one."""
     subagent_id: str | None = Field(default=None, exclude_if=_absent)
+    """The same id, if the sub-agent's call waits for the client: it is a call of the run itself then, without a `parent_id`."""
 
 
 class ToolInput(Event):
-    """The model is writing a call that has not started. `input` has the members that are complete.
+    """The model is writing a call that has not started.
 
     It may come several times for a call, with more members each time, or never. Only `started` makes it a call: nothing is
     decided by this event, and a call that the model does not complete never starts.
@@ -85,8 +87,11 @@ class ToolInput(Event):
 
     kind: Literal["tool_input"] = "tool_input"
     id: str
+    """The id that the call will have."""
     name: str
+    """The name of the tool."""
     input: dict[str, Any] = Field(default_factory=dict)
+    """The members that are complete."""
 
 
 class ToolOutput(Event):
@@ -94,36 +99,41 @@ class ToolOutput(Event):
 
     kind: Literal["tool_output"] = "tool_output"
     tool_call_id: str
+    """The id of the call."""
     text: str
+    """The part."""
 
 
 class FileChange(BaseModel):
-    """A part of a file before and after an edit, with lines around it where they are known.
-
-    `old_text` is None in a new file. `line` is the number of the first line of `new_text` in the changed file.
-    """
+    """A part of a file before and after an edit, with lines around it where they are known."""
 
     model_config = ConfigDict(frozen=True)
     path: str
+    """The path that the call names."""
     old_text: str | None = Field(default=None, exclude_if=_absent)
+    """The lines before; None in a new file."""
     new_text: str
+    """The lines after."""
     line: int | None = Field(default=None, exclude_if=_absent)
+    """The number of the first line of `new_text` in the changed file."""
 
 
 class ToolResult(Event):
-    """What a started tool call gave: text, or a list of content blocks, or any JSON value.
-
-    `changes` are the hunks that an edit has changed, where the CLI reports them. `exit_code` is that of a command, where it is
-    known.
-    """
+    """What a started tool call gave."""
 
     kind: Literal["tool_result"] = "tool_result"
     tool_call_id: str
+    """The id of the call."""
     output: Any
+    """Text, or a list of content blocks, or any JSON value."""
     is_error: bool = False
+    """The call has failed."""
     parent_id: str | None = Field(default=None, exclude_if=_absent)
+    """As in the call."""
     changes: tuple[FileChange, ...] = Field(default=(), exclude_if=_is_empty)
+    """The hunks that an edit has changed, if the CLI reports them."""
     exit_code: int | None = Field(default=None, exclude_if=_absent)
+    """The exit code of a command, if it is known."""
 
 
 class DeniedResult(ToolResult):
@@ -135,12 +145,15 @@ class DeniedResult(ToolResult):
 
 
 class Subagent(Event):
-    """A nested agent: `started`, then `completed` or `failed`, under the id of the call that made it."""
+    """A nested agent."""
 
     kind: Literal["subagent"] = "subagent"
     id: str
+    """The id of the call that made it."""
     status: str
+    """`started`, then `completed` or `failed`."""
     label: str
+    """What it does, for people."""
 
 
 class Hook(Event):
@@ -148,25 +161,32 @@ class Hook(Event):
 
     kind: Literal["hook"] = "hook"
     id: str
+    """The CLI's id of it."""
     name: str
+    """The CLI's name of it, or of the event that it is for."""
     status: str
+    """`started`, then `completed` or `failed`."""
 
 
 class Usage(Event):
-    """Tokens of this run (not of the session), counted once: `input_tokens` excludes what the cache served.
+    """Tokens of this run (not of the session), counted once.
 
     A run has one at its end, or several, each with what was used since the one before: their sum is what the run has used.
-    `reasoning_tokens` is the part of `output_tokens` that the model has used to think. `cost_usd` is the price in US dollars, by
-    the CLI's own price list. Both are left out where the CLI does not report them.
     """
 
     kind: Literal["usage"] = "usage"
     input_tokens: int = 0
+    """Without those that the cache served."""
     output_tokens: int = 0
+    """With those of the reasoning."""
     cache_read: int = 0
+    """Tokens that the cache served."""
     cache_write: int = 0
+    """Tokens that were written to the cache."""
     reasoning_tokens: int = Field(default=0, exclude_if=_is_zero)
+    """The part of `output_tokens` that the model has used to think, if the CLI reports it."""
     cost_usd: float | None = Field(default=None, exclude_if=_absent)
+    """The price in US dollars, by the CLI's own price list, if it reports it."""
 
     def plus(self, other: Usage) -> Usage:
         """The sum of both."""
@@ -198,18 +218,19 @@ NO_USAGE = Usage()
 
 
 class RateLimit(Event):
-    """The state of a usage limit of the user's account, when the CLI reports it.
-
-    `limit` is the CLI's own name of it, such as `five_hour`, `utilization` the fraction that is used, and `resets_at` when it
-    resets, in seconds since the epoch. With `waiting` the gateway continues the run at that time.
-    """
+    """The state of a usage limit of the user's account, when the CLI reports it."""
 
     kind: Literal["rate_limit"] = "rate_limit"
     status: Literal["allowed", "warning", "rejected"]
+    """`rejected`: the limit is reached."""
     limit: str | None = Field(default=None, exclude_if=_absent)
+    """The CLI's own name of it, such as `five_hour`."""
     utilization: float | None = Field(default=None, exclude_if=_absent)
+    """The fraction that is used."""
     resets_at: float | None = Field(default=None, ge=0, lt=YEAR_10000, exclude_if=_absent)
+    """When it resets, in seconds since the epoch."""
     waiting: bool = Field(default=False, exclude_if=_is_false)
+    """The gateway continues the run at that time."""
 
 
 class Stdout(Event):
@@ -227,53 +248,55 @@ class Stderr(Event):
 
 
 class SessionEnd(Event):
-    """Always the last event of a run. `exit_code` 0 is success; `duration_ms` counts from the prompt."""
+    """Always the last event of a run."""
 
     kind: Literal["session_end"] = "session_end"
     exit_code: int
+    """0 is success."""
     duration_ms: int = 0
+    """Milliseconds since the prompt. The runtime sets it."""
     stop_reason: StopReason = "end_turn"
+    """Why the run has ended."""
 
 
 class Error(Event):
-    """Why a run fails, for people; a `session_end` with a non-zero exit code follows.
-
-    `resets_at` is set if a usage limit is the reason and the CLI reports when it resets: in seconds since the epoch.
-    """
+    """A run fails; a `session_end` with a non-zero exit code follows."""
 
     kind: Literal["error"] = "error"
     message: str
+    """Why, for people."""
     resets_at: float | None = Field(default=None, ge=0, lt=YEAR_10000, exclude_if=_absent)
+    """When the usage limit resets that is the reason, if the CLI reports it: in seconds since the epoch."""
 
 
 class NativeSession(Event):
-    """The CLI's own session: its id (to resume it by) and the model that it works with."""
+    """The CLI's own session."""
 
     kind: Literal["native_session"] = "native_session"
     native_id: str | None = None
+    """The id by which the CLI resumes it."""
     model: str | None = None
+    """The model that it works with."""
 
 
 class MessageEnd(Event):
-    """One message of the assistant is complete; text that follows belongs to the next.
-
-    `discarded`: the CLI lost the rest of the message and requests it again from the model; what was streamed does not count.
-    """
+    """One message of the assistant is complete; text that follows belongs to the next."""
 
     kind: Literal["message_end"] = "message_end"
     discarded: bool = False
+    """The CLI lost the rest of the message and requests it again from the model; what was streamed does not count."""
 
 
 class PermissionChoice(BaseModel):
-    """An answer of the CLI's own to a request for permission, such as a rule for this command, beside "once".
-
-    `kind` is that of the Agent Client Protocol (page "Tool Calls"). The CLI applies what it means.
-    """
+    """An answer of the CLI's own to a request for permission, such as a rule for this command. The CLI applies what it means."""
 
     model_config = ConfigDict(frozen=True)
     id: str
+    """The `choice` of the reply."""
     name: str
+    """What it does, for people."""
     kind: Literal["allow_once", "allow_always", "reject_once", "reject_always"]
+    """Its kind in the Agent Client Protocol (page "Tool Calls")."""
 
 
 Decider = Literal["gateway", "client", "cli"]
@@ -292,6 +315,7 @@ class AwaitedCall(BaseModel):
 
     model_config = ConfigDict(frozen=True)
     id: str
+    """The id of the call."""
     wants: Literal["result", "permission", "answer"]
     """Its result, the permission to run, or the user's answer to the questions in its input."""
     optional: bool = False
@@ -325,36 +349,41 @@ class Awaiting(Event):
 
     kind: Literal["awaiting"] = "awaiting"
     calls: tuple[AwaitedCall, ...]
+    """All calls that wait."""
 
 
 class Compacted(Event):
-    """The CLI has replaced the conversation so far by a summary, to free context; `summary` has it where the CLI reports it.
-
-    `kept` is the number of messages before this event that the agent still has word for word, after the summary. `trigger` is the
-    CLI's own value, such as `manual` or `auto`; `tokens_before` is how large the conversation was.
-    """
+    """The CLI has replaced the conversation so far by a summary, to free context."""
 
     kind: Literal["compacted"] = "compacted"
     summary: str | None = None
+    """The summary, if the CLI reports it."""
     kept: int = Field(default=0, ge=0)
+    """The number of messages before this event that the agent still has word for word, after the summary."""
     trigger: str | None = None
+    """The CLI's own value, such as `manual` or `auto`."""
     tokens_before: int | None = None
+    """How large the conversation was."""
 
 
 class ContextUse(Event):
-    """How many tokens of the model's context window the conversation takes, where the CLI reports both."""
+    """How full the model's context window is, if the CLI reports both numbers."""
 
     kind: Literal["context_use"] = "context_use"
     used: int = Field(ge=0)
+    """The tokens of the conversation."""
     size: int = Field(gt=0)
+    """The tokens of the window."""
 
 
 class Terminal(Event):
-    """The command of a started tool call runs in a terminal of the session's client: the client's own id of it."""
+    """The command of a started tool call runs in a terminal of the session's client."""
 
     kind: Literal["terminal"] = "terminal"
     tool_call_id: str
+    """The id of the call."""
     terminal_id: str
+    """The client's own id of the terminal."""
 
 
 class PlanEntry(BaseModel):
@@ -362,8 +391,11 @@ class PlanEntry(BaseModel):
 
     model_config = ConfigDict(frozen=True)
     content: str
+    """What is to be done."""
     priority: Literal["high", "medium", "low"] = "medium"
+    """How important it is."""
     status: Literal["pending", "in_progress", "completed"] = "pending"
+    """How far it is."""
 
 
 class Plan(Event):
@@ -378,8 +410,11 @@ class SlashCommand(BaseModel):
 
     model_config = ConfigDict(frozen=True)
     name: str
+    """Its name, without the slash."""
     description: str = ""
+    """What it does, for people."""
     hint: str | None = Field(default=None, exclude_if=_absent)
+    """What follows the name."""
 
 
 class Commands(Event):

@@ -13,15 +13,22 @@ Transport = Literal["stdio", "http", "sse"]
 
 @dataclass(frozen=True, slots=True)
 class McpServer:
-    """A program to start (`command`, `args`, `env`), or an address (`url`, `headers`). `env` and `headers` hold secrets."""
+    """An MCP server of a session's client: a program to start, or an address."""
 
     name: str
+    """The client's name of it. `by_safe_name` makes names that can be part of a tool's name."""
     transport: Transport = "stdio"
+    """How the CLI connects to it: `stdio` starts a program."""
     command: str = ""
+    """The program."""
     args: tuple[str, ...] = ()
+    """Its arguments."""
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Its variables, which hold secrets."""
     url: str = ""
+    """The address, for the other transports."""
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """The headers of requests to it, which hold secrets."""
 
     def as_json(self) -> dict[str, Any]:
         """The server in the form of the CLIs' own configuration files."""

@@ -13,21 +13,28 @@ from drivers.contract.messages import Content
 
 @dataclass(frozen=True, slots=True)
 class ToolRequest:
-    """A call of an application-side tool by MCP. `call_id` is the agent's own id of the call, if the request has it."""
+    """A call of an application-side tool by MCP."""
 
     id: str
+    """The id of the MCP request."""
     name: str
+    """The name of the tool."""
     input: Mapping[str, Any]
+    """Its input."""
     call_id: str | None = None
+    """The CLI's own id of the call, if the request has it (`Mcp.call_id_keys`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolResponse:
-    """The result of a ToolRequest, for the model."""
+    """The response to a ToolRequest."""
 
     id: str
+    """The id of the request."""
     content: Content
+    """The result, for the model."""
     is_error: bool = False
+    """The call has failed."""
 
 
 class ToolServer(ABC):
