@@ -55,7 +55,7 @@ PLAN_TOOLS: Mapping[str, PlanChange] = {
 QUESTION_TOOLS = frozenset({"AskUserQuestion", "request_user_input"})
 OPTIONS = (
     Option("scenario", "Scenario", "A JSON file in the agent's working folder; empty plays the built-in one."),
-    Option("pace", "Pace", "Whether the scenario's delays are kept.", default="recorded", choices=("recorded", "fast")),
+    Option("pace", "Pace", "Whether texts and calls take their time.", default="recorded", choices=("recorded", "fast")),
     Option("token", "Token", "A secret that is used for nothing; shows that secrets stay hidden.", secret=True),
 )
 

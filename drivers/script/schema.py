@@ -365,7 +365,7 @@ class Parallel(TypedDict):
 
 
 class Delay(TypedDict):
-    """Waits, unless the pace is fast."""
+    """Waits, whatever the pace."""
 
     seconds: Annotated[Seconds, Field(description="How long.")]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Mapping, Sequence
 from functools import partial
 
@@ -34,6 +35,8 @@ from gateway.store import FailureRecord, Store
 
 # isinstance costs 0.7 us where it fails, through pydantic's metaclass; a look-up in a set 0.03 us.
 _RAW: frozenset[type[Event]] = frozenset((Error, Stderr, Stdout))
+CRASH_LINES, CRASH_CHARACTERS = 10, 2000
+"""How much of standard error the error of a turn has if the agent crashes. The clients of a task get all lines as events."""
 STORED_FIRST: frozenset[type[Event]] = METADATA_EVENTS | {Compacted}
 """Events that are stored in a table of their own before clients can see them."""
 
@@ -46,6 +49,7 @@ class RunOutput:
     Attributes:
         usage: What the agent has used in the turn at work; None if it has reported nothing.
         turns_over: The number of turns that are over.
+        error: The reason of a failure that the agent has given last; None if there is none.
     """
 
     def __init__(
@@ -63,8 +67,10 @@ class RunOutput:
         self._fold = Fold()
         self._taken: list[OutputEvent] = []
         self._completed: list[tuple[int, Message]] = []
+        self._stderr: deque[str] = deque(maxlen=CRASH_LINES)
         self.usage: Usage | None = None
         self.turns_over = 0
+        self.error: str | None = None
 
     @property
     def unanswered(self) -> list[str]:
@@ -91,11 +97,22 @@ class RunOutput:
     def take(self, event: OutputEvent) -> None:
         """Takes an event in the middle of a turn."""
         if type(event) in _RAW:
-            event = self._redactor.clean_event(event)
+            event = self._with_stderr(self._redactor.clean_event(event))
         elif type(event) is Usage:
             self.usage = event if self.usage is None else self.usage.plus(event)
         self._feed(event)
         self._taken.append(event)
+
+    def _with_stderr(self, event: OutputEvent) -> OutputEvent:
+        """Return the event; the error of an agent that has crashed gets its last lines of standard error, already redacted."""
+        if isinstance(event, Stderr):
+            self._stderr.append(event.line)
+        elif isinstance(event, Error):
+            self.error = event.message
+            if self._stderr and self._has_history:
+                self.error += ". The end of its standard error:\n" + "\n".join(self._stderr)[-CRASH_CHARACTERS:]
+                return event.model_copy(update={"message": self.error})
+        return event
 
     def take_deltas(self, events: Sequence[AgentToken | Thinking]) -> None:
         """Takes events of one kind in the middle of a turn."""

@@ -614,6 +614,7 @@ class Run:
         self._turn_ending = True
         try:
             self._output.flush()
+            self._log_crash(event)
             stored = await self.log.written(stop=self._stop_requested)
             if not (stored or self._stopping or (isinstance(event, SessionEnd) and event.stop_reason == "error")):
                 raise StoreUnavailable("this turn cannot be stored; the log of the gateway has the reason")
@@ -632,6 +633,11 @@ class Run:
             )
         finally:
             self._turn_ending = False
+
+    def _log_crash(self, event: Awaiting | SessionEnd) -> None:
+        failed = isinstance(event, SessionEnd) and event.stop_reason == "error" and not self._stopping
+        if failed and self.agent is not None and not self.agent.alive:
+            log.warning("the agent of run %s has ended: %s", self.id, self._output.error)
 
     def _set_turn_over(self, event: Awaiting | SessionEnd, since: float) -> None:
         self._output.turn_over()

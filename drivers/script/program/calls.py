@@ -108,7 +108,7 @@ def _resolve(play: Play, call: Call, reply: dict[str, Any]) -> None:
 def _run(play: Play, call: Call) -> None:
     if call.refusal:
         return _end(play, call, call.refusal, failed=True)
-    play.delay(call.fields.get("takes", 0.0))
+    play.pause(call.fields.get("takes", 0.0))
     if "write_file" in call.fields:
         write_file(play, call.fields["write_file"])
     if "client" in call.fields:

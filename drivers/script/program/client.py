@@ -49,7 +49,7 @@ def _terminal(play: Play, call_id: str, fields: Fields) -> tuple[str, bool]:
     try:
         ended = play.wire.ask("terminal/wait_for_exit", terminalId=terminal)
         if "kill_after" in fields:
-            play.delay(fields["kill_after"])
+            play.wire.pause(fields["kill_after"])
             _ask(play, "terminal/kill", terminalId=terminal)
         [exit_status] = _results(play, [ended])
         output = _ask(play, "terminal/output", terminalId=terminal)["output"]

@@ -71,8 +71,8 @@ class Play:
         self._calls += 1
         return f"{kind}_{len(self.texts)}_{self._calls}"
 
-    def delay(self, seconds: float) -> None:
-        """Wait for so many seconds, unless the pace is fast. Raises Interrupted or InputEnded."""
+    def pause(self, seconds: float) -> None:
+        """Wait between the deltas of a text, or while a call runs, unless the pace is fast. Raises Interrupted or InputEnded."""
         if seconds and not self.fast:
             self.wire.pause(seconds)
 
@@ -80,7 +80,7 @@ class Play:
         """A text in deltas."""
         for start in range(0, len(text), chunk):
             if start:
-                self.delay(every)
+                self.pause(every)
             self.wire.emit(kind, text=text[start : start + chunk])
 
     def keep_result(self, key: str, output: Any) -> None:

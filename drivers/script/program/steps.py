@@ -94,7 +94,7 @@ def _hook(play: Play, fields: Fields) -> None:
 
 
 def _delay(play: Play, fields: Fields) -> None:
-    play.delay(fields["seconds"])
+    play.wire.pause(fields["seconds"])
 
 
 def _wait_for_file(play: Play, fields: Fields) -> None:

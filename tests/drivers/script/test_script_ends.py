@@ -86,9 +86,18 @@ async def test_end_of_input_ends_it_within_a_delay(open_agent: Open) -> None:
     await asyncio.wait_for(agent.close(), 60)
 
 
-async def test_fast_skips_delays(open_agent: Open) -> None:
-    steps = [{"delay": 600}, {"text": {"text": "abc", "chunk": 1, "every": 600}}, {"tool_call": {"name": "X", "takes": 600}}]
+async def test_fast_writes_texts_and_ends_calls_at_once(open_agent: Open) -> None:
+    steps = [{"text": {"text": "abc", "chunk": 1, "every": 600}}, {"tool_call": {"name": "X", "takes": 600}}]
     assert text_in(await ask(await open_agent(steps, options={"pace": "fast"}))) == "abc"
+
+
+async def test_fast_keeps_a_slow_stream(open_agent: Open) -> None:
+    agent = await open_agent([{"text": "One moment."}, {"delay": 600}, {"text": "Done."}], options={"pace": "fast"})
+    await agent.prompt(Prompt("slow"))
+    events = await until(agent, "agent_token")
+    await agent.interrupt()
+    events += await to_end(agent)
+    assert (text_in(events), end(events)) == ("One moment.", (130, "cancelled"))
 
 
 async def test_recorded_keeps_delays(open_agent: Open) -> None:
