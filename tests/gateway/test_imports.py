@@ -22,7 +22,7 @@ from tests.conftest import write_config
 from tests.daemon import gateway_config
 
 GATEWAY = Path(__file__).parents[2] / "gateway"
-MOST_IMPORTS_IN_FUNCTIONS = 25
+MOST_IMPORTS_IN_FUNCTIONS = 27
 SHORT_COMMANDS = """
 import json, sys
 from gateway.cli.main import main
