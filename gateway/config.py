@@ -431,12 +431,12 @@ def _value(path: tuple[str, ...], text: str) -> Any:
 _VARIABLE_NAMES: dict[tuple[str, ...], str] = {("server", "data_dir"): "PORTICO_DATA_DIR"}
 _OTHER_VARIABLES = ("PORTICO_API_KEY", "PORTICO_CONFIG", "PORTICO_ENCRYPTION_KEY", "PORTICO_NODE_KEYS")
 # Kubernetes gives them to containers beside a service of the name `portico`.
-_OF_KUBERNETES = re.compile(r"PORTICO_(SERVICE_HOST|SERVICE_PORT|PORT)(_.*)?")
+_OF_KUBERNETES = ("PORTICO_SERVICE_HOST", "PORTICO_SERVICE_PORT", "PORTICO_PORT")
 
 
 def _misspelt(name: str, known: list[str]) -> str | None:
     """Return what is wrong with a variable's name; None if it is right, or seems to belong to another program."""
-    if name in known or _OF_KUBERNETES.fullmatch(name):
+    if name in known or name.startswith(_OF_KUBERNETES):
         return None
     meant = "__" in name
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.6 if meant else 0.9)
