@@ -42,6 +42,13 @@ class Driver(ABC):
         """The modes of the CLI that it permits with this environment, in the gateway's sandbox (`confined`) or without it."""
         return self.info().permissions.modes
 
+    def options_problem(self, options: Mapping[str, str]) -> str | None:
+        """Return what is wrong with the values of options, before a session gets them; None if nothing is. No file is read.
+
+        Unknown options, and values that are not among the `choices`, are refused before.
+        """
+        return None
+
     async def probe(self, spec: AgentSpec, spawner: Spawner) -> Probe:
         """Find the program and its version: by default the first version number that `--version` prints.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,7 @@ from drivers.contract.driver_info import (
     ToolKind,
     ToolSpec,
 )
+from drivers.contract.errors import AgentUnavailable
 from drivers.runtime.cli_driver import CliDriver
 
 if TYPE_CHECKING:
@@ -54,7 +56,7 @@ PLAN_TOOLS: Mapping[str, PlanChange] = {
 }  # fmt: skip
 QUESTION_TOOLS = frozenset({"AskUserQuestion", "request_user_input"})
 OPTIONS = (
-    Option("scenario", "Scenario", "A JSON file in the agent's working folder; empty plays the built-in one."),
+    Option("scenario", "Scenario", "A JSON file in the agent's working folder, or its content; empty plays the built-in one."),
     Option("pace", "Pace", "Whether texts and calls take their time.", default="recorded", choices=("recorded", "fast")),
     Option("token", "Token", "A secret that is used for nothing; shows that secrets stay hidden.", secret=True),
 )
@@ -87,6 +89,14 @@ class ScriptDriver(CliDriver):
             display=Display(tool_kinds=KINDS_OF_KNOWN_TOOLS, plan_tools=PLAN_TOOLS),
         )
 
+    def options_problem(self, options: Mapping[str, str]) -> str | None:
+        try:
+            if _is_content(scenario := options.get("scenario", "")):
+                _checked(Path(), scenario)
+        except AgentUnavailable as error:
+            return str(error)
+        return None
+
     def session(self, spec: SessionSpec) -> Launch:
         command = Command((*_python(), *spec.args), spec.cwd, spec.env)
         return Launch(command, EventLineCodec(greeting(spec)))
@@ -94,7 +104,7 @@ class ScriptDriver(CliDriver):
     def task(self, spec: TaskSpec) -> Launch:
         # A task has no client that could grant permission, so its own tools are all trusted.
         tools = [{"name": tool.name, "trust": True} for tool in TOOLS]
-        stdin = request("open", options=dict(spec.options), model=spec.model, tools=tools, scenario=_scenario(spec))
+        stdin = request("open", options=_options(spec), model=spec.model, tools=tools, scenario=_scenario(spec))
         stdin += request("prompt", content=spec.task)
         command = Command((*_python(), "--task", *spec.args), spec.cwd, spec.env, stdin=stdin)
         return Launch(command, EventLineCodec(once=True))
@@ -102,17 +112,31 @@ class ScriptDriver(CliDriver):
 
 def greeting(spec: SessionSpec) -> bytes:
     """Return the program's `open` request, with the checked scenario. Raises ScenarioError."""
-    return open_request(spec, scenario=_scenario(spec))
+    return open_request(replace(spec, options=_options(spec)), scenario=_scenario(spec))
+
+
+def _options(spec: AgentSpec) -> dict[str, str]:
+    """Return the options of the program. What a client may have written does not get the secret of the configuration."""
+    hidden = {"token"} if _is_content(spec.options.get("scenario", "")) else set[str]()
+    return {name: value for name, value in spec.options.items() if name not in hidden}
 
 
 def _scenario(spec: AgentSpec) -> Scenario | None:
     """Return the checked scenario; None is the program's own. Raises ScenarioError."""
-    if not (name := spec.options.get("scenario")):
-        return None
-    # The schema takes 30 to 50 ms, and a daemon without such scenarios does not need it.
-    from drivers.script.scenario_file import load
+    scenario = spec.options.get("scenario")
+    return _checked(spec.cwd, scenario) if scenario else None
 
-    return load(spec.cwd, name)
+
+def _checked(cwd: Path, scenario: str) -> Scenario:
+    # The schema takes 30 to 50 ms, and a daemon without such scenarios does not need it.
+    from drivers.script.scenario_file import load, read
+
+    return read(scenario) if _is_content(scenario) else load(cwd, scenario)
+
+
+def _is_content(scenario: str) -> bool:
+    """Whether the option is the content of a scenario, and not the name of a file."""
+    return scenario.lstrip().startswith("{")
 
 
 def _python() -> tuple[str, ...]:

@@ -1,8 +1,9 @@
-"""Reads a scenario file and checks it by the schema; every refusal names the path in the file and what would be right."""
+"""Reads a scenario and checks it by the schema; every refusal names the path in the file and what would be right."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,10 @@ from drivers.contract.errors import AgentUnavailable
 from drivers.runtime.confined_files import ConfinedFolders, NotRegularFile, OutsideFolders, regular_file
 from drivers.script.schema import SCENARIO, Scenario, Step, described, json_schema
 
+FOR_FILES = frozenset({"write_file", "wait_for_file", "spawn", "env", "argv", "client", "line", "big_line", "events"})
+"""Steps, and fields of calls, that a scenario in an option cannot have: they use files, processes, variables of the agent or the
+machine of another client (a raw `line` can ask for all of that), or write without a limit. Whoever writes into the agent's folder
+may do so anyway, a client may not."""
 MAX_BYTES = 64 * 1024 * 1024
 """Maximum size of a scenario file."""
 
@@ -37,6 +42,36 @@ def load(cwd: Path, name: str) -> Scenario:
         raise ScenarioError(f"scenario {name}: {error}") from None
     except ValueError as error:
         raise ScenarioError(f"scenario {name}: not JSON: {error}") from error
+
+
+def read(content: str) -> Scenario:
+    """Check a scenario that is the value of an option, which a client may have set. Raises ScenarioError."""
+    try:
+        scenario = check(from_json(content))
+    except ScenarioError as error:
+        raise ScenarioError(f"scenario: {error}") from None
+    except ValueError as error:
+        raise ScenarioError(f"scenario: not JSON: {error}") from error
+    lists = [
+        ("start", scenario.get("start", [])),
+        *((f"turns[{n}].steps", turn["steps"]) for n, turn in enumerate(scenario["turns"])),
+    ]
+    for path in (path for name, steps in lists for path in _for_files(steps, name)):
+        raise ScenarioError(f"scenario: {path}: is possible in a scenario file only; put the scenario into the agent's folder")
+    return scenario
+
+
+def _for_files(steps: Any, path: str) -> Iterator[str]:
+    """Yield the paths of what only a file may have."""
+    for number, step in enumerate(steps):
+        for name, fields in step.items():
+            place = f"{path}[{number}].{name}"
+            if name in FOR_FILES:
+                yield place
+            if name == "tool_call":
+                yield from (f"{place}.{field}" for field in sorted(FOR_FILES & fields.keys()))
+            for inner in ("calls", "steps"):
+                yield from _for_files(fields.get(inner, ()), f"{place}.{inner}")
 
 
 def _content(cwd: Path, name: str) -> bytes:

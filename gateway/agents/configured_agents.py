@@ -350,6 +350,8 @@ class ConfiguredAgent:
             if choices and value not in choices:
                 known_ones = ", ".join(choice or "empty" for choice in choices)
                 raise BadRequest(f"option {name!r} of agent {self.name!r} cannot be {value!r}; choose one of {known_ones}")
+        if problem := self.driver.options_problem(given):
+            raise BadRequest(f"agent {self.name!r}: {problem}")
 
     def check_locked(self, given: Mapping[str, str], workspace_key: str | None = None) -> None:
         """Raise Forbidden if a locked option is given with another value than in the configuration."""
