@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,8 +13,7 @@ import httpx
 import pytest
 from portico_testing import Event, Portico, PorticoError, Turn, running
 
-PAGE = (Path(__file__).parents[3] / "docs" / "testing-your-ui.md").read_text()
-FILES = dict(re.findall(r"<!-- (\S+) -->\n```\w+\n(.*?)```", PAGE, re.DOTALL))
+from tests.gateway.portico_testing.pages import FILES
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +26,7 @@ def kit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Portico]:
 def project(tmp_path: Path) -> Path:
     """A project with the files of the page, and with packages whose names Portico's have too."""
     for name, text in FILES.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
         (tmp_path / name).write_text(text)
     for name in ("gateway", "drivers"):
         (tmp_path / name).mkdir()
