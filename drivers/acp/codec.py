@@ -39,16 +39,14 @@ from drivers.acp.permissions import (
 )
 from drivers.acp.tool_calls import ToolCalls, ToolCallState
 from drivers.acp.updates import IGNORED_UPDATES, SESSION_UPDATES, RunUpdates, SessionCost, SessionUpdates
+from drivers.codecs.asking_codec import AskingCodec
 from drivers.codecs.deduplication import Deduplicator
-from drivers.codecs.held_events import HeldEvents
-from drivers.codecs.json_lines import JsonLineCodec
 from drivers.codecs.json_rpc import JsonRpcPeer, RpcError, is_response
 from drivers.codecs.tool_calls import Call
 from drivers.contract.agent import PermissionReply, Prompt, Reply
 from drivers.contract.capabilities import (
     SupportsClientRequests,
     SupportsClosing,
-    SupportsDebounce,
     SupportsMcpTools,
     SupportsModes,
 )
@@ -91,7 +89,7 @@ RUN_RESULTS = {
 """The run's result by the protocol's stop reason."""
 
 
-class AcpCodec(JsonLineCodec, SupportsDebounce, SupportsClientRequests, SupportsMcpTools, SupportsModes, SupportsClosing):
+class AcpCodec(AskingCodec, SupportsClientRequests, SupportsMcpTools, SupportsModes, SupportsClosing):
     """Translates one session.
 
     Parameters:
@@ -121,8 +119,6 @@ class AcpCodec(JsonLineCodec, SupportsDebounce, SupportsClientRequests, Supports
         self._calls = self._new_calls()
         self._app_calls = AppToolCalls(self.tool_responses)
         self._approvals: list[PendingApproval] = []
-        self._awaited: set[str] = set()
-        self._held = HeldEvents()
         self._streaming: ToolCallState | None = None
         self._released: list[OutputEvent] = []
         self._service_calls = 0
@@ -156,22 +152,17 @@ class AcpCodec(JsonLineCodec, SupportsDebounce, SupportsClientRequests, Supports
         self._rpc.request("session/prompt", request, self._prompt_ended)
 
     def reply(self, reply: Reply) -> None:
-        if reply.call_id not in self._awaited:
+        if reply.call_id not in self._unanswered:
             return
-        self._awaited.discard(reply.call_id)
         if self._approvals and self._approvals[0].call.id == reply.call_id:
             granted = isinstance(reply, PermissionReply) and reply.allowed
             reason = reply.reason if isinstance(reply, PermissionReply) else text_of(reply.content)
             self.pending += self._answered(self._approvals.pop(0), granted, reason or DENIED)
         else:
             self.pending += self._app_calls.reply(reply)
-        if not self._awaited:
-            self.phase = "running"
-            self.pending += self._held.release()
-            if self._approvals:
-                self.pending += self._await_client()
-            elif self._held_end is not None:
-                self.pending += self._prompt_ended(*self._held_end)
+        self.answered(reply.call_id, [])
+        if self.phase == "running" and self._held_end is not None:
+            self.pending += self._prompt_ended(*self._held_end)
 
     def tool_requested(self, request: ToolRequest) -> None:
         if self.phase not in ("running", "waiting") or self._interrupted:
@@ -180,7 +171,7 @@ class AcpCodec(JsonLineCodec, SupportsDebounce, SupportsClientRequests, Supports
             if not self._interrupted:
                 self.pending += Call(request.call_id or request.id, request.name, dict(request.input)).denied(reason)
             return
-        self._released += self._release()
+        self._released += self._release_streamed()
         if self._calls.has_started(request.call_id) and self._app_calls.tool_of(str(request.call_id)) is None:
             # The client was sent that call as one of the agent's own.
             request = replace(request, call_id=None)
@@ -210,13 +201,18 @@ class AcpCodec(JsonLineCodec, SupportsDebounce, SupportsClientRequests, Supports
         self._mode = mode
         return [ModeChanged(mode=mode)]
 
-    def debounce_seconds(self) -> float | None:
-        if self.phase != "running" or self._interrupted:
+    def silence(self) -> float | None:
+        if self._interrupted:
             return None
+        if self._approvals:
+            # Others may follow, but it is not known how many: each is asked about in a turn of its own.
+            return 0
         return STREAMED_INPUT_DELAY if self._streaming is not None else self._app_calls.announce_after()
 
-    def debounced_events(self) -> list[OutputEvent]:
-        return self._release() if self._streaming is not None else self._await_client()
+    def question(self) -> list[OutputEvent]:
+        if self._streaming is not None and not self._approvals:
+            return self._release_streamed()
+        return self._await_client()
 
     def interrupt(self) -> bool:
         self._interrupted = True
@@ -229,9 +225,8 @@ class AcpCodec(JsonLineCodec, SupportsDebounce, SupportsClientRequests, Supports
                 self._rpc.respond_error(approval.request_id, INVALID_PARAMS, RUN_CANCELLED)
         self._approvals.clear()
         self._rpc.notify("session/cancel", {"sessionId": self.native_id or ""})
-        if self.phase == "waiting":
-            self.phase = "running"
-        self.pending += [*self._held.release(), *self._app_calls.cancel_all()]
+        self.stop_asking()
+        self.pending += [*self.release(), *self._app_calls.cancel_all()]
         if self._held_end is not None:
             self.pending += self._prompt_ended(*self._held_end)
         return True
@@ -263,7 +258,7 @@ class AcpCodec(JsonLineCodec, SupportsDebounce, SupportsClientRequests, Supports
     def exited(self, exit_code: int, stderr: Sequence[str]) -> list[OutputEvent]:
         if self._task_done:
             return []
-        return [*self._held.release(), *self._release(), *super().exited(exit_code, stderr)]
+        return [*self.release(), *self._release_streamed(), *super().exited(exit_code, stderr)]
 
     def required(self, message: dict[str, Any]) -> str | None:
         return "a malformed response" if self.phase != "ready" and is_response(message) else None
@@ -275,14 +270,12 @@ class AcpCodec(JsonLineCodec, SupportsDebounce, SupportsClientRequests, Supports
     def deliver(self, events: list[OutputEvent]) -> list[OutputEvent]:
         if self._released:
             events, self._released = [*self._released, *events], []
-        # The events that end the turn, or the run, are not held.
-        ends = any(isinstance(event, Awaiting | SessionEnd) for event in events)
-        return self._held.pass_on(events, waiting=self.phase == "waiting" and not ends)
+        return super().deliver(events)
 
     def dispatch(self, message: dict[str, Any]) -> list[OutputEvent] | None:
         method = message.get("method")
         if self._streaming is not None and _call_id(message) != self._streaming.native_id:
-            self._released += self._release()
+            self._released += self._release_streamed()
         if method is None:
             return self._response(message)
         if "id" in message:
@@ -348,7 +341,7 @@ class AcpCodec(JsonLineCodec, SupportsDebounce, SupportsClientRequests, Supports
         known = self._app_calls.tool_of(call.id)
         return known if known or call.started else self._profile.app_tools.get(call.tool)
 
-    def _release(self) -> list[OutputEvent]:
+    def _release_streamed(self) -> list[OutputEvent]:
         """The start of the pending call whose input the agent might still have been streaming."""
         call, self._streaming = self._streaming, None
         return [] if call is None else self._call_progress(call)
@@ -361,7 +354,7 @@ class AcpCodec(JsonLineCodec, SupportsDebounce, SupportsClientRequests, Supports
         self._held_end = None
         self.phase, self._task_done = "ready", self._task is not None
         self._approvals.clear()
-        events = [*self._held.release(), *self._app_calls.cancel_all(), *self._calls.start_pending()]
+        events = [*self.release(), *self._app_calls.cancel_all(), *self._calls.start_pending()]
         if error is not None:
             return [*events, *self._failure(f"{self.title}: {error.describe()}")]
         response = result or {}
@@ -464,7 +457,7 @@ class AcpCodec(JsonLineCodec, SupportsDebounce, SupportsClientRequests, Supports
         if verdict == "allow":
             return [*self._calls.start(approval.call), *self._resolve(approval, granted=True)]
         self._approvals.append(approval)
-        return self._await_client() if len(self._approvals) == 1 and self.phase != "waiting" else []
+        return []
 
     def _deny(self, approval: PendingApproval, reason: str) -> list[OutputEvent]:
         """Deny a call about which the client is not asked."""
@@ -482,12 +475,10 @@ class AcpCodec(JsonLineCodec, SupportsDebounce, SupportsClientRequests, Supports
 
     def _await_client(self) -> list[OutputEvent]:
         """Ask the client for the first pending approval and for the results of all pending application-side calls."""
-        self.phase = "waiting"
         approvals = [approval.call for approval in self._approvals[:1]]
         started, results = self._app_calls.announce()
         calls = (*(AwaitedCall(id=call.id, wants="permission") for call in approvals),
                  *(AwaitedCall(id=call_id, wants="result") for call_id in results))  # fmt: skip
-        self._awaited = {call.id for call in calls}
         return [*(event for call in approvals for event in self._calls.start(call)), *started, Awaiting(calls=calls)]
 
     def _resolve(self, approval: PendingApproval, *, granted: bool, reason: str = "", asked: bool = True) -> list[OutputEvent]:

@@ -18,17 +18,15 @@ from drivers.claude.session_metadata import METADATA, SessionMetadata
 from drivers.claude.stdin_lines import UserMessages
 from drivers.claude.tool_calls import CallRequest, TurnCalls
 from drivers.claude.tools import PREFIX, Toolset
-from drivers.codecs.held_events import HeldEvents
-from drivers.codecs.json_lines import JsonLineCodec
+from drivers.codecs.asking_codec import AskingCodec
 from drivers.codecs.rate_limits import limit_error
 from drivers.contract.agent import Prompt, Reply
-from drivers.contract.capabilities import SupportsDebounce, SupportsModes, SupportsSteering
+from drivers.contract.capabilities import SupportsModes, SupportsSteering
 from drivers.contract.codec import IN_RUN
 from drivers.contract.errors import AgentUnavailable, ResumeFailed
 from drivers.contract.events import (
     NO_USAGE,
     AgentToken,
-    Awaiting,
     ContextUse,
     Error,
     Hook,
@@ -55,10 +53,8 @@ OF_A_TURN = frozenset({"stream_event", "assistant", "user", "result"})
 LIFECYCLE_HOOKS = frozenset({"SessionStart", "Stop", "Notification"})
 HOOK_STATUS = {"success": "completed", "error": "failed"}
 NO_CONVERSATION = "No conversation found"
-INITIALIZE, PING = "init", "ping"
-"""Ids of control requests."""
-PING_SECONDS = 2.0
-"""Seconds of silence after which a ping without an answer counts as answered. A ping takes about half a millisecond."""
+INITIALIZE = "init"
+"""The id of a control request."""
 LIMIT_STATUS: Mapping[str, Literal["allowed", "warning", "rejected"]] = {
     "allowed": "allowed",
     "allowed_warning": "warning",
@@ -66,7 +62,7 @@ LIMIT_STATUS: Mapping[str, Literal["allowed", "warning", "rejected"]] = {
 }
 
 
-class ClaudeCodec(JsonLineCodec, SupportsSteering, SupportsDebounce, SupportsModes):
+class ClaudeCodec(AskingCodec, SupportsSteering, SupportsModes):
     """One process.
 
     A line belongs to the turn that the CLI is in, which may be another one than that of the last prompt: a turn of its own about
@@ -88,6 +84,8 @@ class ClaudeCodec(JsonLineCodec, SupportsSteering, SupportsDebounce, SupportsMod
     """
 
     title = "claude"
+    # Sub-agents and hooks go on to write while others wait.
+    max_held_seconds = 2.0
     delta_text = {AgentToken: ("event", "delta", "text"), Thinking: ("event", "delta", "thinking")}
     delta_unread = ("uuid",)
 
@@ -126,10 +124,10 @@ class ClaudeCodec(JsonLineCodec, SupportsSteering, SupportsDebounce, SupportsMod
             self._control(INITIALIZE, {"subtype": "initialize", "hooks": HOOKS, **(initialize or {})})
 
     def _begin_turn(self) -> None:
-        self._calls = TurnCalls(self._tools, self._folder, self._write, self._send_ping)
+        self._calls = TurnCalls(self._tools, self._folder, self._write)
         self._stream = MessageStream(self._calls)
-        self._awaited: set[str] = set()
-        self._held = HeldEvents()
+        self.release()
+        self.stop_asking()
         self._turn_started = self._interrupted = False
 
     # -- to the CLI ---------------------------------------------------------------------------------------------------
@@ -149,9 +147,7 @@ class ClaudeCodec(JsonLineCodec, SupportsSteering, SupportsDebounce, SupportsMod
 
     def reply(self, reply: Reply) -> None:
         self._calls.reply(reply)
-        self._awaited.discard(reply.call_id)
-        if self.phase == "waiting" and not self._awaited:
-            self.phase = "running"
+        self.answered(reply.call_id, [])
 
     def interrupt(self) -> bool:
         if self._once or self._user_messages.unread_steers:
@@ -159,7 +155,7 @@ class ClaudeCodec(JsonLineCodec, SupportsSteering, SupportsDebounce, SupportsMod
             return False
         self._interrupted = True
         self._calls.cancel()
-        self.phase = "running" if self.phase == "waiting" else self.phase
+        self.stop_asking()
         # An interrupt before the turn's `system/init` is answered with success and ignored (5 of 5 at 0 ms, none at 20).
         if self._turn_started:
             self._send_interrupt()
@@ -174,15 +170,12 @@ class ClaudeCodec(JsonLineCodec, SupportsSteering, SupportsDebounce, SupportsMod
         self._control(request_id, {"subtype": "set_permission_mode", "mode": NATIVE.get(mode, mode)})
         return True
 
-    def debounce_seconds(self) -> float | None:
-        return PING_SECONDS if self.phase == "running" and self._calls.ping_pending else None
+    def silence(self) -> float | None:
+        # All calls of a message are known when it is over.
+        return None if self._stream.in_message else self._calls.silence()
 
-    def debounced_events(self) -> list[OutputEvent]:
-        self._calls.ping_unanswered()
-        return self.deliver([])
-
-    def _send_ping(self) -> None:
-        self._control(PING, {"subtype": "mcp_status"})
+    def question(self) -> list[OutputEvent]:
+        return self._calls.question()
 
     def _send_interrupt(self) -> None:
         self._interrupts += 1
@@ -217,19 +210,6 @@ class ClaudeCodec(JsonLineCodec, SupportsSteering, SupportsDebounce, SupportsMod
         self._reports_ids = self._reports_ids or message["command_uuid"] in self._user_messages.ids
         return []
 
-    def deliver(self, events: list[OutputEvent]) -> list[OutputEvent]:
-        # While the client is asked the CLI may end a call by itself. The client's turn is over; the next begins with that.
-        waiting = self.phase == "waiting"
-        if waiting or self._held.events:
-            events = self._held.pass_on(events, waiting=waiting)
-        if self.phase == "running" and not self._stream.in_message and (asking := self._calls.awaiting()):
-            for event in asking:
-                if isinstance(event, Awaiting):
-                    self._awaited = {call.id for call in event.calls if not call.optional}
-                    self.phase = "waiting"
-            return [*events, *asking]
-        return events
-
     def required(self, message: dict[str, Any]) -> str | None:
         kind = message.get("type")
         if kind == "control_response" and self.phase == "starting":
@@ -239,7 +219,7 @@ class ClaudeCodec(JsonLineCodec, SupportsSteering, SupportsDebounce, SupportsMod
     def exited(self, exit_code: int, stderr: Sequence[str]) -> list[OutputEvent]:
         if self.phase == "starting" and any(NO_CONVERSATION in line for line in stderr):
             self.start_error = ResumeFailed("claude has no such session any more")
-        return [*self._held.release(), *super().exited(exit_code, stderr)]
+        return [*self.release(), *super().exited(exit_code, stderr)]
 
     def _system(self, message: dict[str, Any]) -> list[OutputEvent] | None:
         subtype = str(message.get("subtype"))
@@ -354,9 +334,7 @@ class ClaudeCodec(JsonLineCodec, SupportsSteering, SupportsDebounce, SupportsMod
 
     def _control_response(self, message: dict[str, Any]) -> list[OutputEvent]:
         response = message["response"]
-        if response["request_id"] == PING:
-            self._calls.ping_answered()
-        elif (before := self._mode_requests.pop(response["request_id"], None)) is not None:
+        if (before := self._mode_requests.pop(response["request_id"], None)) is not None:
             if response.get("subtype") == "error":
                 return self._mode_refused(before)
         elif self.phase == "starting":

@@ -31,9 +31,9 @@ from drivers.contract.tool_denials import NO_RESULT, NOT_ENABLED, denied
 
 AGENT_TOOLS = frozenset({"Agent", "Task"})
 """The tools that start a sub-agent. The model may call the tool by its alias `Task`, which the CLI lists (2.1.148, 2.1.329)."""
-IDLE_PINGS = 50
-"""Pings that the CLI answers, without a line about calls, after which the calls that it has not begun wait for others. A call
-that begins does so a few milliseconds after its line, a ping takes about half of one; a call that begins later does no harm."""
+QUIET_SECONDS = 0.2
+"""Seconds of silence after which the calls that the CLI has not begun wait for others. A call that begins does so a few
+milliseconds after its line (2.1.329); one that begins later does no harm."""
 
 CHANGED = "The input of this call was changed before it ran, such as by a hook of the settings. It continues as another call."
 """The result, for the client, of a call whose input is another one when the CLI asks about it."""
@@ -114,10 +114,6 @@ class TurnCalls:
         tools: The tools of the session.
         folder: The working folder of the session, as a real path.
         write: Writes a line to the CLI.
-        ping: Sends the CLI a request that it answers at once; `ping_answered` is called then, or else `ping_unanswered`.
-
-    Attributes:
-        ping_pending: Whether a ping has no answer yet.
     """
 
     def __init__(
@@ -125,14 +121,10 @@ class TurnCalls:
         tools: Toolset | None = None,
         folder: str = "",
         write: Callable[[dict[str, Any]], None] = lambda line: None,
-        ping: Callable[[], None] = lambda: None,
     ) -> None:
-        self._tools, self._folder = tools or Toolset(), folder
-        self._write, self._ping = write, ping
+        self._tools, self._folder, self._write = tools or Toolset(), folder, write
         self._calls: dict[str, TurnCall] = {}
         self._cancelled = False
-        self._idle_pings = 0
-        self.ping_pending = False
 
     # -- messages -------------------------------------------------------------------------------------------------------
 
@@ -158,7 +150,6 @@ class TurnCalls:
     def end(self, block: dict[str, Any], parent: str | None, report: Any = None) -> list[OutputEvent]:
         """The events of a `tool_result` block. `report` is the `tool_use_result` of its line, if it is about this call only."""
         call = self._calls.pop(block["tool_use_id"], None) or TurnCall(block["tool_use_id"], "", None, parent, None, started=True)
-        self._idle_pings = 0
         failed = bool(block.get("is_error"))
         events: list[OutputEvent] = []
         if not call.started:
@@ -190,7 +181,6 @@ class TurnCalls:
         call = self._calls.get(call_id) or self._known(call_id, name, given, "" if inner else None)
         call.begun = True
         call.requests.append(request)
-        self._idle_pings = 0
         events: list[OutputEvent] = []
         if request.channel == "permission" and self._tools.cli_decides(name):
             events = self._cli_asks(call, request)
@@ -256,15 +246,6 @@ class TurnCalls:
         for call in self._calls.values():
             call.requests = [request for request in call.requests if (request.channel, request.subject) != ("mcp", rpc_id)]
 
-    def ping_answered(self) -> None:
-        self.ping_pending = False
-        self._idle_pings += 1
-
-    def ping_unanswered(self) -> None:
-        """The CLI is silent and has not answered a ping: it begins no more calls."""
-        self.ping_pending = False
-        self._idle_pings = IDLE_PINGS
-
     # -- replies of the client ------------------------------------------------------------------------------------------
 
     def reply(self, reply: Reply) -> None:
@@ -278,47 +259,43 @@ class TurnCalls:
         """The turn is interrupted: the calls that wait for the client get no reply any more."""
         self._cancelled = True
 
-    def awaiting(self) -> list[OutputEvent]:
-        """The events that ask the client, once the CLI can do nothing more without it; else nothing.
-
-        To be called between messages only, when all calls of a message are known.
-        """
+    def silence(self) -> float | None:
+        """Seconds of silence after which the CLI can do nothing more without the client: 0 if that is certain, None if it needs
+        nothing of the client, or is busy."""
         if self._cancelled or not any(call.requests for call in self._calls.values()):
-            return []
-        own = [call for call in self._calls.values() if call.parent is None]
-        if not any(call.needs_client for call in own):
-            return self._awaiting_inner()
-        free = [call for call in own if call.wants is None]
-        running = [call for call in free if call.begun and not self._is_blocked(call)]
+            return None
+        free = [call for call in self._own if call.wants is None]
+        running = [call for call in free if self._is_running(call)]
+        if not any(call.needs_client for call in self._own):
+            return QUIET_SECONDS if self._inner else None
         # Where the CLI decides, a call that it has not asked about may still be asked about; and one may run for long.
-        if any(not (self._tools.cli_decides(call.name) and self._is_idle()) for call in running):
-            return []
-        if not all(call.begun for call in free) and not self._is_idle():
-            return []
-        return [_awaiting([call for call in own if call.reply is None and call not in running])]
+        if not all(self._tools.cli_decides(call.name) for call in running):
+            return None
+        return QUIET_SECONDS if running or not all(call.begun for call in free) else 0
 
-    def _awaiting_inner(self) -> list[OutputEvent]:
-        """The client is asked about sub-agents' calls apart from the model's own."""
-        pending = [call for call in self._calls.values() if call.parent is not None and call.needs_client]
-        if not pending or not self._is_idle():
-            return []
-        for call in pending:
+    def question(self) -> list[OutputEvent]:
+        """The events that ask the client. It is asked about sub-agents' calls apart from the model's own."""
+        if any(call.needs_client for call in self._own):
+            return [_awaiting([call for call in self._own if call.reply is None and not self._is_running(call)])]
+        for call in self._inner:
             call.started = True
         # Also one that has started already: the client gets it as a call of its own.
-        return [*(self._event_call(call, None).started() for call in pending), _awaiting(pending)]
+        return [*(self._event_call(call, None).started() for call in self._inner), _awaiting(self._inner)]
 
-    def _is_blocked(self, call: TurnCall) -> bool:
-        """Whether the call is a sub-agent that waits for the client itself."""
-        return call.name in AGENT_TOOLS and any(other.parent is not None and other.requests for other in self._calls.values())
+    @property
+    def _own(self) -> list[TurnCall]:
+        """The calls of the model itself."""
+        return [call for call in self._calls.values() if call.parent is None]
 
-    def _is_idle(self) -> bool:
-        """Whether the CLI begins no more calls. Sends a ping to find out."""
-        if self._idle_pings >= IDLE_PINGS:
-            return True
-        if not self.ping_pending:
-            self.ping_pending = True
-            self._ping()
-        return False
+    @property
+    def _inner(self) -> list[TurnCall]:
+        """The calls of sub-agents that need the client."""
+        return [call for call in self._calls.values() if call.parent is not None and call.needs_client]
+
+    def _is_running(self, call: TurnCall) -> bool:
+        """Whether a call that needs no client has begun. A sub-agent that waits for the client itself does not run."""
+        blocked = call.name in AGENT_TOOLS and any(other.parent is not None and other.requests for other in self._calls.values())
+        return call.wants is None and call.begun and not blocked
 
     # -------------------------------------------------------------------------------------------------------------------
 
@@ -329,7 +306,6 @@ class TurnCalls:
             wants = self._tools.wants(name)
             by_rules = wants == "permission" and self._tools.cli_decides(name)
             call = self._calls[call_id] = TurnCall(call_id, name, given, parent, wants, by_rules=by_rules)
-            self._idle_pings = 0
         elif parent and not call.parent:
             # The request of a sub-agent's call came before its message.
             call.parent = parent

@@ -1,8 +1,6 @@
 """The codec of `codex app-server`: one thread a process, kept between turns. Shapes as printed by codex 0.169.0.
 
 Approvals and calls of application-side tools are requests of the CLI, which come while other calls run or the model still writes.
-They are collected until the CLI is silent and then announced in one `awaiting`. What comes after that is held back until the
-client has answered, so that each `awaiting` names exactly the calls that are pending.
 """
 
 from __future__ import annotations
@@ -10,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from drivers.codecs.asking_codec import AskingCodec
 from drivers.codecs.deduplication import Deduplicator
-from drivers.codecs.held_events import HeldEvents
-from drivers.codecs.json_lines import JsonLineCodec
 from drivers.codecs.json_rpc import JsonRpcPeer, ResponseHandler, RpcError, is_response
 from drivers.codecs.tool_calls import Call
 from drivers.codex import commands
@@ -35,7 +32,7 @@ from drivers.codex.modes import (
 from drivers.codex.turn import TurnRequests, TurnStream, call_requested, decline
 from drivers.codex.turn_result import NO_TOKENS, RateLimits, context_of, failure, tokens, usage_of
 from drivers.contract.agent import PermissionReply, Prompt, Reply
-from drivers.contract.capabilities import SupportsClientRequests, SupportsDebounce, SupportsModes, SupportsSteering
+from drivers.contract.capabilities import SupportsClientRequests, SupportsModes, SupportsSteering
 from drivers.contract.client_services import ClientRequest, ClientResponse
 from drivers.contract.codec import IN_RUN
 from drivers.contract.driver_info import ASK_MODE
@@ -55,9 +52,9 @@ from drivers.contract.events import (
 from drivers.contract.messages import Content, TextBlock, blocks
 from drivers.contract.tool_denials import NO_RUN, denied
 
-DEBOUNCE = 0.2
+QUIET_SECONDS = 0.2
 """Seconds: requests of one message came up to 20 ms apart (measured, 2 cores), a sandboxed command beside them up to 150 ms."""
-DEBOUNCE_RUNNING = 35.0
+QUIET_SECONDS_RUNNING = 35.0
 """The same while a trusted command of the same message runs: its result belongs before the `awaiting`. After 30 s at most
 the CLI leaves a command to the background."""
 UNAUTHORIZED = frozenset({401, 403})
@@ -74,12 +71,12 @@ REDUNDANT = frozenset(
 """Notifications whose content another notification has too, or that no event can express."""
 
 
-class CodexAppCodec(JsonLineCodec, SupportsSteering, SupportsDebounce, SupportsClientRequests, SupportsModes):
+class CodexAppCodec(AskingCodec, SupportsSteering, SupportsClientRequests, SupportsModes):
     """A live session."""
 
     title = "codex"
     # A command that is never silent must not hold the others back.
-    max_held_seconds = DEBOUNCE_RUNNING
+    max_held_seconds = QUIET_SECONDS_RUNNING
 
     def __init__(self, session: SessionRequest) -> None:
         super().__init__()
@@ -96,7 +93,6 @@ class CodexAppCodec(JsonLineCodec, SupportsSteering, SupportsDebounce, SupportsC
         self._session_reported = False
         self._rate_limits = RateLimits()
         self._new_turn()
-        self._held = HeldEvents()
         self._used = NO_TOKENS if session.resume is None else None
         self._reported = self._used
         self._update_phase()
@@ -227,13 +223,11 @@ class CodexAppCodec(JsonLineCodec, SupportsSteering, SupportsDebounce, SupportsC
     def reply(self, reply: Reply) -> None:
         if self._plan_call is not None and reply.call_id == self._plan_call:
             self.phase = "running"
-            self.pending += self.deliver(self._plan_answered(reply))
+            self.answered(reply.call_id, self._plan_answered(reply))
             return
         self._requests.reply(reply, self._thread.thread_id)
         events, self._requests.events = self._requests.events, []
-        self.pending += self.deliver(events)
-        if self.phase == "waiting" and not self._requests.announced:
-            self.phase = "running"
+        self.answered(reply.call_id, events)
 
     def client_responded(self, request: ClientRequest, response: ClientResponse) -> None:
         self._requests.paths_checked(request, inside=response.error is None)
@@ -243,11 +237,11 @@ class CodexAppCodec(JsonLineCodec, SupportsSteering, SupportsDebounce, SupportsC
         if self._plan_call is not None or self._question is not None:
             # The turn of a plan is over, and a command without a turn has none: the CLI has nothing to interrupt.
             end = SessionEnd(exit_code=130, stop_reason="cancelled")
-            self.pending += [*self._held.release(), *self._finish([], end, stopped=True)]
+            self.pending += [*self.release(), *self._finish([], end, stopped=True)]
             return True
         # The CLI itself rejects what is pending when its turn is interrupted.
         self._requests.clear()
-        self.phase = "running"
+        self.stop_asking()
         self._send_interrupt()
         return True
 
@@ -259,34 +253,22 @@ class CodexAppCodec(JsonLineCodec, SupportsSteering, SupportsDebounce, SupportsC
 
     # -- from the CLI ---------------------------------------------------------------------------------------------------
 
-    def deliver(self, events: list[OutputEvent]) -> list[OutputEvent]:
-        waiting = self.phase == "waiting"
-        return self._held.pass_on(events, waiting=waiting) if waiting or self._held.events else events
-
-    def debounce_seconds(self) -> float | None:
-        if self.phase == "running" and self._plan_call is not None:
-            return 0.0
-        if self.phase != "running" or not self._requests.unanswered:
+    def silence(self) -> float | None:
+        if self._plan_call is not None:
+            return 0
+        if not self._requests.unanswered:
             return None
-        return DEBOUNCE_RUNNING if self._turn.calls.running.keys() - self._requests.pending.keys() else DEBOUNCE
+        return QUIET_SECONDS_RUNNING if self._turn.calls.running.keys() - self._requests.pending.keys() else QUIET_SECONDS
 
-    def debounced_events(self) -> list[OutputEvent]:
-        if self.phase != "running":
-            return []
+    def question(self) -> list[OutputEvent]:
         if self._plan_call is not None:
             choices = plan_choices(self._session.modes)
-            events = self.deliver([Awaiting(calls=(AwaitedCall(id=self._plan_call, wants="permission", choices=choices),))])
-            self.phase = "waiting"
-            return events
+            return [Awaiting(calls=(AwaitedCall(id=self._plan_call, wants="permission", choices=choices),))]
         events = self._requests.start_early()
-        if not self._requests.pending:
-            return self.deliver(events)
-        events = self.deliver([*events, self._requests.announce()])
-        self.phase = "waiting"
-        return events
+        return [*events, self._requests.question()] if self._requests.pending else events
 
     def exited(self, exit_code: int, stderr: Sequence[str]) -> list[OutputEvent]:
-        held, running = self._held.release(), self.phase in IN_RUN
+        held, running = self.release(), self.phase in IN_RUN
         events = super().exited(exit_code, stderr)
         return [*held, *self._turn.end(stopped=True), *events] if running else events
 
@@ -420,7 +402,7 @@ class CodexAppCodec(JsonLineCodec, SupportsSteering, SupportsDebounce, SupportsC
             message = f"codex: the turn ended with the status {status!r}, which is not known"
             return self._finish([Error(message=message)], SessionEnd(exit_code=1, stop_reason="error"))
         # An interrupt leaves running commands in the background: they are ended before the run is over.
-        self.phase = "running"
+        self.stop_asking()
         self._requests.clear()
         self._rpc.request("thread/backgroundTerminals/clean", {"threadId": self._thread.thread_id}, self._background_ended)
         return []

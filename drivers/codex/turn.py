@@ -286,7 +286,6 @@ class PendingRequest:
     """A request of the CLI that waits for the client.
 
     Attributes:
-        announced: The client knows of it.
         decided_by: Who decides about it.
         inside: The paths of a patch that led into the session's folders when the client was asked.
         choices: The answers that the CLI suggests, with its decision for each.
@@ -296,7 +295,6 @@ class PendingRequest:
     request_id: Any
     wants: Literal["result", "permission", "answer"]
     elicitation: bool = False
-    announced: bool = False
     decided_by: Decider = "gateway"
     inside: Sequence[str] = ()
     choices: Mapping[str, tuple[PermissionChoice, Any]] = field(default_factory=dict)
@@ -346,11 +344,6 @@ class TurnRequests:
         self._early.clear()
         self._checked.clear()
 
-    @property
-    def announced(self) -> bool:
-        """Whether the client knows of a request that it has not answered."""
-        return any(request.announced for request in self.pending.values())
-
     def receive(self, request_id: Any, method: str, params: dict[str, Any]) -> list[OutputEvent] | None:
         """The events of a request. None if it is unknown or malformed: it is declined then, since the CLI waits for an answer."""
         try:
@@ -374,10 +367,8 @@ class TurnRequests:
             events += self._approve_early(call_id)
         return events
 
-    def announce(self) -> Awaiting:
-        """The event by which the client answers all that is pending."""
-        for request in self.pending.values():
-            request.announced = True
+    def question(self) -> Awaiting:
+        """The event that asks the client about all that is pending."""
         calls = (
             AwaitedCall(
                 id=call_id,

@@ -3,7 +3,8 @@
 python -m tests.transcripts.record_claude_tools [--to FOLDER]
 
 Needs the CLI (make .clis/.installed). Each line of a file in `claude_tools` is one step: `prompt`, `reply` and `interrupt` (calls
-of the codec), `in` (a line that it wrote), `out` (a line of the CLI), `event` (an event of the codec).
+of the codec), `in` (a line that it wrote), `out` (a line of the CLI), `settle` (a silence of the CLI, for which the codec waits),
+`event` (an event of the codec).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from drivers.claude.codec import ClaudeCodec
 from drivers.claude.driver import ClaudeDriver
 from drivers.contract.agent import PermissionReply, Prompt, Reply, ToolReply
 from drivers.contract.agent_specs import Limits, SessionSpec
@@ -83,6 +85,7 @@ class Recorder:
     """Records the lines and events between a codec and its CLI."""
 
     def __init__(self, launch: Launch, process: Process) -> None:
+        assert isinstance(launch.codec, ClaudeCodec)
         self.codec, self.process = launch.codec, process
         self.records: list[Json] = []
 
@@ -93,7 +96,19 @@ class Recorder:
         self.codec.outbox.clear()
 
     async def until(self, *kinds: type[Any]) -> OutputEvent:
-        while lines := await self.process.read_lines():
+        while True:
+            silence = self.codec.debounce_seconds()
+            try:
+                lines = await asyncio.wait_for(self.process.read_lines(), silence)
+            except TimeoutError:
+                self.records.append({"settle": True})
+                events = self.codec.debounced_events()
+                self.records += [{"event": json.loads(event.encode())} for event in events]
+                if found := [event for event in events if isinstance(event, kinds)]:
+                    return found[0]
+                continue
+            if not lines:
+                raise RuntimeError("the CLI has ended")
             last: list[OutputEvent] = []
             for line in lines:
                 self.records.append({"out": json.loads(line)})
@@ -103,7 +118,6 @@ class Recorder:
                 self.flush()
             if last:
                 return last[0]
-        raise RuntimeError("the CLI has ended")
 
     def reply(self, call_id: str, answer: str | bool) -> None:
         reply: Reply = (
@@ -114,6 +128,8 @@ class Recorder:
         self.records.append({"reply": {"id": call_id, "answer": answer}})
         self.codec.reply(reply)
         self.flush()
+        self.records += [{"event": json.loads(event.encode())} for event in self.codec.pending]
+        self.codec.pending.clear()
 
 
 async def record(name: str, scenario: str, answers: list[Answers], url: str, base: Path) -> str:

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from drivers.claude.codec import ClaudeCodec
-from drivers.claude.tool_calls import IDLE_PINGS
+from drivers.claude.tool_calls import QUIET_SECONDS
 from drivers.claude.tools import Toolset
 from drivers.contract.agent import Prompt
 from drivers.contract.driver_info import ToolGrant, ToolSpec
@@ -52,15 +52,10 @@ class Cli:
             events += self.take({"type": "assistant", "message": {"id": "m", "content": [block]}})
         return events + self.take(stream("message_delta", delta={"stop_reason": "tool_use"}), stream("message_stop"))
 
-    def exchange_pings(self) -> list[OutputEvent]:
-        """Answer the pings of the codec until it sends no more."""
-        events: list[OutputEvent] = []
-        for n in range(2 * IDLE_PINGS):
-            if not any(line.get("request", {}).get("subtype") == "mcp_status" for line in self.written()):
-                assert n <= IDLE_PINGS
-                return events
-            events += self.take({"type": "control_response", "response": {"subtype": "success", "request_id": "ping"}})
-        raise AssertionError("it never stops")
+    def settle(self) -> list[OutputEvent]:
+        """Return the events that are due when the CLI has been silent."""
+        assert self.codec.debounce_seconds() == QUIET_SECONDS
+        return self.codec.debounced_events()
 
 
 def stream(kind: str, **fields: Any) -> Json:

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from drivers.claude.codec import PING_SECONDS
 from drivers.contract.agent import Prompt
 from drivers.contract.events import AgentToken, AwaitedCall, Awaiting, Commands, OutputEvent, SessionEnd, Title
 from tests.drivers.claude.cli import RESULT, Cli, hook, permission, stream
@@ -127,13 +126,13 @@ def test_a_call_outside_of_a_run_is_denied(turns: Turns) -> None:
     assert answer(turns.take(*turns.turn("two"))) == "two"
 
 
-def test_a_ping_without_an_answer_delays_the_client_for_a_limited_time() -> None:
+def test_a_call_that_the_cli_has_not_begun_is_optional_after_a_silence() -> None:
     cli = Cli()
     cli.message(("a", "Bash"), ("b", "Read"))
     assert cli.take(hook("a", "Bash")) == []
     codec = cli.codec
-    assert codec.phase == "running" and codec.debounce_seconds() == PING_SECONDS
-    (asked,) = codec.debounced_events()
+    assert codec.phase == "running"
+    (asked,) = cli.settle()
     assert asked == Awaiting(
         calls=(AwaitedCall(id="a", wants="permission"), AwaitedCall(id="b", wants="permission", optional=True))
     )

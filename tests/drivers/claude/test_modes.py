@@ -151,7 +151,7 @@ def test_a_subagents_call_that_the_cli_asks_about_becomes_a_call_of_its_own() ->
     [started] = found.take({"type": "assistant", "message": {"id": "i", "content": [block]}, "parent_tool_use_id": "a"})
     assert isinstance(started, ToolCall) and started.parent_id == "a"
     found.take(hook("b", "Bash", inner=True), permission("b", "Bash", agent_id="x"))
-    again, asked = found.exchange_pings()
+    again, asked = found.settle()
     assert isinstance(again, ToolCall) and (again.id, again.parent_id) == ("b", None)
     assert [call.id for call in awaited([asked])] == ["b"]
 
@@ -160,7 +160,7 @@ def test_a_call_is_asked_about_beside_one_that_runs_for_long() -> None:
     found = cli()
     found.message(("a", "Agent"), ("b", "Bash"))
     found.take(hook("a", "Agent"), hook("b", "Bash"), permission("b", "Bash"))
-    [asked] = found.exchange_pings()
+    [asked] = found.settle()
     assert [call.id for call in awaited([asked])] == ["b"]
 
 

@@ -73,7 +73,7 @@ def test_calls_are_announced_before_a_trusted_call_that_does_not_begin() -> None
     cli.message(("a", "Bash"), ("b", "Read"))
     assert cli.take(hook("a", "Bash")) == []
     optional = AwaitedCall(id="b", wants="permission", optional=True)
-    assert cli.exchange_pings() == [awaiting(AwaitedCall(id="a", wants="permission"), optional)]
+    assert cli.settle() == [awaiting(AwaitedCall(id="a", wants="permission"), optional)]
 
 
 def test_a_permission_request_without_a_hook_request_is_announced() -> None:
@@ -129,9 +129,10 @@ def test_events_while_the_run_waits_are_reported_in_the_next_turn() -> None:
     cli.take(hook("a", "Bash"))
     assert cli.take(result_line("a", "timed out", failed=True), {"type": "unheard"}) == []
     cli.codec.reply(PermissionReply("a", "allow"))
+    assert cli.codec.pending == []
     cli.codec.reply(ToolReply("b", "rain"))
-    kinds = [event.kind for event in cli.take(call("b", "weather"))]
-    assert kinds == ["tool_result", "tool_call", "stdout"]
+    assert [event.kind for event in cli.codec.pending] == ["tool_result", "tool_call", "stdout"]
+    assert cli.take(call("b", "weather")) == []
 
 
 def test_a_turn_that_ends_by_itself_is_over() -> None:
@@ -175,7 +176,7 @@ def test_the_call_of_a_subagent_is_announced_separately() -> None:
     optional = AwaitedCall(id="a", wants="permission", optional=True)
     assert events == [awaiting(optional, AwaitedCall(id="b", wants="permission"))]
     cli.codec.reply(PermissionReply("b", "allow"))
-    started, handed = [*cli.take(result_line("b")), *cli.exchange_pings()][-2:]
+    started, handed = [*cli.take(result_line("b")), *cli.settle()][-2:]
     assert started == ToolCall(id="c", name="Bash", status="started", input={"n": "c"}, subagent_id="a")
     assert handed == awaiting(AwaitedCall(id="c", wants="permission"))
     cli.codec.reply(PermissionReply("c", "allow"))

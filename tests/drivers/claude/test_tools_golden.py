@@ -50,8 +50,12 @@ def replay(records: list[Json]) -> tuple[list[Json], list[Json]]:
             )
         elif "interrupt" in found:
             codec.interrupt()
+        elif "settle" in found:
+            replayed += [{"event": json.loads(event.encode())} for event in codec.debounced_events()]
         elif "out" in found:
             replayed += [{"event": json.loads(event.encode())} for event in codec.receive(json.dumps(found["out"]).encode())]
+        replayed += [{"event": json.loads(event.encode())} for event in codec.pending]
+        codec.pending.clear()
         written += [json.loads(line) for line in bytes(codec.outbox).splitlines()]
         codec.outbox.clear()
     for line in written:

@@ -6,11 +6,22 @@ from typing import Any
 
 import pytest
 
-from drivers.codecs.held_events import HeldEvents
+from drivers.codecs.asking_codec import AskingCodec
 from drivers.codecs.json_lines import JsonLineCodec
 from drivers.codecs.slash_commands import escape
 from drivers.codecs.tool_calls import MAX_STREAMED_OUTPUT, Call, CallTracker
-from drivers.contract.events import AgentToken, MessageEnd, OutputEvent, Stdout, Title, ToolCall, ToolOutput, ToolResult
+from drivers.contract.events import (
+    AgentToken,
+    AwaitedCall,
+    Awaiting,
+    MessageEnd,
+    OutputEvent,
+    Stdout,
+    Title,
+    ToolCall,
+    ToolOutput,
+    ToolResult,
+)
 from drivers.contract.messages import data_uri, parse_data_uri
 from drivers.contract.tool_denials import denied
 
@@ -75,14 +86,53 @@ def test_a_codec_decides_what_malformed_messages_give_and_what_is_delivered() ->
     assert codec.receive(b"x") == [Stdout(line="x"), Title(text="delivered")]
 
 
-def test_events_are_held_back_while_the_run_waits_for_the_client() -> None:
-    held, first, second = HeldEvents(), AgentToken(text="1"), AgentToken(text="2")
-    assert held.pass_on([first], waiting=False) == [first]
-    assert held.pass_on([first], waiting=True) == []
-    assert held.pass_on([second], waiting=False) == [first, second]
-    assert held.pass_on([first], waiting=True) == held.pass_on([], waiting=True) == []
-    assert held.release() == [first]
-    assert held.release() == []
+class Asking(AskingCodec):
+    """Asks about the calls `open` after so many seconds of silence."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self.phase, self.seconds, self.open = "running", seconds, list[str]()
+
+    def silence(self) -> float | None:
+        return self.seconds if self.open else None
+
+    def question(self) -> list[OutputEvent]:
+        calls, self.open = [AwaitedCall(id=call_id, wants="result", optional=call_id == "o") for call_id in self.open], []
+        return [AgentToken(text="asking"), Awaiting(calls=tuple(calls))]
+
+    def dispatch(self, message: dict[str, Any]) -> list[OutputEvent]:
+        self.open += message.get("calls", ())
+        return [AgentToken(text=message["text"])] if "text" in message else []
+
+
+def test_calls_that_come_one_by_one_are_one_question_after_the_silence() -> None:
+    codec = Asking(0.2)
+    assert codec.receive(b"{}") == [] and codec.debounce_seconds() is None
+    assert codec.receive(b'{"calls": ["a"]}') == codec.receive(b'{"calls": ["b", "o"]}') == []
+    assert (codec.debounce_seconds(), codec.phase) == (0.2, "running")
+    *_, asked = codec.debounced_events()
+    assert isinstance(asked, Awaiting) and [call.id for call in asked.calls] == ["a", "b", "o"]
+    assert (codec.debounce_seconds(), codec.debounced_events(), codec.phase) == (None, [], "waiting")
+    # What the CLI writes now belongs to the turn after the answers. The optional call needs none.
+    assert codec.receive(b'{"text": "late"}') == codec.receive(b'{"text": "later"}') == []
+    codec.answered("a", [AgentToken(text="answered")])
+    assert (codec.pending, codec.phase) == ([], "waiting")
+    codec.answered("b", [])
+    assert [event.text for event in codec.pending if isinstance(event, AgentToken)] == ["late", "later", "answered"]
+    assert (codec.phase, codec.release()) == ("running", [])
+
+
+def test_the_client_of_a_cli_that_certainly_waits_is_asked_at_once() -> None:
+    codec = Asking(0)
+    text, asking, asked = codec.receive(b'{"calls": ["a"], "text": "go"}')
+    assert [text, asking] == [AgentToken(text="go"), AgentToken(text="asking")]
+    assert isinstance(asked, Awaiting) and codec.phase == "waiting"
+    codec.receive(b'{"calls": ["b"]}')
+    codec.answered("a", [])
+    # The next question follows the answer.
+    assert isinstance(codec.pending[-1], Awaiting) and codec.phase == "waiting"
+    codec.stop_asking()
+    assert (codec.phase, codec.debounce_seconds()) == ("running", None)
 
 
 def test_a_call_starts_once_and_ends_once() -> None:
