@@ -5,15 +5,14 @@ Approvals and calls of application-side tools are requests of the CLI, which com
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from drivers.codecs.asking_codec import AskingCodec
 from drivers.codecs.deduplication import Deduplicator
-from drivers.codecs.json_rpc import JsonRpcPeer, ResponseHandler, RpcError, is_response
+from drivers.codecs.json_rpc import JsonRpcPeer, RpcError, is_response
 from drivers.codecs.tool_calls import Call
-from drivers.codex import commands
-from drivers.codex.commands import COMPACT, CommandPrompt, command_of, commands_of
+from drivers.codex.commands import commands_of, is_compact, with_skill
 from drivers.codex.content import user_input
 from drivers.codex.grants import NOT_CONFINED
 from drivers.codex.handshake import Handshake, SessionRequest
@@ -23,7 +22,6 @@ from drivers.codex.modes import (
     PLAN,
     PLAN_TOOL,
     STILL_PLANNING,
-    WORKSPACE,
     collaboration_mode,
     mode_after_plan,
     modes_after_plan,
@@ -35,21 +33,17 @@ from drivers.contract.agent import PermissionReply, Prompt, Reply
 from drivers.contract.capabilities import SupportsClientRequests, SupportsModes, SupportsSteering
 from drivers.contract.client_services import ClientRequest, ClientResponse
 from drivers.contract.codec import IN_RUN
-from drivers.contract.driver_info import ASK_MODE
 from drivers.contract.events import (
-    AgentToken,
     AwaitedCall,
     Awaiting,
     Commands,
     Error,
-    MessageEnd,
     ModeChanged,
     NativeSession,
     OutputEvent,
     SessionEnd,
     Title,
 )
-from drivers.contract.messages import Content, TextBlock, blocks
 from drivers.contract.tool_denials import NO_RUN, denied
 
 QUIET_SECONDS = 0.2
@@ -106,7 +100,6 @@ class CodexAppCodec(AskingCodec, SupportsSteering, SupportsClientRequests, Suppo
         self._rejected_input: list[dict[str, Any]] = []
         self._unauthorized: dict[str, Any] | None = None
         self._plan_call: str | None = None
-        self._question: object | None = None
 
     def _update_phase(self) -> None:
         self.start_error = self._thread.error
@@ -127,74 +120,12 @@ class CodexAppCodec(AskingCodec, SupportsSteering, SupportsClientRequests, Suppo
         self.phase = "running"
         self._new_turn()
         self._reported = self._used
-        command = command_of(prompt.content) if self._slash_commands and not prompt.go_on else None
-        if command is not None:
-            return self._run_command(command, prompt.content)
-        # An empty input asks the model again, without a message of the user in between.
-        self._start_turn([] if prompt.go_on else user_input(prompt.content))
-
-    def _run_command(self, command: CommandPrompt, content: Content) -> None:
-        thread = {"threadId": self._thread.thread_id}
-        if (missing := command.needs_argument) is not None:
-            message = f"codex: /{command.name} needs a {missing}: /{command.name} {missing.upper()}"
-            self.pending += self._finish([Error(message=message)], SessionEnd(exit_code=1, stop_reason="error"))
-        elif (text := command.text) is not None:
-            self._start_turn(user_input((TextBlock(text=text), *tuple(blocks(content))[1:])))
-        elif command.name == COMPACT.name:
-            self._rpc.request("thread/compact/start", thread, self._compaction_accepted)
-        elif command.name == commands.PLAN.name:
-            self._plan(command.rest, content)
-        elif command.name == commands.STATUS.name:
-            self._ask("account/read", {}, lambda account, _: self._say(commands.status_text(self._facts(), account)))
-        elif command.name == commands.MCP.name:
-            inventory = {**thread, "detail": "toolsAndAuthOnly"}
-            self._ask("mcpServerStatus/list", inventory, lambda found, error: self._say_of(commands.servers_text, found, error))
-        elif command.name == commands.SKILLS.name:
-            folders = {"cwds": [self._cwd]}
-            self._ask("skills/list", folders, lambda found, error: self._say_of(commands.skills_text, found, error))
-        else:
-            title = command.rest
-            self._ask("thread/name/set", {**thread, "name": title}, lambda _, error: self._renamed(title, error))
-
-    def _ask(self, method: str, params: dict[str, Any], answered: ResponseHandler) -> None:
-        """Send a request whose response ends the run, unless that is interrupted first."""
-        self._question = question = object()
-        self._rpc.request(method, params, lambda result, error: answered(result, error) if self._question is question else [])
-
-    def _plan(self, what: str, content: Content) -> None:
-        """Switch to plan mode, or back where nothing is to be planned."""
-        mode = WORKSPACE if self._grants.mode == PLAN and not what else PLAN
-        if mode not in self._session.modes or not self.set_mode(mode):
-            message = "codex: /plan needs one of the CLI's own modes (option mode), since plan mode is one of them"
-            self.pending += self._finish([Error(message=message)], SessionEnd(exit_code=1, stop_reason="error"))
+        if self._slash_commands and not prompt.go_on and is_compact(prompt.content):
+            self._rpc.request("thread/compact/start", {"threadId": self._thread.thread_id}, self._compaction_accepted)
             return
-        self.pending.append(ModeChanged(mode=mode))
-        if what:
-            self._start_turn(user_input((TextBlock(text=what), *tuple(blocks(content))[1:])))
-        else:
-            self.pending += self._finish([], SessionEnd(exit_code=0))
-
-    def _facts(self) -> dict[str, str | None]:
-        """What `/status` displays of the session."""
-        used = self._used or {}
-        limits = self._session.thread
-        policy = limits.get("approvalPolicy")
-        return {
-            "Model": self._thread.model,
-            "Folder": self._cwd,
-            "Mode": self._grants.mode or ASK_MODE,
-            "Approval policy": policy if isinstance(policy, str) else "never, except for MCP servers",
-            "Sandbox": str(limits.get("sandbox")),
-            "Session": self._thread.thread_id,
-            "Tokens": ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in used.items()),
-        }
-
-    def _say_of(self, text_of: Callable[[Any], str], result: dict[str, Any] | None, error: RpcError | None) -> list[OutputEvent]:
-        return self._say(text_of(result)) if error is None else self._turn_accepted(None, error)
-
-    def _say(self, text: str) -> list[OutputEvent]:
-        """End a run whose answer is a text of the driver's own."""
-        return self._finish([AgentToken(text=text), MessageEnd()], SessionEnd(exit_code=0))
+        content = with_skill(prompt.content) if self._slash_commands else prompt.content
+        # An empty input asks the model again, without a message of the user in between.
+        self._start_turn([] if prompt.go_on else user_input(content))
 
     def _start_turn(self, content: list[dict[str, Any]]) -> None:
         mode = collaboration_mode(self._grants.mode, self._thread.model, self._effort) if self._sets_mode else {}
@@ -234,8 +165,8 @@ class CodexAppCodec(AskingCodec, SupportsSteering, SupportsClientRequests, Suppo
 
     def interrupt(self) -> bool:
         self._interrupted = True
-        if self._plan_call is not None or self._question is not None:
-            # The turn of a plan is over, and a command without a turn has none: the CLI has nothing to interrupt.
+        if self._plan_call is not None:
+            # The turn of a plan is over: the CLI has nothing to interrupt.
             end = SessionEnd(exit_code=130, stop_reason="cancelled")
             self.pending += [*self.release(), *self._finish([], end, stopped=True)]
             return True
@@ -319,12 +250,6 @@ class CodexAppCodec(AskingCodec, SupportsSteering, SupportsClientRequests, Suppo
     def _compaction_accepted(self, result: dict[str, Any] | None, error: RpcError | None) -> list[OutputEvent]:
         # The response has no turn: `turn/started` has the id.
         return self._turn_accepted(None, error) if error is not None else []
-
-    def _renamed(self, title: str, error: RpcError | None) -> list[OutputEvent]:
-        if error is not None:
-            return self._turn_accepted(None, error)
-        # The CLI reports the name of a thread without a turn only with its first turn (0.169.0).
-        return self._finish([Title(text=title)], SessionEnd(exit_code=0))
 
     def _steered(self, content: list[dict[str, Any]], error: RpcError | None) -> list[OutputEvent]:
         self._steers_unanswered -= 1
@@ -416,7 +341,7 @@ class CodexAppCodec(AskingCodec, SupportsSteering, SupportsClientRequests, Suppo
 
     def _finish(self, last: list[OutputEvent], end: SessionEnd, *, stopped: bool = False) -> list[OutputEvent]:
         events = [*self._turn.end(stopped=stopped or bool(end.exit_code)), *self._unreported_usage()]
-        self.phase, self._plan_call, self._question = "ready", None, None
+        self.phase, self._plan_call = "ready", None
         self._requests.clear()
         return [*events, *last, end]
 

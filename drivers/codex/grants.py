@@ -11,7 +11,7 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from drivers.codex.modes import FULL_ACCESS, MODES, PLAN_TOOL, QUESTION_TOOL, WORKSPACE, sandbox_of
 from drivers.contract.agent_specs import no_rules
@@ -94,13 +94,29 @@ CLOSED_FEATURES = (
 
 NOT_CONFINED = (
     "no sandbox confines this patch to the folders of the session, where a program could replace a folder by a link. To "
-    'apply such patches without asking, set sandbox = "workspace-write" for the agent, or trust its shell too, or do not grant it'
+    'apply such patches without asking, set sandbox = "workspace-write" for the agent, or trust its shell too'
 )
 """Why the client is asked about a patch although its tool is trusted."""
 
 Policy = Literal["untrusted", "on-request", "never"]
 Verdict = Literal["accept", "decline", "ask", "check"]
 """`check`: find out if all its paths lead into the session's folders. A codec cannot read the file system."""
+
+
+class Preset(NamedTuple):
+    """An approval policy and a sandbox of the CLI. In the mode `ask` there are three, by the trust of the shell and of patches.
+
+    | trusted | policy | |
+    |---|---|---|
+    | both | `never` | Both run in the sandbox without a question. |
+    | the shell | `on-request`, `read-only` | Commands run in the sandbox, which forbids all patches: each is asked about. |
+    | neither, or patches | `untrusted` | Each command and each patch is asked about. |
+
+    Where there is no sandbox, a shell that is trusted alone has `untrusted` too, and its requests are accepted.
+    """
+
+    policy: Policy
+    sandbox: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,36 +178,23 @@ class Grants:
         return self.trust.get(name) is False
 
     @property
-    def policy(self) -> Policy:
-        """The CLI's approval policy."""
+    def preset(self) -> Preset:
+        """The approval policy and the sandbox of the session."""
+        # The CLI cannot make its own sandbox within the gateway's, which allows the same.
+        sandbox = cli_sandbox(self.sandbox, confined=self.confined)
         if self.mode is not None:
-            return "never" if self.mode == FULL_ACCESS else "on-request"
-        if "shell" not in self.trust and self.trusts("apply_patch") and self._own_sandbox == "workspace-write":
-            # The CLI applies patches in its sandbox, and requests approval of those that the sandbox forbids.
-            return "on-request"
-        if not self.trusts("shell"):
-            return "untrusted"
-        if self.trusts("apply_patch"):
-            return "never"
-        return "untrusted" if self._own_sandbox == "danger-full-access" else "on-request"
+            return Preset("never" if self.mode == FULL_ACCESS else "on-request", sandbox)
+        if self.trusts("shell") and self.trusts("apply_patch"):
+            return Preset("never", sandbox)
+        if self.trusts("shell") and sandbox != "danger-full-access":
+            # The CLI requests approval of patches only where the sandbox forbids them.
+            return Preset("on-request", "read-only")
+        return Preset("untrusted", sandbox)
 
     @property
     def runs_unasked(self) -> bool:
         """Whether the CLI runs commands without asking: in its sandbox."""
-        return "shell" in self.trust and self.policy != "untrusted"
-
-    @property
-    def sandbox_mode(self) -> str:
-        """The CLI's sandbox."""
-        if self.mode is not None:
-            return self._own_sandbox
-        # The CLI requests approval of patches only where the sandbox forbids them: then a trusted shell can only read.
-        return "read-only" if self.policy == "on-request" and self.trusts("shell") else self._own_sandbox
-
-    @property
-    def _own_sandbox(self) -> str:
-        # The CLI cannot make its own within the gateway's, which allows the same.
-        return cli_sandbox(self.sandbox, confined=self.confined)
+        return "shell" in self.trust and self.preset.policy != "untrusted"
 
     @property
     def client_decides_patches(self) -> bool:
@@ -201,9 +204,9 @@ class Grants:
     @property
     def asks_despite_trust(self) -> bool:
         """Whether the client is asked about every patch although the tool is trusted, for lack of a sandbox."""
-        asks = self.mode is None and self.trusts("apply_patch") and self.client_decides_patches and self.policy == "untrusted"
-        # With `read-only` that option is why, not the lack of a sandbox.
-        return asks and self.sandbox == "workspace-write"
+        # With the option `read-only` that is why, not the lack of a sandbox.
+        asks = self.sandbox == "workspace-write" and not self.confined
+        return asks and self.trusts("apply_patch") and self.mode is None and self.preset.policy == "untrusted"
 
     def config(self) -> dict[str, Any]:
         """Settings of the CLI that remove every tool that is not granted."""
@@ -212,9 +215,6 @@ class Grants:
         config: dict[str, Any] = {"features": features}
         if not self._has("web_search"):
             config["web_search"] = "disabled"
-        if self.mode is None and self.policy == "on-request" and not self.trusts("shell"):
-            # Patches only, and those outside of the session's folders need permission.
-            config["sandbox_workspace_write"] = {"exclude_slash_tmp": True, "exclude_tmpdir_env_var": True}
         return config
 
     def verdict(self, name: str, params: Mapping[str, Any], changes: Sequence[Mapping[str, Any]]) -> Verdict:
@@ -223,17 +223,17 @@ class Grants:
             return "decline"
         if params.get("kind", "command") != "command":
             # More input for a running terminal: part of a trusted shell, but of no call that a client could permit.
-            trusted = self.mode is None and self.policy == "untrusted" and self.trusts("shell")
+            trusted = self.mode is None and self.preset.policy == "untrusted" and self.trusts("shell")
             return "accept" if trusted else "decline"
         if not self.trusts(name) or self.mode is not None:
             return "ask"
         if name == "apply_patch":
             if self.sandbox == "danger-full-access":
                 return "accept"
-            # With `on-request` the CLI requests approval only of what must leave its sandbox: the client decides then.
-            return "check" if self._inside(changes) and self.policy != "never" else "ask"
+            # With `never` the CLI requests approval only of what must leave its sandbox: the client decides then.
+            return "check" if self._inside(changes) and self.preset.policy != "never" else "ask"
         # With `on-request` the CLI requests approval only of what must leave the sandbox.
-        return "accept" if self.policy == "untrusted" else "decline"
+        return "accept" if self.preset.policy == "untrusted" else "decline"
 
     def _has(self, name: str) -> bool:
         """Whether a tool about which the CLI cannot ask is available: trusted, or left to the CLI."""

@@ -196,8 +196,8 @@ class SessionRequest:
 
 def _limits(grants: Grants, servers: Sequence[McpServer]) -> dict[str, Any]:
     """The approval policy and the sandbox of a thread."""
-    policy = GRANULAR_POLICY if servers and grants.policy == "never" else grants.policy
-    return {"approvalPolicy": policy, "sandbox": grants.sandbox_mode}
+    policy, sandbox = grants.preset
+    return {"approvalPolicy": GRANULAR_POLICY if servers and policy == "never" else policy, "sandbox": sandbox}
 
 
 def _overrides(config: dict[str, Any], servers: Sequence[McpServer]) -> dict[str, Any]:

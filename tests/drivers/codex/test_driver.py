@@ -96,7 +96,8 @@ WIDE, OWN, NARROW = "dangerFullAccess", "workspaceWrite", "readOnly"
         ({"shell": True, "apply_patch": True}, "on-request", OWN, False),
         ({"shell": True, "apply_patch": False}, "on-request", NARROW, False),
         ({"shell": True, "apply_patch": False}, "on-request", OWN, True),
-        ({"apply_patch": True}, "on-request", WIDE, True),
+        ({"apply_patch": True}, "on-request", OWN, True),
+        ({"apply_patch": True}, "untrusted", WIDE, True),
     ],
 )
 def test_a_thread_that_the_cli_opens_with_fewer_limits_is_refused(
@@ -199,7 +200,7 @@ GRANTS = [
     ({"shell": True, "apply_patch": False}, "workspace-write", "on-request", "read-only"),
     ({"shell": True}, "danger-full-access", "untrusted", "danger-full-access"),
     ({"shell": False, "apply_patch": True}, "default", "untrusted", "workspace-write"),
-    ({"apply_patch": True}, "default", "on-request", "workspace-write"),
+    ({"apply_patch": True}, "default", "untrusted", "workspace-write"),
     ({"apply_patch": True}, "read-only", "untrusted", "read-only"),
     ({"apply_patch": True}, "danger-full-access", "untrusted", "danger-full-access"),
 ]
@@ -217,10 +218,10 @@ CONFINED = [
 @pytest.mark.parametrize(
     ("own", "sandbox", "policy", "mode", "confined"), [*((*row, False) for row in GRANTS), *((*row, True) for row in CONFINED)]
 )
-def test_grants_map_to_a_policy_and_a_sandbox(own: dict[str, bool], sandbox: str, policy: str, mode: str, confined: bool) -> None:
+def test_grants_are_one_of_the_presets(own: dict[str, bool], sandbox: str, policy: str, mode: str, confined: bool) -> None:
     tools = [ToolGrant(name, trust) for name, trust in own.items()]
     grants = Grants.of(tools, sandbox, ("/w", "/more"), confined=confined)
-    assert (grants.policy, grants.sandbox_mode) == (policy, mode)
+    assert grants.preset == (policy, mode)
     assert grants.config()["features"]["shell_tool"] == ("shell" in own)
     assert grants.config()["web_search"] == "disabled"
 
@@ -249,7 +250,6 @@ PATCHES = {"shell": False, "apply_patch": True}
         ({"apply_patch": True}, "default", "apply_patch", {}, "", "ask"),
         ({"apply_patch": True}, "read-only", "apply_patch", {}, "/w/a", "ask"),
         ({"apply_patch": True}, "danger-full-access", "apply_patch", {}, "/etc/a", "accept"),
-        # Without a shell the CLI requests only what must leave its sandbox: the paths are checked, and the client is asked.
         ({"apply_patch": True}, "default", "apply_patch", {}, "/w/a", "check"),
         ({"apply_patch": True}, "default", "apply_patch", {}, "/etc/a", "ask"),
         ({"shell": True, "apply_patch": True}, "default", "apply_patch", {}, "/w/a", "ask"),
@@ -329,7 +329,7 @@ def test_the_probe() -> None:
     assert (probe.phase, probe.logged_in, probe.models) == ("ready", False, ("a",))
     assert (probe.model_names, probe.efforts) == ((ModelName("a", "A", "Best."),), ("low", "high"))
     assert probe.fast_models == ("a",)
-    assert [command.name for command in probe.commands] == ["compact", "plan", "status", "mcp", "skills", "rename", "$greet"]
+    assert [command.name for command in probe.commands] == ["compact", "$greet"]
     own = CodexProbe(FOLDER)
     own.receive(b'{"id":1,"result":{}}')
     own.receive(b'{"id":2,"result":{}}')

@@ -45,7 +45,7 @@ def grants(mode: str | None, *ruled: str, trusted: bool = False, confined: bool 
 )
 def test_policy_and_sandbox(mode: str | None, policy: str, sandbox: str) -> None:
     found = grants(mode)
-    assert (found.policy, found.sandbox_mode) == (policy, sandbox)
+    assert found.preset == (policy, sandbox)
     features = found.config()["features"]
     assert features["view_image"] is (mode is not None) and ("web_search" in found.config()) is (mode is None)
 
@@ -54,7 +54,7 @@ def test_policy_and_sandbox(mode: str | None, policy: str, sandbox: str) -> None
 @pytest.mark.parametrize("tool", ["shell", "apply_patch"])
 def test_each_call_asks_where_a_rule_may_match(mode: str, tool: str) -> None:
     found = grants(mode, tool)
-    assert (found.mode, found.policy) == (None, "untrusted")
+    assert (found.mode, found.preset.policy) == (None, "untrusted")
     assert found.verdict("shell", {}, []) == found.verdict("apply_patch", {}, []) == "ask"
 
 
@@ -83,7 +83,7 @@ def test_what_the_cli_asks_about_is_asked_about_despite_trust() -> None:
 
 
 def test_the_gateways_sandbox_is_instead_of_the_clis() -> None:
-    assert grants("workspace", confined=True).sandbox_mode == "danger-full-access"
+    assert grants("workspace", confined=True).preset.sandbox == "danger-full-access"
 
 
 @pytest.mark.parametrize(

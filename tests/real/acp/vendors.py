@@ -479,7 +479,7 @@ async def record_codex(base: Path, side: Side) -> Recording:
         await script.step("ruled")
         await script.step("plan")
         await script.busy()
-        await script.step("review", "/review [[review]]")
+        await script.step("review", "/review [[review]]" if side == "vendor" else "/$review-agent [[review]]")
         await script.step("limited")
         await script.plan_with_codex()
         await script.step("planned", choose="reject_once")

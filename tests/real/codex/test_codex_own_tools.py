@@ -128,8 +128,6 @@ async def test_a_trusted_patch_outside_of_the_working_folder_needs_permission(po
     aap = await create_session(portico.client, f"[[patch:{home.base}/out.txt]]", own={"apply_patch": True}, stop="tool_use")
     await aap.send(deny(calls_of(aap.first["messages"])[0]))
     assert not (home.base / "out.txt").exists()
-    await aap.send_turn("[[patch:in.txt]]")
-    assert (home.work / "in.txt").exists()
 
 
 async def test_a_trusted_patch_behind_a_link_to_the_outside_needs_permission(portico: RunningGateway, home: Home) -> None:
@@ -142,7 +140,8 @@ async def test_a_trusted_patch_behind_a_link_to_the_outside_needs_permission(por
     assert not list(outside.iterdir())
     await aap.send(deny(calls_of(aap.first["messages"])[0]))
     assert not list(outside.iterdir())
-    await aap.send_turn("[[patch:inner/in.txt]]")
+    answer = await aap.send("[[patch:inner/in.txt]]")
+    await aap.send(grant(calls_of(answer["messages"])[0]))
     assert (home.work / "in.txt").exists()
 
 

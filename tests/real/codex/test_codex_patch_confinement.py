@@ -31,7 +31,6 @@ async def answered(aap: AapSession, answer: dict[str, Any], *, granted: bool) ->
 @pytest.mark.parametrize(
     ("own", "sandbox"),
     [
-        pytest.param({"apply_patch": True}, False, id="sandbox of codex"),
         pytest.param({"apply_patch": True, "shell": False}, True, id="sandbox of the gateway", marks=needs_sandbox),
         pytest.param({"apply_patch": True, "shell": True}, False, id="both trusted, sandbox of codex"),
     ],
@@ -42,7 +41,7 @@ async def test_no_trusted_patch_is_written_outside_in_a_race(home: Home, own: di
     outside.mkdir()
     if sandbox:
         home.use_sandbox()
-    elif own.get("shell"):
+    else:
         # Commands may write in /tmp, where the test is.
         config = home.codex / "config.toml"
         config.write_text(config.read_text() + "[sandbox_workspace_write]\nexclude_slash_tmp = true\n")
@@ -57,8 +56,10 @@ async def test_no_trusted_patch_is_written_outside_in_a_race(home: Home, own: di
     assert any(home.work.rglob("*.txt"))
 
 
-async def test_without_a_sandbox_every_trusted_patch_is_asked_about(portico: RunningGateway, home: Home) -> None:
-    own = {"apply_patch": True, "shell": False}
+@pytest.mark.parametrize("own", [{"apply_patch": True}, {"apply_patch": True, "shell": False}])
+async def test_without_a_sandbox_every_trusted_patch_is_asked_about(
+    portico: RunningGateway, home: Home, own: dict[str, bool]
+) -> None:
     aap = await create_session(portico.client, "[[patch:one.txt]]", own=own, stop="tool_use")
     (call,) = calls_of(aap.first["messages"])
     assert not (home.work / "one.txt").exists()

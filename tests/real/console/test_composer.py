@@ -156,18 +156,6 @@ def test_a_command_of_claude_is_chosen_and_runs(real: Real, page: Page) -> None:
     assert [request.path for request in real.claude.requests].count("/v1/messages") == before
 
 
-def test_a_command_of_codex_is_chosen_and_runs(real: Real, page: Page) -> None:
-    choose(page, "Agent", "Codex")
-    begin_in(page, "[[echo:begun]]")
-    expect_answer(page, "begun")
-    box(page).press_sequentially("/stat")
-    menu = page.get_by_role("listbox", name="Commands")
-    expect(menu.get_by_role("option")).to_contain_text(["/status"])
-    box(page).press("Tab")
-    box(page).press("Enter")
-    expect(page.get_by_role("main")).to_contain_text(f"Folder: {real.codex_home.work}", timeout=ANSWER_MS)
-
-
 def test_a_file_that_is_named_by_its_completed_path_is_read(real: Real, page: Page) -> None:
     folder = real.claude_home.work / "files"
     (folder / "source").mkdir(parents=True)
