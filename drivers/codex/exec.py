@@ -6,8 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from drivers.codecs.json_lines import JsonLineCodec
-from drivers.codecs.tool_calls import CallTracker
+from drivers.codecs.task_codec import TaskCodec
 from drivers.codex.items import call_of, exit_code_of, outcome_of, snake
 from drivers.codex.turn_result import failure, tokens, usage_of
 from drivers.contract.events import AgentToken, MessageEnd, NativeSession, OutputEvent, SessionEnd, Thinking
@@ -15,34 +14,24 @@ from drivers.contract.events import AgentToken, MessageEnd, NativeSession, Outpu
 RETRYING, FATAL = "Reconnecting...", "Error: "
 
 
-class CodexExecCodec(JsonLineCodec):
-    """One task; its run ends with the process."""
+class CodexExecCodec(TaskCodec):
+    """The lines of one task."""
 
     title = "codex"
 
     def __init__(self) -> None:
         super().__init__()
-        self.phase = "running"
-        self._calls = CallTracker()
         self._last_error: str | None = None
         self._failure: list[OutputEvent] = []
-        self._has_single_result = False
-
-    def dispatch(self, message: dict[str, Any]) -> list[OutputEvent] | None:
-        handler = self.handlers.get(str(message.get("type")))
-        return handler(self, message) if handler else self._single_result(message)
 
     def exited(self, exit_code: int, stderr: Sequence[str]) -> list[OutputEvent]:
-        if self.run_result is None and self._has_single_result and not exit_code:
-            self.run_result = SessionEnd(exit_code=0)
         if self.run_result is None and exit_code:
             # An error before the turn begins, such as a task that is too long, is on standard error only.
             fatal = [line.removeprefix(FATAL) for line in stderr if line.startswith(FATAL)]
             if message := self._last_error or "; ".join(fatal):
                 self._failure, self.run_result = failure({"message": message})
-        left = self._calls.fail_all()
         events = super().exited(exit_code, stderr)
-        return [*left, *events[:-1], *self._failure, events[-1]] if events else []
+        return [*events[:-1], *self._failure, events[-1]] if events else []
 
     def _thread(self, message: dict[str, Any]) -> list[OutputEvent]:
         self.native_id = message["thread_id"]
@@ -59,10 +48,10 @@ class CodexExecCodec(JsonLineCodec):
         call = call_of(item)
         if call is None:
             return None
-        events = self._calls.start(call)
+        events = self.calls.start(call)
         if done:
             output, failed = outcome_of(item)
-            events += self._calls.end(call.id, output, failed=failed, exit_code=exit_code_of(item))
+            events += self.calls.end(call.id, output, failed=failed, exit_code=exit_code_of(item))
         return events
 
     def _text(self, kind: str, text: str) -> list[OutputEvent]:
@@ -85,12 +74,11 @@ class CodexExecCodec(JsonLineCodec):
         self._last_error = text.removeprefix(RETRYING).strip() if isinstance(text, str) else str(text)
         return []
 
-    def _single_result(self, message: dict[str, Any]) -> list[OutputEvent] | None:
-        """The line of the OutputEvent page: one result without a thread, whose `text` is the answer. The exit ends the run."""
+    def plain(self, message: dict[str, Any]) -> list[OutputEvent] | None:
+        # One result without a thread, whose `text` is the answer.
         text = message.get("text")
         if not isinstance(text, str) or self.native_id is not None:
             return None
-        self._has_single_result = True
         return [AgentToken(text=text), MessageEnd()] if text else []
 
     def _ignore(self, message: dict[str, Any]) -> list[OutputEvent]:

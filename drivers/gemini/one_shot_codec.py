@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from drivers.codecs.json_lines import Events, Handler, JsonLineCodec
-from drivers.codecs.tool_calls import Call, CallTracker
+from drivers.codecs.json_lines import Events, Handler
+from drivers.codecs.task_codec import TaskCodec
+from drivers.codecs.tool_calls import Call
 from drivers.contract.events import (
     AgentToken,
     Error,
     NativeSession,
     OutputEvent,
     SessionEnd,
-    Stderr,
     Usage,
 )
 
@@ -35,32 +35,15 @@ EXIT_CODES = {
 """The meaning of the CLI's own exit codes. After an API error the code is the low 8 bits of the HTTP status."""
 
 
-class GeminiTaskCodec(JsonLineCodec):
-    """The run is active from the start, and ends with the process."""
+class GeminiTaskCodec(TaskCodec):
+    """The lines of one task."""
 
     title = "gemini"
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.phase = "running"
-        self._calls = CallTracker()
-        self._is_plain = False
-
-    def dispatch(self, message: dict[str, Any]) -> Events:
-        return super().dispatch(message) if "type" in message else self._plain(message)
-
     def exited(self, exit_code: int, stderr: Sequence[str]) -> list[OutputEvent]:
-        if self.phase != "running":
-            return []
-        if self._is_plain and self.run_result is None and not exit_code:
-            # There is no `result` line.
-            self.run_result = SessionEnd(exit_code=0)
-        if self.run_result is not None:
-            return super().exited(exit_code, stderr)
-        self.phase = "ready"
         reason = EXIT_CODES.get(exit_code, f"it ended with exit code {exit_code} before it wrote its result")
-        errors: list[OutputEvent] = [Stderr(line=line) for line in stderr] if exit_code else []
-        return [*errors, Error(message=f"gemini: {reason}"), SessionEnd(exit_code=exit_code or 1, stop_reason="error")]
+        self.protocol_error = f"gemini: {reason}"
+        return super().exited(exit_code, stderr)
 
     def _init(self, native: dict[str, Any]) -> list[OutputEvent]:
         self.native_id = str(native["session_id"])
@@ -74,7 +57,7 @@ class GeminiTaskCodec(JsonLineCodec):
     def _tool_use(self, native: dict[str, Any]) -> list[OutputEvent]:
         call_id, name, given = native["tool_id"], native["tool_name"], native.get("parameters")
         detail = given.get("command") or given.get("file_path") if isinstance(given, dict) else None
-        return self._calls.start(Call(call_id, name, given, detail))
+        return self.calls.start(Call(call_id, name, given, detail))
 
     def _tool_result(self, native: dict[str, Any]) -> list[OutputEvent]:
         call_id, failed = native["tool_id"], native["status"] != "success"
@@ -82,7 +65,7 @@ class GeminiTaskCodec(JsonLineCodec):
         output = native.get("output")
         if failed and isinstance(error, dict):
             output = error.get("message") or output
-        return self._calls.end(call_id, "" if output is None else output, failed=failed)
+        return self.calls.end(call_id, "" if output is None else output, failed=failed)
 
     def _error(self, native: dict[str, Any]) -> Events:
         # There is no event for a warning. An error that ends the run is in its `result` line.
@@ -98,12 +81,13 @@ class GeminiTaskCodec(JsonLineCodec):
         message = error.get("message") if isinstance(error, dict) else error
         return [*events, Error(message=f"gemini: {message or 'it failed without an error message'}")]
 
-    def _plain(self, native: dict[str, Any]) -> Events:
-        """The shapes of the OutputEvent page: `{"text": …}`, or a response of the API, unchanged."""
+    def plain(self, native: dict[str, Any]) -> Events:
+        # `{"text": …}`, or a response of the API, unchanged.
+        if "type" in native:
+            return None
         text = native["text"] if "text" in native else native["candidates"][0]["content"]["parts"][0]["text"]
         if not isinstance(text, str):
             return None
-        self._is_plain = True
         return [AgentToken(text=text)] if text else []
 
     handlers: ClassVar[Mapping[str, Handler]] = {

@@ -17,7 +17,7 @@ from drivers.contract.agent import Prompt
 from drivers.contract.agent_specs import Limits, SessionSeed, SessionSpec, TaskSpec
 from drivers.contract.driver_info import ToolGrant, ToolSpec
 from drivers.contract.errors import AgentUnavailable
-from drivers.contract.events import AgentToken, Error, OutputEvent, SessionEnd, Stderr, Stdout
+from drivers.contract.events import AgentToken, Error, OutputEvent, SessionEnd, Stderr, Stdout, ToolCall
 from drivers.contract.mcp_servers import McpServer
 from drivers.contract.messages import AssistantMessage, ImageBlock, TextBlock, ToolMessage, ToolUseBlock, UserMessage
 from drivers.gemini.acp_profile import ZERO_WIDTH_SPACE, agent_profile
@@ -60,6 +60,13 @@ def test_a_task_without_its_result_line_has_failed() -> None:
     assert isinstance(events[-2], Error)
     assert "before it wrote its result" in events[-2].message
     assert events[-1] == SessionEnd(exit_code=1, stop_reason="error")
+
+
+def test_a_call_that_runs_when_a_task_breaks_off_has_failed() -> None:
+    events = run({"type": "tool_use", "tool_id": "c", "tool_name": "read_file", "parameters": {}}, code=1)
+    ends = [event for event in events if isinstance(event, ToolCall) and event.status != "started"]
+    assert ends == [ToolCall(id="c", name="read_file", status="failed")]
+    assert isinstance(events[-1], SessionEnd)
 
 
 @pytest.mark.parametrize(("code", "message"), [(41, "run `gemini` once"), (55, "not trusted"), (7, "exit code 7")])
