@@ -92,18 +92,23 @@ def stream_response(
     last: str | None = None,
     json: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Return a response of server-sent events. By convention its schema describes each event: OpenAPI 3.1 has no streams.
+    """Return a response of server-sent events.
 
     `events` maps the names of events to the JSON schemas of their data. The name "" is for events without a name. `last` is the
     data of an event that ends the stream and is no JSON. `json` is the response as JSON that a client can get instead.
+
+    OpenAPI 3.1 has no streams. `itemSchema`, of OpenAPI 3.2, describes each event. `schema` is for generators of clients: the
+    data of an event for those that know streams, and a text for others.
     """
-    schemas = [_event(*event) for event in events.items()]
+    items = [_event(*event) for event in events.items()]
     if last is not None:
         end = {"type": "object", "properties": {"data": {"const": last}}, "required": ["data"]}
         # An event without a name is described by its data alone, and would match too.
-        schemas = [{**schema, "not": end} for schema in schemas] + [end]
-    content = {"text/event-stream": {"schema": {"title": "Event", "oneOf": schemas}, "example": example}}
-    return {"description": description, "content": {**(json or {}).get("content", {}), **content}}
+        items = [{**schema, "not": end} for schema in items] + [end]
+    text = {"type": "string", "description": "The whole stream, for clients that do not parse it."}
+    data = [{"title": name, **schema} if name else dict(schema) for name, schema in events.items()]
+    stream = {"schema": {"anyOf": [text, *data]}, "itemSchema": {"title": "Event", "oneOf": items}, "example": example}
+    return {"description": description, "content": {**(json or {}).get("content", {}), "text/event-stream": stream}}
 
 
 def _event(name: str, data: Mapping[str, Any]) -> dict[str, Any]:

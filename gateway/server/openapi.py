@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import Any
 
 from fastapi import FastAPI
@@ -13,6 +14,7 @@ from gateway.protocols.route_metadata import ErrorResponse
 
 SUMMARY = "Agent CLIs on this machine, as protocol agents."
 LICENSE = {"name": "Apache-2.0", "identifier": "Apache-2.0"}
+JSON, STREAM = "application/json", "text/event-stream"
 SERVERS: list[dict[str, Any]] = [{"url": "/"}]
 TAGS = [
     {"name": name, "description": description}
@@ -33,9 +35,42 @@ TAGS = [
 
 
 def openapi_document(app: FastAPI) -> dict[str, Any]:
-    """Return the OpenAPI document of an app, with the schemas of the errors that its routes name (`route_metadata.errors`)."""
+    """Return the OpenAPI document of an app, with the schemas of the errors that its routes name (`route_metadata.errors`).
+
+    An operation of AAP whose body chooses between JSON and a stream is there a second time, as one that streams: generators of
+    clients take one type for one operation. Its path has the fragment `#stream`, which HTTP clients do not send.
+    """
     document = app.openapi()
     models = (ErrorResponse, OpenAIErrorResponse, AnthropicErrorResponse)
-    _, schemas = models_json_schema([(model, "serialization") for model in models], ref_template=REF_PREFIX + "{model}")
-    document["components"]["schemas"] |= schemas["$defs"]
+    _, errors = models_json_schema([(model, "serialization") for model in models], ref_template=REF_PREFIX + "{model}")
+    schemas: dict[str, Any] = document["components"]["schemas"]
+    schemas |= errors["$defs"]
+    for path, operations in [*document["paths"].items()]:
+        if streams := {
+            method: _as_stream(operation, schemas) for method, operation in operations.items() if _has_mode(operation)
+        }:
+            document["paths"][f"{path}#stream"] = streams
     return document
+
+
+def _has_mode(operation: dict[str, Any]) -> bool:
+    """Whether an operation answers with JSON or a stream, by the mode in its body."""
+    both = operation["responses"].get("200", {}).get("content", {}).keys() >= {JSON, STREAM}
+    return both and "requestBody" in operation and operation["tags"][0].startswith("AAP")
+
+
+def _as_stream(operation: dict[str, Any], schemas: dict[str, Any]) -> dict[str, Any]:
+    """Return the operation without its JSON response. Its body requests a stream; the schema of that is added to `schemas`."""
+    streaming = deepcopy(operation)
+    streaming["operationId"] += "_stream"
+    streaming["summary"] += ": stream"
+    del streaming["responses"]["200"]["content"][JSON]
+    body = streaming["requestBody"]["content"][JSON]["schema"]
+    name = body["$ref"].removeprefix(REF_PREFIX)
+    body["$ref"] += "Streaming"
+    schema = schemas[f"{name}Streaming"] = deepcopy(schemas[name])
+    # Not by `allOf`: openapi-python-client 0.29 makes a model of two enumerations that does not compile.
+    schema["properties"]["stream"] = {"title": "Stream", "type": "string", "enum": ["delta", "message"]}
+    schema |= {"title": f"{name}Streaming", "required": [*schema.get("required", ()), "stream"]}
+    schema["examples"] = [{**example, "stream": "delta"} for example in schema["examples"]]
+    return streaming

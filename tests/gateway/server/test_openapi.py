@@ -103,12 +103,32 @@ async def test_events_in_examples_of_streams_match_one_event_of_the_schema(docum
         for answer in operation["responses"].values():
             content = answer.get("content", {}).get("text/event-stream")
             for event in events(content["example"]) if content else ():
-                check(document, content["schema"], event)
-                [data] = [one["properties"]["data"] for one in content["schema"]["oneOf"] if matches(one, event)]
+                check(document, content["itemSchema"], event)
+                [data] = [one["properties"]["data"] for one in content["itemSchema"]["oneOf"] if matches(one, event)]
                 if "contentSchema" in data:
                     check(document, data["contentSchema"], json.loads(event["data"]))
+                    # What a generated client yields.
+                    check(document, content["schema"], json.loads(event["data"]))
                 else:
                     assert event["data"] == "[DONE]", (method, path)
+
+
+async def test_turns_have_an_operation_that_streams(document: Document) -> None:
+    turns = {
+        f"{base.url}/session{'s' * (base.version == 3)}/{{session_id}}{'/turns' * (base.version == 3)}" for base in BASE_URLS
+    }
+    assert {path for path in document["paths"] if "#" in path} == {f"{path}#stream" for path in turns}
+    for path in turns:
+        either, stream = (document["paths"][name]["post"] for name in (path, f"{path}#stream"))
+        assert stream["operationId"] == f"{either['operationId']}_stream"
+        content = either["responses"]["200"]["content"]
+        assert stream["responses"]["200"]["content"] == {"text/event-stream": content["text/event-stream"]}
+        assert {*content} == {"application/json", "text/event-stream"}
+        schema = stream["requestBody"]["content"]["application/json"]["schema"]
+        check(document, schema, {"stream": "delta", "messages": [{"role": "user", "content": "hi"}]})
+        for refused in ({}, {"stream": "none"}):
+            with pytest.raises(jsonschema.ValidationError):
+                check(document, schema, {**refused, "messages": [{"role": "user", "content": "hi"}]})
 
 
 def events(stream: str) -> list[dict[str, str]]:
@@ -219,6 +239,8 @@ async def test_generated_client_creates_and_reads_a_session(
     calls = importlib.import_module("portico_client.api.aap_v_1")
     create_session = importlib.import_module(f"{calls.__name__}.aap_v1_create_session")
     get_session = importlib.import_module(f"{calls.__name__}.aap_v1_get_session")
+    create_turn_stream = importlib.import_module("portico_client.api.aap_v_3.aap_v3_create_turn_stream")
+    execute = importlib.import_module("portico_client.api.output_event_gateway.outputevent_gateway_execute")
     request = models.CreateSessionRequest.from_dict(
         {"agent": {"name": "echo"}, "stream": "none", "messages": [{"role": "user", "content": "by a generated client"}]}
     )
@@ -227,5 +249,12 @@ async def test_generated_client_creates_and_reads_a_session(
         assert answer.stop_reason == "end_turn"
         found = await get_session.asyncio(session_id=answer.session_id, client=client)
         assert [message.content for message in found.history.full] == ["by a generated client"] * 2
+        streamed = models.PostSessionTurnRequestStreaming.from_dict(
+            {"stream": "delta", "messages": [{"role": "user", "content": "again"}]}
+        )
+        turn = await create_turn_stream.asyncio(session_id=answer.session_id, client=client, body=streamed)
+        assert isinstance(turn, str) and turn.startswith("event: turn_start") and "event: turn_stop" in turn
+        task = await execute.asyncio(client=client, body=models.ExecuteRequest(driver="echo", task="hello"))
+        assert isinstance(task, str) and '"kind":"session_end"' in task
         refused = await get_session.asyncio(session_id="none", client=client)
         assert isinstance(refused, models.ErrorResponse) and "no session" in refused.error
