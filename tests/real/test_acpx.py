@@ -7,6 +7,7 @@ import json
 import shlex
 import sys
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,11 @@ def acpx(tmp_path: Path) -> Acpx:
             str(BIN / "acpx"), "--agent", shlex.join([*agent, *more, "script"]), *arguments,
             env=env, cwd=tmp_path / "work", stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
         )  # fmt: skip
-        out, _ = await asyncio.wait_for(process.communicate(), 120)
+        try:
+            out, _ = await asyncio.wait_for(process.communicate(), 120)
+        finally:
+            with suppress(ProcessLookupError):
+                process.kill()
         assert process.returncode == code, out.decode()
         return out.decode()
 
@@ -64,9 +69,9 @@ async def test_a_task_with_its_edits_denied(acpx: Acpx, tmp_path: Path) -> None:
 
 async def test_a_session_continues_across_commands(acpx: Acpx) -> None:
     session = (await acpx("sessions", "new")).split()[-1]
-    # The queue of acpx exits one second after the last command.
-    assert "Hello, you said: first" in await acpx("--ttl", "1", "first")
-    assert "Hello, you said: second" in await acpx("--ttl", "1", "second")
+    # By its own default the process that acpx keeps for a session exits after 300 s. One that exits just then refuses a command.
+    assert "Hello, you said: first" in await acpx("--ttl", "60", "first")
+    assert "Hello, you said: second" in await acpx("--ttl", "60", "second")
     assert session in await acpx("sessions", "close")
 
 

@@ -8,7 +8,7 @@ import os
 import shutil
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import httpx
@@ -19,6 +19,9 @@ from tests.postgresql import server
 from tests.real.clis import CLIS, require
 from tests.wheel import build_wheel, copy_source
 
+TIMEOUT = 600
+"""Seconds for a command. Two installations by pip took 180 s on two cores with a load of 20."""
+pytestmark = pytest.mark.timeout(900)
 INSTALLERS = CLIS / "python" / "bin"
 SHELL = ("sh", "env", "dirname", "basename", "readlink", "cat", "uname", "id")
 """The programs on PATH, besides Python."""
@@ -55,7 +58,11 @@ async def run(environment: dict[str, str], *command: str, exit_code: int = 0) ->
     """Run the command, and return what it prints to standard output, and if it fails as expected, to standard error."""
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(*command, env=environment, stdout=pipe, stderr=pipe)
-    out, err = await asyncio.wait_for(process.communicate(), 170)
+    try:
+        out, err = await asyncio.wait_for(process.communicate(), TIMEOUT)
+    finally:
+        with suppress(ProcessLookupError):
+            process.kill()
     assert process.returncode == exit_code, f"{command}: {out.decode()}{err.decode()}"
     return out.decode() + (err.decode() if exit_code else "")
 
