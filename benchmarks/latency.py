@@ -16,7 +16,7 @@ from benchmarks.servers import KEY, first_line, floor, portico, seconds_of, serv
 from benchmarks.turns import floor_turn, new_session, turn
 
 WARM_UP = 20
-FIRST_EVENT, START, ACP, COMMAND = 5.0, 1.9, 0.8, 0.5
+FIRST_EVENT, START, ACP, COMMAND = 5.0, 1.9, 1.8, 0.5
 """The bounds of the first event, of the start, of `initialize` and of short commands, as multiples of their floors."""
 IMPORTS = "import fastapi, uvicorn, httptools, sse_starlette, psutil, platformdirs, sqlite3"
 SHORT = ("--version", "--help", "key")

@@ -172,10 +172,6 @@ class Gateway:
             self.node.repeat()
         self._opened = True
 
-    async def opened(self) -> Gateway:
-        """Return self. Await `open` first."""
-        return self
-
     async def _open(self, settings: Settings, data_dir: Path) -> None:
         self._readiness = ReadinessCheck(self.store, {data_dir, self.store.folder or data_dir}, self.clock)
         instance = _instance(data_dir)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import hashlib
 import ipaddress
 import json
 import os
@@ -307,6 +308,11 @@ class Settings(_Table):
     def file(self) -> Path | None:
         """The file that they were read from; None without one."""
         return self._file
+
+    @property
+    def digest(self) -> str:
+        """A digest of all values."""
+        return hashlib.sha256(self.model_dump_json().encode()).hexdigest()
 
     @property
     def data_dir(self) -> Path:

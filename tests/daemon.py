@@ -21,7 +21,7 @@ from gateway.app import Gateway
 from gateway.config import parse
 from gateway.http.server import Server, listening_address
 from gateway.security.redaction import Redactor
-from gateway.server.daemon import uvicorn_config
+from gateway.server.http_daemon import uvicorn_config
 from tests import cluster
 from tests.app_pool import app_of
 from tests.fork_server import forked_command

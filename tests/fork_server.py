@@ -2,7 +2,8 @@
 takes up to a second, for each daemon and each agent. `forked_command` returns the command that runs a module in a fork.
 
 A forked process has the standard streams, folder, umask, environment and exit status of the command, but it is a child of the
-server. Tests of the start itself, of the process's command line or of its children run `python -m` instead.
+server. A forked `portico acp` forks the daemon that it starts. Tests of the start itself, of the process's command line or of
+its children run `python -m` instead.
 """
 
 from __future__ import annotations
@@ -32,8 +33,10 @@ import psutil
 ROOT = Path(__file__).parents[1]
 LAUNCHER = Path(__file__).with_name("fork_launcher.py")
 PRELOADED = (
+    "gateway.cli.local_daemon",
     "gateway.cli.main",
-    "gateway.server.daemon",
+    "gateway.server.editors_daemon",
+    "gateway.server.http_daemon",
     "gateway.protocols.acp.transport.bridge",
     "uvicorn.lifespan.on",
     # Each daemon imports all drivers when it starts, and FastAPI the others when an app is built.
@@ -52,6 +55,8 @@ READY = b"ready\n"
 """What the server writes to standard output when it has imported the modules."""
 MAX_REQUEST_BYTES = 1 << 18
 """Maximum size of a request."""
+MAX_DESCRIPTOR = 1024
+"""Above the descriptors of a `portico acp`."""
 _at_end: list[Callable[[], None]] = []
 
 
@@ -192,20 +197,59 @@ class ForkServer:
             connection.close()
 
 
+class ForkedDaemon:
+    """The process that `portico acp` starts by `Popen`, forked instead."""
+
+    def __init__(self, command: list[str], *, pass_fds: list[int], **options: object) -> None:
+        reading, writing = os.pipe()
+        self._code: int | None = None
+        self._pid = os.fork()
+        if self._pid == 0:
+            os.close(reading)
+            signal.set_wakeup_fd(-1)
+            for number in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(number, signal.SIG_DFL)
+            os.dup2(os.open(os.devnull, os.O_RDWR), 0)
+            os.dup2(writing, 1)
+            (lock,) = pass_fds
+            os.closerange(3, lock)
+            os.closerange(lock + 1, MAX_DESCRIPTOR)
+            _run_module(command[command.index("gateway") :])
+        os.close(writing)
+        self.stdout = os.fdopen(reading, "rb")
+
+    def poll(self) -> int | None:
+        return self._wait(os.WNOHANG)
+
+    def wait(self) -> int | None:
+        return self._wait(0)
+
+    def _wait(self, options: int) -> int | None:
+        if self._code is None:
+            pid, status = os.waitpid(self._pid, options)
+            self._code = os.waitstatus_to_exitcode(status) if pid else None
+        return self._code
+
+
 def _run(request: bytes, streams: list[int]) -> NoReturn:
     """Run the module of the request in this process, and exit."""
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+        os.close(stream)
+    count, *fields = request.decode("utf-8", "surrogateescape").split("\0")
+    argv, (folder, umask, *environment) = fields[: int(count)], fields[int(count) :]
+    os.chdir(folder)
+    os.umask(int(umask))
+    os.environ.clear()
+    os.environ.update(variable.split("=", 1) for variable in environment)
+    _run_module(argv)
+
+
+def _run_module(argv: list[str]) -> NoReturn:
+    """Run a module with its arguments in this process, in a session of its own, and exit."""
     code: object = 1
     try:
         os.setsid()
-        for number, stream in enumerate(streams):
-            os.dup2(stream, number)
-            os.close(stream)
-        count, *fields = request.decode("utf-8", "surrogateescape").split("\0")
-        argv, (folder, umask, *environment) = fields[: int(count)], fields[int(count) :]
-        os.chdir(folder)
-        os.umask(int(umask))
-        os.environ.clear()
-        os.environ.update(variable.split("=", 1) for variable in environment)
         sys.argv = argv
         runpy.run_module(argv[0], run_name="__main__", alter_sys=True)
         code = 0
@@ -230,6 +274,7 @@ def _run(request: bytes, streams: list[int]) -> NoReturn:
 if __name__ == "__main__":
     for name in PRELOADED:
         importlib.import_module(name)
+    importlib.import_module("gateway.cli.local_daemon").Popen = ForkedDaemon  # type: ignore[attr-defined]
     gc.collect()
     gc.freeze()
     os.write(1, READY)

@@ -32,7 +32,7 @@ BEFORE_PROMPT = 2.0
 TOLERANCE = 1.1
 """With codex, the CLI takes nearly all of a turn, and the medians of both sides differ by less than those of two runs."""
 LINGER = 60.0
-"""Seconds that Portico's process is kept for the next start: longer than the other sides of a round take."""
+"""Seconds that the daemon is kept for the next start: longer than the other sides of a round take."""
 BENCHES: dict[str, Callable[[Path, Side, float], AbstractAsyncContextManager[Bench]]] = {
     "claude": claude_bench,
     "codex": codex_bench,
@@ -40,10 +40,10 @@ BENCHES: dict[str, Callable[[Path, Side, float], AbstractAsyncContextManager[Ben
 NAMES: dict[tuple[str, Side, float], str] = {
     ("claude", "vendor", 0.0): "claude-agent-acp",
     ("claude", "portico", LINGER): "Portico, claude",
-    ("claude", "portico", 0.0): "Portico, claude, which starts its process",
+    ("claude", "portico", 0.0): "Portico, claude, which starts the daemon",
     ("codex", "vendor", 0.0): "codex-acp",
     ("codex", "portico", LINGER): "Portico, codex",
-    ("codex", "portico", 0.0): "Portico, codex, which starts its process",
+    ("codex", "portico", 0.0): "Portico, codex, which starts the daemon",
 }
 PACKAGES = """
 import gc, os
@@ -149,7 +149,7 @@ async def measure_floor(samples: dict[str, list[float]]) -> None:
 async def compare(rounds: int) -> Timings:
     """Run all rounds, each side in another order. The first start of each side, whose home is empty, is not counted.
 
-    So each later start of a side with LINGER finds the process of the one before.
+    So each later start of a side with LINGER finds the daemon of the one before.
     """
     found = Timings()
     async with AsyncExitStack() as stack:

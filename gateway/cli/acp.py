@@ -1,22 +1,21 @@
 """`portico acp`: an agent over the Agent Client Protocol on standard input and output, for editors that start an agent.
 
-Connects to the process that serves the data directory, which the first one starts, or with --connect to a daemon by its address.
+Connects to the daemon that serves the data directory, which the first one starts, or with --connect to a daemon by its address.
 """
 
 from __future__ import annotations
 
-import gc
 import os
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import click
 
+from gateway.cli.editor_lines import EditorLines
+from gateway.cli.local_daemon import LocalDaemon
 from gateway.cli.main import starting
 from gateway.cli.options import CONFIG, DATA_DIR, config_errors, load_settings
-from gateway.cli.shared_gateway import EditorRequest, SharedGateway
 from gateway.config import Settings
 from gateway.errors import ConfigError
 from gateway.security.loopback import is_loopback
@@ -59,11 +58,10 @@ def acp(
 
             run_login(load_settings(config, data_dir), agent, login, connect)
         elif connect is None:
-            # As in `starting`. The process that serves the data directory enables it again.
-            gc.disable()
-            settings = load_settings(config, data_dir)
-            request = EditorRequest(agent, slash_commands)
-            sys.exit(SharedGateway(settings.data_dir, lambda: load_settings(config, data_dir), request).serve_editor())
+            options = [f"--config={config}"] if config else []
+            options += [f"--data-dir={data_dir}"] if data_dir else []
+            request = {"agent": agent, "slash_commands": slash_commands}
+            EditorLines(LocalDaemon(lambda: load_settings(config, data_dir), options, request).connect).run()
         else:
             _run_connected(load_settings(config, data_dir), agent, connect, key_file, slash_commands)
 

@@ -1,5 +1,5 @@
-"""The editor's side of `portico acp`: carries lines between standard input and output and the process that serves the data
-directory, and connects again when that process has ended.
+"""The editor's side of `portico acp`: carries lines between standard input and output and the daemon that serves the data
+directory, and connects again when that daemon has ended.
 
 It imports little, because most processes of `portico acp` run nothing else.
 """
@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gateway.cli.output import say
+from gateway.errors import ConfigError
 
 CHUNK = 1 << 16
 MAX_BUFFERED = 1 << 20
@@ -29,9 +30,12 @@ NOTIFICATION = b'{"jsonrpc":"2.0","method"'
 """How the gateway begins a notification. Such lines are not parsed here."""
 INTERNAL_ERROR = -32603
 MAX_RECONNECTIONS, RECONNECTION_PERIOD = 5, 60.0
-"""So many times within so many seconds the editor is connected again. A process that ends more often has a fault."""
+"""So many times within so many seconds the editor is connected again. A daemon that ends more often has a fault."""
+REFUSAL_TIMEOUT = 0.3
+"""Seconds for the first request of an editor that cannot be connected."""
+ENDED = "the daemon that serves the sessions has ended before its answer"
 EXIT_TIMEOUT = 10
-"""Seconds after a signal when this process exits although the other one has not finished."""
+"""Seconds after a signal when this process exits although the daemon has not finished."""
 OPENS = {"session/new", "session/fork", "session/load", "session/resume"}
 CLOSES = {"session/close", "session/delete"}
 OWN_ID = "portico acp: "
@@ -40,13 +44,9 @@ OWN_ID = "portico acp: "
 _Id = int | str
 
 
-class ServingProcessFailed(Exception):
-    """The editor cannot be connected again. The text is the reason."""
-
-
 @dataclass
 class _EditorState:
-    """What another process must know to go on: the requests under way and the sessions that are open."""
+    """What another daemon must know to go on: the requests under way and the sessions that are open."""
 
     initialize: dict[str, Any] | None = None
     pending: dict[_Id, dict[str, Any]] = field(default_factory=dict)
@@ -96,13 +96,12 @@ class _EditorState:
 class EditorLines:
     """Carries lines until standard input ends.
 
-    `connect` takes the highest id of the requests that the editor has received, and returns a socket of the process that serves
-    the data directory. It raises ServingProcessFailed. `has_failed` returns whether the process that this one has started has
-    ended with an error, which it has printed.
+    `connect` takes the highest id of the requests that the editor has received, and returns a socket of the daemon that serves
+    the data directory. It raises ConfigError.
     """
 
-    def __init__(self, connect: Callable[[int], socket.socket], has_failed: Callable[[], bool] = lambda: False) -> None:
-        self._connect, self._has_failed = connect, has_failed
+    def __init__(self, connect: Callable[[int], socket.socket]) -> None:
+        self._connect = connect
         self._state = _EditorState()
         self._from_editor, self._to_editor = bytearray(), bytearray()
         self._from_server, self._to_server = bytearray(), bytearray()
@@ -115,8 +114,8 @@ class EditorLines:
         self._connecting = True
         self._reconnected_at: list[float] = []
 
-    def run(self) -> int:
-        """Carry lines, and return the exit code. Raises ServingProcessFailed."""
+    def run(self) -> None:
+        """Carry lines. Raises ConfigError if the editor cannot be connected, or cannot be connected again."""
         wakeup, woken = socket.socketpair()
         with wakeup, woken:
             for end in (wakeup, woken):
@@ -124,14 +123,18 @@ class EditorLines:
             signal.set_wakeup_fd(woken.fileno(), warn_on_full_buffer=False)
             handlers = [(number, signal.signal(number, self._on_signal)) for number in (signal.SIGINT, signal.SIGTERM)]
             try:
-                return self._run(wakeup)
+                self._run(wakeup)
             finally:
                 signal.set_wakeup_fd(-1)
                 for number, handler in handlers:
                     signal.signal(number, handler)
 
-    def _run(self, wakeup: socket.socket) -> int:
-        server = self._connect(0)
+    def _run(self, wakeup: socket.socket) -> None:
+        try:
+            server = self._connect(0)
+        except ConfigError as error:
+            self._refuse(str(error))
+            raise
         while True:
             self._connecting = False
             server.setblocking(False)
@@ -140,13 +143,18 @@ class EditorLines:
                     self._carry(server, wakeup)
             except BrokenPipeError:
                 # The editor reads no more.
-                return 0
+                return
             if not self._reading or self._signalled:
-                return int(self._has_failed())
-            if self._has_failed():
-                return 1
+                return
             self._connecting = True
             server = self._reconnect()
+
+    def _refuse(self, reason: str) -> None:
+        """Answer the editor's first request with an error, if it comes soon: editors send `initialize` at once."""
+        if select.select([0], [], [], REFUSAL_TIMEOUT)[0]:
+            self._read_editor()
+            with suppress(BrokenPipeError):
+                self._answer_pending(reason)
 
     def _on_signal(self, number: int, _: object) -> None:
         if self._signalled or self._connecting:
@@ -240,16 +248,16 @@ class EditorLines:
             say(f"session {session_id} cannot be opened again: {message['error'].get('message')}", err=True)
         return True
 
-    # -- another process ---------------------------------------------------------------------------------------------
+    # -- another daemon ----------------------------------------------------------------------------------------------
 
     def _reconnect(self) -> socket.socket:
-        """Answer the requests under way, connect to another process, and open the sessions there that are open here."""
+        """Answer the requests under way, connect to another daemon, and open the sessions there that are open here."""
         now = time.monotonic()
         self._reconnected_at = [at for at in self._reconnected_at if now - at < RECONNECTION_PERIOD] + [now]
         state = self._state
         if len(self._reconnected_at) > MAX_RECONNECTIONS:
-            self._answer_pending("it has ended several times; see acp.log in the data directory")
-            raise ServingProcessFailed("the process that serves the sessions has ended several times; see acp.log beside them")
+            self._answer_pending(f"{ENDED}; it has ended several times; see acp.log in the data directory")
+            raise ConfigError("the daemon that serves the sessions has ended several times; see acp.log beside them")
         self._from_server.clear()
         self._to_server.clear()
         for request_id in state.asked:
@@ -258,12 +266,12 @@ class EditorLines:
         # Nothing has been promised to a client that is not initialized.
         waiting = [request for request in state.pending.values() if request["method"] == "initialize"]
         state.pending = {id_: request for id_, request in state.pending.items() if request["method"] != "initialize"}
-        self._answer_pending("send it again")
+        self._answer_pending(f"{ENDED}; send it again")
         try:
             server = self._connect(state.last_request_id)
-        except ServingProcessFailed as error:
+        except ConfigError as error:
             state.pending = {request["id"]: request for request in waiting}
-            self._answer_pending(str(error))
+            self._answer_pending(f"{ENDED}; {error}")
             raise
         for request in waiting:
             state.sent(request)
@@ -280,13 +288,13 @@ class EditorLines:
         self._replayed[request_id] = session_id
         self._to_server += _line({"id": request_id, "method": method, "params": params})
 
-    def _answer_pending(self, advice: str) -> None:
+    def _answer_pending(self, reason: str) -> None:
         for request_id, request in self._state.pending.items():
-            text = f"{request['method']}: the process that serves the sessions has ended before its answer; {advice}"
+            text = f"{request['method']}: {reason}"
             error = {"code": INTERNAL_ERROR, "message": text, "data": {"details": text}}
             self._send_to_editor({"id": request_id, "error": error})
         self._state.pending.clear()
-        # Before the wait for another process.
+        # Before the wait for another daemon.
         while self._to_editor:
             self._write_editor()
 

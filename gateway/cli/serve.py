@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import gc
+import json
+import os
 import shlex
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import click
 
 from gateway.cli.options import CONFIG, DATA_DIR, INVALID_SETTINGS, config_errors, load_settings
-from gateway.server.daemon import serve as run_daemon
+from gateway.security.process_inspection import deny_process_inspection
+from gateway.server.data_dir_lock import received_lock
 
 
 @click.command()
@@ -24,18 +28,53 @@ from gateway.server.daemon import serve as run_daemon
 @click.option(
     "--hints", is_flag=True, help="Print on standard error the console's link, how to get the key, and a first request."
 )
-def serve(config: Path | None, data_dir: Path | None, host: str | None, port: int | None, no_auth: bool, hints: bool) -> None:
+@click.option("--for-editors", type=int, hidden=True, help="Serve editors only. The descriptor of the data directory's lock.")
+def serve(
+    config: Path | None,
+    data_dir: Path | None,
+    host: str | None,
+    port: int | None,
+    no_auth: bool,
+    hints: bool,
+    for_editors: int | None,
+) -> None:
     """Start the daemon."""
+    deny_process_inspection()
     # What the start allocates stays for good, as the imported modules do. The daemon enables it again.
     gc.disable()
     try:
+        if for_editors is not None:
+            return _serve_editors(config, data_dir, for_editors)
         with config_errors(INVALID_SETTINGS):
+            # FastAPI and uvicorn: 0.2 s and 13 MB, which a daemon for editors does without.
+            from gateway.server.http_daemon import serve as run_daemon
+
             settings = load_settings(config, data_dir, host, port)
             text = _texts(config, data_dir, host, port, no_auth=no_auth, hints=hints)
             run_daemon(settings, no_auth=no_auth, hints=text if hints or sys.stderr.isatty() else None)
     finally:
         # Where it did not start.
         gc.enable()
+
+
+def _serve_editors(config: Path | None, data_dir: Path | None, lock: int) -> None:
+    """Run the daemon that `portico acp` starts, which gets one line: once editors can connect, or with the error."""
+    # HTTP does without it.
+    from gateway.server.editors_daemon import serve_editors
+
+    def answer(line: dict[str, str]) -> None:
+        with suppress(OSError):
+            sys.stdout.write(f"{json.dumps(line)}\n")
+            sys.stdout.flush()
+        with open(os.devnull, "wb") as null:
+            os.dup2(null.fileno(), sys.stdout.fileno())
+
+    try:
+        with config_errors():
+            serve_editors(load_settings(config, data_dir), received_lock(lock), lambda: answer({}))
+    except click.ClickException as error:
+        answer({"error": error.message})
+        sys.exit(1)
 
 
 def _texts(

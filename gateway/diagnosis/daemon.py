@@ -109,11 +109,12 @@ class Holder:
 
     @property
     def is_daemon(self) -> bool:
-        return "serve" in self.arguments
+        return "serve" in self.arguments and not self.serves_editors
 
     @property
     def serves_editors(self) -> bool:
-        return "acp" in self.arguments and not self.is_daemon
+        """Whether it is the daemon that `portico acp` starts, or a `portico acp` that starts it."""
+        return "--for-editors" in self.arguments or ("acp" in self.arguments and "serve" not in self.arguments)
 
     @property
     def port(self) -> str | None:
@@ -257,7 +258,7 @@ def _not_answering(port: Port, there: str, holder: Holder | None, portico: str) 
         text = f"{holder.described} has the data folder, and is stopped"
         return Check(name="Daemon", status="problem", text=text, command=f"kill -CONT {holder.pid}")
     if holder.serves_editors:
-        text = f"not running; {holder.described} serves the data folder to editors until a daemon starts"
+        text = f"runs for editors only (process {holder.pid}, which portico acp has started), and ends for a daemon that starts"
         return Check(name="Daemon", status="info", text=text, command=serve)
     if port.state == "silent":
         text = f"{holder.described} has the data folder, and does not answer at {there} within {ANSWER_SECONDS:g} s"
@@ -318,7 +319,7 @@ def find_holder(data_dir: Path) -> Holder | None:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
             return None
         except BlockingIOError:
-            # The process that took the lock may have passed it on and ended, as the first `portico acp` does.
+            # The process that took the lock may have handed it over and ended, as `portico acp` does.
             holders = [_holder(_pid_of_record(data_dir)), _holder(_pid_of_lock(os.fstat(lock).st_ino))]
             own = (holder for holder in holders if holder.is_daemon or holder.serves_editors)
             return next(own, holders[1])

@@ -11,18 +11,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from drivers.runtime.confined_files import SEARCH, has_descriptor_paths
-from drivers.runtime.process_tree import is_confined
 
 MAX_PATH = 100
 """Bytes of a socket's address: Linux accepts 107, macOS 103."""
 
 
-def is_confined_agent(connection: socket.socket) -> bool:
-    """Whether the process at the other end may be one of an agent that this process has started in a sandbox (on Linux)."""
+def peer_process(connection: socket.socket) -> int | None:
+    """Return the id of the process at the other end, on Linux; None on other systems."""
     if sys.platform != "linux":
-        return False
-    pid, _, _ = struct.unpack("iII", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-    return is_confined(pid)
+        return None
+    pid: int = struct.unpack("iII", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
+    return pid
 
 
 def connect(connection: socket.socket, path: str) -> None:

@@ -20,30 +20,35 @@ class DataDirLocked(ConfigError):
     """Another process uses the data directory."""
 
 
-@contextmanager
-def data_dir_lock(data_dir: Path) -> Iterator[IO[str]]:
-    """Create a data directory if it is missing, and lock it for this process: two daemons would end each other's agents.
+def data_dir_lock(data_dir: Path) -> IO[str]:
+    """Create a data directory if it is missing, and lock it: two daemons would end each other's agents.
 
+    Returns the open file. The directory is locked until all processes that have this file open have closed it or ended.
     Raises DataDirLocked, or ConfigError if the directory cannot be used.
     """
     try:
         if not data_dir.is_dir():
             private_directory(data_dir)
-        # Not in a `with` here: the errors of the block below are not those of opening it.
         lock = os.fdopen(private_file(data_dir / LOCK, os.O_WRONLY), "w")
     except OSError as error:
         raise ConfigError(
             f"the data directory {data_dir} cannot be used ({error.strerror}): make it writable for this user, or choose another "
             "with --data-dir"
         ) from None
-    with lock as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise DataDirLocked(
-                f"another portico runs with the data directory {data_dir}; stop it, or choose another directory with --data-dir"
-            ) from None
-        yield file
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        lock.close()
+        raise DataDirLocked(
+            f"another portico runs with the data directory {data_dir}; stop it, or choose another directory with --data-dir"
+        ) from None
+    return lock
+
+
+def received_lock(descriptor: int) -> IO[str]:
+    """Return the file of `data_dir_lock`, by the descriptor that another process has handed over."""
+    os.set_inheritable(descriptor, False)
+    return os.fdopen(descriptor, "w")
 
 
 @contextmanager

@@ -14,7 +14,7 @@ REASONS = {
         "drivers/runtime/temporary_folder.py": "glob tempfile.mkdtemp",
         "gateway/agents/probe_cache.py": "open read_text replace",
         "gateway/cli/acp.py": "read_text*2",
-        "gateway/cli/shared_gateway.py": "open read_bytes",
+        "gateway/cli/local_daemon.py": "read_bytes",
         "gateway/cli/terminal_turn.py": "TemporaryDirectory",
         "gateway/diagnosis/agents.py": "shutil.copyfile",
         "gateway/diagnosis/data_folder.py": "read_text*2",
@@ -54,6 +54,7 @@ REASONS = {
     },
     "The kernel's own files, a lock of the data directory, or the null device.": {
         "drivers/runtime/process_tree.py": "os.listdir os.open*2",
+        "gateway/cli/serve.py": "open",
         "gateway/cli/signals.py": "os.open",
         "gateway/diagnosis/daemon.py": "os.open read_bytes read_text*2",
     },

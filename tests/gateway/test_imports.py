@@ -11,15 +11,17 @@ import signal
 import subprocess
 import sys
 from asyncio.subprocess import PIPE, Process, create_subprocess_exec
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TypeGuard
 
 import httpx
 
+from gateway.server.data_dir_lock import data_dir_lock
 from tests.conftest import write_config
 from tests.daemon import gateway_config
+from tests.waiting import wait_until
 
 GATEWAY = Path(__file__).parents[2] / "gateway"
 MOST_IMPORTS_IN_FUNCTIONS = 27
@@ -33,7 +35,7 @@ def imported(arguments):
 
 *first, last = json.loads(sys.argv[1])
 found = [imported(arguments) for arguments in first]
-import gateway.cli.serving_process
+import gateway.cli.acp
 print(json.dumps([*found, sorted({name.partition(".")[0] for name in sys.modules}), imported(last)]))
 """
 """Prints what commands have imported."""
@@ -52,17 +54,17 @@ assert not groups, groups
 """Loads the settings, and fails if the metadata of all packages is searched meanwhile, such as for plugins of pydantic."""
 
 
-def test_short_commands_and_the_answer_of_initialize_import_no_heavy_package(tmp_path: Path) -> None:
+def test_short_commands_and_the_client_of_an_editor_import_no_heavy_package(tmp_path: Path) -> None:
     config = write_config(tmp_path, gateway_config(tmp_path))
     key = ["key", "--config", str(config)]
     command = [sys.executable, "-c", SHORT_COMMANDS, json.dumps([["--version"], ["--help"], key, [*key, "list"]])]
     printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    after_version, after_help, after_key, before_initialize, after_key_list = json.loads(printed.splitlines()[-1])
+    after_version, after_help, after_key, in_an_editor, after_key_list = json.loads(printed.splitlines()[-1])
     unused = [*HEAVY, "asyncio", "drivers", "psutil", "pydantic"]
     assert [name for name in unused if name in after_version or name in after_help] == []
     assert [name for name in [*HEAVY, "psutil"] if name in after_key] == []
-    # `portico acp` imports and opens the store once it has answered `initialize`.
-    assert [name for name in HEAVY if name in before_initialize] == []
+    # Each window of an editor starts a `portico acp`, which stays.
+    assert [name for name in [*HEAVY, "asyncio", "psutil"] if name in in_an_editor] == []
     # Named keys are in the store.
     assert [name for name in HEAVY if name in after_key_list] == ["sqlite3"]
 
@@ -98,25 +100,26 @@ async def test_the_daemon_imports_what_its_first_request_needs(tmp_path: Path) -
         assert [name for name in unused if name in imported] == []
 
 
-async def test_the_acp_command_answers_without_web_packages(tmp_path: Path) -> None:
-    async with started(tmp_path, "acp", "echo") as process:
-        assert process.stdin is not None and process.stdout is not None
-        initialize = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {"protocolVersion": 1}}
-        process.stdin.write(json.dumps(initialize).encode() + b"\n")
-        assert json.loads(await process.stdout.readline())["result"]["protocolVersion"] == 1
-        unused = ["cryptography", "fastapi", "jsonschema", "mcp", "prometheus_client", "rich", "sse_starlette"]
-        unused += ["starlette", "uvicorn", "websockets", "drivers.api", "drivers.script.schema"]
-        unused += ["gateway.cli.agents", "gateway.cli.doctor", "gateway.cli.editor", "gateway.cli.service"]
-        imported = await modules_of(process)
-        assert [name for name in unused if name in imported] == []
+async def test_a_daemon_for_editors_imports_no_web_packages(tmp_path: Path) -> None:
+    with data_dir_lock(tmp_path / "data") as lock:
+        async with started(tmp_path, "serve", "--for-editors", str(lock.fileno()), pass_fds=[lock.fileno()]) as process:
+            assert process.stdout is not None
+            assert json.loads(await process.stdout.readline()) == {}
+            unused = ["acp", "cryptography", "fastapi", "jsonschema", "mcp", "prometheus_client", "rich", "sse_starlette"]
+            unused += ["uvicorn", "websockets", "drivers.api", "drivers.script.schema"]
+            unused += ["gateway.cli.agents", "gateway.cli.doctor", "gateway.cli.editor", "gateway.cli.service"]
+            process.send_signal(signal.SIGUSR1)
+            log = tmp_path / "data" / "acp.log"
+            printed = await wait_until(lambda: [line for line in log.read_text().splitlines() if line.startswith("sys ")])
+            assert [name for name in unused if name in printed[0].split()] == []
 
 
 @asynccontextmanager
-async def started(folder: Path, *arguments: str) -> AsyncIterator[Process]:
+async def started(folder: Path, *arguments: str, pass_fds: Sequence[int] = ()) -> AsyncIterator[Process]:
     """Start a command with an empty data directory, and end it."""
     config = write_config(folder, gateway_config(folder))
     command = [sys.executable, "-c", STARTED, arguments[0], "--config", str(config), *arguments[1:]]
-    process = await create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE, stderr=PIPE, limit=1 << 20)
+    process = await create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE, stderr=PIPE, limit=1 << 20, pass_fds=pass_fds)
     try:
         yield process
     finally:

@@ -9,21 +9,18 @@ import asyncio
 import logging
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
+from gateway.agents.configured_agents import ConfiguredAgent
+from gateway.app import Gateway
 from gateway.errors import BadRequest, GatewayError, NoNode
 from gateway.protocols.acp.initialization import ClientFeatures, client_features, initialize_response
 from gateway.protocols.acp.rpc import INVALID_REQUEST, Client, Id, RpcError, rpc_error
+from gateway.protocols.acp.session_creation import create_session
 from gateway.security.authentication import Caller, request_is_forwarded
-from gateway.security.redaction import Redactor
 
 if TYPE_CHECKING:
-    from gateway.agents.configured_agents import Agents, ConfiguredAgent
-    from gateway.agents.discovery import Discovery
-    from gateway.app import Gateway
-    from gateway.config import Settings
     from gateway.protocols.acp.forwarding import Forwarding
     from gateway.protocols.acp.requests import Requests
 
@@ -31,18 +28,8 @@ log = logging.getLogger(__name__)
 
 MAX_CONCURRENT_MESSAGES = 1000
 """Requests, notifications and invalid messages handled at the same time. Prompts in progress do not count."""
-
-
-class GatewayToOpen(Protocol):
-    """A gateway that may not be open yet. `initialize` needs only what it has before."""
-
-    agents: Agents
-    redactor: Redactor
-    discovery: Discovery
-    settings: Settings
-
-    async def opened(self) -> Gateway:
-        """Wait until it is open. Raises what opening it has raised."""
+HANDLERS = "gateway.protocols.acp.requests"
+"""The module of the handlers, which imports the package `acp`: 0.25 s and 24 MB, and only clients of ACP need it."""
 
 
 class Connection:
@@ -64,7 +51,7 @@ class Connection:
 
     def __init__(
         self,
-        gateway: GatewayToOpen,
+        gateway: Gateway,
         agent_name: str,
         caller: Caller,
         send: Callable[[dict[str, Any]], Awaitable[None]],
@@ -87,15 +74,12 @@ class Connection:
         self._tasks: set[asyncio.Task[None]] = set()
         self._features: ClientFeatures | None = None
         """None before `initialize`."""
-        self._importing: asyncio.Task[type[Requests]] | None = None
-        self._may_import = asyncio.Event()
-        self._may_import.set()
         self._loaded: Requests | None = None
         self._loading = asyncio.Lock()
 
     async def open(self) -> None:
         """Forward the connection to a node that has the agent, if this node has not. Raises NoNode."""
-        if self._absent and (forwarding := await self._may_be_forwarded()) is not None:
+        if self._absent and (forwarding := self._may_be_forwarded()) is not None:
             await forwarding.connect()
 
     async def receive(self, message: dict[str, Any]) -> None:
@@ -149,9 +133,7 @@ class Connection:
         try:
             if method == "initialize":
                 await self._client.respond(request_id, await self._initialize(params))
-                # The next request needs it.
-                self._start_import()
-            elif (forwarding := await self._may_be_forwarded()) is not None:
+            elif (forwarding := self._may_be_forwarded()) is not None:
                 await forwarding.place(message, partial(self._handle, request_id, method, params), self._leave)
             else:
                 await self._handle(request_id, method, params)
@@ -161,23 +143,24 @@ class Connection:
     async def _handle(self, request_id: Id, method: str, params: Any) -> None:
         if self._absent:
             raise await self._elsewhere(params)
-        loads = self._loaded is None and not (_imported() or self._loading.locked())
-        if method == "session/new" and self._features is not None and loads:
-            await self._first_session(request_id, params)
-        else:
-            requests = await self._requests()
-            await requests.handle(request_id, method, params, initialized=self._features is not None)
+        if method == "session/new" and self._features is not None and not self._is_loaded():
+            # The handlers are imported while the agent's program starts. At the same time as the steps to the start of its
+            # process the import would delay each of them: by 0.1 to 0.2 s with claude.
+            session = await create_session(self._gateway, self._agent, self._caller, self._slash_commands, params)
+            await self._gateway.sessions.start_process(session)
+            return await (await self._requests()).answer_new(request_id, session)
+        requests = await self._requests()
+        await requests.handle(request_id, method, params, initialized=self._features is not None)
 
-    async def _may_be_forwarded(self) -> Forwarding | None:
+    def _may_be_forwarded(self) -> Forwarding | None:
         """Return what forwards the connection to another node; None unless this is a node, and the client none."""
-        gateway = await self._gateway.opened()
         # A node never forwards what was forwarded to it.
-        if self._forwarding is None and gateway.node_keys is not None and not request_is_forwarded.get():
-            # Of a cluster only. `portico acp` answers `initialize` before it imports the gateway.
+        if self._forwarding is None and self._gateway.node_keys is not None and not request_is_forwarded.get():
+            # Of a cluster only.
             from gateway.protocols.acp.forwarding import Forwarding
 
             self._forwarding = Forwarding(
-                gateway,
+                self._gateway,
                 self._agent.name,
                 self._caller,
                 self._client,
@@ -193,28 +176,12 @@ class Connection:
 
     async def _elsewhere(self, params: Any) -> GatewayError:
         """Return the error that names the node of a request about an agent that only other nodes have. Raises GatewayError."""
-        gateway = await self._gateway.opened()
         if isinstance(params, dict) and isinstance(session_id := params.get("sessionId"), str):
-            await gateway.sessions.get(self._caller, session_id)
-        return gateway.agent_elsewhere(self._agent.name) or NoNode(self._agent.name)
+            await self._gateway.sessions.get(self._caller, session_id)
+        return self._gateway.agent_elsewhere(self._agent.name) or NoNode(self._agent.name)
 
     def _begin_disconnect(self) -> None:
         self._ending = asyncio.create_task(self.disconnect())
-
-    async def _first_session(self, request_id: Id, params: Any) -> None:
-        """Handle a `session/new` while no other request waits: its agent starts before the other handlers are imported."""
-        # An import at the same time would delay each step to the start of the process: by 0.1 to 0.2 s with claude.
-        self._may_import.clear()
-        try:
-            gateway = await self._gateway.opened()
-            # `portico acp` answers `initialize` before it imports the gateway.
-            from gateway.protocols.acp.session_creation import create_session
-
-            session = await create_session(gateway, self._agent, self._caller, self._slash_commands, params)
-            await gateway.sessions.start_process(session)
-        finally:
-            self._may_import.set()
-        await (await self._requests()).answer_new(request_id, session)
 
     async def _notification(self, method: str, params: Any) -> None:
         """Handle a notification. JSON-RPC has no answer to one, so errors are logged."""
@@ -229,35 +196,25 @@ class Connection:
             self._loaded.set_features(self._features)
         if self._agent.info.capabilities.additional_directories is None:
             # Only the agent's program knows whether it supports them. The first session would wait for its answer too.
-            await (await self._gateway.opened()).discovery.probe(self._agent)
+            await self._gateway.discovery.probe(self._agent)
         version = self._gateway.discovery.current(self._agent).version
         return initialize_response(self._agent, version, self._features, self._login_command)
 
-    async def _requests(self) -> Requests:
-        """Return the handlers of the other methods. The first call waits until the gateway is open, and imports them in a thread.
+    def _is_loaded(self) -> bool:
+        """Whether the handlers of the other methods are imported, or are being imported for this connection."""
+        return self._loaded is not None or self._loading.locked() or HANDLERS in sys.modules
 
-        The next calls wait for it. Raises what opening the gateway has raised.
-        """
+    async def _requests(self) -> Requests:
+        """Return the handlers of the other methods. The first call imports them in a thread, and the next calls wait for it."""
         # The lock keeps the order of the messages: those that have waited continue before one that comes then.
         async with self._loading:
             if self._loaded is None:
-                gateway = await self._gateway.opened()
-                handlers = await asyncio.shield(self._start_import())
-                self._loaded = handlers(gateway, self._agent, self._caller, self._client, slash_commands=self._slash_commands)
+                handlers = await asyncio.to_thread(_import_requests)
+                self._loaded = handlers(
+                    self._gateway, self._agent, self._caller, self._client, slash_commands=self._slash_commands
+                )
                 self._loaded.set_features(self._features or ClientFeatures())
             return self._loaded
-
-    def _start_import(self) -> asyncio.Task[type[Requests]]:
-        if self._importing is None:
-            self._importing = asyncio.create_task(self._import())
-        return self._importing
-
-    async def _import(self) -> type[Requests]:
-        # Not at the same time as the imports of the gateway: two threads can see each other's unfinished modules.
-        with suppress(Exception):
-            await self._gateway.opened()
-        await self._may_import.wait()
-        return await asyncio.to_thread(_import_requests)
 
 
 def _absent_agent(name: str) -> ConfiguredAgent:
@@ -267,12 +224,8 @@ def _absent_agent(name: str) -> ConfiguredAgent:
     return AbsentAgent(name)
 
 
-def _imported() -> bool:
-    return "gateway.protocols.acp.requests" in sys.modules
-
-
 def _import_requests() -> type[Requests]:
-    # The package `acp`: 0.5 s and 24 MB.
+    # See HANDLERS.
     from gateway.protocols.acp.requests import Requests
 
     return Requests

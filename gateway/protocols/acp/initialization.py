@@ -135,7 +135,8 @@ def _output_member(meta: _Meta | None) -> str | None:
 def acp_command(agent_name: str, settings: Settings) -> tuple[str, ...]:
     """Return the command line of `portico acp` for an agent, with the configuration that the settings are from."""
     config = () if settings.file is None else ("--config", str(settings.file))
-    return (sys.executable, "-m", "gateway", "acp", *config, agent_name)
+    # -P: the editor runs it in the folder of a project, which is not searched for modules.
+    return (sys.executable, "-P", "-m", "gateway", "acp", *config, agent_name)
 
 
 def has_login(agent: ConfiguredAgent) -> bool:

@@ -192,5 +192,5 @@ def test_only_agents_get_sessions_of_their_own() -> None:
     root = Path(process_tree.__file__).parents[2]
     sources = [path for package in ("drivers", "gateway") for path in (root / package).rglob("*.py")]
     found = {str(path.relative_to(root)) for path in sources if re.search(r"start_new_session=|\bsetsid\(", path.read_text())}
-    # `portico acp` becomes a daemon by setsid; the program of the script driver is an agent.
-    assert found == {"drivers/runtime/process.py", "drivers/script/program/steps.py", "gateway/cli/shared_gateway.py"}
+    # `portico acp` starts a daemon; the program of the script driver is an agent.
+    assert found == {"drivers/runtime/process.py", "drivers/script/program/steps.py", "gateway/cli/local_daemon.py"}

@@ -106,9 +106,10 @@ async def test_a_process_that_serves_editors_is_no_problem(tmp_path: Path) -> No
     process = await PorticoCommand(tmp_path, "acp", "echo", own=True).start()
     try:
         await wait_until((tmp_path / "data" / "acp-socket.json").exists)
+        pid = json.loads((tmp_path / "data" / "acp-socket.json").read_text())["pid"]
         report = await doctor(tmp_path)
         assert report.is_well
-        assert "portico acp" in report.check("Daemon")["text"]
+        assert f"runs for editors only (process {pid}, which portico acp has started)" in report.check("Daemon")["text"]
     finally:
         process.terminate()
         await process.communicate()

@@ -11,7 +11,8 @@ from typing import IO, Any
 
 import pytest
 
-from gateway.cli.editor_lines import MAX_RECONNECTIONS, EditorLines, ServingProcessFailed
+from gateway.cli.editor_lines import MAX_RECONNECTIONS, EditorLines
+from gateway.errors import ConfigError
 
 FAILED = 100
 """Added to the exit code if the editor could not be connected again."""
@@ -57,7 +58,7 @@ class Editor:
             for end in (stdin, stdout, self._in, self._out):
                 os.close(end)
             EditorLines(connect).run()
-        except ServingProcessFailed:
+        except ConfigError:
             code = FAILED
         except BaseException:
             code = 2 * FAILED

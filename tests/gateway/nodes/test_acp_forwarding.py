@@ -9,7 +9,6 @@ import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from socket import socketpair
 from typing import Any
 
 import httpx
@@ -18,7 +17,9 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import InvalidStatus
 
+from gateway.cli.local_daemon import LocalDaemon
 from gateway.cluster.node_keys import NodeKeys
+from gateway.config import parse
 from gateway.errors import LeaseLost, SessionElsewhere
 from gateway.protocols.acp import forwarding
 from gateway.protocols.acp.transport.local_socket import LocalSocket
@@ -350,11 +351,11 @@ async def test_a_connection_over_http_ends_when_its_node_is_lost(cluster: Cluste
 async def local_client(cluster: Cluster, folder: Path) -> AsyncIterator[tuple[Client, asyncio.Task[None]]]:
     """A client of the node `a` over the socket of `portico acp`, and the task that reads until the node closes the socket."""
     server = LocalSocket(cluster.a.gateway, folder)
-    ours, theirs = socketpair()
-    await server.add(theirs)
-    reader, writer = await asyncio.open_unix_connection(sock=ours, limit=2**24)
-    writer.write(b'{"agent": "script"}\n')
-    assert json.loads(await reader.readline()) == {}
+    await server.open()
+    settings = parse({"server": {"data_dir": str(folder)}})
+    found = LocalDaemon(lambda: settings, (), {"agent": "script", "slash_commands": None})
+    connection = await asyncio.to_thread(found.connect, 0)
+    reader, writer = await asyncio.open_unix_connection(sock=connection, limit=2**24)
 
     async def send(message: dict[str, Any]) -> None:
         writer.write(json.dumps(message).encode() + b"\n")
@@ -372,6 +373,7 @@ async def local_client(cluster: Cluster, folder: Path) -> AsyncIterator[tuple[Cl
         writer.close()
         await reading
         await server.none_left()
+        await server.close()
 
 
 async def test_a_client_of_the_local_socket_is_forwarded_until_its_node_is_lost(cluster: Cluster, tmp_path: Path) -> None:

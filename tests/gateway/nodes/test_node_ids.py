@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import shutil
 import signal
@@ -11,6 +12,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from gateway import app as gateway_module
@@ -19,9 +21,12 @@ from gateway.store import Store
 from gateway.store.backend import NodeIdTaken
 from gateway.store.nodes import NodeReport
 from tests import stores
+from tests.cluster import ENCRYPTION_KEY
+from tests.daemon import free_port, gateway_config
 from tests.gateway.nodes.test_killed_daemons import WriteScenario, daemons
 from tests.gateway.nodes.test_killed_daemons import begin as begin_turn
 from tests.gateway.nodes.three_nodes import ClusterNode, begin, run_node, until
+from tests.gateway.protocols.acp.transports import on_stdio
 from tests.waiting import wait_until
 
 
@@ -124,3 +129,25 @@ async def test_a_stopped_node_ends_when_it_goes_on_after_its_id_was_taken(tmp_pa
         log = (tmp_path / "a" / "daemon.log").read_text()
         await wait_until(lambda: "this node ends: the store cannot be written: another daemon has the id" in log, 1)
         await other.close()
+
+
+@pytest.mark.slow
+async def test_a_node_for_editors_ends_when_it_goes_on_after_its_id_was_taken(tmp_path: Path) -> None:
+    with stores.use("postgresql"):
+        store = {"url": stores.store_url(tmp_path)}
+    settings = gateway_config(
+        tmp_path, store=store, node={"address": f"http://127.0.0.1:{free_port()}"}, server={"linger": 3600.0}
+    )
+    environment = os.environ | {"PORTICO_NODE_KEYS": "n" * 32, "PORTICO_ENCRYPTION_KEY": ENCRYPTION_KEY}
+    async with on_stdio(tmp_path, "echo", settings=settings, env=environment) as (client, _):
+        await client.initialize()
+        assert (await client.prompt(await client.new(), "hello"))["stopReason"] == "end_turn"
+    data = tmp_path / "data"
+    pid = json.loads((data / "acp-socket.json").read_text())["pid"]
+    os.kill(pid, signal.SIGSTOP)
+    with stores.use("postgresql"):
+        other = await Store.open_as_node(stores.store_url(tmp_path), (data / "instance-id").read_text().strip(), 0.5)
+    os.kill(pid, signal.SIGCONT)
+    await wait_until(lambda: not psutil.pid_exists(pid))
+    assert "this node ends: the store cannot be written: another daemon has the id" in (data / "acp.log").read_text()
+    await other.close()

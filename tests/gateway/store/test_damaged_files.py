@@ -131,10 +131,13 @@ async def test_acp_client_gets_the_error_of_a_store_that_cannot_be_used(tmp_path
     messages = [{"id": 1, "method": "initialize", "params": {"protocolVersion": 1}}, {"id": 2, "method": "session/list"}]
     lines = "".join(json.dumps({"jsonrpc": "2.0", **message}) + "\n" for message in messages)
     code, out, err = await PorticoCommand(tmp_path, "acp", "echo").run(lines.encode())
-    initialized, refused = map(json.loads, out.splitlines())
-    assert "agentCapabilities" in initialized["result"]
-    assert "(file is not a database): restore a backup, or move it" in refused["error"]["message"]
-    assert (code, err) == (1, f"Error: {refused['error']['message']}\n")
+    assert (code, err[:7], len(err.splitlines())) == (1, "Error: ", 1)
+    assert "(file is not a database): restore a backup, or move it" in err
+    refused = [json.loads(line) for line in out.splitlines()]
+    assert [(answer["id"], answer["error"]["message"]) for answer in refused] == [
+        (1, f"initialize: {err[7:].strip()}"),
+        (2, f"session/list: {err[7:].strip()}"),
+    ]
     # Also where no request waits for it.
     assert await PorticoCommand(tmp_path, "acp", "echo").run(b"") == (1, "", err)
 

@@ -521,7 +521,7 @@ def _bench(
 ) -> Bench:
     """The bench of a side. `own` and `missing` name the program to the adapter; Portico finds it by PATH.
 
-    `linger` is how long Portico's process is kept for a next start, in seconds.
+    `linger` is how long the daemon is kept for a next start, in seconds.
     """
     if side == "vendor":
         return Bench(base, side, ["node", str(adapter)], env | own, env | missing, model)
@@ -532,7 +532,7 @@ def _bench(
     config = write_config(base, {"server": {"linger": linger}, "agents": {cli: agent}})
     command = [sys.executable, "-m", "gateway", "acp", "--config", str(config), cli]
     env = env | {"PYTHONPATH": str(ROOT)}
-    # With another home, because processes with the same data directory have the environment of the first one.
+    # With another home, because a daemon has one environment for all editors.
     other = base / "other-home"
     other.mkdir()
     return Bench(base, side, command, env, env | {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": str(other)}, model)

@@ -15,22 +15,24 @@ import logging
 import os
 import secrets
 import socket
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from pydantic_core import from_json, to_json
 
 from drivers.runtime.clock import SYSTEM_CLOCK, Clock
+from drivers.runtime.process_tree import is_confined
+from gateway.agents.configured_agents import ConfiguredAgent
+from gateway.app import Gateway
 from gateway.errors import ConfigError, GatewayError
 from gateway.private_files import private_file
-from gateway.protocols.acp.connection import Connection, GatewayToOpen
+from gateway.protocols.acp.connection import Connection
 from gateway.protocols.acp.initialization import acp_command
 from gateway.protocols.acp.transport.messages import MAX_MESSAGE_BYTES, PARSE_ERROR, parse_message
 from gateway.protocols.acp.transport.stdio import read_lines
 from gateway.security.authentication import LOCAL_ADMINISTRATOR
-from gateway.security.socket_peer import connect, is_confined_agent, is_same_user, short_address
+from gateway.security.socket_peer import connect, is_same_user, peer_process, short_address
 from gateway.security.socket_proof import is_nonce, is_proof, new_nonce, proof, prove
 
 log = logging.getLogger(__name__)
@@ -41,40 +43,42 @@ HELLO_TIMEOUT = 10.0
 """Seconds for the first line of a client."""
 FINISH_TIMEOUT = 5.0
 """Seconds for responses that are pending when a client sends no more."""
-DAEMON_STAYS = "stop it, or choose another directory with --data-dir"
+END_TIMEOUT = 10.0
+"""Seconds for a daemon to end, after it has agreed to."""
+MAX_ANSWER = 4096
+"""Bytes of its answer."""
 RELEASE = "release"
-"""The key of a first line that asks the process to end, because a daemon is to serve the data directory."""
+"""The key of a first line that asks the daemon to end, because another one is to serve the data directory."""
 
 
 class LocalSocket:
     """The clients of this user on this machine. They have the rights of the administrator.
 
-    `release` is called for a client that asks the process to end: it returns why it does not, or None. `ends_for` is called with
-    the first line of a client where there is no other: it returns whether the process ends, so that the client starts another.
-    `keep_last` leaves the connection of the last client open, which then ends with the process.
+    `release` is called for a daemon that starts: it returns why this one does not end for it, or None. `ends_for` is called with
+    the first line of the only client: it returns whether this daemon ends, so that the client starts another one.
     """
 
     def __init__(
         self,
-        gateway: GatewayToOpen,
+        gateway: Gateway,
         data_dir: Path,
         *,
-        release: Callable[[], str | None] = lambda: DAEMON_STAYS,
+        release: Callable[[], str | None] = lambda: "it does not end",
         ends_for: Callable[[Mapping[str, Any]], bool] = lambda _: False,
-        keep_last: bool = False,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        self._gateway, self._data_dir, self._release, self._keep_last = gateway, data_dir, release, keep_last
-        self._ends_for, self._clock = ends_for, clock
+        self._gateway, self._data_dir, self._clock = gateway, data_dir, clock
+        self._release, self._ends_for = release, ends_for
         self._server: asyncio.Server | None = None
         self._token = secrets.token_urlsafe(32)
         self._path = ""
-        self._clients: dict[asyncio.StreamWriter, Connection] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._kept: asyncio.StreamWriter | None = None
         self._changed = asyncio.Event()
-        self.answered = asyncio.Event()
-        """Set once a message has been sent to a client."""
+        self.keep_last = False
+        """Whether the connection of the last client stays open, and ends with this process."""
+        self._kept: asyncio.StreamWriter | None = None
+        self._successor: socket.socket | None = None
+        """The connection of the daemon for which this one ends."""
 
     async def open(self) -> None:
         """Accept connections. Raises OSError if there can be no socket."""
@@ -95,13 +99,6 @@ class LocalSocket:
             own.close()
             raise
 
-    def reserve(self, seconds: float) -> None:
-        """After `stop_accepting`: keep clients from starting a process for the data directory, because a daemon starts.
-
-        The clock is that of all processes since the system has started, which no change of the time affects.
-        """
-        self._write_record({"reserved_until": time.monotonic() + seconds})
-
     def _write_record(self, content: dict[str, Any]) -> None:
         record = self._data_dir / RECORD
         temporary = record.with_suffix(".new")
@@ -111,13 +108,13 @@ class LocalSocket:
             json.dump(content, opened)
         temporary.replace(record)
 
-    async def add(self, connection: socket.socket) -> None:
-        """Serve a client over a connected socket, without a token."""
-        reader, writer = await asyncio.open_unix_connection(sock=connection, limit=MAX_MESSAGE_BYTES)
-        self._begin(reader, writer, trusted=True)
+    @property
+    def connected(self) -> bool:
+        """Whether there is a client."""
+        return bool(self._tasks)
 
     async def none_left(self) -> None:
-        """Wait until there is no client. Call it after `add`."""
+        """Wait until there is no client."""
         while self._tasks:
             self._changed.clear()
             await self._changed.wait()
@@ -127,10 +124,6 @@ class LocalSocket:
         while not self._tasks:
             self._changed.clear()
             await self._changed.wait()
-
-    async def drain(self, timeout: float) -> None:
-        """Wait until all received messages are handled, at most `timeout` seconds."""
-        await asyncio.gather(*(connection.drain(timeout) for connection in self._clients.values()))
 
     def stop_accepting(self) -> None:
         """Accept no client any more, and remove the socket and its record."""
@@ -149,24 +142,30 @@ class LocalSocket:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
+    def hand_over(self, lock: IO[str]) -> None:
+        """Give the lock of the data directory to the daemon for which this one ends, if there is one.
+
+        The directory is locked without a gap, so that no editor starts a daemon in between.
+        """
+        if self._successor is not None:
+            with self._successor, contextlib.suppress(OSError):
+                socket.send_fds(self._successor, [b"{}\n"], [lock.fileno()])
+
     # -- one client --------------------------------------------------------------------------------------------------
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         connection = writer.get_extra_info("socket")
         if self._server is None or len(self._tasks) >= MAX_CLIENTS or not is_same_user(connection):
             writer.close()
-        elif is_confined_agent(connection):
+        elif (pid := peer_process(connection)) is not None and is_confined(pid):
             log.warning("a process of an agent in a sandbox was refused as a local client")
             writer.close()
         else:
-            self._begin(reader, writer, trusted=False)
-
-    def _begin(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, trusted: bool) -> None:
-        writer.transport.set_write_buffer_limits(high=0)
-        task = asyncio.create_task(self._serve(reader, writer, trusted=trusted))
-        self._tasks.add(task)
-        self._changed.set()
-        task.add_done_callback(self._on_end)
+            writer.transport.set_write_buffer_limits(high=0)
+            task = asyncio.create_task(self._serve(reader, writer))
+            self._tasks.add(task)
+            self._changed.set()
+            task.add_done_callback(self._on_end)
 
     def _on_end(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -174,33 +173,37 @@ class LocalSocket:
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("a local client failed", exc_info=error)
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, trusted: bool) -> None:
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         accepted = False
         try:
-            hello = await (self._line(reader) if trusted else self._proven(reader, writer))
+            hello = await self._proven(reader, writer)
             if hello is None:
                 return
             if RELEASE in hello:
-                problem = self._release()
-                return await _write(writer, [{} if problem is None else {"error": problem}])
-            if not trusted and len(self._tasks) == 1 and self._ends_for(hello):
-                return None
+                return await self._end_for(writer)
+            if len(self._tasks) == 1 and self._ends_for(hello):
+                return
             try:
                 connection = self._connection(hello, writer)
             except GatewayError as error:
                 return await _write(writer, [{"error": str(error)}])
             accepted = True
-            self._clients[writer] = connection
             await _write(writer, [{}])
             await self._serve_client(hello, connection, reader, writer)
         except ConnectionError:
             pass
         finally:
-            self._clients.pop(writer, None)
-            if accepted and self._keep_last and len(self._tasks) == 1:
+            if accepted and self.keep_last and len(self._tasks) == 1:
                 self._kept = writer
             else:
                 writer.close()
+
+    async def _end_for(self, writer: asyncio.StreamWriter) -> None:
+        """End for another daemon, which gets the lock by `hand_over`, or answer why not."""
+        if (problem := self._release()) is not None:
+            return await _write(writer, [{"error": problem}])
+        # The writer's own socket is closed before the end.
+        self._successor = socket.socket(fileno=os.dup(writer.get_extra_info("socket").fileno()))
 
     async def _line(self, reader: asyncio.StreamReader) -> dict[str, Any] | None:
         """Return the next line of a client; None if it sends no object in time."""
@@ -229,11 +232,10 @@ class LocalSocket:
         name, slash_commands, last_id = hello.get("agent"), hello.get("slash_commands"), hello.get("last_request_id")
 
         async def write(message: dict[str, Any]) -> None:
-            await write_all((message,))
+            await _write(writer, (message,))
 
         async def write_all(messages: Sequence[dict[str, Any]]) -> None:
             await _write(writer, messages)
-            self.answered.set()
 
         async def disconnect() -> None:
             writer.close()
@@ -256,7 +258,7 @@ class LocalSocket:
     ) -> None:
         agent = self._gateway.agents.get(str(hello["agent"]))
         folder = None if agent.has_own_cwd else hello.get("folder")
-        refreshing = asyncio.create_task(self._refresh(str(hello["agent"])))
+        refreshing = asyncio.create_task(self._refresh(agent))
         try:
             async for line in read_lines(reader):
                 try:
@@ -270,34 +272,34 @@ class LocalSocket:
             refreshing.cancel()
             await connection.close()
 
-    async def _refresh(self, agent_name: str) -> None:
-        """Probe the agent's program, if that was not done recently, as soon as the gateway is open."""
+    async def _refresh(self, agent: ConfiguredAgent) -> None:
+        """Probe the agent's program, if that was not done recently."""
         with contextlib.suppress(Exception):
-            gateway = await self._gateway.opened()
-            await gateway.discovery.refresh(gateway.agents.get(agent_name))
+            await self._gateway.discovery.refresh(agent)
 
 
-def request_release(data_dir: Path) -> bool:
-    """Ask the process that serves a data directory to editors to end. Return whether it does; False if there is none.
+def take_over(data_dir: Path) -> int | None:
+    """Ask the daemon that serves a data directory to editors only to end, and wait until it has.
 
-    Raises ConfigError with its reason if it does not.
+    Returns the descriptor of the directory's lock; None if there is no such daemon, or if it has failed to end in order.
+    Raises ConfigError with its reason if it stays.
     """
     try:
         record = from_json((data_dir / RECORD).read_bytes())
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(HELLO_TIMEOUT)
             connect(connection, record["path"])
-            if not is_same_user(connection):
-                return False
-            if (proven := prove(connection, record["token"])) is None:
-                return False
+            if not is_same_user(connection) or (proven := prove(connection, record["token"])) is None:
+                return None
             connection.sendall(to_json({"proof": proven, RELEASE: True}) + b"\n")
-            answer = from_json(connection.makefile("rb").readline())
+            connection.settimeout(END_TIMEOUT)
+            answer, descriptors, _, _ = socket.recv_fds(connection, MAX_ANSWER, 1)
+            if descriptors:
+                return descriptors[0]
+            problem = from_json(answer)["error"]
     except (OSError, ValueError, KeyError):
-        return False
-    if "error" in answer:
-        raise ConfigError(f"another portico runs with the data directory {data_dir}: {answer['error']}")
-    return True
+        return None
+    raise ConfigError(f"another portico runs with the data directory {data_dir}: {problem}")
 
 
 def _in_folder(message: Any, folder: object) -> Any:

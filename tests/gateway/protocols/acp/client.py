@@ -11,7 +11,8 @@ from typing import Any, cast
 
 from jsonschema import Draft202012Validator
 
-from gateway.protocols.acp.connection import Connection, GatewayToOpen
+from gateway.app import Gateway
+from gateway.protocols.acp.connection import Connection
 from gateway.security.authentication import ADMINISTRATOR, Caller
 from tests.cluster import ClusterGateway, leave_out
 from tests.gateway.protocols.acp.remote_connection import RemoteConnection
@@ -221,7 +222,7 @@ def kinds(updates: list[dict[str, Any]]) -> list[str]:
 
 
 def connect(
-    gateway: GatewayToOpen, agent: str = "script", caller: Caller = ADMINISTRATOR, *, slash_commands: str | None = None
+    gateway: Gateway, agent: str = "script", caller: Caller = ADMINISTRATOR, *, slash_commands: str | None = None
 ) -> tuple[Client, Connection]:
     """A client over a connection in this process, or over a WebSocket to the proxy of a cluster."""
     client: Client

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any
 
 import pytest
@@ -13,16 +14,14 @@ from pydantic import ValidationError
 from drivers.codecs.json_rpc import as_json
 from drivers.contract.client_services import READ, TERMINAL_METHODS, WRITE
 from gateway.agents.configured_agents import Agents
-from gateway.app import Gateway
 from gateway.config import Settings
-from gateway.errors import ConfigError
+from gateway.protocols.acp import connection as connections
 from gateway.protocols.acp import initialization
 from gateway.protocols.acp.client_files import MODELS
-from gateway.protocols.acp.connection import Connection
 from gateway.protocols.acp.initialization import client_features, initialize_response
 from gateway.protocols.acp.requests import Requests
 from tests.daemon import RunningGateway
-from tests.gateway.protocols.acp.client import RpcFailed, connect
+from tests.gateway.protocols.acp.client import connect
 
 
 def with_capabilities(**capabilities: Any) -> dict[str, Any]:
@@ -95,55 +94,16 @@ def test_a_version_that_is_not_known_is_not_a_number() -> None:
     InitializeResponse.model_validate(answer)
 
 
-class StartingGateway:
-    """A gateway that is open once `started` has a result."""
-
-    def __init__(self, gateway: Gateway) -> None:
-        self.agents, self.redactor, self.discovery = gateway.agents, gateway.redactor, gateway.discovery
-        self.started: asyncio.Future[Gateway] = asyncio.get_running_loop().create_future()
-
-    async def opened(self) -> Gateway:
-        return await asyncio.shield(self.started)
-
-
-async def test_initialize_is_answered_before_the_gateway_is_open(portico: RunningGateway) -> None:
-    gateway = StartingGateway(portico.gateway)
-    client, connection = connect(gateway)
-    answer = await client.initialize()
-    assert answer["agentInfo"]["version"] == "1.0.0"
-    creating = asyncio.create_task(client.new())
-    await asyncio.sleep(0)
-    assert not creating.done()
-    gateway.started.set_result(portico.gateway)
-    assert await creating
-    await connection.close()
-
-
-async def test_requests_that_wait_get_the_error_of_a_gateway_that_cannot_be_opened(portico: RunningGateway) -> None:
-    gateway = StartingGateway(portico.gateway)
-    client, connection = connect(gateway)
-    await client.initialize()
-    waiting = [asyncio.create_task(client.request(method)) for method in ("session/list", "no/such/method")]
-    await asyncio.sleep(0)
-    gateway.started.set_exception(ConfigError("the database cannot be used"))
-    for request in waiting:
-        with pytest.raises(RpcFailed, match="the database cannot be used") as refused:
-            await request
-        assert refused.value.code == -32603
-    await connection.close()
-
-
 async def test_messages_are_handled_in_order_also_when_the_import_of_their_handlers_ends(
     portico: RunningGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    imported: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    imported = threading.Event()
 
-    async def wait_for_import() -> type[Requests]:
-        await imported
+    def wait_for_import() -> type[Requests]:
+        assert imported.wait(60)
         return Requests
 
-    importing = asyncio.create_task(wait_for_import())
-    monkeypatch.setattr(Connection, "_start_import", lambda connection: importing)
+    monkeypatch.setattr(connections, "_import_requests", wait_for_import)
     handled: list[str] = []
 
     async def notify(requests: Requests, method: str, params: Any) -> None:
@@ -154,7 +114,7 @@ async def test_messages_are_handled_in_order_also_when_the_import_of_their_handl
     await connection.receive({"jsonrpc": "2.0", "method": "0"})
     await connection.receive({"jsonrpc": "2.0", "method": "1"})
     await asyncio.sleep(0)
-    imported.set_result(None)
+    imported.set()
     for n in range(2, 10):
         await connection.receive({"jsonrpc": "2.0", "method": str(n)})
         await asyncio.sleep(0)

@@ -179,12 +179,22 @@ def test_login_command_starts_the_program(tmp_path: Path, executed: list[Any], m
     config.write_text(f'[agents.mine]\ndriver = "claude"\nprogram = "{program}"\nenv = {{ CLAUDE_CONFIG_DIR = "/c" }}\n')
     monkeypatch.setattr("gateway.cli.acp.deny_process_inspection", lambda: None)
     command = acp_command("mine", load(config))
-    assert command[:4] == (sys.executable, "-m", "gateway", "acp")
+    assert command[:5] == (sys.executable, "-P", "-m", "gateway", "acp")
     for given, arguments in (("--login", ["--claudeai"]), ("--login=console-login", ["--console"])):
-        main([*command[3:], given], standalone_mode=False)
+        main([*command[4:], given], standalone_mode=False)
         path, argv, env = executed.pop()
         assert (path, argv) == (str(program), [str(program), "auth", "login", *arguments])
         assert env["CLAUDE_CONFIG_DIR"] == "/c"
+
+
+async def test_login_command_runs_no_module_of_the_project(tmp_path: Path) -> None:
+    (tmp_path / "gateway.py").write_text("raise SystemExit(99)")
+    command = [*acp_command("missing", load(None)), "--login"]
+    process = await asyncio.create_subprocess_exec(
+        *command, cwd=tmp_path, env={"HOME": str(tmp_path)}, stderr=asyncio.subprocess.PIPE
+    )
+    _, err = await process.communicate()
+    assert (process.returncode, "there is no agent 'missing'" in err.decode()) == (1, True)
 
 
 @pytest.mark.parametrize(

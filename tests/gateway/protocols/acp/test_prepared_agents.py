@@ -106,7 +106,7 @@ async def test_agent_of_the_first_session_starts_before_the_handlers_are_importe
         return import_requests()
 
     monkeypatch.setattr(connection, "_import_requests", import_later)
-    monkeypatch.setattr(connection, "_imported", may_import.is_set)
+    monkeypatch.setattr(connection, "HANDLERS", "not.imported")
     async with serving(tmp_path) as portico, client_of(portico) as client:
         creating = asyncio.create_task(client.new())
         try:
@@ -123,7 +123,7 @@ async def test_agent_of_the_first_session_starts_before_the_handlers_are_importe
 async def test_first_sessions_that_are_refused_and_concurrent_ones_do_not_stop_the_import(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection, "_imported", lambda: False)
+    monkeypatch.setattr(connection, "HANDLERS", "not.imported")
     async with serving(tmp_path) as portico:
         client, served = connect(portico.gateway, "script")
         with pytest.raises(RpcFailed, match="before initialize"):

@@ -1,4 +1,4 @@
-"""`portico acp` in several processes with one data directory: one of them, or a daemon, serves all."""
+"""`portico acp` in several processes with one data directory: one daemon serves all."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ import stat
 import sys
 import tempfile
 import threading
-import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -20,11 +19,12 @@ from typing import Any
 import psutil
 import pytest
 
+from gateway.cli.local_daemon import LocalDaemon
 from gateway.cli.options import load_settings
-from gateway.cli.shared_gateway import EditorRequest, SharedGateway
-from gateway.protocols.acp.transport.local_socket import HELLO_TIMEOUT, LocalSocket, request_release
+from gateway.errors import ConfigError
+from gateway.protocols.acp.transport.local_socket import HELLO_TIMEOUT, LocalSocket, take_over
 from gateway.security.socket_proof import proof
-from gateway.server.data_dir_lock import data_dir_lock
+from gateway.server.data_dir_lock import DataDirLocked, data_dir_lock, received_lock
 from tests.conftest import write_config
 from tests.daemon import Daemon
 from tests.gateway.portico_command import PorticoCommand
@@ -86,7 +86,7 @@ async def test_two_editors_have_one_history_and_the_second_stays_when_the_first_
         assert (await two.second.prompt(one, "hello"))["stopReason"] == "end_turn"
         assert record(tmp_path)["pid"] == serving
         assert await end(two.second_process) == 0
-        # The last one ends with the process that serves.
+        # The last one ends with the daemon.
         await gone(serving)
         assert not (tmp_path / "data" / "acp-socket.json").exists() and not (tmp_path / "data" / "acp.sock").exists()
 
@@ -185,7 +185,7 @@ async def test_editors_go_on_when_the_process_that_serves_them_is_killed(tmp_pat
         os.kill(killed, signal.SIGKILL)
         with pytest.raises(RpcFailed) as failed:
             await asyncio.wait_for(prompt, 60)
-        assert "session/prompt: the process that serves the sessions has ended before its answer" in failed.value.message
+        assert "session/prompt: the daemon that serves the sessions has ended before its answer" in failed.value.message
         # Both go on with the sessions that they had open, without another initialize.
         assert await sessions_of(two.first) == await sessions_of(two.second) == {one, other}
         assert record(tmp_path)["pid"] != killed
@@ -310,112 +310,176 @@ def serve_falsely(listening: socket.socket, answer: bytes, received: list[bytes]
             received.append(rest)
 
 
+class NotFound(Exception):
+    """A client that has found no daemon would start one."""
+
+
+@pytest.fixture
+def client_of(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], LocalDaemon]:
+    """Returns a client of the daemon with a data directory, which raises NotFound where it would start one."""
+
+    def would_start(self: LocalDaemon, lock: int) -> None:
+        raise NotFound
+
+    monkeypatch.setattr(LocalDaemon, "_start", would_start)
+    return lambda folder: LocalDaemon(lambda: load_settings(None, folder), (), {"agent": "echo", "slash_commands": None})
+
+
 @pytest.mark.parametrize(
     "answer",
     [b"", b"{}\n", b"no JSON\n", b'{"nonce": "n", "proof": "guess"}\n', b'{"nonce": "n"}\n', b"[]\n", b"x" * 10_000],
 )
 def test_a_server_that_does_not_know_the_token_gets_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: bytes
+    tmp_path: Path, client_of: Callable[[Path], LocalDaemon], answer: bytes
 ) -> None:
     """Neither the token nor the environment of the editor."""
-    ours, theirs = socket.socketpair()
-    monkeypatch.setattr(SharedGateway, "_start", lambda self, hello: ours)
     path, received = tmp_path / "false.sock", list[bytes]()
     (tmp_path / "acp-socket.json").write_text(json.dumps({"path": str(path), "token": "secret-token"}))
-    settings = load_settings(None, tmp_path)
-    with socket.socket(socket.AF_UNIX) as listening, ours, theirs:
+    with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(path))
         listening.listen()
         serving = threading.Thread(target=serve_falsely, args=(listening, answer, received))
         serving.start()
-        assert SharedGateway(tmp_path, lambda: settings, EditorRequest("echo")).connect(0) is ours
-        assert not request_release(tmp_path)
+        with pytest.raises(NotFound):
+            client_of(tmp_path).connect(0)
+        assert take_over(tmp_path) is None
         serving.join()
     first, then, again, after = received
     assert (list(json.loads(first)), then, list(json.loads(again)), after) == (["nonce"], b"", ["nonce"], b"")
     assert json.loads(first) != json.loads(again)
 
 
-async def test_an_editor_is_served_where_there_can_be_no_socket(tmp_path: Path) -> None:
+def test_a_socket_of_another_user_gets_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, client_of: Callable[[Path], LocalDaemon]
+) -> None:
+    path = tmp_path / "foreign.sock"
+    (tmp_path / "acp-socket.json").write_text(json.dumps({"path": str(path), "token": "secret"}))
+    with socket.socket(socket.AF_UNIX) as foreign:
+        foreign.bind(str(path))
+        foreign.listen()
+        with monkeypatch.context() as other:
+            other.setattr("gateway.security.socket_peer.os.geteuid", lambda: os.getuid() + 1)
+            with pytest.raises(NotFound):
+                client_of(tmp_path).connect(0)
+            assert take_over(tmp_path) is None
+        for _ in range(2):
+            accepted, _ = foreign.accept()
+            with accepted:
+                assert accepted.recv(100) == b""
+
+
+async def test_a_daemon_that_can_have_no_socket_is_an_error_of_the_first_request(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir(mode=0o700)
     # The record file is written by this name.
     (tmp_path / "data" / "acp-socket.new").mkdir()
-    async with on_stdio(tmp_path, "echo", stderr=True) as (client, process):
-        await client.initialize()
-        assert (await client.prompt(await client.new(), "hello"))["stopReason"] == "end_turn"
-        assert await end(process) == 0
-    assert process.stderr is not None
-    (warning,) = (await process.stderr.read()).decode().splitlines()
-    assert "other editors cannot be served with the data directory" in warning
+    initialize = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {"protocolVersion": 1}}
+    code, out, err = await PorticoCommand(tmp_path, "acp", "echo").run(json.dumps(initialize).encode() + b"\n")
+    assert (code, len(err.splitlines())) == (1, 1)
+    assert f"editors cannot be served with the data directory {tmp_path}/data" in err
+    assert json.loads(out)["error"]["message"] == f"initialize: {err.removeprefix('Error: ').strip()}"
 
 
-async def test_a_process_that_is_released_closes_its_gateway_although_the_disk_is_full(tmp_path: Path) -> None:
-    async with on_stdio(tmp_path, "echo") as (client, _):
-        await client.initialize()
-        await client.new()
-        serving = record(tmp_path)["pid"]
-        (tmp_path / "data" / "acp-socket.new").mkdir()
-        assert await asyncio.to_thread(request_release, tmp_path / "data")
-        await gone(serving)
-        log = (tmp_path / "data" / "acp.log").read_text()
-        assert "an editor may start a process before the daemon has started" in log and "Traceback" not in log
+def test_a_daemon_that_fails_at_its_start_is_started_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "fails"
+    program.write_text(f"#!/bin/sh\necho >> {tmp_path}/starts\nexit 3\n")
+    program.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(program))
+    with pytest.raises(ConfigError, match=r"the daemon has ended at its start \(exit code 3\)"):
+        LocalDaemon(lambda: load_settings(None, tmp_path / "data"), (), {"agent": "echo"}).connect(0)
+    assert (tmp_path / "starts").read_text() == "\n"
+    # The lock was the daemon's.
+    data_dir_lock(tmp_path / "data").close()
+
+
+async def test_a_module_in_the_folder_of_the_editor_is_not_run_by_the_daemon(tmp_path: Path) -> None:
+    (tmp_path / "gateway").mkdir()
+    (tmp_path / "gateway" / "__init__.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    command = [str(Path(sys.executable).with_name("portico")), "acp", "--config", str(write_config(tmp_path, config(tmp_path)))]
+    process = await asyncio.create_subprocess_exec(
+        *command, "echo", stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, cwd=tmp_path
+    )
+    initialize = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {"protocolVersion": 1}}
+    out, _ = await asyncio.wait_for(process.communicate(json.dumps(initialize).encode() + b"\n"), 60)
+    assert json.loads(out)["result"]["protocolVersion"] == 1
+    assert not (tmp_path / "ran").exists()
+
+
+async def test_the_lock_is_handed_over_without_a_gap(tmp_path: Path) -> None:
+    gateway: Any = None
+    lock = data_dir_lock(tmp_path)
+    server = LocalSocket(gateway, tmp_path, release=lambda: None)
+    await server.open()
+    taking = asyncio.create_task(asyncio.to_thread(take_over, tmp_path))
+    await server.some()
+    await server.none_left()
+    await server.close()
+    assert not taking.done()
+    server.hand_over(lock)
+    lock.close()
+    descriptor = await taking
+    assert descriptor is not None
+    with received_lock(descriptor), pytest.raises(DataDirLocked):
+        data_dir_lock(tmp_path)
+    data_dir_lock(tmp_path).close()
+
+
+def test_a_daemon_that_is_killed_while_it_ends_hands_nothing_over(tmp_path: Path) -> None:
+    path = tmp_path / "acp.sock"
+    (tmp_path / "acp-socket.json").write_text(json.dumps({"path": str(path), "token": "token"}))
+
+    def agree() -> None:
+        connection, _ = listening.accept()
+        with connection, connection.makefile("rb") as file:
+            nonce = json.loads(file.readline())["nonce"]
+            own = {"nonce": "own", "proof": proof("token", "server", nonce, "own")}
+            connection.sendall(json.dumps(own).encode() + b"\n")
+            assert json.loads(file.readline())["release"] is True
+
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(path))
+        listening.listen()
+        agreeing = threading.Thread(target=agree)
+        agreeing.start()
+        assert take_over(tmp_path) is None
+        agreeing.join()
+
+
+async def test_editors_that_start_at_once_have_one_daemon(tmp_path: Path) -> None:
+    settings = config(tmp_path)
+    async with AsyncExitStack() as stack:
+
+        async def editor(number: int) -> int:
+            # Another environment is no reason for another daemon while there are editors.
+            environment = {**os.environ, "LC_TIME": str(number)}
+            client, _ = await stack.enter_async_context(on_stdio(tmp_path, "echo", settings=settings, env=environment))
+            await client.initialize()
+            assert (await client.prompt(await client.new(), "hello"))["stopReason"] == "end_turn"
+            return int(record(tmp_path)["pid"])
+
+        assert len(set(await asyncio.gather(*map(editor, range(4))))) == 1
+
+
+async def test_an_editor_that_connects_while_the_daemon_ends_has_the_next_one(tmp_path: Path) -> None:
+    settings, found = config(tmp_path), set[int]()
+    for _ in range(4):
+        async with on_stdio(tmp_path, "echo", settings=settings) as (client, process):
+            await client.initialize()
+            found.add(record(tmp_path)["pid"])
+            await client.new()
+            # It does not wait for the end of the daemon.
+            process.kill()
+    assert len(found) == 4
+
+
+async def test_a_daemon_for_editors_listens_on_no_port(tmp_path: Path) -> None:
+    async with lingering(tmp_path, 0.0, env={**os.environ, "PORTICO_ALLOW_INSPECTION": "1"}) as (pid, _):
+        assert psutil.Process(pid).net_connections("inet") == []
 
 
 async def test_a_log_that_cannot_be_written_is_one_error(tmp_path: Path) -> None:
     (tmp_path / "data" / "acp.log").mkdir(parents=True)
     code, out, err = await PorticoCommand(tmp_path, "acp", "echo").run()
     assert (code, out, err) == (1, "", f"Error: {tmp_path}/data/acp.log cannot be used: Is a directory\n")
-
-
-def test_a_process_that_fails_at_its_start_is_started_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    def fail(*_: object) -> None:
-        raise RuntimeError("a fault")
-
-    monkeypatch.setattr("gateway.cli.serving_process.serve_editors", fail)
-    settings = load_settings(None, tmp_path / "data")
-    with pytest.raises(SystemExit) as exited:
-        SharedGateway(tmp_path / "data", lambda: settings, EditorRequest("echo")).connect(0)
-    assert exited.value.code == 1
-    assert capfd.readouterr().err.count("RuntimeError: a fault") == 1
-
-
-def test_the_exit_of_a_process_that_ends_slowly_is_awaited(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    def fail(settings: object, agents: object, first: socket.socket) -> None:
-        first.close()
-        time.sleep(0.3)
-        raise RuntimeError("a fault")
-
-    monkeypatch.setattr("gateway.cli.serving_process.serve_editors", fail)
-    settings = load_settings(None, tmp_path / "data")
-    with pytest.raises(SystemExit):
-        SharedGateway(tmp_path / "data", lambda: settings, EditorRequest("echo")).connect(0)
-    assert capfd.readouterr().err.count("RuntimeError: a fault") == 1
-
-
-@pytest.mark.parametrize(("seconds", "waits"), [(0.3, True), (-1.0, False), (3600.0, False)])
-def test_the_time_that_is_reserved_for_a_daemon_is_of_no_wall_clock(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, waits: bool
-) -> None:
-    """A record of a system that was started anew since may be far in the future."""
-    started_at: list[float] = []
-    ours, theirs = socket.socketpair()
-
-    def start(self: SharedGateway, hello: object) -> socket.socket:
-        started_at.append(time.monotonic())
-        return ours
-
-    monkeypatch.setattr(SharedGateway, "_start", start)
-    monkeypatch.setattr(time, "time", lambda: 0.0)
-    settings = load_settings(None, tmp_path)
-    until = time.monotonic() + seconds
-    (tmp_path / "acp-socket.json").write_text(json.dumps({"reserved_until": until}))
-    with ours, theirs:
-        assert SharedGateway(tmp_path, lambda: settings, EditorRequest("echo")).connect(0) is ours
-    assert (started_at[0] >= until) is (waits or seconds < 0)
 
 
 async def test_a_daemon_waits_for_a_process_that_is_about_to_end(tmp_path: Path) -> None:
@@ -445,26 +509,6 @@ async def test_a_stale_or_foreign_socket_is_not_used(tmp_path: Path) -> None:
         assert not (data / "acp-socket.json").is_symlink()
         assert stat.S_IMODE((data / "acp-socket.json").stat().st_mode) == 0o600
     assert other.read_text() == "unchanged"
-
-
-def test_a_socket_of_another_user_gets_no_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may be where that of a process that was killed was, in the folder for temporary files."""
-    ours, theirs = socket.socketpair()
-    monkeypatch.setattr(SharedGateway, "_start", lambda self, hello: ours)
-    settings = load_settings(None, tmp_path)
-    path = tmp_path / "foreign.sock"
-    (tmp_path / "acp-socket.json").write_text(json.dumps({"path": str(path), "token": "secret"}))
-    with socket.socket(socket.AF_UNIX) as foreign, ours, theirs:
-        foreign.bind(str(path))
-        foreign.listen()
-        with monkeypatch.context() as other:
-            other.setattr(os, "geteuid", lambda: os.getuid() + 1)
-            assert SharedGateway(tmp_path, lambda: settings, EditorRequest("echo")).connect(0) is ours
-            assert not request_release(tmp_path)
-        for _ in range(2):
-            accepted, _ = foreign.accept()
-            with accepted:
-                assert accepted.recv(100) == b""
 
 
 async def test_a_data_directory_of_another_user_is_refused(tmp_path: Path) -> None:
