@@ -7,7 +7,7 @@ PEERS := .peers
 
 .DEFAULT_GOAL := help
 .PHONY: help install run test test-long test-places test-cluster test-real test-console test-containers test-all smoke check lint types
-.PHONY: types-macos format bench bench-guard bench-peers faults faults-cluster matrix clean
+.PHONY: types-macos format bench bench-guard bench-peers faults faults-cluster fuzz matrix clean
 
 help: ## Print this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -167,6 +167,9 @@ faults: $(VENV)/.dev ## Kill, stop and starve the daemon in many ways: a table o
 faults-cluster: FAULTS ?= --quick
 faults-cluster: $(VENV)/.dev ## Kill and stop nodes and restart PostgreSQL under load: a table of the violations, in a minute (FAULTS= for 200 sessions)
 	@$(BIN)/python -m tests.faults.cluster $(FAULTS)
+
+fuzz: $(VENV)/.dev ## Send random commands and mishaps to sessions for MINUTES=5, or once with SEED=: prints how to repeat a failure
+	@$(BIN)/python -m tests.fuzz $(or $(MINUTES),5) $(SEED)
 
 matrix: $(VENV)/.dev ## Check releases of the CLIs (CLI=claude|codex|gemini SINCE=6m N=7, VERSION=V): docs/compatibility.md
 	@$(BIN)/python -m tests.matrix $(if $(CLI),--cli $(CLI)) $(if $(SINCE),--since $(SINCE)) $(if $(N),--count $(N)) $(if $(VERSION),--version $(VERSION))

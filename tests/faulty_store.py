@@ -27,6 +27,7 @@ from gateway.app import Gateway
 from gateway.store import Store
 from gateway.store.database import Database
 from gateway.store.sql import Connection, Dialect
+from gateway.store.transactions import RequiredLease
 from tests.daemon import RunningGateway, run_gateway
 
 Result = TypeVar("Result")
@@ -175,12 +176,12 @@ class _FaultyDatabase(Database):
     faults: StoreFaults
     names: Mapping[str, str]
 
-    async def write(self, transaction: Callable[[Connection], Result]) -> Result:
+    async def write(self, transaction: Callable[[Connection], Result], required: RequiredLease | None = None) -> Result:
         repository, method, *_ = (*transaction.__qualname__.split("."), "")
         # Not set while the tables are created. The parts of a deletion are of no repository.
         if "faults" in self.__dict__ and repository in self.names:
             transaction = self.faults.wrap(f"{self.names[repository]}{method}", transaction)
-        return await super().write(transaction)
+        return await super().write(transaction, required)
 
 
 class FaultyStore(Store):

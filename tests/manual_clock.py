@@ -107,6 +107,10 @@ class ManualClock(Clock):
         """Wait until somebody waits for so many seconds from now on; `by` is how many do so."""
         await self._counted(seconds, by, lambda timer: timer.when() - self.now)
 
+    def forget(self) -> None:
+        """Forget all that waits, as a process that is killed does."""
+        self._timers.clear()
+
     async def _counted(self, seconds: float, by: int, of: Callable[[_Timer], float]) -> list[_Timer]:
         try:
             async with asyncio.timeout(SECONDS):

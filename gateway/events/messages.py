@@ -65,17 +65,18 @@ class Fold:
 
     Its memory is limited: a message that is too long is divided at MAX_TEXT, whatever the agent sends.
 
-    `calls` are the ids of calls that started before the first of these events.
+    `calls` are the ids of calls that started before the first of these events. `steered` are messages that the user sent before
+    it, and that wait for the results of these calls.
     """
 
-    def __init__(self, calls: Iterable[str] = ()) -> None:
+    def __init__(self, calls: Iterable[str] = (), steered: Iterable[UserMessage] = ()) -> None:
         self._blocks: list[ContentBlock] = []
         self._text: list[str] = []
         self._text_size = self._size = 0
         self._max_size = MAX_TEXT
         self._text_kind: type[AgentToken] | type[Thinking] = AgentToken
         self._open: dict[str, None] = dict.fromkeys(calls)
-        self._steered: list[UserMessage] = []
+        self._steered = [*steered]
         self._has_text = self._has_complete_text = False
         self._error: str | None = None
 
@@ -165,6 +166,15 @@ class Fold:
         steered: list[Message] = [*self._steered]
         self._steered.clear()
         return steered
+
+    @property
+    def waiting_messages(self) -> tuple[UserMessage, ...]:
+        """The user's messages that wait for the end of the agent's message."""
+        return tuple(self._steered)
+
+    def drop_messages(self, count: int) -> None:
+        """The first of the user's messages that wait are stored already."""
+        del self._steered[:count]
 
     @property
     def steered_size(self) -> int:

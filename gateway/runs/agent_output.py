@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
 from drivers.contract.events import (
@@ -78,13 +78,22 @@ class RunOutput:
         return list(self._fold.open)
 
     @property
+    def waiting_messages(self) -> tuple[UserMessage, ...]:
+        """The user's messages that wait for the end of the agent's message, or for the results of its calls."""
+        return self._fold.waiting_messages
+
+    def messages_stored(self, messages: Sequence[UserMessage]) -> None:
+        """These messages wait no longer, because they are stored."""
+        self._fold.drop_messages(len(messages))
+
+    @property
     def steered_size(self) -> int:
         """The length of the user's messages that wait for the end of the agent's message."""
         return self._fold.steered_size
 
-    def add_calls(self, calls: Mapping[str, ToolUseBlock]) -> None:
-        """Begin with calls that were made before the first event; call it before any other method."""
-        self._fold = Fold(calls)
+    def restore(self, calls: Mapping[str, ToolUseBlock], steered: Iterable[UserMessage]) -> None:
+        """Begin with calls that were made, and messages that the user sent, before the first event; call it before all others."""
+        self._fold = Fold(calls, steered)
 
     def answered(self, call_id: str) -> None:
         """A call has its result, which is stored."""

@@ -14,10 +14,10 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 
 from drivers.contract.events import Error, OutputEvent, SessionEnd
-from drivers.contract.messages import MESSAGE, Message, ToolMessage, pending_tool_calls
+from drivers.contract.messages import MESSAGE, Message, ToolMessage, UserMessage, pending_tool_calls
 from drivers.runtime.containers import Runtime, remove_left_behind, runtime_of
 from drivers.runtime.process_tree import Root, described, end_processes, left_behind
-from gateway.events.log_entries import LogEvent, decode
+from gateway.events.log_entries import LogEvent, TurnStart, decode
 from gateway.events.messages import Fold, message_row
 from gateway.runs.agent_output import failure_of
 from gateway.runs.stored_history import StoredHistory
@@ -138,6 +138,18 @@ async def _close(store: Store, run: RunRecord, *, has_history: bool) -> None:
     missing, failure = await _missing_messages(store, run, list(enumerate(ends, first))) if has_history else ([], None)
     row = EventRow(run.log_id, first, first + len(ends) - 1, b"\n".join(event.encode() for event in ends))
     await store.runs.end(run, "error", row, missing, failure)
+
+
+async def waiting_messages(store: Store, run: RunRecord) -> tuple[UserMessage, ...]:
+    """Returns the messages to the agent at work of a run that waits for its client, which are in the history after its calls."""
+    fold = Fold()
+    async for _, event in _events(store, run):
+        fold.feed(event)
+        if isinstance(event, TurnStart):
+            for message in event.messages:
+                if isinstance(message, ToolMessage):
+                    fold.answer(message.tool_call_id)
+    return fold.waiting_messages
 
 
 async def _own_end(store: Store, run: RunRecord) -> SessionEnd | None:

@@ -163,11 +163,20 @@ class Run:
         """What the agent has used in the turn at work, which is not stored yet."""
         return TurnUsage(self.id, self._output.turns_over, self._output.usage)
 
-    def restore(self, pending: Iterable[AwaitedCall], unanswered: Mapping[str, ToolUseBlock], since: float | None) -> None:
-        """Wait again for calls that an earlier gateway left pending; `unanswered` are all calls without a result."""
+    def restore(
+        self,
+        pending: Iterable[AwaitedCall],
+        unanswered: Mapping[str, ToolUseBlock],
+        steered: Iterable[UserMessage],
+        since: float | None,
+    ) -> None:
+        """Wait again for calls that an earlier gateway left pending; `unanswered` are all calls without a result.
+
+        `steered` are messages that the user sent to the agent at work, and that are not in the history yet.
+        """
         self.pending.open(pending, since)
         self._meter.mark_waiting()
-        self._output.add_calls(unanswered)
+        self._output.restore(unanswered, steered)
         self._enforcer.add_calls(unanswered)
 
     def call(self, call_id: str) -> ToolUseBlock | None:
@@ -181,6 +190,11 @@ class Run:
     def if_cancelled(self) -> list[Message]:
         """The messages that cancelling this run while it waits adds to the history."""
         return self._output.if_cancelled()
+
+    @property
+    def waiting_messages(self) -> tuple[UserMessage, ...]:
+        """The user's messages to the agent at work that are in the history once its calls have their results."""
+        return self._output.waiting_messages
 
     def start(self, ended: Callable[[Run], None] = lambda run: None) -> None:
         """Read the agent from now on; `ended` is called when the run has ended or is suspended."""
@@ -254,14 +268,16 @@ class Run:
         await self.wait()
         results = [*client_results(replies), *resolution.results]
         events = [start, *resolution.events]
-        seq = await self._store_answers(replies, CLIENT, results, self._output.unanswered, events, key, settings)
+        closed, steered = self._output.unanswered, self.waiting_messages
+        seq = await self._store_answers(replies, CLIENT, results, closed, events, key, settings, steered)
         self.agent, self._suspending, self.agent_failed, self._closing = agent, False, False, None
         self._enforcer.begin(grants, resolution.approved)
         return seq
 
     async def end_unanswered(self, replies: Sequence[Reply], resolution: Resolution) -> None:
         """End a suspended run whose calls were not answered in time: they are denied, and no agent is started for it."""
-        await self._store_answers(replies, TIME_LIMIT, resolution.results, self._output.unanswered, resolution.events)
+        closed, results = self._output.unanswered, resolution.results
+        await self._store_answers(replies, TIME_LIMIT, results, closed, resolution.events, steered=self.waiting_messages)
         await self._take([SessionEnd(exit_code=130, stop_reason="cancelled")])
 
     def _audit_rows(self) -> list[AuditRecord]:
@@ -305,21 +321,25 @@ class Run:
         events: Sequence[LogEvent],
         key: IdempotencyKey | None = None,
         settings: SettingsRecord | None = None,
+        steered: Sequence[UserMessage] = (),
     ) -> int:
         """Store the results in one transaction with the events that report them, and with the audit.
 
-        Returns the number of the first event.
+        `steered` are messages that have waited for the last of these results: they are in the history from the event after the
+        first on. Returns the number of the first event.
         """
         log_id = self.log.log_id
         async with self.log.reserved(*events) as entries:
             seq = entries[0].seq
             rows, row = [message_row(result, seq) for result in results], self.log.row(entries)
+            rows += [message_row(message, seq + 1) for message in steered]
             key_record = key.record(log_id, seq) if key else None
             self._enforcer.answered(replies, by)
             decisions = self._audit_rows()
             await self._store.runs.resume(self.id, log_id, rows, row, key_record, settings, decisions)
             log_decisions(decisions)
             self._answers_stored(replies, closed)
+            self._output.messages_stored(steered)
         return seq
 
     def _answers_stored(self, replies: Sequence[Reply], closed: Iterable[str]) -> None:

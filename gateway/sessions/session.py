@@ -23,7 +23,17 @@ from drivers.contract.events import Commands, SessionEnd, ToolCall
 from drivers.contract.messages import Message, ToolMessage, ToolUseBlock, UserMessage
 from gateway.agents.configured_agents import ConfiguredAgent
 from gateway.agents.folder_access import FOLDER_OF_SESSION, in_time
-from gateway.errors import BadRequest, Conflict, GatewayError, LeaseLost, NotFound, ShuttingDown, StoreUnavailable, TooMany
+from gateway.errors import (
+    AgentProblem,
+    BadRequest,
+    Conflict,
+    GatewayError,
+    LeaseLost,
+    NotFound,
+    ShuttingDown,
+    StoreUnavailable,
+    TooMany,
+)
 from gateway.events.event_log import EventLog
 from gateway.events.log_entries import LogEvent, TurnStart
 from gateway.events.messages import message_row
@@ -36,6 +46,7 @@ from gateway.runs.cancellation import completed
 from gateway.runs.idempotency import IdempotencyKey
 from gateway.runs.interruptible_start import InterruptibleStart, StartCancelled
 from gateway.runs.pending_calls import PendingCalls, client_results, ids, pending_in, resolve, unanswered
+from gateway.runs.recovery import waiting_messages
 from gateway.runs.run import Run, RunState
 from gateway.runs.session_metadata import store_metadata
 from gateway.runs.shared_services import SharedServices
@@ -143,7 +154,8 @@ class Session:
         self.turn_began = last_seq + 1
         self.deleted = False
         self.services = SessionServices()
-        self.queue = TurnQueue(self.lock, lambda: self.state == "idle" or self.deleted, self.announce)
+        self._stopping = False
+        self.queue = TurnQueue(self.lock, self._queue_advances, self.announce)
         self.evicting = False
         self.metadata_changed: set[Callable[[], None]] = set()
         self._storing_commands: set[asyncio.Task[None]] = set()
@@ -294,6 +306,10 @@ class Session:
         if not queued and not self.queue.empty and self.state == "idle":
             raise Conflict("other messages are queued for this session; send this again with when_busy: queue")
 
+    def _queue_advances(self) -> bool:
+        """Whether the first request of the queue can begin, or is to be refused: nobody answers pending calls here any more."""
+        return self.state == "idle" or self.deleted or self.lost or self._stopping
+
     def _require_not_deleted(self) -> None:
         if self.deleted:
             raise NotFound(f"session {self.id!r} was deleted")
@@ -385,7 +401,7 @@ class Session:
                 run.agent = await self._agent_to_prompt(start, self.config, prompted=1)
                 if start.cancelled or run.agent is None:
                     return await self._end_cancelled(start, run, run.first_seq)
-                await run.agent.prompt(Prompt(message.content))
+                await self._prompt_fresh(run.agent, Prompt(message.content))
         except BaseException:
             if self.run is not None and self.run is not before:
                 await self._agent.discard()
@@ -393,6 +409,13 @@ class Session:
             raise
         self._start(run)
         return self.turn_from(run.first_seq)
+
+    async def _prompt_fresh(self, agent: Agent, prompt: Prompt) -> None:
+        """Prompt an agent that was started for it. Raises AgentProblem if its process has ended since."""
+        try:
+            await agent.prompt(prompt)
+        except AgentGone as error:
+            raise AgentProblem(self.redactor.clean(self.agent.start_error(error))) from error
 
     async def _end_prompt(self, start: InterruptibleStart, waiting: Run) -> None:
         """Let the agent of a run that was waiting end its prompt. If the turn is cancelled meanwhile, it has less time for it."""
@@ -463,7 +486,7 @@ class Session:
         """Continue a suspended run: a fresh agent gets the history with what became of the calls, and goes on from there."""
         await run.wait()
         resolution = resolve(await self.history.unanswered_calls(), run.pending.calls, request.replies)
-        seed = [*await self.history.seed(), *client_results(request.replies), *resolution.results]
+        seed = [*await self.history.seed(), *client_results(request.replies), *resolution.results, *run.waiting_messages]
         agent: Agent | None = None
         with suppress(StartCancelled):
             agent = await start.run(self._start_agent(settings, seed, resume=False))
@@ -478,7 +501,7 @@ class Session:
                     await self._agent.end()
                     return await self._end_cancelled(start, run, seq)
                 self._require_not_deleted()
-                await agent.prompt(GO_ON)
+                await self._prompt_fresh(agent, GO_ON)
         except BaseException:
             # Its history has the answers, so that it cannot take another prompt. The run waits still, unless they are stored.
             await self._agent.discard()
@@ -628,7 +651,8 @@ class Session:
         self.run = self._run(record, None)
         calls = await self.history.unanswered_calls()
         pending = pending_in(calls, self._runs_at_once, self.config.app_tools, self.agent.info.permissions.question_tools)
-        self.run.restore(pending, unanswered(calls), record.waiting_since)
+        steered = await waiting_messages(self._shared.store, record)
+        self.run.restore(pending, unanswered(calls), steered, record.waiting_since)
 
     async def deny_overdue(self) -> None:
         """Deny the pending calls if their time limit has passed."""
@@ -726,7 +750,9 @@ class Session:
         A run that waits for the client goes on waiting in the store, unless `forget` is set; call it under the lock then.
         """
         if not forget:
+            self._stopping = True
             self.refuse_start(ShuttingDown(why))
+            self.queue.advance()
             # An event that is being stored is not in the log yet: the end of the run would get its number.
             with suppress(TimeoutError):
                 async with self._shared.clock.timeout(STORE_WAIT), self.lock:
@@ -742,6 +768,8 @@ class Session:
             self.run.pending.stop_timer()
             if forget or self.run.state is not RunState.WAITING:
                 ends.append(self.run.fail(why))
+            else:
+                self.run.expect_suspension()
         if live is not None:
             # At the same time: a run whose start is being stored ends when the store answers, its agent at once.
             ends.append(live.close())
@@ -855,8 +883,10 @@ class Session:
 
     async def _begin_preparation(self) -> asyncio.Task[Agent] | None:
         """Begin to start an agent; None if none can be started now, or none has to be."""
+        if self.deleted or self.lost or self.state != "idle" or self.config.secrets_lost:
+            return None
         # An agent that asks its client learns at its start what the client of the prompt can do.
-        if self.deleted or self.state != "idle" or self.config.secrets_lost or self.agent.info.capabilities.asks_client:
+        if self.agent.info.capabilities.asks_client:
             return None
         if self._agent.preparing_for(self.config) or not self._admission.has_free_agent_slot(self.id):
             return None
@@ -867,7 +897,7 @@ class Session:
         await self.log.require_written()
         seed = await self.history.seed()
         # Others may have begun to start an agent meanwhile.
-        if self.deleted or not self._admission.has_free_agent_slot(self.id):
+        if self.deleted or self.lost or not self._admission.has_free_agent_slot(self.id):
             return None
         preparation = self._agent.prepare(self.config, seed)
         # From here on it counts as an agent, and the registry holds the session.

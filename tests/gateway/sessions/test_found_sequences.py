@@ -1,0 +1,145 @@
+"""Sequences of commands and mishaps that the state machine has found, each with what it found.
+
+The machine (test_session_machine.py) checks after each step what holds for all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+
+from drivers.contract.events import Error
+from drivers.contract.messages import UserMessage
+from gateway.errors import AgentProblem, LeaseLost, ShuttingDown
+from tests.gateway.sessions.machine.daemon import Choices
+from tests.gateway.sessions.test_session_machine import SessionMachine, decoded
+
+pytestmark = pytest.mark.sqlite_only
+
+
+@pytest.fixture
+def begin() -> Iterator[Callable[..., SessionMachine]]:
+    """Returns a function that begins with two idle sessions. At the end everything is let finish, and must."""
+    machine = SessionMachine()
+
+    def begin(**choices: Any) -> SessionMachine:
+        machine.begin(Choices(**choices))
+        return machine
+
+    yield begin
+    machine.teardown()
+
+
+def message(machine: SessionMachine, text: str = "kept") -> Any:
+    """Send a message to the first session, and return the request."""
+    machine.send_message(0, text, keyed=False)
+    machine.check()
+    return machine.requests[-1]
+
+
+def call(machine: SessionMachine, *names: str) -> None:
+    """Let the agent call tools that wait for the client."""
+    machine.agent_calls(list(names))
+    machine.check()
+    assert machine.slots[0].session.state == "waiting"
+
+
+def answer(machine: SessionMachine) -> Any:
+    """Answer the pending calls of the first session, and return the request."""
+    machine.send_answers(machine.slots[0], machine.answers(machine.slots[0], granted=True))
+    machine.check()
+    return machine.requests[-1]
+
+
+def events(machine: SessionMachine) -> list[Any]:
+    return [decoded(data) for data in machine.stored(machine.slots[0]).events.values()]
+
+
+def texts(machine: SessionMachine) -> list[str]:
+    """The messages of the user in the stored history of the first session."""
+    return [text for kind, text, *_ in machine.stored(machine.slots[0]).messages if kind == "user"]
+
+
+def test_no_agent_is_started_ahead_of_a_prompt_once_another_node_has_the_session(begin: Callable[..., SessionMachine]) -> None:
+    machine = begin(leased=True)
+    machine.other_node_takes_the_session(n=0, stopped=True)
+    assert isinstance(message(machine).error, LeaseLost)
+    machine.prepare(n=0)
+    machine.check()
+    assert not machine.driver.alive()
+
+
+def test_shutdown_reports_no_error_of_the_agent_that_it_ends_while_calls_are_pending(
+    begin: Callable[..., SessionMachine],
+) -> None:
+    machine = begin()
+    message(machine)
+    call(machine, "change")
+    machine.restart()
+    assert not any(isinstance(event, Error) for event in events(machine))
+    assert answer(machine).error is None
+
+
+@pytest.mark.parametrize("what", ["message", "answers"])
+def test_request_is_refused_in_words_if_its_fresh_agent_ends_before_the_prompt(
+    begin: Callable[..., SessionMachine], what: str
+) -> None:
+    machine = begin()
+    message(machine)
+    if what == "answers":
+        call(machine, "change")
+        machine.restart()
+        machine.agents_behave_otherwise({"missed_prompts": 1})
+        sent = answer(machine)
+    else:
+        machine.agent_ends_turn(how="end_turn", n=0)
+        machine.check()
+        # Its own agent is gone, and so is the fresh one.
+        machine.agents_behave_otherwise({"missed_prompts": 2})
+        sent = message(machine)
+    assert isinstance(sent.error, AgentProblem)
+    assert "the agent's process has ended" in str(sent.error)
+    assert machine.slots[0].session.state == "idle"
+
+
+@pytest.mark.parametrize("how", ["shutdown", "lease lost"])
+def test_message_behind_pending_calls_is_refused_at_the_end(begin: Callable[..., SessionMachine], how: str) -> None:
+    machine = begin(leased=how == "lease lost")
+    message(machine)
+    call(machine, "change")
+    # Its agent would end the run when the lease is lost.
+    machine.restart()
+    machine.message_that_queues(n=0, settings="kept", keyed=False)
+    machine.check()
+    queued = machine.requests[-1]
+    assert not queued.done
+    if how == "shutdown":
+        machine.restart()
+    else:
+        machine.other_node_takes_the_session(n=0, stopped=False)
+        machine.rename(n=0)
+        machine.check()
+    assert isinstance(queued.error, ShuttingDown if how == "shutdown" else LeaseLost)
+
+
+@pytest.mark.parametrize("end", ["restart", "agent_exits"])
+def test_message_to_the_agent_at_work_stays_in_the_history_while_its_calls_wait(
+    begin: Callable[..., SessionMachine], end: str
+) -> None:
+    machine = begin()
+    message(machine)
+    machine.agent_sends(kinds=["token"], n=0)
+    machine.check()
+    slot = machine.slots[0]
+    assert machine.loop.done(slot.session.steer(UserMessage(content="<mS>")))
+    call(machine, "sky")
+    assert "<mS>" not in texts(machine)
+    {"restart": machine.restart, "agent_exits": partial(machine.agent_exits, n=0)}[end]()
+    machine.check()
+    assert answer(machine).error is None
+    assert texts(machine)[-1] == "<mS>"
+    # The fresh agent knows it, too.
+    assert "<mS>" in machine.driver.alive()[0].told
