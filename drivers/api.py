@@ -13,6 +13,7 @@ from drivers.codecs.json_lines import JsonLineCodec
 from drivers.codecs.json_rpc import JsonRpcPeer, RpcError
 from drivers.codecs.output_event_lines import EventLineCodec, open_request, request
 from drivers.codecs.tool_calls import Call, CallTracker
+from drivers.codecs.turn_codec import TurnCodec
 from drivers.contract import events
 from drivers.contract.agent import Agent, PermissionReply, Prompt, Reply, ToolReply
 from drivers.contract.agent_specs import AgentSpec, Limits, SessionPermissions, SessionSeed, SessionSpec, TaskSpec
@@ -46,7 +47,7 @@ from drivers.contract.tool_denials import denied
 from drivers.contract.tool_server import ToolRequest, ToolResponse
 from drivers.runtime.cli_driver import CliDriver, Driver, run_to_end
 from drivers.runtime.process import Spawner
-from drivers.runtime.turn_process import TurnCodec, TurnProcessDriver
+from drivers.runtime.turn_process import TurnProcessDriver
 
 if TYPE_CHECKING:
     from drivers.acp import AcpCodec, AcpDriver, AgentProfile

@@ -20,23 +20,6 @@ from drivers.runtime.file_threads import in_thread
 from drivers.runtime.process import Spawner
 
 
-class TurnCodec(Codec):
-    """The output of one turn's process. The run is under way from the start and ends when the process exits.
-
-    `receive` sets `native_id` as soon as the CLI reports it, and `run_result` where the CLI reports how the turn went. An exit
-    code of 0 without a `run_result` is a success, any other one is a crash.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.phase = "running"
-
-    def exited(self, exit_code: int, stderr: Sequence[str]) -> list[OutputEvent]:
-        if exit_code == 0 and self.run_result is None:
-            self.run_result = SessionEnd(exit_code=0)
-        return super().exited(exit_code, stderr)
-
-
 class TurnProcessDriver(Driver):
     """A driver of a CLI that exits after each turn. Between turns its agent is alive without a process.
 
@@ -56,7 +39,8 @@ class TurnProcessDriver(Driver):
     async def has_session(self, spec: SessionSpec, spawner: Spawner) -> bool:
         """Whether the CLI still has the native session `spec.seed.resume`. If not, a fresh one is seeded with the history.
 
-        By default it is taken to be there. Override it by a look at the CLI's files, or by a command that lists its sessions.
+        It is asked when an agent is opened, which is also before the turn after a crash. By default the session is taken to be
+        there. Override it by a look at the CLI's files, or by a command that lists its sessions.
         """
         return True
 
@@ -100,8 +84,9 @@ class TurnProcessDriver(Driver):
 class TurnProcessAgent(Agent):
     """A native session that has a process only while a turn is under way.
 
-    It resumes the native session in each turn after the first. It is not alive any more once the native session is not whole, or
-    its id is not known, and a fresh one could be seeded with the history instead.
+    It resumes the native session in each turn after the first. It is not alive any more after a turn that may have lost the
+    native session: the agent that is opened next asks the driver for it. Without a native id it is alive, unless a fresh session
+    could be seeded with the history.
     """
 
     def __init__(self, driver: TurnProcessDriver, spec: SessionSpec, spawner: Spawner, limits: Limits) -> None:
@@ -132,8 +117,10 @@ class TurnProcessAgent(Agent):
         )
         try:
             turn = await self._start(spec, prompt)
-        except AgentUnavailable as error:
-            self._ready = [Error(message=str(error)), SessionEnd(exit_code=1, stop_reason="error")]
+        except DriverError as error:
+            end = SessionEnd(exit_code=1, stop_reason="error")
+            self._ready = [Error(message=str(error)), end]
+            self._turn_over(end, opened=False)
             return
         if not self._alive:
             await turn.close(0.0)
@@ -149,7 +136,7 @@ class TurnProcessAgent(Agent):
         received = await self._turn.receive()
         self.native_id = self._turn.native_id or self.native_id
         if received and isinstance(received[-1], SessionEnd):
-            self._turn_over(received[-1])
+            self._turn_over(received[-1], opened=self._turn.native_id is not None)
         return received
 
     async def reply(self, reply: Reply) -> None:
@@ -169,6 +156,7 @@ class TurnProcessAgent(Agent):
             await self._turn.close(grace)
 
     async def _start(self, spec: SessionSpec, prompt: Prompt) -> CliAgent:
+        self._codec = None
         if self._driver.tools_by_mcp and spec.app_tools:
             spec = await with_tool_server(spec, self._driver.info().mcp.call_id_keys)
         try:
@@ -180,8 +168,10 @@ class TurnProcessAgent(Agent):
                 await asyncio.shield(spec.tool_server.close())
             raise
 
-    def _turn_over(self, end: SessionEnd) -> None:
+    def _turn_over(self, end: SessionEnd, *, opened: bool) -> None:
+        """Record the end of a turn. `opened`: its process has reported the native session."""
         self._turn = None
-        crashed = end.stop_reason == "error" and (self._codec is None or self._codec.run_result is None)
-        if self._seeds and (crashed or self.native_id is None):
+        reported = self._codec is not None and self._codec.run_result is not None
+        lost = end.stop_reason == "error" and not (reported and opened)
+        if self._seeds if self.native_id is None else lost:
             self._alive = False

@@ -24,7 +24,9 @@ COLOURS = {"passed": "green", "failed": "red", "skipped": "yellow"}
 @click.option("--program", help="The program's path, where it is not on PATH under its usual name.")
 @click.option("--option", "options", multiple=True, metavar="NAME=VALUE", help="An option of the driver.")
 @click.option("--prompt", default=PROMPT, show_default=True, help="What the agent is asked; about 15 times.")
-@click.option("--tool-prompt", "tools", multiple=True, metavar="NAME=PROMPT", help="On this prompt the agent calls that tool.")
+@click.option(
+    "--tool-prompt", "tools", multiple=True, metavar="NAME=PROMPT", help="On this prompt the agent calls that tool; four times."
+)
 @click.option("--app-tool-prompt", help="On this prompt the agent calls the application-side tool portico_check.")
 @click.option("--never-asks", is_flag=True, help="The CLI cannot ask for permission while it runs.")
 @click.option("--seconds", default=60.0, show_default=True, help="How long one answer may take.")

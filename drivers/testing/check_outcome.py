@@ -22,16 +22,16 @@ class Skipped(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that must be so. `run` raises Failed or Skipped."""
+    """One thing that must be so. `run` raises Failed or Skipped, and returns what it has checked if that is not the promise."""
 
     name: str
     promise: str
-    run: Callable[[Setup], Awaitable[None]]
+    run: Callable[[Setup], Awaitable[str | None]]
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a check: `text` is its promise, or why it failed or was skipped."""
+    """What became of a check: `text` is what was checked, or why it failed or was skipped."""
 
     check: str
     status: Status
@@ -41,7 +41,7 @@ class Outcome:
 async def outcome_of(check: Check, setup: Setup) -> Outcome:
     """Make one check; whatever the driver raises is a failure, with its position in the code."""
     try:
-        await check.run(setup)
+        checked = await check.run(setup)
     except Failed as failed:
         return Outcome(check.name, "failed", str(failed))
     except Skipped as skipped:
@@ -50,4 +50,4 @@ async def outcome_of(check: Check, setup: Setup) -> Outcome:
         frame = traceback.extract_tb(error.__traceback__)[-1]
         raised = f"{type(error).__name__}: {error}"
         return Outcome(check.name, "failed", f"it raised {raised} ({frame.filename}:{frame.lineno}, in {frame.name})")
-    return Outcome(check.name, "passed", check.promise)
+    return Outcome(check.name, "passed", checked or check.promise)

@@ -11,11 +11,11 @@ from drivers.contract.errors import AgentGone, AgentUnavailable, ResumeFailed
 from drivers.contract.events import NativeSession, OutputEvent, SessionEnd
 from drivers.contract.messages import AssistantMessage, UserMessage
 from drivers.runtime.cli_driver import CliDriver
-from drivers.runtime.turn_process import TurnProcessDriver
+from drivers.runtime.turn_process import TurnProcessAgent, TurnProcessDriver
 from drivers.testing.check_outcome import Check, Failed, Skipped
 from drivers.testing.driver_under_test import Setup
 from drivers.testing.recording_spawner import Watched
-from drivers.testing.run_invariants import ask, kinds, to_end
+from drivers.testing.run_invariants import ask, failure, kinds, to_end
 
 SECRET = "portico-check-secret-5e1f"
 PROMPT_MARK, ANSWER_MARK, SYSTEM_MARK = "portico-check-prompt-81c2", "portico-check-answer-81c2", "portico-check-system-81c2"
@@ -134,11 +134,27 @@ async def native_session(setup: Setup) -> None:
                 f"resuming {NO_SUCH!r}, which does not exist, opened a session: the conversation would be lost unseen. {how}"
             )
     except ResumeFailed:
-        return
+        pass
     except AgentUnavailable as error:
         raise Failed(
             f"resuming a session that is gone raised AgentUnavailable ({error}); with ResumeFailed it is seeded anew"
         ) from error
+    if isinstance(setup.driver, TurnProcessDriver):
+        await _lost_between_turns(setup, setup.driver)
+
+
+async def _lost_between_turns(setup: Setup, driver: TurnProcessDriver) -> None:
+    """Prompt an agent whose native session has disappeared since it was opened."""
+    watched = Watched()
+    try:
+        agent = TurnProcessAgent(driver, setup.session(seed=SessionSeed(NO_SUCH)), watched, setup.limits)
+        if failure(await ask(agent, setup.prompt, setup.seconds)) and agent.alive:
+            raise Failed(
+                f"a turn of the session {NO_SUCH!r}, which does not exist, failed with a run_result and a native_id: each later "
+                "turn would fail too. Set native_id only when the CLI has opened the session"
+            )
+    finally:
+        await watched.end()
 
 
 async def seeds(setup: Setup) -> None:
@@ -238,10 +254,8 @@ async def _refuse_leftovers(watched: Watched, after: str) -> None:
 
 
 def _refuse_failure(events: list[OutputEvent], what: str) -> None:
-    end = events[-1]
-    if isinstance(end, SessionEnd) and end.exit_code:
-        messages = " ".join(str(getattr(event, "message", "")) for event in events if event.kind == "error")
-        raise Failed(f"{what} ended with exit code {end.exit_code} ({end.stop_reason}): {messages[:500]}")
+    if failed := failure(events):
+        raise Failed(f"{what} {failed}")
 
 
 CHECKS = (

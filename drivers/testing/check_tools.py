@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from drivers.contract.agent import PermissionReply, Reply, ToolReply
 from drivers.contract.driver_info import ToolGrant, ToolSpec
-from drivers.contract.events import AwaitedCall, Awaiting, OutputEvent, ToolCall
+from drivers.contract.events import AwaitedCall, Awaiting, OutputEvent, SessionEnd, ToolCall
 from drivers.testing.check_outcome import Check, Failed, Skipped
 from drivers.testing.driver_under_test import Setup
-from drivers.testing.run_invariants import ask, kinds, refuse
+from drivers.testing.run_invariants import ask, failure, kinds, refuse
 
 APPLICATION_TOOL = ToolSpec("portico_check", "Returns a word.", {"type": "object", "properties": {}})
 RESULT = "portico-check-result-4d07"
@@ -21,6 +21,7 @@ async def not_enabled(setup: Setup) -> None:
             events = await ask(agent, prompt, setup.seconds)
         if _completed(events, name):
             raise Failed(f"tool {name!r} ran in a session that does not enable it; pass the CLI exactly what `spec.tools` lists")
+        _skip_failed(events, name)
 
 
 async def trusted(setup: Setup) -> None:
@@ -35,22 +36,24 @@ async def trusted(setup: Setup) -> None:
             raise Failed(f"tool {name!r} is trusted and did not run on the prompt {prompt!r}; it gave {kinds(events)}")
 
 
-async def permission(setup: Setup) -> None:
+async def permission(setup: Setup) -> str | None:
     for name, prompt in _cases(setup).items():
         denied = await _asked(setup, name, prompt, granted=False)
         if _completed(denied, name):
             how = "after its call was denied" if _awaited(denied, name) else "without an `awaiting` event"
             raise Failed(f"tool {name!r} is not trusted, and it ran {how}")
+        _skip_failed(denied, name)
         if not setup.tools.asks:
             continue
         if not _awaited(denied, name):
             raise Failed(
                 f'tool {name!r} is enabled without trust, and its call was not announced in `awaiting` with wants="permission"; '
-                f"it gave {kinds(denied)}. For a CLI that cannot ask, set ToolCases(asks=False)"
+                f"it gave {kinds(denied)}. For a CLI that cannot ask, give --never-asks, or ToolCases(asks=False) in a test"
             )
         granted = await _asked(setup, name, prompt, granted=True)
         if not _completed(granted, name):
             raise Failed(f"tool {name!r} did not run after its call was granted; it gave {kinds(granted)}")
+    return None if setup.tools.asks else "a tool without trust does not run, because the CLI cannot ask"
 
 
 async def application(setup: Setup) -> None:
@@ -92,6 +95,13 @@ def _cases(setup: Setup) -> dict[str, str]:
     if unknown := sorted(setup.tools.own.keys() - names):
         raise Failed(f"there is a prompt for tool {unknown[0]!r}, which info() does not list")
     return dict(setup.tools.own)
+
+
+def _skip_failed(events: Sequence[OutputEvent], name: str) -> None:
+    """Raises Skipped if the run has failed: then it says nothing about the tool."""
+    end = events[-1]
+    if isinstance(end, SessionEnd) and end.stop_reason == "error":
+        raise Skipped(f"the run that calls tool {name!r} {failure(events)}")
 
 
 def _awaited(events: Sequence[OutputEvent], name: str) -> list[str]:

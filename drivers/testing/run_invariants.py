@@ -60,6 +60,15 @@ async def to_end(agent: Agent, seconds: float, answer: Answer = refuse, clock: C
     return events
 
 
+def failure(events: Sequence[OutputEvent]) -> str | None:
+    """How and why a run has failed; None if its exit code is 0."""
+    end = events[-1]
+    if not isinstance(end, SessionEnd) or not end.exit_code:
+        return None
+    messages = " ".join(event.message for event in events if isinstance(event, Error))
+    return f"ended with exit code {end.exit_code} ({end.stop_reason}): {messages[:500]}"
+
+
 def kinds(events: Sequence[object]) -> str:
     """The events' kinds, for a text: runs of the same kind as one."""
     found: list[str] = []

@@ -202,12 +202,14 @@ class LiveAgent:
     def forget(self) -> None:
         """Do not resume the native session: its CLI may have kept less of the last run than the history has, or more.
 
-        The next process is seeded, where the agent can be given a history.
+        The next process is seeded, where the agent can be given a history. Any other agent has nothing else than that session.
         """
         if not self._forgotten:
-            self._forgotten = True
             if self._agent.info.capabilities.seeds:
                 self._store_native_id(None)
+            else:
+                self.record_native_id()
+            self._forgotten = True
 
     async def discard(self) -> None:
         """End the process at once, and do not resume its native session: it may have what the history does not have."""
@@ -289,9 +291,11 @@ class LiveAgent:
                 return await self._launch(replace(spec, seed=SessionSeed(self._native_id, system=spec.seed.system)))
             except DriverError as error:
                 # Also for another reason than that the native session is gone, which would be the same at every turn.
-                if not (self._agent.info.capabilities.seeds or isinstance(error, ResumeFailed)):
+                seeds = self._agent.info.capabilities.seeds
+                if not (seeds or isinstance(error, ResumeFailed)):
                     raise
-                log.warning("session %s: its native session is not resumed, a fresh one is seeded: %s", self._session_id, error)
+                instead = ", a fresh one is seeded" if seeds else ""
+                log.warning("session %s: its native session is not resumed%s: %s", self._session_id, instead, error)
         return await self._launch(spec)
 
     async def _launch(self, spec: SessionSpec) -> Agent:

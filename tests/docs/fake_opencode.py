@@ -1,4 +1,5 @@
-"""A replacement for the opencode CLI (1.18.33) with its arguments and JSON events. Sessions are files in the home folder.
+"""A replacement for the opencode CLI (1.18.33) with its arguments and JSON events. Sessions are files in its
+folder of the home folder.
 
 Prompts: `sleep` hangs, `crash` kills the process, `fail` is an error of the model, `call TOOL` a tool call that writes a file
 named like the tool. Any other prompt is answered with all prompts of the session so far.
@@ -12,11 +13,11 @@ import time
 import uuid
 from pathlib import Path
 
-SESSIONS = Path(os.environ["HOME"]) / "fake-opencode"
+SESSIONS = Path(os.environ["HOME"]) / ".local/share/opencode/fake-sessions"
 
 
 def main(arguments: list[str]) -> int:
-    SESSIONS.mkdir(exist_ok=True)
+    SESSIONS.mkdir(parents=True, exist_ok=True)
     if arguments == ["--version"]:
         write("1.18.33")
     elif arguments == ["session", "list", "--format", "json"]:

@@ -6,6 +6,7 @@ import ast
 import asyncio
 import dataclasses
 import fcntl
+import json
 import os
 import re
 import shlex
@@ -14,21 +15,27 @@ import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from pathlib import Path
+from textwrap import indent
 from typing import Any, get_args
 
 import psutil
 import pytest
 
 import drivers
+from drivers.contract.agent_specs import AgentSpec
 from drivers.contract.events import AwaitedCall, OutputEvent
+from drivers.echo.driver import EchoDriver
+from drivers.runtime import sandbox
+from drivers.runtime.process import Spawner
 from tests.conftest import write_config
-from tests.daemon import Daemon, gateway_config
-from tests.gateway.requests import create_session, execute, send_turn
+from tests.daemon import KEY, Daemon, gateway_config
+from tests.gateway.requests import create_session, execute, expect_error, get_history, send_turn
 from tests.programs import write_program
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "writing-a-driver.md").read_text()
+OPENCODE_SESSIONS = Path(".local/share/opencode/fake-sessions")
 PROGRAMS = {name: Path(__file__).with_name(f"fake_{name}.py") for name in ("opencode", "clerk")}
 CHECKS = 26
 BROKEN_PROJECT = """
@@ -48,7 +55,9 @@ def block(language: str, number: int = 0) -> str:
     return found
 
 
-CAT, OPENCODE, CLERK, TEST = (block("python", number) for number in range(4))
+CAT, OPENCODE, CLERK, TEST, PROBE = (block("python", number) for number in range(5))
+CHECKED = [shlex.split(line)[4:] for line in block("sh", 3).splitlines()]
+"""The arguments of the commands that check clerk and opencode."""
 
 
 def build_and_install(projects: Sequence[Path], target: Path) -> None:
@@ -191,7 +200,7 @@ async def test_session_of_turn_processes_continues_after_cancel_kill_and_restart
         assert made["messages"] == [{"role": "assistant", "content": "a/b: one"}]
         assert (await send_turn(client, session, "two"))["messages"][-1]["content"] == "a/b: one | two"
         turn = asyncio.create_task(send_turn(client, session, "sleep"))
-        await wait_until(lambda: any("sleep" in stored.read_text() for stored in (daemon.home / "fake-opencode").iterdir()))
+        await wait_until(lambda: any("sleep" in stored.read_text() for stored in (daemon.home / OPENCODE_SESSIONS).iterdir()))
         await client.post(f"/session/{session}/cancel")
         await turn
         await wait_until(lambda: not _is_running(daemon.pid, "opencode"))
@@ -204,6 +213,68 @@ async def test_session_of_turn_processes_continues_after_cancel_kill_and_restart
     await daemon.start()
     async with daemon.client() as client:
         assert (await send_turn(client, session, "five"))["messages"][-1]["content"].endswith("| four | five")
+
+
+async def test_session_of_turn_processes_after_a_crash_and_without_its_native_session(daemon: Daemon) -> None:
+    async with daemon.client() as client:
+        session = (await create_session(client, "opencode", "crash"))["sessionId"]
+        assert (await send_turn(client, session, "two"))["messages"][-1]["content"] == "default: crash | two"
+        [stored] = (daemon.home / OPENCODE_SESSIONS).iterdir()
+        kept = stored.read_text()
+        stored.unlink()
+        assert (await send_turn(client, session, "three"))["stopReason"] == "error"
+        before = await get_history(client, session)
+        body = {"messages": [{"role": "user", "content": "four"}]}
+        text = await expect_error(client.post(f"/session/{session}", json=body), 503)
+        assert "its own session is gone, and it cannot be given a history; start a new session" in text
+        assert await get_history(client, session) == before
+        stored.write_text(kept)
+        assert (await send_turn(client, session, "five"))["messages"][-1]["content"] == "default: crash | two | five"
+    await daemon.stop()
+    log = daemon.stderr.decode()
+    assert "its native session is not resumed: opencode has no session" in log and "is seeded" not in log
+
+
+async def test_commands_of_the_page_hold_a_session_with_a_trusted_tool(daemon: Daemon) -> None:
+    script = block("sh", 2).replace("http://127.0.0.1:7700", daemon.url).replace("$(portico key)", KEY)
+    define, first, second = script.replace("curl ", "curl --fail-with-body ").splitlines()
+
+    async def send(command: str) -> dict[str, Any]:
+        shell = await asyncio.create_subprocess_exec("bash", "-c", f"{define}\n{command}", stdout=asyncio.subprocess.PIPE)
+        printed, _ = await asyncio.wait_for(shell.communicate(), 60)
+        assert shell.returncode == 0, printed
+        found: dict[str, Any] = json.loads(printed)
+        return found
+
+    made = await send(first)
+    assert (made["stopReason"], (daemon.home / "work" / "bash").exists()) == ("end_turn", True)
+    again = await send(second.replace("ID", made["sessionId"]))
+    assert again["messages"][-1]["content"] == "default: call bash | and again"
+
+
+@pytest.mark.skipif(sandbox.unavailable() is not None, reason=f"no sandbox here: {sandbox.unavailable()}")
+async def test_cli_in_a_sandbox_writes_its_sessions(tmp_path: Path, environment: dict[str, str]) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    entry = {"driver": "opencode", "env": {"HOME": str(home)}, "sandbox": "workspace-write"}
+    config = write_config(tmp_path, gateway_config(tmp_path, agents={"opencode": entry}))
+    daemon = await Daemon(config, tmp_path, environment, forked=False).start()
+    try:
+        async with daemon.client() as client:
+            made = await create_session(client, "opencode", "one")
+        assert made["messages"] == [{"role": "assistant", "content": "default: one"}]
+        assert len(list((home / OPENCODE_SESSIONS).iterdir())) == 1
+    finally:
+        await daemon.stop()
+
+
+async def test_example_of_a_probe_reports_the_login(tmp_path: Path) -> None:
+    names: dict[str, Any] = {"EchoDriver": EchoDriver}
+    code = f"from dataclasses import replace\nfrom drivers import *\nclass Probing(EchoDriver):\n{indent(PROBE, '    ')}"
+    exec(code, names)
+    for env, logged_in in (({"OPENCODE_API_KEY": "k"}, True), ({}, False)):
+        found = await names["Probing"]().probe(AgentSpec("", tmp_path, env), Spawner())
+        assert (found.version, found.logged_in) == (EchoDriver().info().version, logged_in)
 
 
 async def test_session_of_a_process_that_stays_asks_for_permission(daemon: Daemon) -> None:
@@ -241,8 +312,8 @@ async def test_execute_runs_one_turn(daemon: Daemon) -> None:
             [],
             {"native session", "seeds", "tool not enabled", "trusted tool", "tool permission", "application tool"},
         ),
-        ("opencode", ["--tool-prompt", "bash=call bash", "--never-asks"], {"seeds", "application tool"}),
-        ("clerk", shlex.split(block("sh", 2))[4:], {"application tool"}),
+        ("opencode", CHECKED[1], {"seeds", "application tool"}),
+        ("clerk", CHECKED[0], {"application tool"}),
     ],
 )
 async def test_drivers_pass_the_conformance_check_command_of_the_page(

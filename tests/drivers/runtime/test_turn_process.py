@@ -15,6 +15,7 @@ from drivers import (
     Agent,
     AgentGone,
     AgentUnavailable,
+    Call,
     Capabilities,
     Command,
     DriverError,
@@ -34,7 +35,7 @@ from drivers import (
     TurnCodec,
     TurnProcessDriver,
 )
-from drivers.contract.events import AgentToken, OutputEvent, SessionEnd, Stdout
+from drivers.contract.events import AgentToken, Error, OutputEvent, SessionEnd, Stdout, ToolCall
 from drivers.contract.messages import UserMessage
 from drivers.contract.tool_server import ToolServer
 from tests.drivers.small_programs import LIMITS, ask, end_of, text_in
@@ -42,9 +43,12 @@ from tests.drivers.small_programs import LIMITS, ask, end_of, text_in
 PROGRAM = """
 import os, sys, time
 prompt = sys.stdin.read()
+if prompt == "gone": print("gone", flush=True); sys.exit(1)
 print("id", "7" if len(sys.argv) < 2 else sys.argv[1], flush=True)
 if prompt == "sleep": time.sleep(600)
 if prompt == "crash": os._exit(3)
+if prompt == "call": print("call 1", flush=True); os._exit(3)
+if prompt == "leave": print("call 1", flush=True); sys.exit(0)
 if prompt == "fail": print("failed", flush=True); sys.exit(1)
 print("text", *sys.argv[1:], prompt, flush=True)
 """
@@ -57,7 +61,12 @@ class SmallCodec(TurnCodec):
         if word == "id":
             self.native_id = rest
         elif word == "failed":
-            self.run_result = SessionEnd(exit_code=1, stop_reason="refusal")
+            self.run_result = SessionEnd(exit_code=1, stop_reason="error")
+        elif word == "gone":
+            self.run_result = SessionEnd(exit_code=1, stop_reason="error")
+            return [Error(message="there is no such session")]
+        elif word == "call":
+            return self.calls.start(Call(rest, "look"))
         return [AgentToken(text=rest)] if word == "text" else [Stdout(line=line.decode())]
 
 
@@ -66,6 +75,7 @@ class SmallDriver(TurnProcessDriver):
 
     def __init__(self, program: str = PROGRAM, gone: str | None = None, **facts: Any) -> None:
         self._program, self._gone, self._facts = program, gone, facts
+        self._refusal = ResumeFailed("it was removed")
         self.specs: list[SessionSpec] = []
 
     def info(self) -> DriverInfo:
@@ -73,6 +83,8 @@ class SmallDriver(TurnProcessDriver):
 
     def turn(self, spec: SessionSpec, prompt: Prompt) -> Launch:
         self.specs.append(spec)
+        if prompt.text == "refuse":
+            raise self._refusal
         resume = (spec.seed.resume,) if spec.seed.resume else ()
         argv = (spec.program, "-IS", "-c", self._program, *resume)
         return Launch(Command(argv, spec.cwd, spec.env, prompt.text.encode()), SmallCodec(), spec.tool_server)
@@ -161,14 +173,42 @@ async def test_an_interrupted_turn_is_cancelled_and_the_next_one_resumes(tmp_pat
     ("prompt", "facts", "exit_code", "alive"),
     [
         ("fail", {"seeds": True}, 1, True),
+        ("fail", {"seeds": False}, 1, True),
         ("crash", {"seeds": True}, 3, False),
-        ("crash", {"seeds": False}, 3, True),
+        ("crash", {"seeds": False}, 3, False),
     ],
 )
 async def test_a_turn_that_fails(tmp_path: Path, prompt: str, facts: Mapping[str, Any], exit_code: int, alive: bool) -> None:
     agent = await opened(SmallDriver(**facts), spec_in(tmp_path))
     end = end_of(await answer(agent, prompt))
     assert (end.exit_code, agent.alive, agent.native_id) == (exit_code, alive, "7")
+
+
+@pytest.mark.parametrize("seeds", [True, False])
+@pytest.mark.parametrize(("prompt", "message"), [("gone", "there is no such session"), ("refuse", "it was removed")])
+async def test_a_turn_that_does_not_open_the_native_session_ends_the_agent(
+    tmp_path: Path, prompt: str, message: str, seeds: bool
+) -> None:
+    agent = await opened(SmallDriver(seeds=seeds), spec_in(tmp_path))
+    await answer(agent, "one")
+    events = await answer(agent, prompt)
+    assert [event.message for event in events if isinstance(event, Error)] == [message]
+    assert (end_of(events).exit_code, agent.alive, agent.native_id) == (1, False, "7")
+
+
+async def test_a_first_turn_that_opens_no_native_session_can_be_repeated(tmp_path: Path) -> None:
+    agent = await opened(SmallDriver(), spec_in(tmp_path))
+    for prompt in ("gone", "refuse"):
+        assert end_of(await answer(agent, prompt)).stop_reason == "error"
+    assert text_in(await answer(agent, "one")) == "one"
+
+
+@pytest.mark.parametrize(("prompt", "exit_code"), [("call", 3), ("leave", 0)])
+async def test_a_call_that_runs_when_the_process_exits_has_failed(tmp_path: Path, prompt: str, exit_code: int) -> None:
+    agent = await opened(SmallDriver(), spec_in(tmp_path))
+    events = await answer(agent, prompt)
+    assert [(event.id, event.status) for event in events if isinstance(event, ToolCall)] == [("1", "started"), ("1", "failed")]
+    assert end_of(events).exit_code == exit_code
 
 
 async def test_without_a_native_id_each_turn_is_to_be_seeded(tmp_path: Path) -> None:

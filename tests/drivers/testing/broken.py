@@ -7,17 +7,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from drivers.codecs.json_lines import JsonLineCodec
 from drivers.codecs.output_event_lines import EventLineCodec, open_request
-from drivers.contract.agent import Agent
+from drivers.codecs.turn_codec import TurnCodec
+from drivers.contract.agent import Agent, Prompt
 from drivers.contract.agent_specs import AgentSpec, Limits, SessionSpec, TaskSpec
 from drivers.contract.codec import Command, Launch
-from drivers.contract.driver_info import DriverInfo, Option, Probe, ToolSpec
+from drivers.contract.driver_info import Capabilities, DriverInfo, Option, Probe, ToolSpec
 from drivers.contract.errors import AgentUnavailable, ResumeFailed
-from drivers.contract.events import AgentToken, NativeSession, OutputEvent, SessionEnd
+from drivers.contract.events import AgentToken, Error, NativeSession, OutputEvent, SessionEnd
 from drivers.echo.driver import EchoDriver
 from drivers.runtime.cli_agent import CliAgent
 from drivers.runtime.cli_driver import Driver
 from drivers.runtime.process import Spawner
+from drivers.runtime.turn_process import TurnProcessDriver
 
 
 class With(EchoDriver):
@@ -184,6 +187,45 @@ def only_one(native_id: str) -> Exception | None:
 
 def wrong_word(native_id: str) -> Exception | None:
     return None if native_id == "one" else AgentUnavailable("it is gone")
+
+
+class TurnByTurn(TurnProcessDriver):
+    """Runs this program for each turn, which gets the id of the session to resume as its argument and writes events."""
+
+    name = "turn-by-turn"
+
+    def __init__(self, program: str) -> None:
+        self._program = program
+
+    def info(self) -> DriverInfo:
+        return replace(EchoDriver().info(), tools=(tool({"type": "object"}),), capabilities=Capabilities())
+
+    def turn(self, spec: SessionSpec, prompt: Prompt) -> Launch:
+        resumed = (spec.seed.resume,) if spec.seed.resume else ()
+        return Launch(Command((*_python(self._program), *resumed), spec.cwd, spec.env, prompt.text.encode()), TurnByTurnCodec())
+
+    async def has_session(self, spec: SessionSpec, spawner: Spawner) -> bool:
+        return spec.seed.resume == "one"
+
+
+class TurnByTurnCodec(TurnCodec, JsonLineCodec):
+    def dispatch(self, message: dict[str, Any]) -> list[OutputEvent] | None:
+        if "session" in message:
+            self.native_id = message["session"]
+            return [NativeSession(native_id=message["session"])]
+        self.run_result = SessionEnd(exit_code=1, stop_reason="error")
+        return [Error(message=message["error"])]
+
+
+REFUSES_SESSIONS = """
+import json, sys
+if sys.argv[1:] == ["one"] or not sys.argv[1:]:
+    sys.exit(print(json.dumps({"session": "one"})))
+"""
+REPORTS_THE_ERROR = REFUSES_SESSIONS + 'print(json.dumps({"error": "no such session"}))'
+REPORTS_THE_SESSION = (
+    REFUSES_SESSIONS + 'print(json.dumps({"session": sys.argv[1]}))\nprint(json.dumps({"error": "no such session"}))'
+)
 
 
 class Closed(Driver):

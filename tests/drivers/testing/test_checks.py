@@ -15,7 +15,7 @@ from drivers.runtime.cli_driver import Driver
 from drivers.script.driver import ScriptDriver
 from drivers.testing import CHECKS, DriverCheckFailed, Outcome, Setup, ToolCases, check_driver, examine
 from tests.drivers.testing import broken, broken_codecs, broken_tools
-from tests.drivers.testing.broken import Coded, LeaksTheSpec, Programmed, Resuming, With, option, tool
+from tests.drivers.testing.broken import Coded, LeaksTheSpec, Programmed, Resuming, TurnByTurn, With, option, tool
 from tests.drivers.testing.broken_tools import Coded as ToolsCoded
 from tests.drivers.testing.broken_tools import Grants
 from tests.gateway.cli.test_acp import small_agent
@@ -66,7 +66,12 @@ TOOL_FAULTS: list[tuple[str, Driver, ToolCases, str]] = [
     ("tool permission", Grants(broken_tools.none_listed), CASES, "its call was not announced in `awaiting`"),
     ("tool permission", ToolsCoded(broken_tools.GrantsAll), CASES, "is not trusted, and it ran after its call was denied"),
     ("tool permission", ToolsCoded(broken_tools.DeniesAll), CASES, "tool 'lookup' did not run after its call was granted"),
-    ("tool permission", ScriptDriver(), ToolCases({"lookup": "hi"}), "For a CLI that cannot ask, set ToolCases(asks=False)"),
+    (
+        "tool permission",
+        ScriptDriver(),
+        ToolCases({"lookup": "hi"}),
+        "For a CLI that cannot ask, give --never-asks, or ToolCases(as",
+    ),
     ("application tool", ToolsCoded(broken_tools.LosesResults), CASES, "the result of an application-side call never reached"),
     ("application tool", ToolsCoded(broken_tools.AsksForResults), CASES, "announced with wants='permission'; it must be"),
     ("application tool", ScriptDriver(), ToolCases(application="hi"), "no call of 'portico_check' was announced"),
@@ -85,8 +90,24 @@ async def test_a_driver_that_ignores_grants_fails(
 
 async def test_a_cli_without_permission_requests_must_not_run_untrusted_tools(tmp_path: Path) -> None:
     options, cases = broken_tools.write_scenario(tmp_path), ToolCases({"lookup": "call lookup"}, asks=False)
-    for driver, status in ((Grants(broken_tools.none_listed), "passed"), (Grants(broken_tools.listed_trusted), "failed")):
-        assert (await outcome(driver, tmp_path, "tool permission", options=options, tools=cases)).status == status
+    for driver, status, text in (
+        (Grants(broken_tools.none_listed), "passed", "a tool without trust does not run, because the CLI cannot ask"),
+        (Grants(broken_tools.listed_trusted), "failed", "tool 'lookup' is not trusted, and it ran without an `awaiting` event"),
+    ):
+        found = await outcome(driver, tmp_path, "tool permission", options=options, tools=cases)
+        assert (found.status, found.text) == (status, text)
+
+
+async def test_runs_that_fail_say_nothing_about_tools(tmp_path: Path) -> None:
+    cases = ToolCases({"look": "call look"}, asks=False)
+    found = await outcomes(TurnByTurn("raise SystemExit(5)"), tmp_path, *TOOL_CHECKS, tools=cases)
+    assert [outcome.status for outcome in found if outcome.check in TOOL_CHECKS] == ["skipped", "failed", "skipped", "skipped"]
+    assert found[-2].text.startswith("the run that calls tool 'look' ended with exit code 5 (error): ")
+
+
+@pytest.mark.parametrize("program", [broken.REFUSES_SESSIONS + "sys.exit(4)", broken.REPORTS_THE_ERROR])
+async def test_a_session_that_is_lost_between_two_turns_passes(program: str, tmp_path: Path) -> None:
+    assert (await outcome(TurnByTurn(program), tmp_path, "native session")).status == "passed"
 
 
 async def test_an_agent_of_the_agent_client_protocol_passes(tmp_path: Path) -> None:
@@ -149,6 +170,7 @@ FAULTS: list[tuple[str, Driver, str]] = [
     ("native session", Resuming(reported="two"), "a native_session event has 'two', and the agent's native_id is 'one'"),
     ("native session", Resuming(), "opened a session: the conversation would be lost unseen"),
     ("native session", Resuming(broken.wrong_word), "raised AgentUnavailable (it is gone); with ResumeFailed it is seeded anew"),
+    ("native session", TurnByTurn(broken.REPORTS_THE_SESSION), "failed with a run_result and a native_id: each later"),
     ("killed", Coded(broken_codecs.ReportsSuccessOnExit), "a process that is killed in mid-turn is an `error`"),
     ("killed", Coded(broken_codecs.NeverEnds), "the agent was gone before its session_end"),
     ("killed", Programmed(broken.ECHO, broken.ReportsAlive), "the process was killed, and the agent reports that it is alive"),
