@@ -27,6 +27,7 @@ _M_MMAP_THRESHOLD = -3
 
 settings.register_profile("short", max_examples=25)
 settings.register_profile("long", max_examples=200)
+settings.register_profile("fuzz", max_examples=25)
 
 
 @pytest.hookimpl(tryfirst=True)
