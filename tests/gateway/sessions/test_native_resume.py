@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from tests.daemon import RunningGateway, gateway_config, run_gateway
-from tests.gateway.requests import create_session, expect_error, get_history, send_turn
+from tests.gateway.requests import create_session, expect_error, get_history, send_turn, wait_for_probes
 from tests.manual_clock import ManualClock
 from tests.programs import write_program
 from tests.waiting import wait_until
@@ -48,6 +48,8 @@ async def gateway(folder: Path, clock: ManualClock) -> AsyncIterator[RunningGate
     async with run_gateway(
         gateway_config(folder, agents={"claude": agent}, limits={"sleep_after": SLEEP_AFTER}), clock
     ) as portico:
+        # Errors have the version that the probe has found.
+        await wait_for_probes(portico.gateway)
         yield portico
 
 
