@@ -380,6 +380,9 @@ class SessionMachine(RuleBasedStateMachine):
         """A session in this state, or any if there is none."""
         return next((slot for slot in self.slots if slot.usable and slot.session.state == state), self.slots[n])
 
+    # -- commands of clients ----------------------------------------------------------------------------------------------
+
+    @rule(n=SLOT, settings=SETTING, keyed=st.booleans(), cancel_pending=st.booleans(), cancel_on_disconnect=st.booleans())
     def message(self, n: int, settings: str, keyed: bool, cancel_pending: bool, cancel_on_disconnect: bool) -> None:
         self.send_message(n, settings, keyed=keyed, cancel_pending=cancel_pending, cancel_on_disconnect=cancel_on_disconnect)
 
