@@ -102,8 +102,10 @@ class LocalDaemon:
         """Start a daemon that gets the lock of the data directory, and wait until editors can connect. Raises ConfigError."""
         # -P: the folder of the editor's project is not searched for modules.
         command = [sys.executable, "-P", "-m", "gateway", "serve", "--for-editors", str(lock), *self._options]
+        # Where the editor has closed it, the daemon's next file would have its number.
+        stderr = DEVNULL if sys.stderr is None else None
         # In a session of its own, so that it outlives the editor.
-        self._started = Popen(command, stdin=DEVNULL, stdout=PIPE, pass_fds=[lock], start_new_session=True)
+        self._started = Popen(command, stdin=DEVNULL, stdout=PIPE, stderr=stderr, pass_fds=[lock], start_new_session=True)
         assert self._started.stdout is not None
         with self._started.stdout as answer:
             line = answer.readline()

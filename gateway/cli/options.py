@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -40,11 +39,11 @@ def config_errors(invalid_settings: int = 1) -> Iterator[None]:
     """
     try:
         yield
-    except InvalidSettings as error:
-        command_error(str(error)).show()
-        sys.exit(invalid_settings)
     except ConfigError as error:
-        raise command_error(str(error)) from None
+        shown = command_error(str(error))
+        if isinstance(error, InvalidSettings):
+            shown.exit_code = invalid_settings  # type: ignore[misc]  # click reads it from the instance.
+        raise shown from None
     except OSError as error:
         if error.filename is None:
             raise

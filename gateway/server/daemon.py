@@ -79,8 +79,8 @@ class Daemon(ABC):
         """End, because another daemon is to serve the data directory. Return why this one does not, or None."""
         return "stop it, or choose another directory with --data-dir"
 
-    def ends_for(self, hello: Mapping[str, Any]) -> bool:
-        """Whether this daemon ends, so that the only client, by its first line, starts another one."""
+    def ends_for(self, hello: Mapping[str, Any], only: bool) -> bool:
+        """Whether this daemon ends, so that the client with this first line starts another one. `only`: there is no other."""
         return False
 
     def run(self) -> None:

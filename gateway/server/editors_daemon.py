@@ -84,11 +84,11 @@ class _EditorsDaemon(Daemon):
         self.end()
         return None
 
-    def ends_for(self, hello: Mapping[str, Any]) -> bool:
+    def ends_for(self, hello: Mapping[str, Any], only: bool) -> bool:
         """Whether the editor would start a daemon of another version, with other settings, or with another environment."""
         # The editor that has started this one may not be the first to connect. Two that differ would start it in turn.
         first, self._has_served = not self._has_served, True
-        if first or self._runs_under_way or not self._differs(hello.get("started_with")):
+        if first or not only or self._runs_under_way or not self._differs(hello.get("started_with")):
             return False
         self.end()
         return True

@@ -176,6 +176,24 @@ async def test_editor_that_would_start_another_process_replaces_one_that_nobody_
     await gone(third)
 
 
+async def test_a_daemon_whose_first_editors_connected_at_once_is_replaced_too(tmp_path: Path) -> None:
+    path = write_config(tmp_path, {**config(tmp_path), "server": {**config(tmp_path)["server"], "linger": 60.0}})
+    with data_dir_lock(tmp_path / "data") as lock:
+        daemon = LocalDaemon(lambda: load_settings(path, None), [f"--config={path}"], {})
+        await asyncio.to_thread(daemon._start, lock.fileno())
+    # Connected before the first editor, and until that has ended.
+    _, writer = await asyncio.open_unix_connection(record(tmp_path)["path"])
+    async with lingering(tmp_path, 60.0) as (first, _):
+        pass
+    writer.close()
+    async with lingering(tmp_path, 60.0, **CHANGES["environment"]) as (second, _):
+        assert second != first
+    assert daemon._started is not None
+    assert await asyncio.to_thread(daemon._started.wait) == 0
+    os.kill(second, signal.SIGTERM)
+    await gone(second)
+
+
 async def test_editors_go_on_when_the_process_that_serves_them_is_killed(tmp_path: Path) -> None:
     async with TwoEditors(tmp_path, "script") as two:
         one, other = await two.first.new(), await two.second.new()
@@ -379,6 +397,15 @@ async def test_a_daemon_that_can_have_no_socket_is_an_error_of_the_first_request
     assert json.loads(out)["error"]["message"] == f"initialize: {err.removeprefix('Error: ').strip()}"
 
 
+async def test_settings_that_only_the_daemon_checks_are_an_error_of_the_first_request(tmp_path: Path) -> None:
+    write_config(tmp_path, {**config(tmp_path), "agents": {"wrong": {"driver": "missing"}}})
+    initialize = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {"protocolVersion": 1}}
+    code, out, err = await PorticoCommand(tmp_path, "acp", "wrong").run(json.dumps(initialize).encode() + b"\n")
+    assert (code, len(err.splitlines())) == (1, 1)
+    assert "agents.wrong.driver: no driver 'missing'" in err
+    assert json.loads(out)["error"]["message"] == f"initialize: {err.removeprefix('Error: ').strip()}"
+
+
 def test_a_daemon_that_fails_at_its_start_is_started_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = tmp_path / "fails"
     program.write_text(f"#!/bin/sh\necho >> {tmp_path}/starts\nexit 3\n")
@@ -402,6 +429,17 @@ async def test_a_module_in_the_folder_of_the_editor_is_not_run_by_the_daemon(tmp
     out, _ = await asyncio.wait_for(process.communicate(json.dumps(initialize).encode() + b"\n"), 60)
     assert json.loads(out)["result"]["protocolVersion"] == 1
     assert not (tmp_path / "ran").exists()
+
+
+async def test_an_editor_may_close_standard_error(tmp_path: Path) -> None:
+    path = write_config(tmp_path, config(tmp_path))
+    command = [sys.executable, "-m", "gateway", "acp", "--config", str(path), "echo"]
+    process = await asyncio.create_subprocess_exec(
+        "sh", "-c", 'exec "$@" 2>&-', "sh", *command, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+    )
+    initialize = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {"protocolVersion": 1}}
+    out, _ = await asyncio.wait_for(process.communicate(json.dumps(initialize).encode() + b"\n"), 60)
+    assert json.loads(out)["result"]["protocolVersion"] == 1
 
 
 async def test_the_lock_is_handed_over_without_a_gap(tmp_path: Path) -> None:

@@ -55,7 +55,8 @@ class LocalSocket:
     """The clients of this user on this machine. They have the rights of the administrator.
 
     `release` is called for a daemon that starts: it returns why this one does not end for it, or None. `ends_for` is called with
-    the first line of the only client: it returns whether this daemon ends, so that the client starts another one.
+    the first line of a client, and with whether it is the only client: it returns whether this daemon ends, so that the client
+    starts another one.
     """
 
     def __init__(
@@ -64,7 +65,7 @@ class LocalSocket:
         data_dir: Path,
         *,
         release: Callable[[], str | None] = lambda: "it does not end",
-        ends_for: Callable[[Mapping[str, Any]], bool] = lambda _: False,
+        ends_for: Callable[[Mapping[str, Any], bool], bool] = lambda *_: False,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._gateway, self._data_dir, self._clock = gateway, data_dir, clock
@@ -181,7 +182,7 @@ class LocalSocket:
                 return
             if RELEASE in hello:
                 return await self._end_for(writer)
-            if len(self._tasks) == 1 and self._ends_for(hello):
+            if self._ends_for(hello, len(self._tasks) == 1):
                 return
             try:
                 connection = self._connection(hello, writer)
