@@ -461,6 +461,12 @@ async def test_the_lock_is_handed_over_without_a_gap(tmp_path: Path) -> None:
     data_dir_lock(tmp_path).close()
 
 
+@pytest.mark.parametrize("content", ["[]", '{"path": 5, "token": "t"}'])
+def test_a_record_of_another_form_names_no_daemon(tmp_path: Path, content: str) -> None:
+    (tmp_path / "acp-socket.json").write_text(content)
+    assert take_over(tmp_path) is None
+
+
 def test_a_daemon_that_is_killed_while_it_ends_hands_nothing_over(tmp_path: Path) -> None:
     path = tmp_path / "acp.sock"
     (tmp_path / "acp-socket.json").write_text(json.dumps({"path": str(path), "token": "token"}))

@@ -298,7 +298,7 @@ def take_over(data_dir: Path) -> int | None:
             if descriptors:
                 return descriptors[0]
             problem = from_json(answer)["error"]
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, TypeError):
         return None
     raise ConfigError(f"another portico runs with the data directory {data_dir}: {problem}")
 
