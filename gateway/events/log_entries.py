@@ -4,11 +4,21 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, TypeAdapter
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
-from drivers.contract.agent import PermissionReply
 from drivers.contract.events import Event, OutputEvent
 from drivers.contract.messages import ToolMessage, UserMessage
+
+
+class ClientPermission(BaseModel):
+    """The client's decision on a call that waited for its permission."""
+
+    model_config = ConfigDict(frozen=True)
+    call_id: str
+    granted: bool
+    reason: str | None = None
+    choice: str | None = None
+    """The id of the `PermissionChoice` that the client has chosen, if it was one of the CLI's."""
 
 
 class TurnStart(Event):
@@ -16,7 +26,7 @@ class TurnStart(Event):
 
     kind: Literal["turn_start"] = "turn_start"
     messages: tuple[Annotated[UserMessage | ToolMessage, Field(discriminator="role")], ...] = ()
-    permissions: tuple[PermissionReply, ...] = ()
+    permissions: tuple[ClientPermission, ...] = ()
 
 
 class Steered(Event):

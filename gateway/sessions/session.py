@@ -35,7 +35,7 @@ from gateway.errors import (
     TooMany,
 )
 from gateway.events.event_log import EventLog
-from gateway.events.log_entries import LogEvent, TurnStart
+from gateway.events.log_entries import ClientPermission, LogEvent, TurnStart
 from gateway.events.messages import message_row
 from gateway.events.turn_reader import Turn
 from gateway.policy.decision_record import CLIENT, TIME_LIMIT
@@ -986,7 +986,11 @@ async def _prompted(agent: Agent, message: UserMessage) -> bool:
 
 
 def _answers(replies: Sequence[Reply]) -> TurnStart:
-    permissions = tuple(reply for reply in replies if isinstance(reply, PermissionReply))
+    permissions = tuple(
+        ClientPermission(call_id=reply.call_id, granted=reply.allowed, reason=reply.reason, choice=reply.choice)
+        for reply in replies
+        if isinstance(reply, PermissionReply)
+    )
     return TurnStart(messages=tuple(client_results(replies)), permissions=permissions)
 
 

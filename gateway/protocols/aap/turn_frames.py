@@ -8,7 +8,6 @@ from typing import Any
 
 from pydantic_core import to_json
 
-from drivers.contract.agent import PermissionReply
 from drivers.contract.events import (
     DELTA_PREFIX,
     AgentToken,
@@ -27,7 +26,7 @@ from drivers.contract.events import (
 from drivers.contract.messages import Message, ToolMessage
 from gateway.errors import BadRequest
 from gateway.events.event_log import Entry
-from gateway.events.log_entries import Steered, TurnStart
+from gateway.events.log_entries import ClientPermission, Steered, TurnStart
 from gateway.events.log_pages import LOST
 from gateway.events.messages import EXTENSIONS, MAX_TEXT, NO_REASON, Fold, content_of, failure_message
 from gateway.protocols.aap.schema import AgentResponse, PermissionExtension, ToolPermissionMessage, TurnExtension
@@ -285,9 +284,9 @@ def _frame_without_id(name: str, data: Any) -> bytes:
     return b"event: %b\ndata: %b\n" % (name.encode(), to_json(data, by_alias=True))
 
 
-def _permission(reply: PermissionReply) -> ToolPermissionMessage:
+def _permission(reply: ClientPermission) -> ToolPermissionMessage:
     own = None if reply.choice is None else PermissionExtension(choice=reply.choice)
-    return ToolPermissionMessage(tool_call_id=reply.call_id, granted=reply.allowed, reason=reply.reason, own=own)
+    return ToolPermissionMessage(tool_call_id=reply.call_id, granted=reply.granted, reason=reply.reason, own=own)
 
 
 _HANDLERS: dict[type[Event], Callable[[StreamView, Any, Callable[[bytes], None]], None]] = {

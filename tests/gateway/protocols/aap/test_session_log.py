@@ -110,6 +110,22 @@ async def test_a_page_has_the_stored_events_with_their_run(portico: RunningGatew
     assert run["startedAt"] <= run["endedAt"]
 
 
+@pytest.mark.parametrize("granted", [True, False])
+async def test_a_turn_that_answers_a_call_has_the_decision(
+    portico: RunningGateway, write_scenario: WriteScenario, granted: bool
+) -> None:
+    scenario = write_scenario([{"tool_call": {"id": "a", "name": "lookup"}}, {"text": "end"}])
+    options, grants = {"scenario": scenario}, [{"name": "lookup"}]
+    session = (await create_session(portico.client, "script", "go", options=options, grants=grants))["sessionId"]
+    reason = {} if granted else {"reason": "not now"}
+    await send_turn(portico.client, session, {"role": "tool_permission", "toolCallId": "a", "granted": granted, **reason})
+    starts = [
+        entry["event"] for entry in (await page(portico.client, session))["events"] if entry["event"]["kind"] == "turn_start"
+    ]
+    decision = {"call_id": "a", "granted": granted, "reason": reason.get("reason"), "choice": None}
+    assert [start["permissions"] for start in starts] == [[], [decision]]
+
+
 async def test_pages_have_whole_turns_and_each_event_once(portico: RunningGateway) -> None:
     session = (await create_session(portico.client, "echo", "turn 0"))["sessionId"]
     for n in range(1, 8):

@@ -299,9 +299,9 @@ const HANDLERS = {
       if (message.role === "tool") this._result(message.toolCallId ?? message.tool_call_id, message.content, entry, { byClient: true });
     }
     for (const reply of event.permissions ?? []) {
-      const state = reply.granted || reply.by_cli ? "running" : "denied";
+      const state = reply.granted ? "running" : "denied";
       this._known(reply.call_id, entry);
-      this._changeCall(reply.call_id, { state, decision: { granted: Boolean(reply.granted), reason: reply.reason ?? null, choice: reply.choice ?? null } });
+      this._changeCall(reply.call_id, { state, decision: { granted: reply.granted, reason: reply.reason ?? null, choice: reply.choice ?? null } });
     }
     this._eachOpenCall((call) => call.state === "waiting" && this._changeCall(call.id, { state: "running" }));
     prompts.forEach((message, at) => {
