@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import click
 
 from gateway.cli.options import CONFIG, DATA_DIR, INVALID_SETTINGS, config_errors, load_settings
+from gateway.cli.output import say
 from gateway.security.process_inspection import deny_process_inspection
 from gateway.server.data_dir_lock import received_lock
 
@@ -64,8 +65,7 @@ def _serve_editors(config: Path | None, data_dir: Path | None, lock: int) -> Non
 
     def answer(line: dict[str, str]) -> None:
         with suppress(OSError):
-            sys.stdout.write(f"{json.dumps(line)}\n")
-            sys.stdout.flush()
+            say(json.dumps(line))
         with open(os.devnull, "wb") as null:
             os.dup2(null.fileno(), sys.stdout.fileno())
 

@@ -9,7 +9,7 @@ import pytest
 
 from gateway.http import request_body
 from gateway.http.request_body import BODY_SECONDS, DISCARDED, PAUSE
-from gateway.server import daemon
+from gateway.server import http_daemon
 from tests.daemon import KEY, RunningGateway, gateway_config, run_gateway
 from tests.gateway.http.asgi_server import MAX_BODY, answer, serving, url_of
 from tests.gateway.raw_http import connect, send_raw
@@ -48,7 +48,7 @@ async def test_body_that_arrives_fast_enough_may_take_longer(
 
 
 async def test_idle_connection_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(daemon, "KEEP_ALIVE", 0.05)
+    monkeypatch.setattr(http_daemon, "KEEP_ALIVE", 0.05)
     async with run_gateway(gateway_config(tmp_path)) as portico:
         status, _ = await send_raw(portico.url, b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert status == 200
