@@ -367,7 +367,7 @@ def user_file() -> Path:
 
 
 def configuration_file(path: Path | None, environ: Mapping[str, str] = os.environ) -> Path | None:
-    """Return the file that `load` reads, which exists unless it is named; None if there is none."""
+    """Return the file that `load` reads, or None if it reads no file. A file that is named need not exist."""
     explicit = explicit_file(path, environ)
     if explicit is not None:
         return explicit

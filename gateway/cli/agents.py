@@ -66,7 +66,7 @@ def agents(context: click.Context, config: Path | None) -> None:
 @JSON
 @click.pass_obj
 def list_agents(group: Path | None, config: Path | None, as_json: bool) -> None:
-    """List all agents: configured ones, those that are offered without a configuration, and those that can be installed."""
+    """List all agents: configured agents, agents that are offered without a configuration, and agents that can be installed."""
     with config_errors():
         found = list(_listed(load_settings(config or group, None)))
         for agent in found:
@@ -133,7 +133,7 @@ def remove(group: Path | None, config: Path | None, as_json: bool, name: str) ->
 
 
 def _settings_of_file(config: Path | None) -> Settings:
-    """Return the settings of the file that is edited, without those of the environment. Raises ConfigError."""
+    """Return the settings of the file that is edited, without settings of the environment. Raises ConfigError."""
     return load(explicit_file(config), {})
 
 
@@ -207,7 +207,7 @@ def _of_entry(entry: CatalogueAgent, state: str, program: str | None) -> ListedA
 
 
 def _remark(agent: ListedAgent) -> str:
-    """What the list has about an agent beside its state: its program, or how it is offered."""
+    """Return the text of the list about an agent beside its state: its program, or how it is offered."""
     if agent.state == "add":
         return f"{agent.program}; offered after `portico agents add {agent.name}`"
     if agent.state == "offered":

@@ -46,7 +46,7 @@ _Id = int | str
 
 @dataclass
 class _EditorState:
-    """What another daemon must know to go on: the requests under way and the sessions that are open."""
+    """State that another daemon needs to go on: the requests under way and the sessions that are open."""
 
     initialize: dict[str, Any] | None = None
     pending: dict[_Id, dict[str, Any]] = field(default_factory=dict)

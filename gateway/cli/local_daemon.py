@@ -1,4 +1,4 @@
-"""Connects an editor to the daemon that serves a data directory, and starts one if there is none."""
+"""Connects an editor to the daemon of a data directory, and starts a daemon if none runs."""
 
 from __future__ import annotations
 
@@ -15,11 +15,9 @@ from gateway import __version__
 from gateway.config import Settings
 from gateway.errors import ConfigError
 from gateway.security.socket_peer import connect, is_same_user
-from gateway.security.socket_proof import prove
+from gateway.security.socket_proof import RECORD, prove
 from gateway.server.data_dir_lock import DataDirLocked, data_dir_lock
 
-RECORD = "acp-socket.json"
-"""The file in a data directory with the path of the socket and the token that connects to it: mode 0600."""
 ANSWER_TIMEOUT = 10.0
 """Seconds for the first answer of a daemon that accepts connections."""
 WAIT, MIN_WAIT = 15.0, 0.02
@@ -29,7 +27,7 @@ WAIT, MIN_WAIT = 15.0, 0.02
 class LocalDaemon:
     """The daemon of the data directory that the settings name.
 
-    `load` returns the settings. `options` are those of the command line by which a daemon finds the same settings. `request` is
+    `load` returns the settings. With the options of the command line in `options` a daemon finds the same settings. `request` is
     the editor's: its agent, and whether new sessions take slash commands.
     """
 
@@ -61,7 +59,7 @@ class LocalDaemon:
         return connection
 
     def _attached(self, settings: Settings, last_request_id: int) -> socket.socket | None:
-        """Connect to the daemon. None if there is none, or if it ends."""
+        """Connect to the daemon. Return None if no daemon runs, or if it ends."""
         try:
             record = json.loads((settings.data_dir / RECORD).read_bytes())
             path, token = str(record["path"]), str(record["token"])

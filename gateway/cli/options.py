@@ -1,4 +1,4 @@
-"""What several commands share: options, the settings that --config and --data-dir give, and errors as exit code 1."""
+"""Parts of several commands: options, the settings that --config and --data-dir give, and errors as exit code 1."""
 
 from __future__ import annotations
 

@@ -134,7 +134,7 @@ def _manager() -> Systemd | Launchd:
 
 
 def _installed() -> Systemd | Launchd:
-    """Return the manager of the service. Raises ConfigError if there is none, or the service is not installed."""
+    """Return the manager of the service. Raises ConfigError if this system has no manager, or the service is not installed."""
     manager = _manager()
     manager.require()
     if not manager.file.exists():

@@ -16,7 +16,7 @@ from gateway.errors import AgentProblem
 
 
 class AbsentAgent(ConfiguredAgent):
-    """An agent of which only the name is known. It cannot be started. Its folder is the one that the session has chosen.
+    """An agent of which only the name is known. It cannot be started. Its folder is the folder that the session has chosen.
 
     Both histories of its sessions can be read, because it is not known whether its CLI compacts conversations.
     """

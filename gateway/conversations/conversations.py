@@ -1,7 +1,7 @@
 """Conversations: continues the session that a request's messages belong to, or creates one with these messages as its history.
 
-A request of a stateless API has the whole conversation. Its last messages are new: those of the user, or the results of
-application-side tools. Those before them tell which session it continues.
+A request of a stateless API has the whole conversation. Its last messages are new: messages of the user, or results of
+application-side tools. The messages before them tell which session it continues.
 """
 
 from __future__ import annotations

@@ -24,9 +24,10 @@ from gateway import __version__
 from gateway.config import Settings
 from gateway.diagnosis.report import Check
 from gateway.security.loopback import is_loopback
+from gateway.security.socket_proof import RECORD
 
-LOCK, RECORD = "lock", "acp-socket.json"
-"""The lock of a data directory, and the file with the pid of the process that serves `portico acp`."""
+LOCK = "lock"
+"""The lock of a data directory."""
 SERVICE = "portico.service"
 """The unit of `portico service install`."""
 OTHER_PORTS = 50

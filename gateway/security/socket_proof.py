@@ -13,6 +13,8 @@ from typing import Literal, TypeGuard
 
 from pydantic_core import from_json, to_json
 
+RECORD = "acp-socket.json"
+"""The file in a data directory with the path of the socket and the token: mode 0600."""
 MAX_NONCE, MAX_ANSWER = 200, 4096
 """Characters of a nonce of the other side, and bytes of a server's answer."""
 

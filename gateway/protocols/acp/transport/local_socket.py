@@ -33,11 +33,11 @@ from gateway.protocols.acp.transport.messages import MAX_MESSAGE_BYTES, PARSE_ER
 from gateway.protocols.acp.transport.stdio import read_lines
 from gateway.security.authentication import LOCAL_ADMINISTRATOR
 from gateway.security.socket_peer import connect, is_same_user, peer_process, short_address
-from gateway.security.socket_proof import is_nonce, is_proof, new_nonce, proof, prove
+from gateway.security.socket_proof import RECORD, is_nonce, is_proof, new_nonce, proof, prove
 
 log = logging.getLogger(__name__)
 
-RECORD, SOCKET = "acp-socket.json", "acp.sock"
+SOCKET = "acp.sock"
 MAX_CLIENTS = 256
 HELLO_TIMEOUT = 10.0
 """Seconds for the first line of a client."""
