@@ -12,6 +12,7 @@ import logging
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from itertools import count, groupby, islice
 from typing import Any, NamedTuple, cast
@@ -20,9 +21,9 @@ from drivers.contract.events import DELTAS, AgentToken, Awaiting, SessionEnd, Th
 from drivers.contract.messages import Message
 from drivers.runtime.clock import SYSTEM_CLOCK, Clock
 from gateway.errors import LeaseLost, NotFound, StoreAbandoned, StoreUnavailable
-from gateway.events.log_entries import LogEvent, Steered, decode
+from gateway.events.log_entries import LogEvent, decode
 from gateway.events.messages import message_row
-from gateway.store import EventRow, FailureRecord, IntegrityError, MessageRow, Store
+from gateway.store import EventRow, FailureRecord, IntegrityError, KeyRecord, MessageRow, Store
 from gateway.store.fencing import Fence
 
 log = logging.getLogger(__name__)
@@ -88,29 +89,34 @@ class EventLog:
         self._kept = 0
         self._unwritten: list[Entry] = []
         self._unwritten_messages: deque[MessageRow] = deque()
+        self._unwritten_keys: deque[KeyRecord] = deque()
         self._unwritten_bytes = 0
         self._stored = self.last = last
         self._waiters: set[asyncio.Future[None]] = set()
         self._batch_stored: asyncio.Future[None] | None = None
         self._reservation, self._writing = asyncio.Lock(), asyncio.Lock()
-        self._held: list[tuple[list[LogEvent], Sequence[tuple[int, Message]]]] = []
+        self._held: list[tuple[list[LogEvent], Sequence[tuple[int, Message]], KeyRecord | None]] = []
         self._ends: dict[int, EndOfTurn] = {}
         self._writer: asyncio.Task[None] | None = None
         self._closed = self._deleted = self._stalled = self._lost = False
 
-    def append(self, events: Iterable[LogEvent], messages: Sequence[tuple[int, Message]] = ()) -> None:
+    def append(
+        self, events: Iterable[LogEvent], messages: Sequence[tuple[int, Message]] = (), key: KeyRecord | None = None
+    ) -> None:
         """Number the events, publish them to the readers, and have them written in the background.
 
         Each message, with the index of the event that completes it, is stored in one transaction with that event: the
-        stored history is always what the stored events complete. Events that come while another has the next number reserved
-        follow it.
+        stored history is always what the stored events complete. So is the `key` of the request that the first event is from; its
+        number is set here. Events that come while another has the next number reserved follow it.
         """
         if self._lost:
             return
         if self._reservation.locked():
-            self._held.append((list(events), messages))
+            self._held.append((list(events), messages, key))
             return
         self._add_messages(messages)
+        if key is not None:
+            self._unwritten_keys.append(replace(key, first_seq=self.last + 1))
         events = list(events)
         entries = [*map(_entry, zip(count(self.last + 1), events, _encode(events)))]
         size = sum([len(entry.data) for entry in entries]) + OVERHEAD * len(entries)
@@ -202,8 +208,8 @@ class EventLog:
 
     def _append_held(self) -> None:
         held, self._held = self._held, []
-        for events, messages in held:
-            self.append(events, messages)
+        for events, messages, key in held:
+            self.append(events, messages, key)
 
     def row(self, entries: Sequence[Entry]) -> EventRow:
         """The row of consecutive entries."""
@@ -296,6 +302,7 @@ class EventLog:
         self._lost = True
         self._unwritten, self._unwritten_bytes = [], 0
         self._unwritten_messages.clear()
+        self._unwritten_keys.clear()
         self._ends.clear()
         self._held.clear()
         self._wake()
@@ -351,24 +358,11 @@ class EventLog:
             return self._from_encoded(after)
         return await self._from_store(after)
 
-    async def find_steered(self, key: str, first: int) -> int | None:
-        """The number of the message to the agent at work with a (hashed) idempotency key, among the events from `first` on.
-
-        Finds events that are not stored yet, too. Of one that waits for a reservation the number is the least that it can get.
-        """
-        for entry in self._recent:
-            if entry.seq >= first and _has_key(entry.event, key):
-                return entry.seq
-        if any(_has_key(event, key) for events, _ in self._held for event in events):
-            return self.last + 1
-        encoded, after = key.encode(), first - 1
-        while rows := await self._store.events.read(self.log_id, after):
-            for number, body in rows:
-                for seq, line in enumerate(body.split(b"\n"), number):
-                    if seq >= first and encoded in line and _has_key(decode(line), key):
-                        return seq
-                    after = seq
-        return None
+    def unwritten_key(self, key: str) -> KeyRecord | None:
+        """The record of a (hashed) idempotency key that is not on disk yet. Of an event that waits for a reservation it has the
+        least number that the event can get."""
+        held = (replace(one, first_seq=self.last + 1) for _, _, one in self._held if one is not None)
+        return next((record for record in (*self._unwritten_keys, *held) if record.key == key), None)
 
     def _from_memory(self, after: int) -> list[Entry]:
         newest, last = self._recent[-1].seq, self._readable
@@ -426,8 +420,8 @@ class EventLog:
     async def _write_all(self) -> None:
         while self._unwritten:
             batch = self._next_batch()
-            messages = self._messages_through(batch[-1].seq)
-            await self._store_batch(batch, messages)
+            messages, keys = self._messages_through(batch[-1].seq), self._keys_through(batch[-1].seq)
+            await self._store_batch(batch, messages, keys)
             if self._lost:
                 return
             # Not the events of this batch: with `stored_first` readers get them now.
@@ -435,6 +429,8 @@ class EventLog:
             self._stored = batch[-1].seq
             self._unwritten_bytes -= sum([len(entry.data) for entry in batch]) + OVERHEAD * len(batch)
             self._unwritten_bytes -= sum(len(message.body) for message in messages)
+            for _ in keys:
+                self._unwritten_keys.popleft()
             self._trim()
             self._stalled = False
             self._end_waits()
@@ -447,7 +443,7 @@ class EventLog:
         if written is not None:
             written.set_result(None)
 
-    async def _store_batch(self, batch: list[Entry], messages: Sequence[MessageRow]) -> None:
+    async def _store_batch(self, batch: list[Entry], messages: Sequence[MessageRow], keys: Sequence[KeyRecord]) -> None:
         """Store until it succeeds: everything is in memory meanwhile, and `wait_for_capacity` bounds that."""
         row = self.row(batch)
         end = self._ends.pop(row.last, None)
@@ -457,7 +453,8 @@ class EventLog:
                 async with self._writing:
                     if self._deleted:
                         return
-                    await (self._store.events.append(row, messages) if end is None else end(row, messages=messages))
+                    store = self._store.events.append if end is None else end
+                    await store(row, messages=messages, keys=keys)
             except StoreAbandoned:
                 raise
             except Exception as error:
@@ -489,6 +486,10 @@ class EventLog:
         while self._unwritten_messages and (self._unwritten_messages[0].seq or 0) <= seq:
             found.append(self._unwritten_messages.popleft())
         return found
+
+    def _keys_through(self, seq: int) -> list[KeyRecord]:
+        """The keys of the events up to a number. They stay findable until these are stored."""
+        return [record for record in self._unwritten_keys if record.first_seq <= seq]
 
     def _next_batch(self) -> list[Entry]:
         size = self._unwritten_bytes - OVERHEAD * len(self._unwritten)
@@ -546,10 +547,6 @@ def _encode(events: Sequence[LogEvent]) -> list[bytes]:
         else:
             encoded += [event.encode() for event in group]
     return encoded
-
-
-def _has_key(event: LogEvent, key: str) -> bool:
-    return isinstance(event, Steered) and event.key == key
 
 
 def _end_of_turn(

@@ -30,11 +30,10 @@ class TurnStart(Event):
 
 
 class Steered(Event):
-    """The user sent a message to the agent at work. `key` is the hash of the request's idempotency key, if it has one."""
+    """The user sent a message to the agent at work."""
 
     kind: Literal["steered"] = "steered"
     message: UserMessage
-    key: str | None = None
 
 
 LogEvent = OutputEvent | TurnStart | Steered

@@ -31,7 +31,7 @@ from gateway.runs.compaction import store_compaction
 from gateway.runs.session_metadata import METADATA_EVENTS, store_metadata
 from gateway.runs.store_retries import retried
 from gateway.security.redaction import Redactor
-from gateway.store import FailureRecord, Store
+from gateway.store import FailureRecord, KeyRecord, Store
 
 # isinstance costs 0.7 us where it fails, through pydantic's metaclass; a look-up in a set 0.03 us.
 _RAW: frozenset[type[Event]] = frozenset((Error, Stderr, Stdout))
@@ -165,12 +165,12 @@ class RunOutput:
         self.usage = None
         self.turns_over += 1
 
-    async def steered(self, message: UserMessage, key: str | None = None) -> int:
+    async def steered(self, message: UserMessage, key: KeyRecord | None = None) -> int:
         """Appends a message to the agent at work to the log, behind what was taken; returns the number of its event."""
         self.flush()
-        event = Steered(message=message, key=key)
+        event = Steered(message=message)
         self._feed(event)
-        self._log.append([event], self._take_completed())
+        self._log.append([event], self._take_completed(), key)
         seq = self._log.last
         await self._log.written(REQUEST_TIMEOUT)
         return seq

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
@@ -35,9 +35,10 @@ class IdempotencyKey:
         """The record that is stored in one transaction with the first event of what the request starts."""
         return KeyRecord(self.key, self.digest, log_id, first_seq)
 
-    def provisional_record(self, log_id: str, first_seq: int) -> KeyRecord:
-        """The record that is stored before an event with this key, which will have the number `first_seq` or a greater one."""
-        return KeyRecord(self.key, self.digest, log_id, -first_seq)
+    def require_same(self, known: KeyRecord) -> None:
+        """Raises Conflict where the key that an earlier request has stored belongs to another request than this one."""
+        if known.digest != self.digest:
+            raise Conflict("this idempotency key belongs to another request; a new request takes a new key")
 
 
 class Idempotency:
@@ -52,18 +53,16 @@ class Idempotency:
         key: IdempotencyKey | None,
         start: Callable[[], Awaitable[Answer]],
         again: Callable[[KeyRecord], Awaitable[Answer]],
-        find: Callable[[KeyRecord], Awaitable[int | None]] | None = None,
     ) -> Answer:
         """The result of `start`, which stores the key; or that of `again`, with the record that an earlier request has stored.
 
-        `find` returns the number of the event with the key of a provisional record. If the log has none it removes the key and
-        returns None: the request is a new one. Raises Conflict where the key belongs to another request.
+        Raises Conflict where the key belongs to another request.
         """
         if key is None:
             return await start()
         async with self._locks.setdefault(key.key, asyncio.Lock()):
             for _ in range(ATTEMPTS):
-                known = await self._known(key, find)
+                known = await self._store.idempotency_keys.get(key.key)
                 if known is not None:
                     break
                 try:
@@ -74,16 +73,8 @@ class Idempotency:
             else:
                 # What the others began has failed each time.
                 raise stored_elsewhere
-        if known.digest != key.digest:
-            raise Conflict("this idempotency key belongs to another request; a new request takes a new key")
+        key.require_same(known)
         return await again(known)
-
-    async def _known(self, key: IdempotencyKey, find: Callable[[KeyRecord], Awaitable[int | None]] | None) -> KeyRecord | None:
-        known = await self._store.idempotency_keys.get(key.key)
-        if known is not None and known.provisional and find is not None:
-            first_seq = await find(known)
-            return None if first_seq is None else replace(known, first_seq=first_seq)
-        return known
 
 
 def _hash(data: Any) -> str:

@@ -210,10 +210,11 @@ class Run:
         """Wait until no call is pending."""
         await self._not_waiting.wait()
 
-    async def steer(self, message: UserMessage, key: str | None = None) -> int | None:
+    async def steer(self, message: UserMessage, key: IdempotencyKey | None = None) -> int | None:
         """Send a message to the agent at work; the number of its event, or None if the agent cannot take it now.
 
-        The event has the (hashed) idempotency `key` of the request.
+        The idempotency `key` of the request is stored with the event. A kill between the two ends the run, so that a repeated
+        request begins another one with the message.
         Raises InputFull while the agent has not read earlier messages, or has not completed its own message since.
         """
         if self.state is not RunState.RUNNING or self._turn_ending or self._stopping or self.agent is None:
@@ -224,7 +225,7 @@ class Run:
         if not await self.agent.steer(Prompt(message.content)):
             return None
         # Nothing is awaited in between: the agent's response comes after the message.
-        return await self._output.steered(message, key)
+        return await self._output.steered(message, key.record(self.log.log_id, 0) if key is not None else None)
 
     def expect_suspension(self) -> None:
         """The gateway is about to end the agent: if the run waits, its log and the metrics do not report that as a failure."""

@@ -58,7 +58,7 @@ from gateway.sessions.pending_call import PendingCall
 from gateway.sessions.permission_choices import choices_of
 from gateway.sessions.queued_messages import TurnQueue
 from gateway.sessions.settings import SessionSettings, with_mode_option
-from gateway.store import KeyRecord, RunRecord, SessionRecord, SettingsRecord, Store
+from gateway.store import RunRecord, SessionRecord, SettingsRecord, Store
 from gateway.store.fencing import Lease
 
 log = logging.getLogger(__name__)
@@ -528,46 +528,25 @@ class Session:
             raise BadRequest("when_busy: a run at work keeps its settings; leave agent and tools out to steer it")
         if not self.agent.info.capabilities.steers:
             raise BadRequest(f"when_busy: agent {self.agent.name!r} takes no messages while it works; use queue to wait for it")
+        if request.key is not None and (known := self.log.unwritten_key(request.key.key)) is not None:
+            # The store, in which a repeated request is looked up, does not have the first one yet.
+            request.key.require_same(known)
+            return self.turn_from(known.first_seq)
         seq = await completed(self._steer_run(self.run, message, request.key)) if self.run is not None else None
         if seq is None:
             raise Conflict("the run takes no message at this moment: it begins, ends or waits for a usage limit; send this again")
         return self.turn_from(seq)
 
     async def _steer_run(self, run: Run, message: UserMessage, key: IdempotencyKey | None) -> int | None:
-        """Send a message to a run.
-
-        Its key is stored before, as provisional: a request that is repeated after a kill sends the message again only if the
-        log does not have it.
-        """
-        keys = self._shared.store.idempotency_keys
-        if key is not None:
-            await keys.add(key.provisional_record(self.id, self.log.last + 1))
-        seq: int | None = None
         try:
-            seq = await run.steer(message, key.key if key is not None else None)
+            return await run.steer(message, key)
         except InputFull as error:
             raise TooMany(f"when_busy: {error}") from error
-        finally:
-            if key is not None and seq is None:
-                # A provisional key does not count without an event.
-                with suppress(StoreUnavailable):
-                    await keys.remove(key.key)
-        if key is not None and seq is not None and self.log.is_stored(seq):
-            with suppress(StoreUnavailable):
-                await keys.update(key.key, seq)
-        return seq
 
     @property
     def store(self) -> Store:
         """The store for what belongs to this session. On a node of a cluster it takes writes only while the lease is held."""
         return self._shared.store
-
-    async def find_steered(self, known: KeyRecord) -> int | None:
-        """The number of the message to the agent at work that a provisional key is of. If there is none, the key is removed."""
-        seq = await self.log.find_steered(known.key, -known.first_seq)
-        if seq is None:
-            await self._shared.store.idempotency_keys.remove(known.key)
-        return seq
 
     def turn_from(self, seq: int) -> Turn:
         """The turn whose first event has this number."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gateway.store.database import Database
+from gateway.store.idempotency_keys import insert_keys_of_events
 from gateway.store.messages import insert_messages
 from gateway.store.partial_reads import rows_up_to
-from gateway.store.rows import EventRow, MessageRow
+from gateway.store.rows import EventRow, KeyRecord, MessageRow
 from gateway.store.sql import Connection, Parameters, insert
 
 _INSERT = insert("events", ("log_id", "first", "last", "body"))
@@ -29,12 +30,13 @@ class EventRepository:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def append(self, row: EventRow, messages: Sequence[MessageRow] = ()) -> None:
-        """Stores the events of one row, and the messages of the session that they complete."""
+    async def append(self, row: EventRow, messages: Sequence[MessageRow] = (), keys: Sequence[KeyRecord] = ()) -> None:
+        """Stores the events of one row, the messages of the session that they complete, and the idempotency keys of events."""
 
         def transaction(connection: Connection) -> None:
             insert_events(connection, row)
             insert_messages(connection, row.log_id, messages)
+            insert_keys_of_events(connection, keys)
 
         await self._database.write(transaction)
 

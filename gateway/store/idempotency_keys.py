@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from dataclasses import asdict
 
 from gateway.errors import Conflict
@@ -35,21 +36,6 @@ class IdempotencyKeyRepository:
         row = await self._database.read(lambda connection: connection.first(query, {"key": key}))
         return KeyRecord(*row) if row else None
 
-    async def add(self, record: KeyRecord) -> None:
-        """Stores a key. Its time is now. Raises KeyStored if it is stored already."""
-        await self._database.write(lambda connection: insert_key(connection, record))
-
-    async def update(self, key: str, first_seq: int) -> None:
-        """Sets the number of the first event of what was started under a key."""
-        statement = "UPDATE idempotency_keys SET first_seq = :first_seq WHERE key = :key"
-        values = {"key": key, "first_seq": first_seq}
-        await self._database.write(lambda connection: connection.execute(statement, values))
-
-    async def remove(self, key: str) -> None:
-        """Deletes a key: what it was stored for has not been started."""
-        statement = "DELETE FROM idempotency_keys WHERE key = :key"
-        await self._database.write(lambda connection: connection.execute(statement, {"key": key}))
-
     async def delete_before(self, created: float) -> None:
         """Deletes the keys of sessions that were stored before a time (seconds since the epoch); those of executions stay."""
         query = f"SELECT key FROM idempotency_keys WHERE created_at < :created AND NOT ({OF_EXECUTION}) ORDER BY created_at"
@@ -59,6 +45,16 @@ class IdempotencyKeyRepository:
 
 def insert_key(connection: Connection, record: KeyRecord) -> None:
     """Stores a key within a transaction. Raises KeyStored if it is stored already."""
-    values = {**asdict(record), "created_at": time.time()}
-    if connection.first(f"{_INSERT} ON CONFLICT (key) DO NOTHING RETURNING 1", values) is None:
+    if not _inserted(connection, record):
         raise KeyStored
+
+
+def insert_keys_of_events(connection: Connection, records: Iterable[KeyRecord]) -> None:
+    """Stores keys of events within a transaction. One that is stored already stays: the agent has the message of the event."""
+    for record in records:
+        _inserted(connection, record)
+
+
+def _inserted(connection: Connection, record: KeyRecord) -> bool:
+    values = {**asdict(record), "created_at": time.time()}
+    return connection.first(f"{_INSERT} ON CONFLICT (key) DO NOTHING RETURNING 1", values) is not None

@@ -63,20 +63,12 @@ class EventRow:
 
 @dataclass(frozen=True, slots=True)
 class KeyRecord:
-    """An idempotency key: hashes of the key and of the request, and the log that has the answer, from event `first_seq` on.
-
-    With a negative `first_seq` the key is provisional. It counts only if the log has an event with this key, from the number
-    `-first_seq` on.
-    """
+    """An idempotency key: hashes of the key and of the request, and the log that has the answer, from event `first_seq` on."""
 
     key: str
     digest: str
     log_id: str
     first_seq: int
-
-    @property
-    def provisional(self) -> bool:
-        return self.first_seq < 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from gateway.store.database import Database
 from gateway.store.deletion import delete_in_parts
 from gateway.store.events import insert_events
 from gateway.store.failures import insert_failure
-from gateway.store.idempotency_keys import OF_EXECUTION, insert_key
+from gateway.store.idempotency_keys import OF_EXECUTION, insert_key, insert_keys_of_events
 from gateway.store.messages import insert_messages
 from gateway.store.rows import (
     AuditRecord,
@@ -95,11 +95,12 @@ class RunRepository:
         *,
         waiting_since: float | None = None,
         messages: Sequence[MessageRow] = (),
+        keys: Sequence[KeyRecord] = (),
         failure: FailureRecord | None = None,
         usage: Usage | None = None,
     ) -> None:
-        """Stores that a run has `ended` or is `waiting`, with the last events of its turn, its messages, why it failed, and what
-        the turn has used."""
+        """Stores that a run has `ended` or is `waiting`, with the last events of its turn, its messages and keys, why it failed,
+        and what the turn has used."""
         values = {
             "id": run_id,
             "state": state,
@@ -111,6 +112,7 @@ class RunRepository:
         def transaction(connection: Connection) -> None:
             insert_messages(connection, events.log_id, messages)
             insert_events(connection, events)
+            insert_keys_of_events(connection, keys)
             connection.execute(_STOP, values)
             if failure is not None:
                 insert_failure(connection, run_id, events.log_id, failure)

@@ -115,11 +115,7 @@ class Exchange:
             session = await gateway.sessions.get(self._caller, known.log_id)
             return session, session.turn_from(known.first_seq)
 
-        async def find(known: KeyRecord) -> int | None:
-            session = await gateway.sessions.get(self._caller, known.log_id)
-            return await session.find_steered(known)
-
-        return await gateway.idempotency.once(key, start, again, find)
+        return await gateway.idempotency.once(key, start, again)
 
     async def _respond(
         self, gateway: Gateway, started: Started, request: TurnFields, *, created: bool = False, status: int = 200

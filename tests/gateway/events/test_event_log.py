@@ -16,7 +16,7 @@ from drivers.contract.messages import AssistantMessage, UserMessage
 from gateway.errors import LeaseLost, StoreUnavailable
 from gateway.events import event_log
 from gateway.events.event_log import REQUEST_TIMEOUT, RETRY, STOP_TIMEOUT, EventLog
-from gateway.store import EventRow, MessageRow, RunRecord, SessionRecord, Store
+from gateway.store import EventRow, KeyRecord, MessageRow, RunRecord, SessionRecord, Store
 from gateway.store.sqlite import sqlite_url
 from tests.faulty_store import FaultyStore
 from tests.gateway.stored_messages import delete_session
@@ -239,9 +239,9 @@ async def test_wait_for_capacity_blocks_while_the_store_is_far_behind(store: Sto
     go = asyncio.Event()
     append = store.events.append
 
-    async def slow(row: EventRow, messages: Sequence[MessageRow]) -> None:
+    async def slow(row: EventRow, messages: Sequence[MessageRow], keys: Sequence[KeyRecord]) -> None:
         await go.wait()
-        await append(row, messages)
+        await append(row, messages, keys)
 
     monkeypatch.setattr(store.events, "append", slow)
     log = EventLog("log", store)
@@ -260,12 +260,12 @@ async def test_events_are_stored_again_after_temporary_failures(
 ) -> None:
     append, failures = store.events.append, 3
 
-    async def failing(row: EventRow, messages: Sequence[MessageRow]) -> None:
+    async def failing(row: EventRow, messages: Sequence[MessageRow], keys: Sequence[KeyRecord]) -> None:
         nonlocal failures
         failures -= 1
         if failures >= 0:
             raise OSError("disk full")
-        await append(row, messages)
+        await append(row, messages, keys)
 
     monkeypatch.setattr(store.events, "append", failing)
     log = EventLog("log", store, clock=clock)
@@ -318,11 +318,11 @@ async def test_stored_first_readers_wait_for_a_failing_store_and_get_the_rest_at
 ) -> None:
     append, broken = store.events.append, asyncio.Event()
 
-    async def failing(row: EventRow, messages: Sequence[MessageRow]) -> None:
+    async def failing(row: EventRow, messages: Sequence[MessageRow], keys: Sequence[KeyRecord]) -> None:
         if row.first > 1:
             broken.set()
             raise OSError("disk full")
-        await append(row, messages)
+        await append(row, messages, keys)
 
     monkeypatch.setattr(store.events, "append", failing)
     log = EventLog("log", store, stored_first=True)

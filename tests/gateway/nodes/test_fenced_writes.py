@@ -6,11 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from gateway.errors import LeaseLost
 from gateway.protocols.model_apis.stored_responses import NoResponse, StoredResponses
-from gateway.runs.idempotency import IdempotencyKey
 from gateway.security.authentication import ADMINISTRATOR
-from gateway.store import KeyRecord, ResponseRecord
+from gateway.store import ResponseRecord
 from tests.gateway.nodes.three_nodes import ClusterNode, run_nodes, say
 from tests.gateway.store.expiry import silence
 
@@ -53,31 +51,6 @@ async def test_a_response_that_another_node_has_deleted_is_not_found(tmp_path: P
         await b.gateway.store.responses.delete("resp_1")
         with pytest.raises(NoResponse):
             await responses.get(ADMINISTRATOR, "resp_1")
-
-
-async def test_a_provisional_key_is_removed_by_the_node_that_has_the_session(tmp_path: Path) -> None:
-    async with run_nodes(tmp_path, "a", "b") as (a, b):
-        session = await a.create()
-        await say(session)
-        key = IdempotencyKey.of(None, "turn", "once", [])
-        provisional = key.provisional_record(session.id, session.log.last + 1)
-        await session.store.idempotency_keys.add(provisional)
-
-        async def find(known: KeyRecord) -> int | None:
-            # The node is stopped here, and another one has taken the same request.
-            await take_over(a, b)
-            return await session.find_steered(known)
-
-        async def start() -> None:
-            raise AssertionError("it runs at the other node")
-
-        async def again(_: KeyRecord) -> None: ...
-
-        with pytest.raises(LeaseLost):
-            await a.gateway.idempotency.once(key, start, again, find)
-        assert await b.gateway.store.idempotency_keys.get(key.key) == provisional
-        assert await (await b.get(session.id)).find_steered(provisional) is None
-        assert await b.gateway.store.idempotency_keys.get(key.key) is None
 
 
 async def test_the_slot_of_a_turn_at_another_node_stays(tmp_path: Path) -> None:

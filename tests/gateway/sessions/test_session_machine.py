@@ -1056,8 +1056,7 @@ class SessionMachine(RuleBasedStateMachine):
             if sent.key is not None and sent.accepted and not slot.disturbed:
                 assert sent.key in keys, f"the key of the accepted {sent.kind} {sent.mark} is not stored"
             if sent.key is not None and sent.refused and not self.began_all_the_same(sent):
-                # A key that is provisional does not count.
-                assert keys.get(sent.key, 0) <= 0, f"the key of the refused {sent.kind} {sent.mark} is stored"
+                assert sent.key not in keys, f"the key of the refused {sent.kind} {sent.mark} is stored"
             if sent.pace is not None and sent.refused:
                 assert f'"{sent.pace}"' not in config, f"the refused setting {sent.pace} is there: {sent.error!r}"
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from unittest.mock import AsyncMock
 
 import httpx
 import pytest
@@ -15,7 +15,7 @@ import pytest
 from drivers.contract.agent import Agent, Prompt
 from drivers.contract.errors import InputFull
 from drivers.contract.messages import UserMessage
-from gateway.errors import Conflict, StoreUnavailable
+from gateway.errors import Conflict
 from gateway.events.event_log import REQUEST_TIMEOUT, RETRY, STOP_TIMEOUT, STORE_TIMEOUT
 from gateway.runs.idempotency import IdempotencyKey
 from gateway.security.authentication import ADMINISTRATOR
@@ -298,21 +298,17 @@ async def test_deletion_that_cannot_be_stored_changes_nothing(faulty: FaultyGate
 STEERED = [{"text": "begin"}, {"wait_for_file": "go"}, {"message_end": True}, {"text": "steered: {steered}"}]
 
 
-async def test_steered_message_is_not_sent_before_its_key_is_stored(
+async def test_steered_message_is_stored_together_with_its_key(
     faulty: FaultyGateway, write_scenario: WriteScenario, tmp_path: Path
 ) -> None:
-    """A daemon that is killed in between must not send the message again when the request is repeated."""
-    portico, faults = faulty
+    """A daemon that is killed before that has nothing of the message, and its repetition begins another run."""
+    portico, _ = faulty
     name = write_scenario({"when": "go", "steps": STEERED}, [{"text": "{prompt}"}])
     session = (await create_session(portico.client, "script", "A", options={"scenario": name}))["sessionId"]
     turn = asyncio.create_task(send_turn(portico.client, session, "go"))
     found = await portico.gateway.sessions.get(ADMINISTRATOR, session)
     await wait_until(lambda: found.busy)
-    key = IdempotencyKey("key", "digest")
-    steer = Submission(message=UserMessage(content="left!"), when_busy="steer", key=key)
-    faults.fail("idempotency_keys.add", times=1)
-    with pytest.raises(StoreUnavailable):
-        await found.submit(steer)
+    steer = Submission(message=UserMessage(content="left!"), when_busy="steer", key=IdempotencyKey("key", "digest"))
     steered = await found.submit(steer)
     record = await portico.gateway.store.idempotency_keys.get("key")
     assert record is not None and record.first_seq == steered.first
@@ -374,10 +370,10 @@ async def texts_of(portico: RunningGateway, session: Session) -> list[str]:
 
 
 @pytest.mark.parametrize(("refusal", "status"), [(None, 409), (InputFull("full"), 429)])
-async def test_steered_message_that_was_refused_is_sent_when_repeated_although_its_key_cannot_be_removed(
+async def test_steered_message_that_was_refused_is_sent_when_repeated(
     faulty: FaultyGateway, busy: Session, monkeypatch: pytest.MonkeyPatch, refusal: InputFull | None, status: int
 ) -> None:
-    portico, faults = faulty
+    portico, _ = faulty
 
     async def refuse(prompt: Prompt) -> bool:
         if refusal is not None:
@@ -385,55 +381,32 @@ async def test_steered_message_that_was_refused_is_sent_when_repeated_although_i
         return False
 
     assert busy.live is not None
-    faults.fail("idempotency_keys.remove")
     with monkeypatch.context() as patch:
         patch.setattr(busy.live, "steer", refuse)
         assert (await post_steer(portico, busy, "left!")).status_code == status
-        assert (await post_steer(portico, busy, "left!")).status_code == 503, "the key is in the way"
-    faults.clear()
     assert (await post_steer(portico, busy, "left!")).status_code == 200
     assert (await texts_of(portico, busy)).count("left!") == 1
 
 
-async def test_steered_message_is_sent_when_repeated_if_the_gateway_was_killed_after_its_key_was_stored(
-    faulty: FaultyGateway, busy: Session, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    portico, _ = faulty
-    assert busy.run is not None
-    with monkeypatch.context() as patch:
-        killed = AsyncMock(side_effect=StoreUnavailable("killed"))
-        patch.setattr(busy.run, "steer", killed)
-        patch.setattr(portico.gateway.store.idempotency_keys, "remove", killed)
-        assert (await post_steer(portico, busy, "left!")).status_code == 503
-    # An equal message of another request is not the one of this key.
-    await busy.submit(Submission(message=UserMessage(content="left!"), when_busy="steer"))
-    assert (await post_steer(portico, busy, "left!")).status_code == 200
-    assert (await texts_of(portico, busy)).count("left!") == 2
-
-
-@pytest.mark.parametrize("operation", ["idempotency_keys.update", "events.append"])
-async def test_steered_message_whose_event_number_cannot_be_stored_is_not_sent_again(
-    faulty: FaultyGateway, clock: ManualClock, busy: Session, monkeypatch: pytest.MonkeyPatch, operation: str
+async def test_steered_message_that_cannot_be_stored_yet_is_not_sent_again(
+    faulty: FaultyGateway, clock: ManualClock, busy: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     portico, faults = faulty
     monkeypatch.setattr(IdempotencyKey, "of", lambda *_: IdempotencyKey("key", "digest"))
-    faults.fail(operation)
-    first = asyncio.create_task(post_steer(portico, busy, "left!"))
-
-    async def provisional() -> bool:
-        record = await portico.gateway.store.idempotency_keys.get("key")
-        return record is not None and record.provisional
-
-    await wait_until(provisional)
-    calls = faults.operations[operation]
-    several = wait_until(lambda: busy.state == "idle" or faults.operations[operation] > calls + 3)
-    await clock.expire_until(several, RETRY)
-    assert await provisional()
+    faults.fail("events.append")
+    message = Submission(message=UserMessage(content="left!"), when_busy="steer", key=IdempotencyKey("key", "digest"))
+    first = await clock.expire_until(asyncio.create_task(busy.submit(message)), RETRY)
+    assert await portico.gateway.store.idempotency_keys.get("key") is None
+    # While the run is at work, and the store does not have the key.
+    assert (await busy.submit(message)).first == first.first
+    with pytest.raises(Conflict, match="belongs to another request"):
+        await busy.submit(replace(message, key=IdempotencyKey("key", "another digest")))
     faults.clear()
-    expected = await clock.expire_until(first, RETRY)
-    again = await post_steer(portico, busy, "left!")
-    assert (again.status_code, again.content) == (expected.status_code, expected.content)
     await clock.expire_until(wait_until(lambda: busy.log.unwritten == 0), RETRY)
+    again = await post_steer(portico, busy, "left!")
+    assert again.status_code == 200
+    record = await portico.gateway.store.idempotency_keys.get("key")
+    assert record is not None and record.first_seq == first.first
     assert (await texts_of(portico, busy)).count("left!") == 1
 
 
