@@ -12,7 +12,7 @@ import shlex
 import socket
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -100,6 +100,8 @@ class Holder:
     is_stopped: bool = False
     is_service: bool = False
     """Whether systemd has started it, as the unit of `portico service install`."""
+    ports: frozenset[int] | None = None
+    """The ports that it listens on; None if that cannot be found out."""
 
     @property
     def described(self) -> str:
@@ -117,15 +119,6 @@ class Holder:
         """Whether it is the daemon that `portico acp` starts, or a `portico acp` that starts it."""
         return "--for-editors" in self.arguments or ("acp" in self.arguments and "serve" not in self.arguments)
 
-    @property
-    def port(self) -> str | None:
-        """The value of its argument `--port`."""
-        for argument, following in zip(self.arguments, (*self.arguments[1:], ""), strict=True):
-            value = following if argument == "--port" else argument.removeprefix("--port=")
-            if value != argument and value.isdigit():
-                return value
-        return None
-
     def restart(self, serve: str, signal: str = "") -> str:
         """Return the shell command that ends it and starts a daemon by the command `serve`."""
         if self.is_service:
@@ -133,8 +126,8 @@ class Holder:
         return serve if self.pid is None else f"kill {signal}{self.pid}; {serve}"
 
     def may_serve(self, port: int) -> bool:
-        """Whether the daemon at a port can be this process, by its arguments."""
-        return not self.serves_editors and self.port in (None, str(port))
+        """Whether the daemon at a port can be this process."""
+        return not self.serves_editors and (self.ports is None or port in self.ports)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +170,8 @@ async def check_daemon(settings: Settings | None, portico: str, clock: Clock = S
         return DaemonReport(await _running(address, port, holder, portico, clock), address)
     there = f"{server.host}:{server.port}" if server.port else "a free port at each start (server.port = 0)"
     checks = [_check_port(port, there, holder, await asyncio.to_thread(_other_port, server.host, server.port), portico)]
-    checks.append(_not_answering(port, there, holder, portico))
+    holder_port = await _port_of(holder, address, clock) if holder is not None and port.state != "silent" else None
+    checks.append(_not_answering(port, there, holder, holder_port, portico))
     return DaemonReport(checks, None)
 
 
@@ -204,6 +198,14 @@ async def _port(host: str, address: Address, clock: Clock) -> Port:
         return Port("other")
     version = daemon_version(answer)
     return Port("portico", version) if version is not None else Port("other")
+
+
+async def _port_of(holder: Holder, address: Address, clock: Clock) -> int | None:
+    """Return the port at which a daemon serves its clients, beside one for application-side tools; None if none answers."""
+    for port in sorted(holder.ports or ()) if holder.is_daemon and not holder.is_stopped else ():
+        if (await _port(address.host, replace(address, port=port), clock)).state == "portico":
+            return port
+    return None
 
 
 async def _running(address: Address, port: Port, holder: Holder, portico: str, clock: Clock) -> list[Check]:
@@ -250,8 +252,8 @@ def _check_port(port: Port, there: str, holder: Holder | None, other: int | None
             return Check(name="Port", status="problem", text=text, command=elsewhere)
 
 
-def _not_answering(port: Port, there: str, holder: Holder | None, portico: str) -> Check:
-    """The check of a daemon that does not answer at the configured address."""
+def _not_answering(port: Port, there: str, holder: Holder | None, holder_port: int | None, portico: str) -> Check:
+    """The check of a daemon that does not answer at the configured address. `holder_port` is the one where the holder does."""
     serve = portico.format("serve")
     if holder is None:
         return Check(name="Daemon", status="info", text="not running; start it with", command=serve)
@@ -267,7 +269,7 @@ def _not_answering(port: Port, there: str, holder: Holder | None, portico: str) 
         return Check(name="Daemon", status="problem", text=text, command=holder.restart(serve, "-9 "))
     if holder.is_daemon:
         text = f"{holder.described} has the data folder, and does not listen at {there}: it starts, or has another port"
-        other = holder.port if holder.port not in (None, "0") else "PORT"
+        other = holder_port or "PORT"
         return Check(name="Daemon", status="warning", text=text, command=f"{portico.format('doctor')} --port {other}")
     text = f"{holder.described} has the lock of the data folder, and does not serve {there}"
     command = f"kill {holder.pid}" if holder.pid is not None else None
@@ -350,9 +352,19 @@ def _holder(pid: int | None) -> Holder:
         return Holder(None)
     try:
         process = psutil.Process(pid)
-        return Holder(pid, tuple(process.cmdline()), process.status() == psutil.STATUS_STOPPED, _is_service(pid))
+        stopped = process.status() == psutil.STATUS_STOPPED
+        return Holder(pid, tuple(process.cmdline()), stopped, _is_service(pid), _ports(process))
     except psutil.Error:
         return Holder(None)
+
+
+def _ports(process: psutil.Process) -> frozenset[int] | None:
+    """Return the ports that a process listens on, whatever its arguments, variables and configuration say."""
+    try:
+        connections = process.net_connections("tcp")
+    except (psutil.Error, OSError):
+        return None
+    return frozenset(found.laddr[1] for found in connections if found.status == psutil.CONN_LISTEN)
 
 
 def _is_service(pid: int) -> bool:

@@ -15,6 +15,7 @@ from contextvars import ContextVar
 from http import HTTPStatus
 from typing import Any
 
+from starlette.types import Receive
 from uvicorn import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
@@ -104,6 +105,15 @@ class RequestHead(HttpToolsProtocol):
     def abort(self) -> None:
         """Close the connection at once, whatever is not sent yet."""
         self._connection.abort()
+
+    async def cut_off(self, receive: Receive) -> None:
+        """Close the connection in the middle of a response that is left incomplete on purpose, and wait until it is closed.
+
+        uvicorn does so too, but logs it as an error of the app. `receive` is that of the request.
+        """
+        self._connection.close()
+        while (await receive())["type"] != "http.disconnect":
+            pass
 
     def _close_idle(self) -> bool:
         """Close an idle connection. Return whether there was one."""

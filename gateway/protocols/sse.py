@@ -116,7 +116,7 @@ class _EventStream(Response):
                     async with self._writing:
                         await send({"type": "http.response.body", "body": chunk, "more_body": True})
         except LeaseLost as error:
-            # The server cuts off an incomplete response, as if this gateway had been killed: the client asks again.
+            # The guard cuts off an incomplete response, as if this gateway had been killed: the client asks again.
             log.warning("a stream is broken off: %s", error)
             return
         async with self._writing:

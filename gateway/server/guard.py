@@ -77,6 +77,8 @@ class Guard:
         if refusal is not None:
             return await JSONResponse({"error": refusal}, 403)(scope, body.receive, body.send)
         await self._app(scope, body.receive, body.send)
+        if connection is not None and response.status and not response.whole:
+            await connection.cut_off(response.receive)
 
     def _read_in_time(self, response: _Response, connection: RequestHead | None) -> Send:
         if connection is None:

@@ -159,7 +159,7 @@ class ForwardedResponse:
         log.warning("a forwarded request has lost the node %s: %s", self._node, problem)
         if not self._begun:
             await self._respond("the node of this session has ended before its answer; look what was done before you repeat it")
-        # The server cuts off an incomplete response, as if this gateway had been killed.
+        # The guard cuts off an incomplete response, as if this gateway had been killed.
         return "broken"
 
     async def _respond(self, text: str) -> None:

@@ -415,18 +415,34 @@ async def test_a_lock_that_another_process_has(tmp_path: Path, data: Path) -> No
         assert (await doctor(tmp_path)).is_well
 
 
-async def test_a_daemon_at_another_port(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "variables"),
+    [
+        (("--port", "{port}"), {}),
+        (("--port", "0"), {}),
+        (("--port", "1", "--port", "{port}"), {}),
+        ((), {"PORTICO_SERVER__PORT": "{port}"}),
+        (("--port={port}",), {"PORTICO_SERVER__PORT": "1"}),
+    ],
+    ids=["argument", "a free one", "two arguments", "variable", "argument and variable"],
+)
+async def test_a_daemon_at_another_port(tmp_path: Path, arguments: tuple[str, ...], variables: dict[str, str]) -> None:
+    """The port is that of the process, however it was told."""
     config = write_config(tmp_path, gateway_config(tmp_path))
-    port = str(free_port())
-    process = await PorticoCommand(tmp_path, "serve", "--port", port, own=True).start()
+    given = str(free_port())
+    told = [argument.format(port=given) for argument in arguments]
+    env = {name: value.format(port=given) for name, value in variables.items()}
+    process = await PorticoCommand(tmp_path, "serve", *told, env=env, own=True).start()
     try:
         assert process.stdout is not None
-        await process.stdout.readline()
+        port = (await process.stdout.readline()).decode().strip().rpartition(":")[2]
+        assert "0" in told or port == given
         report = await doctor(tmp_path, "--port", str(free_port()))
         found = report.check("Daemon")
         assert (found["status"], f"(process {process.pid})" in found["text"]) == ("warning", True)
         assert found["command"].endswith(f"doctor --config {config} --port {port}")
-        assert (await doctor(tmp_path, *shlex.split(found["command"])[4:])).check("Daemon")["status"] == "ok"
+        advised = await doctor(tmp_path, *shlex.split(found["command"])[4:])
+        assert (advised.check("Daemon")["status"], advised.check("Port")["status"]) == ("ok", "ok")
     finally:
         process.terminate()
         await process.communicate()

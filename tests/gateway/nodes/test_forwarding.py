@@ -354,10 +354,14 @@ async def test_a_node_that_ends_in_a_stream_cuts_the_stream_off(cluster: Cluster
         with pytest.raises(httpx.RemoteProtocolError):
             await cluster.a.client.post("/v1/execute", json={"driver": "echo", "task": "hello"})
     assert outcomes(cluster) == {"broken": 1}
-    assert "cut off" in caplog.text and "Traceback" not in caplog.text
+    assert "cut off" in caplog.text
+    # It is cut off on purpose: for whoever reads the log, nothing of this node has failed.
+    assert not errors_of(caplog)
 
 
-async def test_a_node_that_has_lost_its_sessions_ends_the_streams_from_it(cluster: Cluster) -> None:
+async def test_a_node_that_has_lost_its_sessions_ends_the_streams_from_it(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
     async def respond(request: FakeRequest) -> None:
         await request.begin(200, "content-type: text/event-stream", "transfer-encoding: chunked")
         await request.send(b"6\r\ndata: \r\n")
@@ -373,6 +377,11 @@ async def test_a_node_that_has_lost_its_sessions_ends_the_streams_from_it(cluste
             with pytest.raises(httpx.RemoteProtocolError):
                 await anext(received)
     assert outcomes(cluster) == {"broken": 1}
+    assert not errors_of(caplog)
+
+
+def errors_of(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR or record.exc_info]
 
 
 async def test_a_node_that_ends_before_its_answer_is_a_502_and_the_request_is_not_repeated(cluster: Cluster) -> None:

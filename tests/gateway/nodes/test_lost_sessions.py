@@ -75,7 +75,7 @@ async def stream(client: httpx.AsyncClient, method: str, path: str, body: dict[s
 
 
 async def test_readers_of_a_lost_session_are_disconnected_and_find_its_end_elsewhere(
-    nodes: list[RunningGateway], tmp_path: Path
+    nodes: list[RunningGateway], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     first = nodes[0]
     aap, task = list[str](), list[str]()
@@ -104,3 +104,4 @@ async def test_readers_of_a_lost_session_are_disconnected_and_find_its_end_elsew
             assert WHY in found["x-portico"]["error"] and found["x-portico"]["state"] == "idle"
         with pytest.raises(Exception, match="not open on this connection"):
             await client.prompt(session)
+    assert "a stream is broken off" in caplog.text and "without completing response" not in caplog.text
