@@ -1,4 +1,5 @@
-"""Reads compatibility.json: which versions of each CLI are supported and tested, and what was noticed with which version."""
+"""Which versions of each CLI are supported and tested, and what was noticed with which version: compatibility.json, and the
+catalogue of ACP agents."""
 
 from __future__ import annotations
 
@@ -10,9 +11,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
+from drivers.acp.catalogue import catalogue
+
 FILE = Path(__file__).with_name("compatibility.json")
 NUMBERS = re.compile(r"\d+(?:\.\d+)*")
 PASSED = "passed"
+ANY_VERSION = "0"
+"""The oldest supported version where none is too old."""
 
 Support = Literal["tested", "newer", "older", "unsupported"]
 """Of a version: in the range of tested versions; above it; below it, or not tested; below the oldest supported one."""
@@ -37,7 +42,7 @@ class Note:
 
 @dataclass(frozen=True)
 class Compatibility:
-    """The versions of one driver's CLI, which `package` has on npm.
+    """The versions of one driver's CLI, which `package` has in its registry.
 
     `oldest` is the oldest supported one. `tested_from` and `tested_to` are the oldest and the newest tested one, or None.
     """
@@ -75,8 +80,13 @@ class Compatibility:
 
 @cache
 def compatibility() -> Mapping[str, Compatibility]:
-    """The tables of all drivers that have one, by the driver's name."""
-    return {driver: Compatibility.of(table) for driver, table in json.loads(FILE.read_bytes()).items()}
+    """The tables of all drivers that have one, by the driver's name. An agent of the catalogue is tested with one version."""
+    tested = {
+        name: Compatibility(agent.install.rpartition(" ")[2], ANY_VERSION, agent.version, agent.version)
+        for name, agent in catalogue().items()
+        if agent.tested
+    }
+    return {**tested, **{driver: Compatibility.of(table) for driver, table in json.loads(FILE.read_bytes()).items()}}
 
 
 def support_of(driver: str, version: str | None) -> Support | None:

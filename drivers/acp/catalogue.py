@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 FILE = Path(__file__).with_name("agents.toml")
-INSTALL = {"npx": "npm install -g {}", "uvx": "uv tool install {}", "binary": ""}
-"""The command that installs an agent, by its distribution; the vendor has one of its own for a binary."""
+INSTALL = {"npx": "npm install -g {}", "uvx": "uv tool install --upgrade {}", "binary": ""}
+"""The command that installs or updates an agent, by its distribution; the vendor has one of its own for a binary."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class CatalogueAgent:
 
     Its command is `program` with `args`; `install` is empty where no package manager has it. `version` is the one that was
     tested, or that of the registry's entry. `env` are the variables that it gets unless the configuration sets them, whatever the
-    gateway's environment has; `options` are the defaults of its options.
+    gateway's environment has; `options` are the defaults of its options, `earlier_modes` what earlier versions call the mode.
     """
 
     id: str
@@ -39,6 +39,7 @@ class CatalogueAgent:
     login: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
     options: Mapping[str, str] = field(default_factory=dict)
+    earlier_modes: tuple[str, ...] = ()
     client_methods: tuple[str, ...] | None = None
     folders: tuple[str, ...] = ()
     same_name: str = ""

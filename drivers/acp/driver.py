@@ -132,7 +132,11 @@ class AcpDriver(CliDriver):
         probe = await probe_session(self, session, spawner)
         # The catalogue's defaults stay: without its mode an agent may run tools unasked. A value that a newer version does not
         # have is the probe's problem.
-        defaults = self._agent.options if self._agent else {}
+        defaults = dict(self._agent.options) if self._agent else {}
+        modes = next((option.choices for option in probe.options if option.name == "mode"), ())
+        if self._agent and self._agent.earlier_modes:
+            names = (defaults["mode"], *self._agent.earlier_modes)
+            defaults["mode"] = next((name for name in names if name in modes), names[0])
         options = (replace(option, default=defaults.get(option.name, option.default)) for option in probe.options)
         return replace(probe, options=tuple(options))
 
@@ -216,9 +220,11 @@ def _session_request(spec: AgentSpec, agent: CatalogueAgent | None) -> SessionRe
     """What the options set of a session, and how to log in."""
     from drivers.acp.handshake import SessionRequest
 
+    mode = spec.options.get("mode", "")
     return SessionRequest(
         cwd=str(spec.cwd),
-        mode=spec.options.get("mode", ""),
+        mode=mode,
+        earlier_modes=agent.earlier_modes if agent and mode == agent.options.get("mode") else (),
         model=spec.options.get("model", ""),
         config_options=requested(spec.options),
         auth_method=spec.options.get("auth_method", ""),

@@ -51,6 +51,7 @@ class SessionRequest:
     cwd: the working folder.
     resume: the id of the native session to resume; None for a new one.
     mode, model, config_options: what to set in the open session, config options by id; empty leaves the agent's default.
+    earlier_modes: what earlier versions of the agent call `mode`: the first one that it has is set if it does not have `mode`.
     auth_method: the id of the authentication method to try, once, if the agent requires a login.
     login_hint: how to log in, for the error message; by default the agent's own program and methods.
     read_files, write_files, terminals: the client methods that are declared to the agent.
@@ -65,6 +66,7 @@ class SessionRequest:
     mode: str = ""
     model: str = ""
     config_options: Mapping[str, str] = field(default_factory=dict)
+    earlier_modes: tuple[str, ...] = ()
     auth_method: str = ""
     login_hint: str = ""
     read_files: bool = False
@@ -263,9 +265,10 @@ class Handshake:
         return []
 
     def _set_mode(self) -> None:
-        mode = self._request.mode
-        if mode not in self.session.modes:
-            return self._unknown("mode", mode, self.session.modes)
+        names = (self._request.mode, *self._request.earlier_modes)
+        mode = next((name for name in names if name in self.session.modes), None)
+        if mode is None:
+            return self._unknown("mode", names[0], self.session.modes)
         self._rpc.request("session/set_mode", SetSessionModeRequest(session_id=self._session_id, mode_id=mode), self._set)
 
     def _set_model(self) -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 import drivers.driver_registry as driver_registry
+from drivers.acp.catalogue import catalogue
 from drivers.compatibility import Compatibility, Support, compatibility, support_of, too_old
 
 TABLE = Compatibility.of(
@@ -54,6 +55,23 @@ def test_the_table_of_each_driver_with_a_package() -> None:
         if table.tested_from is not None and table.tested_to is not None:
             assert table.support(table.tested_from) == table.support(table.tested_to) == "tested"
         assert table.support(table.oldest) != "unsupported"
+
+
+@pytest.mark.parametrize("agent", ["opencode", "copilot", "vibe"])
+def test_an_agent_of_the_catalogue_is_tested_with_one_version(agent: str) -> None:
+    tested = catalogue()[agent].version
+    major = int(tested.partition(".")[0])
+    assert [support_of(agent, version) for version in (tested, f"{tested}.1", f"{major + 1}.0", f"{major - 1}.99")] == [
+        "tested",
+        "newer",
+        "newer",
+        "older",
+    ]
+    assert too_old(agent, "0.0.1") is None
+
+
+def test_an_agent_that_no_test_runs_has_no_support() -> None:
+    assert support_of("goose", catalogue()["goose"].version) is None
 
 
 def test_no_support_without_a_version_or_a_table() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from drivers.acp.catalogue import FILE, CatalogueAgent, catalogue
 from drivers.acp.driver import AcpDriver
-from drivers.contract.agent_specs import AgentSpec, SessionSpec, TaskSpec
+from drivers.contract.agent_specs import AgentSpec, Limits, SessionSpec, TaskSpec
 from drivers.contract.driver_info import ToolGrant
 from drivers.driver_registry import load
 from drivers.runtime.process import Spawner
@@ -112,6 +112,29 @@ async def test_a_default_that_the_program_does_not_have_is_a_problem(tmp_path: P
     spec = AgentSpec(sys.executable, tmp_path / "work", environment(tmp_path), agent_args(), {"mode": "gone"})
     found = await driver.probe(spec, Spawner(MARK))
     assert "it has no mode 'gone'; available: calm" in str(found.problem)
+
+
+@pytest.mark.parametrize("earlier", [("calm",), ("gone", "wild", "calm")])
+async def test_an_earlier_version_has_another_name_for_the_default_mode(tmp_path: Path, earlier: tuple[str, ...]) -> None:
+    driver = AcpDriver(entry(args=(), options={"mode": "ask"}, earlier_modes=earlier))
+    spec = AgentSpec(sys.executable, tmp_path / "work", environment(tmp_path), agent_args(), {"mode": "ask"})
+    found = await driver.probe(spec, Spawner(MARK))
+    [mode] = [option for option in found.options if option.name == "mode"]
+    assert (found.problem, mode.default) == (None, "wild" if "wild" in earlier else "calm")
+    session = SessionSpec(spec.program, spec.cwd, spec.env, spec.args, spec.options)
+    agent = await driver.open(session, Spawner(MARK), Limits())
+    await agent.close()
+
+
+async def test_a_mode_that_the_user_names_has_no_other_name(tmp_path: Path) -> None:
+    driver = AcpDriver(entry(args=(), options={"mode": "ask"}, earlier_modes=("calm",)))
+    spec = AgentSpec(sys.executable, tmp_path / "work", environment(tmp_path), agent_args(), {"mode": "yolo"})
+    assert "it has no mode 'yolo'" in str((await driver.probe(spec, Spawner(MARK))).problem)
+
+
+def test_an_install_command_updates_what_is_installed() -> None:
+    """`uv tool install` alone leaves an installed one alone."""
+    assert catalogue()["vibe"].install == "uv tool install --upgrade mistral-vibe"
 
 
 def entry(**changes: object) -> CatalogueAgent:

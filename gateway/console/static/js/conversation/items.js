@@ -107,7 +107,7 @@ function Failure({ item, actions, context }) {
   const { text, page } = adviceOf(item.message);
   const retry = context?.retry;
   return html`<section class="talk-card talk-failure" role="group" aria-label="Error">
-    <h2><${Icon} name="error" /> The agent reported an error</h2>
+    <h2><${Icon} name="error" /> This run failed</h2>
     <${Output} text=${String(item.message ?? "")} foldKey=${item.key} lines=${8} label="Error" />
     <p>${item.resetsAt ? `The limit resets at ${timeOf(item.resetsAt)}. ` : ""}${text}</p>
     <div class="failure-actions">
