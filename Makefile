@@ -152,13 +152,13 @@ format: $(VENV)/.dev ## Format the code
 	@$(BIN)/ruff check --fix --quiet .
 	@$(BIN)/ruff format --quiet .
 
-bench: $(VENV)/.dev ## Run the benchmarks with their floors: JSON on stdout, a table on stderr
+bench: $(VENV)/.dev ## Run the benchmarks with their floors, in three minutes: a table in Markdown
 	@$(BIN)/python -m benchmarks
 
-bench-guard: $(VENV)/.dev ## Compare four short benchmarks with the recorded ones, and fail if one is much worse
+bench-guard: $(VENV)/.dev ## Compare five short benchmarks with the recorded ones, and fail if one is much worse
 	@$(BIN)/python -m benchmarks --guard
 
-bench-peers: $(VENV)/.dev $(PEERS)/.installed $(CLIS)/.installed ## Compare with other programs that serve agents, from npm: a table in Markdown, and docs/benchmarks-peers.svg
+bench-peers: $(VENV)/.dev $(PEERS)/.installed $(CLIS)/.installed ## Compare with other programs that serve agents, from npm: tables in Markdown
 	@$(BIN)/python -m benchmarks.peers
 
 faults: $(VENV)/.dev ## Kill, stop and starve the daemon in many ways: a table of the violations, in less than ten minutes

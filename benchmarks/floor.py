@@ -1,7 +1,7 @@
 """The floor (the baseline): bare uvicorn that runs the same program over asyncio's pipes and sends each line as an SSE event.
 
-`python -m benchmarks.floor OPEN PROGRAM [ARG ...]` prints its port. `POST /warm` starts emitters (`{"count": N}`) that wait for
-a prompt; `POST /turn` (`{"prompt": TEXT, "fresh": false}`) gives one of them its prompt, or with `fresh` a new one.
+`python -m benchmarks.floor OPEN PROGRAM [ARG ...]` prints its port. Each connection has an emitter, which its first `POST` starts
+and a `DELETE` ends; the body of a `POST`, a JSON string, is its prompt.
 """
 
 from __future__ import annotations
@@ -15,58 +15,15 @@ from typing import Any
 
 import uvicorn
 
-Scope = dict[str, Any]
-
-
-class Emitters:
-    """The emitter processes, with a pool of idle ones."""
-
-    def __init__(self, greeting: str, argv: list[str]) -> None:
-        self._greeting, self._argv = greeting.encode() + b"\n", argv
-        self._idle: list[asyncio.subprocess.Process] = []
-        self._all: list[asyncio.subprocess.Process] = []
-
-    async def start(self) -> asyncio.subprocess.Process:
-        """Start an emitter and wait until it accepts a prompt."""
-        pipe = asyncio.subprocess.PIPE
-        process = await asyncio.create_subprocess_exec(*self._argv, stdin=pipe, stdout=pipe)
-        self._all.append(process)
-        assert process.stdin is not None and process.stdout is not None
-        process.stdin.write(self._greeting)
-        await process.stdout.readline()
-        return process
-
-    async def warm(self, count: int) -> None:
-        """Start emitters until `count` are idle."""
-        while len(self._idle) < count:
-            self._idle.append(await self.start())
-
-    async def take(self, fresh: bool) -> asyncio.subprocess.Process:
-        return self._idle.pop() if self._idle and not fresh else await self.start()
-
-    def release(self, process: asyncio.subprocess.Process, fresh: bool) -> None:
-        if fresh:
-            assert process.stdin is not None
-            process.stdin.close()
-        else:
-            self._idle.append(process)
-
-    async def close(self) -> None:
-        """Kill all emitters."""
-        for process in self._all:
-            if process.returncode is None:
-                with suppress(ProcessLookupError):
-                    process.kill()
-            await process.wait()
-
 
 class Floor:
     """The ASGI application."""
 
-    def __init__(self, emitters: Emitters) -> None:
-        self._emitters = emitters
+    def __init__(self, greeting: str, argv: list[str]) -> None:
+        self._greeting, self._argv = greeting.encode() + b"\n", argv
+        self._emitters: dict[object, asyncio.subprocess.Process] = {}
 
-    async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
+    async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
         if scope["type"] != "http":
             return await self._lifespan(receive, send)
         body = b""
@@ -74,15 +31,27 @@ class Floor:
             body += message["body"]
             if not message.get("more_body"):
                 break
-        command = json.loads(body or b"{}")
-        if scope["path"] == "/turn":
-            return await self._turn(command["prompt"], command.get("fresh", False), send)
-        await self._emitters.warm(command.get("count", 0))
-        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
-        await send({"type": "http.response.body"})
+        connection = tuple(scope["client"])
+        if scope["method"] == "DELETE":
+            emitter = self._emitters.pop(connection)
+            assert emitter.stdin is not None
+            emitter.stdin.close()
+            await emitter.wait()
+            await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
+            return await send({"type": "http.response.body"})
+        if connection not in self._emitters:
+            self._emitters[connection] = await self._start()
+        await self._turn(self._emitters[connection], json.loads(body), send)
 
-    async def _turn(self, prompt: str, fresh: bool, send: Any) -> None:
-        process = await self._emitters.take(fresh)
+    async def _start(self) -> asyncio.subprocess.Process:
+        pipe = asyncio.subprocess.PIPE
+        process = await asyncio.create_subprocess_exec(*self._argv, stdin=pipe, stdout=pipe)
+        assert process.stdin is not None and process.stdout is not None
+        process.stdin.write(self._greeting)
+        await process.stdout.readline()
+        return process
+
+    async def _turn(self, process: asyncio.subprocess.Process, prompt: str, send: Any) -> None:
         assert process.stdin is not None and process.stdout is not None
         process.stdin.write(json.dumps({"type": "prompt", "content": prompt}).encode() + b"\n")
         headers = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-cache")]
@@ -92,13 +61,15 @@ class Floor:
             if b'"session_end"' in line:
                 break
         await send({"type": "http.response.body"})
-        self._emitters.release(process, fresh)
 
     async def _lifespan(self, receive: Any, send: Any) -> None:
         await receive()
         await send({"type": "lifespan.startup.complete"})
         await receive()
-        await self._emitters.close()
+        for process in self._emitters.values():
+            with suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
         await send({"type": "lifespan.shutdown.complete"})
 
 
@@ -110,9 +81,16 @@ def main(greeting: str, *argv: str) -> None:
     sock.listen(128)
     sys.stdout.write(f"{sock.getsockname()[1]}\n")
     sys.stdout.flush()
-    app = Floor(Emitters(greeting, [*argv]))
     config = uvicorn.Config(
-        app, http="httptools", loop="asyncio", ws="none", log_config=None, access_log=False, server_header=False
+        Floor(greeting, [*argv]),
+        http="httptools",
+        loop="asyncio",
+        ws="none",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        # Its connections wait while the other side is measured.
+        timeout_keep_alive=300,
     )
     with suppress(KeyboardInterrupt):
         uvicorn.Server(config).run(sockets=[sock])

@@ -1,35 +1,27 @@
 """Compares short measurements with recorded ones. `python -m benchmarks --guard` fails if one is much worse, `--record` records.
 
-Only ratios to a floor are compared, since times depend on the machine. A time and its floor are measured in turn, and the ratio
-is the median of these pairs. Each ratio is a cost, so that more is worse.
-
-Where the system permits it (root on Linux), all processes of a measurement have one processor and real-time priority, so that
-other work on the machine does not slow them. With more processors the ratios are the same or less.
+Only ratios to a floor are compared, since times depend on the machine. Each is a cost, so that more is worse.
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
-import math
 import statistics
 import sys
-import tempfile
-import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.figures import Figure, median_ratio
-from benchmarks.latency import FIRST_EVENT, IMPORTS, first_event, one_start
-from benchmarks.memory import IDLE, idle_memory, imports_memory
-from benchmarks.servers import own_processor, portico, seconds_of
-from benchmarks.throughput import burst
+from benchmarks.figures import Figure
+from benchmarks.measurements import burst, cold, first_event, memory, start
+from benchmarks.sides import own_processor
 
 RECORDED = Path(__file__).parent / "recorded.json"
 TOLERANCE = 0.25
 """By how much the best try may be worse than the recorded ratio."""
 TRIES = 3
+MEASURED = {one.__name__: one for one in (burst, first_event, cold, start, memory)}
+"""Of each, the first ratio is compared."""
 
 
 @dataclass(frozen=True)
@@ -37,18 +29,14 @@ class Comparison:
     """The tries of one ratio, and the recorded one. `recorded` is None if the file does not have it."""
 
     name: str
-    tries: Sequence[float]
+    tries: Sequence[Figure]
     recorded: float | None
 
     @property
-    def limit(self) -> float | None:
-        """The highest ratio that passes: the recorded ratio with the tolerance, but no more than the bound."""
-        return None if self.recorded is None else min(self.recorded * (1 + TOLERANCE), BOUNDS.get(self.name, math.inf))
-
-    @property
     def ok(self) -> bool:
-        """Whether the best try is within the limit. A ratio that is not recorded is not."""
-        return self.limit is not None and min(self.tries) <= self.limit
+        """Whether the best try is within the tolerance and within its bound. A ratio that is not recorded is not."""
+        best = min(self.tries, key=lambda figure: figure.value)
+        return self.recorded is not None and best.ok and best.value <= self.recorded * (1 + TOLERANCE)
 
 
 async def guard() -> bool:
@@ -58,42 +46,40 @@ async def guard() -> bool:
     example, are not tried again.
     """
     recorded = load(RECORDED)
-    tries: dict[str, list[float]] = {name: [] for name in RATIOS}
+    tries: dict[str, list[Figure]] = {name: [] for name in MEASURED}
     with own_processor() as alone:
         for _ in range(TRIES):
-            for name, measure in RATIOS.items():
+            for name in MEASURED:
                 if not tries[name] or not Comparison(name, tries[name], recorded.get(name)).ok:
-                    tries[name].append(await measure())
-    compared = [Comparison(name, values, recorded.get(name)) for name, values in tries.items()]
+                    tries[name].append(await _ratio(name))
+    compared = [Comparison(name, figures, recorded.get(name)) for name, figures in tries.items()]
     sys.stderr.write(table(compared) + "\n")
     if not alone:
         sys.stderr.write("Other work on this machine could slow the measured processes: real-time priority is not permitted.\n")
     return all(one.ok for one in compared)
 
 
-async def record(machine: Mapping[str, object]) -> None:
+async def record(machine: str) -> None:
     """Measure each ratio three times, and write the medians to benchmarks/recorded.json.
 
     Raises PermissionError where other work on the machine could change them.
     """
-    tries: dict[str, list[float]] = {name: [] for name in RATIOS}
+    tries: dict[str, list[Figure]] = {name: [] for name in MEASURED}
     with own_processor() as alone:
         if not alone:
             raise PermissionError(
                 "ratios are recorded with real-time priority, which is not permitted here: try it as root on Linux"
             )
         for _ in range(TRIES):
-            for name, measure in RATIOS.items():
-                tries[name].append(await measure())
-    medians = {name: round(statistics.median(values), 3) for name, values in tries.items()}
-    document = {
-        "command": "python -m benchmarks --record",
-        "date": time.strftime("%Y-%m-%d"),
-        "machine": dict(machine),
-        "ratios": medians,
-    }
-    RECORDED.write_text(json.dumps(document, indent=2) + "\n")
-    sys.stderr.write("".join(f"{name}: {_values(tries[name])}, recorded {medians[name]:g}\n" for name in RATIOS))
+            for name in MEASURED:
+                tries[name].append(await _ratio(name))
+    medians = {name: round(statistics.median(one.value for one in figures), 3) for name, figures in tries.items()}
+    RECORDED.write_text(json.dumps({"machine": machine, "ratios": medians}, indent=2) + "\n")
+    sys.stderr.write("".join(f"{name}: {_values(tries[name])}, recorded {medians[name]:g}\n" for name in MEASURED))
+
+
+async def _ratio(name: str) -> Figure:
+    return next(figure for figure in await MEASURED[name](True) if figure.name.endswith("ratio"))
 
 
 def load(path: Path) -> dict[str, float]:
@@ -103,50 +89,12 @@ def load(path: Path) -> dict[str, float]:
 
 def table(compared: Sequence[Comparison]) -> str:
     """Return the comparisons as a table in Markdown."""
-    rows = ["| ratio | measured | recorded | limit | |", "|---|---|---|---|---|"]
+    rows = ["| ratio | measured | recorded | bound | |", "|---|---|---|---|---|"]
     for one in compared:
-        recorded, limit = ("none" if value is None else f"{value:.3g}" for value in (one.recorded, one.limit))
-        rows.append(f"| {one.name} | {_values(one.tries)} | {recorded} | {limit} | {'ok' if one.ok else 'WORSE'} |")
+        recorded, bound = ("none" if value is None else f"{value:.3g}" for value in (one.recorded, one.tries[0].at_most))
+        rows.append(f"| {one.name} | {_values(one.tries)} | {recorded} | {bound} | {'ok' if one.ok else 'WORSE'} |")
     return "\n".join(rows)
 
 
-def _values(tries: Sequence[float]) -> str:
-    return ", ".join(f"{value:.3g}" for value in tries)
-
-
-async def _burst() -> float:
-    return 1 / _by_name(await burst(True))["ratio"]
-
-
-async def _first_event() -> float:
-    return _by_name(await first_event(True))["ratio"]
-
-
-async def _start() -> float:
-    """The median of nine pairs, after a start that writes byte code."""
-    daemon, imports = [], []
-    with tempfile.TemporaryDirectory(prefix="portico-bench-") as folder:
-        for _ in range(10):
-            daemon.append((await one_start())[1])
-            imports.append(await asyncio.to_thread(seconds_of, [sys.executable, "-c", IMPORTS], Path(folder)))
-    return median_ratio(daemon[1:], imports[1:])
-
-
-async def _memory() -> float:
-    async with portico() as daemon:
-        idle = await idle_memory(daemon)
-    return idle / await asyncio.to_thread(imports_memory)
-
-
-def _by_name(figures: Sequence[Figure]) -> dict[str, float]:
-    return {figure.name: figure.value for figure in figures}
-
-
-RATIOS: dict[str, Callable[[], Awaitable[float]]] = {
-    "burst: time of 10,000 events / floor": _burst,
-    "first event: time / floor": _first_event,
-    "start: time to healthy / imports": _start,
-    "memory: idle / imports": _memory,
-}
-BOUNDS = {"first event: time / floor": FIRST_EVENT, "memory: idle / imports": IDLE}
-"""The bounds of ratios, which hold whatever is recorded."""
+def _values(tries: Sequence[Figure]) -> str:
+    return ", ".join(f"{one.value:.3g}" for one in tries)

@@ -14,9 +14,8 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from contextlib import AsyncExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +32,7 @@ TOLERANCE = 1.1
 """With codex, the CLI takes nearly all of a turn, and the medians of both sides differ by less than those of two runs."""
 LINGER = 60.0
 """Seconds that the daemon is kept for the next start: longer than the other sides of a round take."""
-BENCHES: dict[str, Callable[[Path, Side, float], AbstractAsyncContextManager[Bench]]] = {
-    "claude": claude_bench,
-    "codex": codex_bench,
-}
+BENCHES = {"claude": claude_bench, "codex": codex_bench}
 NAMES: dict[tuple[str, Side, float], str] = {
     ("claude", "vendor", 0.0): "claude-agent-acp",
     ("claude", "portico", LINGER): "Portico, claude",
@@ -45,53 +41,18 @@ NAMES: dict[tuple[str, Side, float], str] = {
     ("codex", "portico", LINGER): "Portico, codex",
     ("codex", "portico", 0.0): "Portico, codex, which starts the daemon",
 }
-PACKAGES = """
-import gc, os
-gc.disable()
-import pydantic, sqlite3
-os._exit(0)
-"""
-FLOOR = {"python -c pass": "pass", "imports of pydantic and sqlite3": PACKAGES}
-"""Programs that do what each start of a process of Portico does at least."""
-HEADINGS = (
+LAUNCH, WARM = "launch to first token", "warm turn"
+COLUMNS = (
     "launch to `initialize`",
     "`session/new`",
     "first prompt to first token",
-    "launch to first token",
+    LAUNCH,
     "warm prompt to first token",
-    "warm turn",
+    WARM,
     "first prompt to first token, 2 s after `session/new`",
 )
-
-
-@dataclass
-class Samples:
-    """What was measured of one side, in seconds, one sample a round."""
-
-    initialized: list[float] = field(default_factory=list)
-    created: list[float] = field(default_factory=list)
-    first: list[float] = field(default_factory=list)
-    launch: list[float] = field(default_factory=list)
-    warm_first: list[float] = field(default_factory=list)
-    warm: list[float] = field(default_factory=list)
-    written: list[float] = field(default_factory=list)
-
-    def columns(self) -> list[list[float]]:
-        return [self.initialized, self.created, self.first, self.launch, self.warm_first, self.warm, self.written]
-
-
-@dataclass
-class Timings:
-    """The samples of each side, and of each program of FLOOR in seconds."""
-
-    sides: dict[str, Samples] = field(default_factory=lambda: {name: Samples() for name in NAMES.values()})
-    floor: dict[str, list[float]] = field(default_factory=lambda: {name: [] for name in FLOOR})
-
-
-def _end_lingering(folder: Path) -> None:
-    for record in folder.rglob("acp-socket.json"):
-        with suppress(ProcessLookupError):
-            os.kill(json.loads(record.read_text())["pid"], signal.SIGTERM)
+Samples = dict[str, list[float]]
+"""What was measured of one side, by column, in seconds, one sample a round."""
 
 
 async def measure(bench: Bench, samples: Samples) -> None:
@@ -110,13 +71,10 @@ async def measure(bench: Bench, samples: Samples) -> None:
         second = await agent.request("session/new", {"cwd": str(bench.work), "mcpServers": []})
         await asyncio.sleep(BEFORE_PROMPT)
         written, _ = await _turn(agent, second["sessionId"])
-    samples.initialized.append(initialized - began)
-    samples.created.append(opened - initialized)
-    samples.first.append(first)
-    samples.launch.append(opened - began + first)
-    samples.warm_first.append(statistics.median(first for first, _ in turns))
-    samples.written.append(written)
-    samples.warm.append(statistics.median(whole for _, whole in turns))
+    warm_first, warm = (statistics.median(column) for column in zip(*turns, strict=True))
+    measured = (initialized - began, opened - initialized, first, opened - began + first, warm_first, warm, written)
+    for name, seconds in zip(COLUMNS, measured, strict=True):
+        samples[name].append(seconds)
 
 
 async def _turn(agent: StdioAgent, session: str) -> tuple[float, float]:
@@ -136,78 +94,66 @@ def _is_text(frame: dict[str, Any]) -> bool:
     return bool(update.get("sessionUpdate") == "agent_message_chunk")
 
 
-async def measure_floor(samples: dict[str, list[float]]) -> None:
-    """Take one sample of the seconds that each program of FLOOR takes."""
-    for name, code in FLOOR.items():
-        began = time.perf_counter()
-        process = await asyncio.create_subprocess_exec(sys.executable, "-c", code)
-        if await process.wait():
-            raise RuntimeError(f"{name}: exit code {process.returncode}")
-        samples[name].append(time.perf_counter() - began)
+@contextmanager
+def _folder() -> Iterator[Path]:
+    """Yield a folder, and then end the daemons that linger in it."""
+    with tempfile.TemporaryDirectory(prefix="portico-adapters-", ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
+        for record in Path(folder).rglob("acp-socket.json"):
+            with suppress(ProcessLookupError):
+                os.kill(json.loads(record.read_text())["pid"], signal.SIGTERM)
 
 
-async def compare(rounds: int) -> Timings:
+async def compare(rounds: int) -> dict[str, Samples]:
     """Run all rounds, each side in another order. The first start of each side, whose home is empty, is not counted.
 
     So each later start of a side with LINGER finds the daemon of the one before.
     """
-    found = Timings()
+    found: dict[str, Samples] = {name: {column: [] for column in COLUMNS} for name in NAMES.values()}
     async with AsyncExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="portico-adapters-", ignore_cleanup_errors=True)))
-        stack.callback(_end_lingering, folder)
+        folder = stack.enter_context(_folder())
         benches = {}
         for (cli, side, linger), name in NAMES.items():
             base = folder / f"{cli}-{side}-{linger:.0f}"
             base.mkdir()
             benches[name] = await stack.enter_async_context(BENCHES[cli](base, side, linger))
-            await measure(benches[name], Samples())
+            await measure(benches[name], {column: [] for column in COLUMNS})
         for number in range(rounds):
-            names = list(benches)[:: 1 if number % 2 == 0 else -1]
-            for name in names:
+            for name in list(benches)[:: 1 if number % 2 == 0 else -1]:
                 sys.stderr.write(f"round {number + 1} of {rounds}: {name}\n")
-                await measure(benches[name], found.sides[name])
-            await measure_floor(found.floor)
+                await measure(benches[name], found[name])
     return found
 
 
-def table(found: Timings) -> str:
-    """Return the medians as two tables in Markdown: of the sides, and of the floor."""
-    rows = [f"| | {' | '.join(HEADINGS)} |", f"|---|{'---|' * len(HEADINGS)}"]
-    for name, samples in found.sides.items():
-        rows.append(f"| {name} | {' | '.join(_middle(column) for column in samples.columns())} |")
-    rows += ["", "| the whole process | |", "|---|---|"]
-    rows += [f"| {name} | {_middle(column)} |" for name, column in found.floor.items()]
+def table(found: dict[str, Samples]) -> str:
+    """Return the medians as a table in Markdown."""
+    rows = [f"| | {' | '.join(COLUMNS)} |", f"|---|{'---|' * len(COLUMNS)}"]
+    for name, samples in found.items():
+        rows.append(f"| {name} | {' | '.join(_middle(column) for column in samples.values())} |")
     return "\n".join(rows)
 
 
 def _middle(column: list[float]) -> str:
-    middle, low, high = statistics.median(column), min(column), max(column)
-    if middle < 1:
-        return f"{middle * 1000:.0f} ms ({low * 1000:.0f} .. {high * 1000:.0f})"
-    return f"{middle:.2f} s ({low:.2f} .. {high:.2f})"
+    middle, low, high = (1000 * seconds for seconds in (statistics.median(column), min(column), max(column)))
+    return f"{middle:.0f} ms ({low:.0f} .. {high:.0f})"
 
 
-def behind(found: Timings) -> list[str]:
+def behind(found: dict[str, Samples]) -> list[str]:
     """Return what takes longer with Portico than with the vendor's adapter: the first token after the launch, or a warm turn."""
     slow = []
     for cli in BENCHES:
-        portico, vendor = found.sides[NAMES[cli, "portico", LINGER]], found.sides[NAMES[cli, "vendor", 0.0]]
-        for name, ours, theirs in (
-            ("launch to first token", portico.launch, vendor.launch),
-            ("warm turn", portico.warm, vendor.warm),
-        ):
-            if statistics.median(ours) > TOLERANCE * statistics.median(theirs):
-                slow.append(f"{name} of {cli}")
+        ours, theirs = found[NAMES[cli, "portico", LINGER]], found[NAMES[cli, "vendor", 0.0]]
+        for column in (LAUNCH, WARM):
+            if statistics.median(ours[column]) > TOLERANCE * statistics.median(theirs[column]):
+                slow.append(f"Behind: {column} of {cli}")
     return slow
 
 
 def main() -> int:
     """Measure and print the table. Return 1 if something takes longer than with the vendor's adapter."""
     found = asyncio.run(compare(int(sys.argv[1]) if len(sys.argv) > 1 else ROUNDS))
-    sys.stdout.write(f"{table(found)}\n")
     slow = behind(found)
-    for what in slow:
-        sys.stdout.write(f"\nBehind: {what}\n")
+    sys.stdout.write(f"{table(found)}\n" + "".join(f"\n{what}\n" for what in slow))
     return 1 if slow else 0
 
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from benchmarks.peers.sides import Floor, Portico, PorticoClaude, SandboxAgent, Session, Side, StdioToWs
-from benchmarks.peers.wire import numbers
+from benchmarks.peers.sides import PorticoAcp, SandboxAgent, StdioToWs
+from benchmarks.sides import BURST, Session, Side
+from benchmarks.wire import numbers
 
-BURST = 10_000
 ENOUGH = 1_000
 """The client leaves when it has received this many events, or some more."""
 AWAY_SECONDS = 1.0
-SIDES: tuple[type[Side], ...] = (Floor, SandboxAgent, StdioToWs, Portico, PorticoClaude)
-"""Those with connections: the client of claude-agent-acp is its parent process."""
+SIDES: Sequence[type[Side]] = (SandboxAgent, StdioToWs, PorticoAcp)
 
 
 @dataclass(frozen=True)
@@ -30,18 +30,14 @@ class Kept:
 
 async def measure(side: Side) -> Kept:
     """Leave in the middle of a burst, return after a second, then kill and restart the program and read the turn again."""
-    try:
-        await side.start()
-        async with asyncio.timeout(60):
-            session = await side.session()
-            received = await _leave(session)
-            await asyncio.sleep(AWAY_SECONDS)
-            more = await session.resume(received)
-            await side.kill_and_restart()
-            again = await session.replay(received)
-        return Kept(len(numbers(received)), len({*numbers(received), *numbers(more)}), len(set(numbers(again))))
-    finally:
-        await side.stop()
+    async with side, asyncio.timeout(60):
+        session = await side.session()
+        received = await _leave(session)
+        await asyncio.sleep(AWAY_SECONDS)
+        more = await session.resume(received)
+        await side.kill_and_restart()
+        again = await session.replay(received)
+    return Kept(len(numbers(received)), len({*numbers(received), *numbers(more)}), len(set(numbers(again))))
 
 
 async def _leave(session: Session) -> bytes:
@@ -57,7 +53,7 @@ async def _leave(session: Session) -> bytes:
     return collector.data
 
 
-def table(found: dict[type[Side], Kept]) -> str:
+def table(found: Mapping[type[Side], Kept]) -> str:
     """Return a table in Markdown."""
     rows = [
         "| of 10,000 events | received when the client left | after its return | read after `kill -9` and a new start |",

@@ -1,6 +1,7 @@
 """The client: collects the bytes that a server sends, and looks into them after the clock has stopped.
 
-All sides have the same client, so that its cost is the same for all. It looks for two markers only: the first event, and the end.
+All measured programs have the same client, so that its cost is the same for all. It looks for two markers only: the first
+event, and the end.
 """
 
 from __future__ import annotations
@@ -16,11 +17,10 @@ from typing import Any
 
 FIRST = b"event 0 "
 EVENT = re.compile(rb"event (\d+) ")
-IDS = re.compile(rb"\nid: ?([^\n]+)")
 CHUNK_HEAD = re.compile(rb"\r\n[0-9a-f]+\r\n")
 CHUNKED_END = b"\r\n0\r\n\r\n"
 TIMEOUT = 60.0
-"""Maximum time of a turn, in seconds."""
+"""Maximum time of a response, in seconds."""
 
 
 @dataclass
@@ -47,7 +47,7 @@ class Turn:
 
 @dataclass
 class Collector:
-    """The bytes of one turn."""
+    """The bytes of one response."""
 
     end: bytes
     parts: list[bytes] = field(default_factory=list)
@@ -60,7 +60,7 @@ class Collector:
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def add(self, data: bytes, now: float) -> None:
-        """Add received bytes, and resolve `done` if they complete the turn."""
+        """Add received bytes, and resolve `done` if they complete the response."""
         self.parts.append(data)
         self.last = now - self.began
         seen = self.tail + data
@@ -85,13 +85,16 @@ def numbers(data: bytes) -> list[int]:
     return [int(number) for number in EVENT.findall(data)]
 
 
-def last_event_id(data: bytes) -> str:
-    """Return the id of the last complete server-sent event."""
-    return str(IDS.findall(data[: data.rindex(b"\n\n")])[-1], "ascii")
+def session_id(answer: bytes) -> str:
+    """Return the session's id in a response. Raises RuntimeError with the response if there is none."""
+    found = re.search(rb'"sessionId": ?"([^"]+)"', answer)
+    if found is None:
+        raise RuntimeError(f"no session: {answer[-500:]!r}")
+    return found[1].decode()
 
 
 class Wire(asyncio.Protocol):
-    """One connection or pipe, with one collector at a time."""
+    """One connection, with one collector at a time."""
 
     transport: asyncio.Transport
 
@@ -143,7 +146,7 @@ async def connect(port: int) -> Wire:
 
 
 def http(method: str, path: str, body: object = None, **headers: str) -> bytes:
-    """Return the bytes of a request with a JSON body, or with a body of bytes."""
+    """Return the bytes of a request with a JSON body."""
     data = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
     lines = [f"{method} {path} HTTP/1.1", "Host: 127.0.0.1", f"Content-Length: {len(data)}"]
     if data:
@@ -154,16 +157,8 @@ def http(method: str, path: str, body: object = None, **headers: str) -> bytes:
 
 def websocket_upgrade(path: str, **headers: str) -> bytes:
     """Return the handshake request of a WebSocket without compression."""
-    return http(
-        "GET",
-        path,
-        None,
-        Upgrade="websocket",
-        Connection="Upgrade",
-        Sec_WebSocket_Key="AAAAAAAAAAAAAAAAAAAAAA==",
-        Sec_WebSocket_Version="13",
-        **headers,
-    )
+    key = {"Sec_WebSocket_Key": "AAAAAAAAAAAAAAAAAAAAAA==", "Sec_WebSocket_Version": "13"}
+    return http("GET", path, None, Upgrade="websocket", Connection="Upgrade", **key, **headers)
 
 
 def websocket_frame(data: bytes) -> bytes:
@@ -180,5 +175,5 @@ def rpc(number: int, method: str, params: dict[str, Any]) -> bytes:
 
 
 def prompt(number: int, session: str, count: int) -> bytes:
-    """Return a prompt for `count` events."""
+    """Return a prompt of the Agent Client Protocol for `count` events."""
     return rpc(number, "session/prompt", {"sessionId": session, "prompt": [{"type": "text", "text": str(count)}]})
