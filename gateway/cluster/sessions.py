@@ -17,7 +17,7 @@ from gateway.agents.configured_agents import CWD, Agents, ConfiguredAgent
 from gateway.cluster.absent_agent import AbsentAgent
 from gateway.cluster.leases import HeldLease
 from gateway.cluster.node import Node
-from gateway.errors import NodeAway, NoNode, StoreUnavailable
+from gateway.errors import LeaseLost, NodeAway, NoNode, StoreUnavailable
 from gateway.observability.logs import bind_session_id
 from gateway.runs.admission_and_eviction import AdmissionControl
 from gateway.runs.cancellation import all_ended
@@ -216,7 +216,7 @@ class ClusterSessions(Sessions):
 
     def _lost(self, session: Session) -> None:
         """Another node has taken over a session: those who read it here get LeaseLost."""
-        session.lost = True
+        session.leave(LeaseLost(session.id))
         session.log.lose()
         if self._known.get(session.id) is session:
             del self._known[session.id]

@@ -13,6 +13,8 @@ from drivers.runtime.process import unfinished_ends
 from gateway.config import LimitSettings
 from gateway.errors import ShuttingDown, TooMany
 
+CLOSING = "the gateway is shutting down; try again when it is back"
+
 
 class Occupant(Protocol):
     """A session or a task that may hold a slot for an agent and one for a turn."""
@@ -86,7 +88,7 @@ class AdmissionControl:
     def refuse_if_closing(self) -> None:
         """Raises ShuttingDown once `close` was called."""
         if self._closing:
-            raise ShuttingDown("the gateway is shutting down; try again when it is back")
+            raise ShuttingDown(CLOSING)
 
     @asynccontextmanager
     async def turn(self, log_id: str, owner: str | None, *, new_agent: bool) -> AsyncIterator[None]:

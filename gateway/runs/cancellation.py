@@ -23,6 +23,17 @@ async def completed(work: Coroutine[Any, Any, Result]) -> Result:
     return await ended
 
 
+async def unless_cancelled(work: asyncio.Task[Result]) -> Result | None:
+    """Wait for work that others may cancel: None is returned then. It is cancelled with the caller."""
+    try:
+        return await work
+    except asyncio.CancelledError:
+        current = asyncio.current_task()
+        if current is not None and current.cancelling():
+            raise
+        return None
+
+
 class _Uncancellable(asyncio.Future[Result]):
     """A future that is not cancelled with the task that awaits it: the task is cancelled when the future is done.
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
+from collections.abc import Coroutine
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from drivers.contract.agent import Agent
 from drivers.contract.agent_specs import AgentSpec, TaskSpec
@@ -21,10 +23,9 @@ from gateway.events.event_log import REQUEST_TIMEOUT, RETRY, EventLog
 from gateway.events.log_entries import decode
 from gateway.events.turn_reader import Turn
 from gateway.observability.logs import bind_session_id
-from gateway.runs.admission_and_eviction import AdmissionControl
-from gateway.runs.cancellation import all_ended, completed
+from gateway.runs.admission_and_eviction import CLOSING, AdmissionControl
+from gateway.runs.cancellation import all_ended, completed, unless_cancelled
 from gateway.runs.idempotency import Idempotency, IdempotencyKey
-from gateway.runs.interruptible_start import InterruptibleStart
 from gateway.runs.run import Run
 from gateway.runs.shared_services import SharedServices
 from gateway.store import EXECUTION_PREFIX, KeyRecord, RunRecord, Store
@@ -75,7 +76,8 @@ class TaskRunner:
         self._store, self._redactor, self._states = shared.store, shared.redactor, shared.states
         self._running: dict[str, RunningTask] = {}
         self._winding_up: set[asyncio.Task[None]] = set()
-        self._starts: set[InterruptibleStart] = set()
+        self._starts: set[asyncio.Event] = set()
+        self._openings: set[asyncio.Task[Agent]] = set()
         self._stop = asyncio.Event()
 
     async def execute(self, task: Task, key: IdempotencyKey | None = None) -> Turn:
@@ -100,10 +102,9 @@ class TaskRunner:
         """End every run with this error; nothing new is started. A task whose agent is being started is refused."""
         self._admission.close()
         self._stop.set()
-        starts = list(self._starts)
-        for start in starts:
-            start.refuse(ShuttingDown(why))
-        await all_ended([*(run.fail(why) for run in self.running), *(start.over.wait() for start in starts)])
+        for opening in self._openings:
+            opening.cancel()
+        await all_ended([*(run.fail(why) for run in self.running), *(over.wait() for over in self._starts)])
         # Also those that were being stored just now.
         runs = self.running
         await all_ended(run.fail(why) for run in runs)
@@ -148,18 +149,17 @@ class TaskRunner:
         base = await in_time(partial(entry.spec, {}, entry.workspace_key(task.owner)), FOLDER_OF_AGENT)
         task_id = f"{EXECUTION_PREFIX}{uuid.uuid4().hex}"
         bind_session_id(task_id)
-        start = InterruptibleStart()
-        self._starts.add(start)
+        over = asyncio.Event()
+        self._starts.add(over)
         try:
             async with self._admission.turn(task_id, task.owner, new_agent=True):
-                return await self._begin(start, task, key, task_id, entry, base)
+                return await self._begin(task, key, task_id, entry, base)
         finally:
-            self._starts.discard(start)
-            start.over.set()
+            self._starts.discard(over)
+            over.set()
 
     async def _begin(
         self,
-        start: InterruptibleStart,
         task: Task,
         key: IdempotencyKey | None,
         task_id: str,
@@ -189,7 +189,7 @@ class TaskRunner:
             self._shared.program_starts(entry)
             recorded = self._shared.transcripts.spawner(self._shared.spawner, task_id, entry)
             spawner = await in_time(partial(entry.sandboxed, recorded, spec), FOLDER_OF_AGENT)
-            agent = await start.run(entry.driver.execute(spec, spawner, self._shared.limits))
+            agent = await self._opened(entry.driver.execute(spec, spawner, self._shared.limits))
         except DriverError as error:
             metrics.failed_to_start()
             await completed(self._discard(task_id, store, lease))
@@ -210,6 +210,20 @@ class TaskRunner:
         self._winding_up.add(winding_up)
         winding_up.add_done_callback(self._winding_up.discard)
         return Turn(log, 0, through_waits=True)
+
+    async def _opened(self, work: Coroutine[Any, Any, Agent]) -> Agent:
+        """The agent that is started. `close` ends the start. Raises ShuttingDown then."""
+        opening = asyncio.create_task(work)
+        self._openings.add(opening)
+        try:
+            if self._stop.is_set():
+                opening.cancel()
+            agent = await unless_cancelled(opening)
+        finally:
+            self._openings.discard(opening)
+        if agent is None:
+            raise ShuttingDown(CLOSING)
+        return agent
 
     async def _store_start(self, record: RunRecord, key: KeyRecord | None) -> Lease | None:
         """Store a run that starts now, with its key, and on a node of a cluster with the lease of its log, which is returned."""

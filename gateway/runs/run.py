@@ -89,9 +89,32 @@ def audit_nothing(decisions: Sequence[Decision]) -> list[AuditRecord]:
 
 
 class RunState(Enum):
+    """The state of a run, also in the store."""
+
     RUNNING = "running"
     WAITING = "waiting"
     ENDED = "ended"
+
+
+class RunEvent(Enum):
+    """What happens to a run, for the state of its session (gateway/sessions/machine.py)."""
+
+    RESTORED = "restored"
+    """It waits for the client, as an earlier daemon left it in the store."""
+    BEGAN = "began"
+    """Its first turn is stored."""
+    WAITS = "waits"
+    """The turn is over, and calls wait for the client."""
+    AGENT_ENDED = "agent ended"
+    """Its agent has ended while it waits."""
+    ANSWERED = "answered"
+    """The client's answers are stored: the next turn of it."""
+    ENDED = "ended"
+    """It is over."""
+
+
+def ignore_event(event: RunEvent) -> None:
+    """For runs without a session."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +131,8 @@ class Run:
 
     `has_history`: its messages are stored. `suspendable`: it goes on waiting when its agent ends. `enforcer` decides about calls
     before the client is asked, `audit` makes the rows of its decisions, `pending` are the calls that wait for the client.
-    `mode_changed` is called before the log has the event, `announce` when the run's state or the session's title has changed.
+    `mode_changed` is called before the log has the event, `announce` when the run's state or the session's title has changed,
+    `moved` with each change of its state, before anybody can read the event of that.
     `lease` is that of its log, on a node of a cluster.
     With `waits_for_limits` a run that a usage limit has stopped goes on when the limit resets, for MAX_LIMIT_WAIT in all. Its
     limits of time have the clock of the log.
@@ -130,6 +154,7 @@ class Run:
         pending: PendingCalls | None = None,
         mode_changed: ModeChange = ignore_mode,
         announce: Callable[[], None] = lambda: None,
+        moved: Callable[[RunEvent], None] = ignore_event,
         waits_for_limits: bool = False,
         lease: Lease | None = None,
     ) -> None:
@@ -151,7 +176,13 @@ class Run:
         self._limit_wait = MAX_LIMIT_WAIT if waits_for_limits else 0.0
         self._clock, self._waits_for_limit = log.clock, False
         self._limit_errors: Sequence[OutputEvent] = ()
-        self._announce = announce
+        self._announce, self._moved = announce, moved
+
+    def _move(self, state: RunState, event: RunEvent) -> None:
+        # A run that was ended without the store is over, whatever the store says later.
+        if self.state is not RunState.ENDED:
+            self.state = state
+            self._moved(event)
 
     @property
     def suspended(self) -> bool:
@@ -240,14 +271,15 @@ class Run:
         key: IdempotencyKey | None = None,
         settings: SettingsRecord | None = None,
         by: str = CLIENT,
+        stored: Callable[[], None] = lambda: None,
     ) -> int:
         """Store the client's answers, with the session's new settings, and pass them to the agent, which goes on in a new turn.
 
-        Returns the number of the turn's first event, which is `start`.
+        `stored` is called when the settings take effect. Returns the number of the turn's first event, which is `start`.
         """
         results = client_results(replies)
         closed = [result.tool_call_id for result in results]
-        seq = await self._store_answers(replies, by, results, closed, [start], key, settings)
+        seq = await self._store_answers(replies, by, results, closed, [start], key, settings, stored=stored)
         await self._reply([*self._enforcer.release(replies), *replies])
         return seq
 
@@ -260,17 +292,18 @@ class Run:
         start: TurnStart,
         key: IdempotencyKey | None = None,
         settings: SettingsRecord | None = None,
+        stored: Callable[[], None] = lambda: None,
     ) -> int:
         """Continue a suspended run with a fresh agent, which has all pending calls in its history. `start` the run afterwards.
 
-        Without an agent only the answers are stored, and the run must be cancelled. Returns the number of the turn's first
-        event.
+        Without an agent only the answers are stored, and the run must be cancelled. `stored` is called when the settings take
+        effect. Returns the number of the turn's first event.
         """
         await self.wait()
         results = [*client_results(replies), *resolution.results]
         events = [start, *resolution.events]
         closed, steered = self._output.unanswered, self.waiting_messages
-        seq = await self._store_answers(replies, CLIENT, results, closed, events, key, settings, steered)
+        seq = await self._store_answers(replies, CLIENT, results, closed, events, key, settings, steered, stored)
         self.agent, self._suspending, self.agent_failed, self._closing = agent, False, False, None
         self._enforcer.begin(grants, resolution.approved)
         return seq
@@ -323,6 +356,7 @@ class Run:
         key: IdempotencyKey | None = None,
         settings: SettingsRecord | None = None,
         steered: Sequence[UserMessage] = (),
+        stored: Callable[[], None] = lambda: None,
     ) -> int:
         """Store the results in one transaction with the events that report them, and with the audit.
 
@@ -339,6 +373,7 @@ class Run:
             decisions = self._audit_rows()
             await self._store.runs.resume(self.id, log_id, rows, row, key_record, settings, decisions)
             log_decisions(decisions)
+            stored()
             self._answers_stored(replies, closed)
             self._output.messages_stored(steered)
         return seq
@@ -347,7 +382,7 @@ class Run:
         for call_id in closed:
             self._output.answered(call_id)
         self.pending.close(reply.call_id for reply in replies)
-        self.state = RunState.RUNNING
+        self._move(RunState.RUNNING, RunEvent.ANSWERED)
         self._not_waiting.set()
         self._meter.start_turn()
 
@@ -372,7 +407,7 @@ class Run:
         """End a run that cannot be ended in time, for its readers only; the store gets an end at the next start of the daemon."""
         if self.state is RunState.ENDED:
             return
-        self.state = RunState.ENDED
+        self._move(RunState.ENDED, RunEvent.ENDED)
         if self._work is not None:
             self._work.cancel()
         self._publish_unstored(_error_end(message))
@@ -380,7 +415,7 @@ class Run:
     def lose(self) -> None:
         """Another node of a cluster has the run: it is over here without an end, which that node stores."""
         if self.state is not RunState.ENDED:
-            self.state = RunState.ENDED
+            self._move(RunState.ENDED, RunEvent.ENDED)
             if self._work is not None:
                 self._work.cancel()
 
@@ -566,7 +601,7 @@ class Run:
         except Exception:
             # Readers of the log must get an end whatever is broken.
             log.exception("the end of run %s cannot be stored", self.id)
-            self.state = RunState.ENDED
+            self._move(RunState.ENDED, RunEvent.ENDED)
             self._publish_unstored(last)
 
     def _publish_unstored(self, last: Sequence[OutputEvent]) -> None:
@@ -584,6 +619,7 @@ class Run:
                 if kind in LAST and isinstance(event, Awaiting | SessionEnd):
                     if self._suspends(event):
                         self.agent = None
+                        self._move(RunState.WAITING, RunEvent.AGENT_ENDED)
                         if not self._suspending:
                             self._meter.crashed_while_suspended()
                         return self._output.flush()
@@ -663,12 +699,12 @@ class Run:
     def _set_turn_over(self, event: Awaiting | SessionEnd, since: float) -> None:
         self._output.turn_over()
         if isinstance(event, SessionEnd):
-            self.state = RunState.ENDED
+            self._move(RunState.ENDED, RunEvent.ENDED)
             self.pending.close()
             self._not_waiting.set()
         else:
             self._not_waiting.clear()
-            self.state = RunState.WAITING
+            self._move(RunState.WAITING, RunEvent.WAITS)
             self.pending.open(event.calls, since)
         self._meter.end_turn(event, self.agent, stopping=self._stopping)
         self._announce()

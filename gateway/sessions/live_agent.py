@@ -1,4 +1,7 @@
-"""LiveAgent: the agent process of a session. It is started, resumed or seeded when needed, kept between turns, and ended."""
+"""LiveAgent: the agent process of a session. It is started, resumed or seeded when needed, kept between turns, and ended.
+
+It knows nothing of the states of the session, but those of the process (`Process`).
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from enum import Enum
 from functools import partial
 from pathlib import Path
 
@@ -34,11 +38,23 @@ STORE_TIMEOUT = 1.0
 """Seconds that the start or the end of an agent waits for its native id to be stored."""
 
 
+class Process(Enum):
+    """What a session has of its agent. LiveAgent alone changes it."""
+
+    NONE = "none"
+    """No process."""
+    PREPARING = "preparing"
+    """One is being started ahead of its first prompt, while the session's lock is free."""
+    UNUSED = "unused"
+    """It is ready and had no prompt. Its native id is not stored: CLIs do not resume a session without messages."""
+    USED = "used"
+    """It has had a prompt, or was started for one."""
+    SPENT = "spent"
+    """It gets no prompt any more, and its native session is not resumed: that may not have what the history has."""
+
+
 class LiveAgent:
     """`current` is the process, if there is one. The methods are called under the session's lock. `redactor` is the session's.
-
-    `prepare` starts a process ahead of its first prompt, while the lock is free. Until it has a prompt, its native id is not
-    stored: CLIs do not resume a session without messages.
 
     `became_stored` is called when `stored` has become true. `owner` is the name of the session's key, None for a default key.
     """
@@ -55,6 +71,7 @@ class LiveAgent:
         owner: str | None = None,
     ) -> None:
         self.current: Agent | None = None
+        self.process = Process.NONE
         self._settings: SessionSettings | None = None
         self._announced: frozenset[str] = frozenset()
         self._session_id, self._agent, self._shared, self._services = session_id, agent, shared, services
@@ -66,17 +83,16 @@ class LiveAgent:
         """Set once a process has been started, which may not be ready for a prompt."""
         spawner = shared.spawner.with_callback(self.process_started.set)
         self._spawner = shared.transcripts.spawner(spawner, session_id, agent, redactor)
-        self._forgotten = self._unstored = self._closed = False
+        self._unstored = self._closed = False
         self._storing: asyncio.Task[None] | None = None
         self._unaudited: list[Decision] = []
         self._auditing: asyncio.Task[None] | None = None
         self._preparation: asyncio.Task[Agent] | None = None
-        self._unused = False
 
     @property
     def exists(self) -> bool:
         """Whether there is a process, or one is being started ahead of its first prompt."""
-        return self.current is not None or self._preparation is not None
+        return self.process is not Process.NONE
 
     @property
     def stored(self) -> bool:
@@ -85,7 +101,7 @@ class LiveAgent:
 
     def ready(self, settings: SessionSettings) -> Agent | None:
         """The process, where it can take a prompt as it is: it lives, and was started with these settings and client services."""
-        if self.current is None or not self.current.alive or self._forgotten:
+        if self.current is None or not self.current.alive or self.process is Process.SPENT:
             return None
         return self.current if self._settings == settings and self._announced == self._client_services else None
 
@@ -94,18 +110,13 @@ class LiveAgent:
 
         The task raises AgentProblem. It is ended by whatever ends or starts a process.
         """
-        task = asyncio.create_task(self._prepare(settings, history))
-        self._preparation = task
+        task = asyncio.create_task(self._start(settings, history, resume=True))
+        self._preparation, self.process = task, Process.PREPARING
         task.add_done_callback(self._preparation_over)
         return task
 
-    async def _prepare(self, settings: SessionSettings, history: Sequence[Message]) -> Agent:
-        agent = await self._start(settings, history, resume=True)
-        self._unused = True
-        return agent
-
     def _preparation_over(self, task: asyncio.Task[Agent]) -> None:
-        self._preparation = None
+        self._preparation, self.process = None, Process.UNUSED if self.current is not None else Process.NONE
         if not task.cancelled():
             # Also where no prompt waits for it: the next one starts a process again, and gets the reason then.
             task.exception()
@@ -134,13 +145,13 @@ class LiveAgent:
 
     def use(self) -> None:
         """The process gets a prompt: its native session is worth resuming."""
-        if self._unused:
-            self._unused = False
+        if self.process is Process.UNUSED:
+            self.process = Process.USED
             self.record_native_id()
 
     async def change_mode(self, settings: SessionSettings) -> None:
         """Change the mode of the process to that of the settings, where nothing else differs and the CLI can do that."""
-        if self.current is None or not self.current.alive or self._settings is None or self._forgotten:
+        if self.current is None or not self.current.alive or self._settings is None or self.process is Process.SPENT:
             return
         mode = settings.options.get(MODE_OPTION, ASK_MODE)
         if self._settings == settings or with_mode_option(self._settings, mode) != settings:
@@ -161,12 +172,12 @@ class LiveAgent:
         await self.end()
         await self.native_id_stored()
         agent = await self._start(settings, history, resume=resume)
+        self.process = Process.USED
         self.record_native_id()
         await self.native_id_stored()
         return agent
 
     async def _start(self, settings: SessionSettings, history: Sequence[Message], *, resume: bool) -> Agent:
-        self._forgotten = self._unused = False
         self._settings, self._announced = settings, self._client_services
         if (worktree := settings.worktree) is not None:
             work = self._shared.worktrees.ensure(
@@ -196,20 +207,24 @@ class LiveAgent:
         # It stays the current one until it has ended: a caller that is cancelled, or a failure, must not lose the process.
         await agent.close()
         if self.current is agent:
-            self.current = None
+            self.release()
         await self.native_id_stored()
+
+    def release(self) -> None:
+        """The process has ended."""
+        self.current, self.process = None, Process.NONE
 
     def forget(self) -> None:
         """Do not resume the native session: its CLI may have kept less of the last run than the history has, or more.
 
         The next process is seeded, where the agent can be given a history. Any other agent has nothing else than that session.
         """
-        if not self._forgotten:
+        if self.process is not Process.SPENT:
             if self._agent.info.capabilities.seeds:
                 self._store_native_id(None)
             else:
                 self.record_native_id()
-            self._forgotten = True
+            self.process = Process.NONE if self.current is None else Process.SPENT
 
     async def discard(self) -> None:
         """End the process at once, and do not resume its native session: it may have what the history does not have."""
@@ -218,11 +233,11 @@ class LiveAgent:
         if agent is not None:
             await agent.close(0.0)
             if self.current is agent:
-                self.current = None
+                self.release()
 
     def record_native_id(self) -> None:
         """Store the native id as it is after a run: a CLI with one process a turn reports it in its first."""
-        if self._forgotten or self._unused:
+        if self.process is not Process.USED:
             return
         if self.current is not None and self.current.native_id not in (None, self._native_id):
             self._store_native_id(self.current.native_id)

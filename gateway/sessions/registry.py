@@ -23,7 +23,6 @@ from gateway.agents.folder_access import FOLDER_OF_SESSION, ChosenFolder, Listed
 from gateway.errors import (
     AgentProblem,
     BadRequest,
-    Conflict,
     Forbidden,
     GatewayError,
     NotFound,
@@ -44,6 +43,7 @@ from gateway.security.authentication import ADMINISTRATOR, Caller
 from gateway.security.encryption import SecretsUnreadable
 from gateway.security.redaction import Redactor
 from gateway.sessions.changes import SessionChanges
+from gateway.sessions.machine import Command
 from gateway.sessions.pending_call import PendingCall
 from gateway.sessions.session import Session
 from gateway.sessions.settings import SessionFilter, SessionSettings, SessionSummary
@@ -196,10 +196,8 @@ class Sessions:
         if not agent.info.capabilities.seeds:
             raise BadRequest(f"agent {agent.name!r} accepts no history, so its sessions cannot be forked")
         async with origin.lock:
-            if count is None and after is None and origin.busy:
-                raise Conflict(
-                    "this session has a prompt in progress; fork it when the prompt has ended, cancel it, or fork it at an event"
-                )
+            if count is None and after is None:
+                origin.machine.require(Command.FORK)
             messages = await self._forked(origin, count, after)
             calls = unanswered(await origin.history.unanswered_calls(messages))
             settings = origin.config

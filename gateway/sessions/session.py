@@ -1,6 +1,7 @@
 """Session: one conversation with one agent. Its settings, its history, its live agent, and one run at a time.
 
-`submit` is the one way in which a turn begins, for every protocol.
+`submit` is the one way in which a turn begins, for every protocol. What is permitted in which state is in
+gateway/sessions/machine.py; this module knows all states.
 """
 
 from __future__ import annotations
@@ -8,12 +9,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, TypeVar
 
 from drivers.contract.agent import GO_ON, Agent, PermissionReply, Prompt, Reply
 from drivers.contract.client_services import ClientServices
@@ -42,18 +43,18 @@ from gateway.policy.decision_record import CLIENT, TIME_LIMIT
 from gateway.policy.enforcement import PolicyEnforcer
 from gateway.policy.paths import PathResolver
 from gateway.runs.admission_and_eviction import AdmissionControl
-from gateway.runs.cancellation import completed
+from gateway.runs.cancellation import completed, unless_cancelled
 from gateway.runs.idempotency import IdempotencyKey
-from gateway.runs.interruptible_start import InterruptibleStart, StartCancelled
 from gateway.runs.pending_calls import PendingCalls, client_results, ids, pending_in, resolve, unanswered
 from gateway.runs.recovery import waiting_messages
-from gateway.runs.run import Run, RunState
+from gateway.runs.run import Run, RunEvent, RunState
 from gateway.runs.session_metadata import store_metadata
 from gateway.runs.shared_services import SharedServices
 from gateway.runs.stored_history import StoredHistory
 from gateway.security.redaction import Redactor
 from gateway.sessions.client_service_routing import SessionServices
 from gateway.sessions.live_agent import LiveAgent
+from gateway.sessions.machine import PUBLIC, Command, Machine, PublicState, State
 from gateway.sessions.pending_call import PendingCall
 from gateway.sessions.permission_choices import choices_of
 from gateway.sessions.queued_messages import TurnQueue
@@ -69,6 +70,7 @@ STORE_WAIT = 1.0
 """Seconds that a shutdown waits for a request that is changing the session: for its writes, not for the start of an agent."""
 
 WhenBusy = Literal["refuse", "steer", "queue"]
+Result = TypeVar("Result")
 
 
 async def never() -> None:
@@ -105,6 +107,25 @@ class Submission:
     run_id: str | None = None
 
 
+@dataclass(eq=False, slots=True)
+class _Start:
+    """What a request has until the agent has its prompt: whether the turn is cancelled, whether it has ended by that, and the
+    work that is ended then."""
+
+    cancelled: bool = False
+    ended: bool = False
+    work: asyncio.Task[Any] | None = None
+
+    def cancel(self) -> None:
+        """Cancel the turn. It is stored, as that of a message whose run was cancelled, and no agent gets the prompt."""
+        self.cancelled = True
+        self.interrupt()
+
+    def interrupt(self) -> None:
+        if self.work is not None:
+            self.work.cancel()
+
+
 class Session:
     """Made and found by `Sessions`.
 
@@ -113,7 +134,7 @@ class Session:
     whenever a run or the agent begins or ends, or the store has got all that it lacked; the second ends the agent in the
     background. `announce` is called when what a list has of the session is different.
     On a node of a cluster `lease` is the right to change it; the store of `shared` is fenced by that. It is None for a session
-    of which this node only reads what is stored. `lost` is whether another node has the session since.
+    of which this node only reads what is stored.
     The callbacks in `metadata_changed` are called when the agent has listed other slash commands outside of a run, or the user
     has changed the title.
     """
@@ -133,7 +154,7 @@ class Session:
         announce: Callable[[Session], None],
         lease: Lease | None = None,
     ) -> None:
-        self.lease, self.lost = lease, False
+        self.lease, self.machine = lease, Machine()
         self.id, self.created_at, self.owner = record.id, record.created_at, record.owner
         self.forked_from = record.forked_from
         self.agent, self.config, self._stored_config, self.redactor = agent, config, config, redactor
@@ -152,15 +173,13 @@ class Session:
         self.run: Run | None = None
         self.used_at = shared.clock.monotonic()
         self.turn_began = last_seq + 1
-        self.deleted = False
         self.services = SessionServices()
-        self._stopping = False
         self.queue = TurnQueue(self.lock, self._queue_advances, self.announce)
         self.evicting = False
         self.metadata_changed: set[Callable[[], None]] = set()
         self._storing_commands: set[asyncio.Task[None]] = set()
         self._storing_mode: asyncio.Task[None] | None = None
-        self._starts: set[InterruptibleStart] = set()
+        self._starts: set[_Start] = set()
         self._agent = LiveAgent(record.id, agent, record.native_id, shared, redactor, self.services, stored, record.owner)
         self._shared, self._admission, self._changed, self._evict = shared, admission, changed, evict
         self._announce = announce
@@ -174,14 +193,21 @@ class Session:
 
     @property
     def busy(self) -> bool:
-        return self.run is not None and self.run.state is RunState.RUNNING
+        return self.machine.of_run is State.RUNNING
 
     @property
-    def state(self) -> Literal["idle", "running", "waiting"]:
-        """`idle`, `running`, or `waiting` for the client."""
-        if self.run is None or self.run.state is RunState.ENDED:
-            return "idle"
-        return "waiting" if self.run.state is RunState.WAITING else "running"
+    def state(self) -> PublicState:
+        """`idle`, `running`, or `waiting` for the client: what clients see of the state of the machine."""
+        return PUBLIC[self.machine.of_run]
+
+    @property
+    def deleted(self) -> bool:
+        return isinstance(self.machine.gone, NotFound)
+
+    @property
+    def lost(self) -> bool:
+        """Whether another node has the session."""
+        return isinstance(self.machine.gone, LeaseLost)
 
     @property
     def pending_calls(self) -> list[PendingCall]:
@@ -254,26 +280,25 @@ class Session:
         """Begin a turn: start a run on a user message, or continue the waiting run with the answers to its pending calls.
 
         Raises BadRequest, NotFound, Conflict, TooMany, ShuttingDown, StoreUnavailable or AgentProblem. A refused request changes
-        nothing: the settings are as before, also in the store, and calls that were pending are pending still. One exception: an
-        agent that is ready and then ends when its pending calls are cancelled, or before it takes the prompt, and cannot be
-        started again.
+        nothing: the settings are as before, and calls that were pending are pending still. One exception: an agent that is ready
+        and then ends when its pending calls are cancelled, or before it takes the prompt, and cannot be started again. The turn
+        is stored by then, and has ended with an error.
         """
         if self.log.is_reserved and self._shared.store.in_doubt:
             # The lock is free when the store answers, however long that takes.
             raise StoreUnavailable("the store does not answer, and may have the request before this one; try again later")
         if request.message is not None and request.when_busy == "queue":
             async with self.queue.turn(request.disconnected):
-                with self._interruptible(request) as start:
+                with self._beginning(request) as start:
                     return await self._take(start, request, queued=True)
         # A cancel that comes while the lock is waited for is not later than the message.
-        with self._interruptible(request) as start:
+        with self._beginning(request) as start:
             async with self.lock:
-                if request.message is not None and request.when_busy == "steer" and self.busy:
-                    self._require_not_deleted()
+                if request.message is not None and request.when_busy == "steer" and self.machine.permits(Command.STEER):
                     return await self._steer(request, request.message)
                 return await self._take(start, request)
 
-    async def _take(self, start: InterruptibleStart, request: Submission, *, queued: bool = False) -> Turn:
+    async def _take(self, start: _Start, request: Submission, *, queued: bool = False) -> Turn:
         if self.lease is not None:
             await self.lease.confirm()
         await self._check(request, queued)
@@ -283,24 +308,25 @@ class Session:
         if request.settings is not None:
             settings = await in_time(partial(request.settings, settings), FOLDER_OF_SESSION)
         settings.require_secrets()
+        self.redactor.register(settings.hidden)
         async with self._admitted():
-            if request.message is None:
-                return await self._answer(start, request, settings)
-            return await self._begin(start, request, request.message, settings)
+            with self.machine.over(State.STARTING):
+                if request.message is None:
+                    return await self._answer(start, request, settings)
+                return await self._begin(start, request, request.message, settings)
 
     async def _check(self, request: Submission, queued: bool) -> None:
-        """Raises NotFound, BadRequest or Conflict where the session cannot take the request in its state."""
-        self._require_not_deleted()
-        answers = [reply.call_id for reply in request.replies] if request.message is None else None
+        """Raises why the session is gone, or BadRequest or Conflict where it cannot take the request in its state."""
+        self.machine.require_here()
         pending = self.run.pending if self.run is not None else PendingCalls()
-        if answers is not None:
+        if request.message is None:
+            answers = [reply.call_id for reply in request.replies]
             await self._refuse_repeated(answers, pending)
-        if self.busy:
-            raise Conflict("this session is at work on a turn; wait for its end or cancel it, then send this again")
-        if answers is not None:
-            if self.run is not None and request.run_id not in (None, self.run.id):
+            if self.run is not None and not self.busy and request.run_id not in (None, self.run.id):
                 raise BadRequest(f"{ids(answers)} is of a run that has ended")
+            self.machine.require(Command.ANSWERS, ids(answers))
             return pending.check_answers(answers)
+        self.machine.require(Command.MESSAGE)
         if self.state == "waiting" and not request.cancel_pending:
             raise Conflict(_waiting_text(pending))
         if not queued and not self.queue.empty and self.state == "idle":
@@ -308,11 +334,12 @@ class Session:
 
     def _queue_advances(self) -> bool:
         """Whether the first request of the queue can begin, or is to be refused: nobody answers pending calls here any more."""
-        return self.state == "idle" or self.deleted or self.lost or self._stopping
+        return self.state == "idle" or self.machine.gone is not None
 
     def _require_not_deleted(self) -> None:
+        """A turn that is stored is not refused because of a shutdown, which ends its run."""
         if self.deleted:
-            raise NotFound(f"session {self.id!r} was deleted")
+            self.machine.require_here()
 
     async def _refuse_repeated(self, answers: Sequence[str], pending: PendingCalls) -> None:
         unknown = {call_id for call_id in answers if call_id not in pending.calls}
@@ -339,32 +366,51 @@ class Session:
                 self.queue.advance()
 
     @contextmanager
-    def _interruptible(self, request: Submission) -> Iterator[InterruptibleStart]:
-        """Let `cancel`, `refuse_start` and a client that disconnects interrupt the start of the agent."""
-        start = InterruptibleStart()
+    def _beginning(self, request: Submission) -> Iterator[_Start]:
+        """Let `cancel`, `leave` and a client that disconnects interrupt what comes before the agent has its prompt."""
+        start = _Start()
         self._starts.add(start)
+
+        async def cancel_on_disconnect() -> None:
+            await request.disconnected()
+            start.cancel()
+
+        watching = asyncio.create_task(cancel_on_disconnect()) if request.cancel_on_disconnect else None
         try:
-            with start.cancelled_by(request.disconnected) if request.cancel_on_disconnect else nullcontext():
-                yield start
+            yield start
         finally:
             self._starts.discard(start)
-            start.over.set()
+            if watching is not None:
+                watching.cancel()
 
-    async def _begin(
-        self, start: InterruptibleStart, request: Submission, message: UserMessage, settings: SessionSettings
-    ) -> Turn:
+    async def _interruptibly(self, start: _Start, work: Coroutine[Any, Any, Result]) -> Result | None:
+        """Do what takes long before the agent has its prompt. None where the turn is cancelled meanwhile.
+
+        Raises why the session is gone, where that happens meanwhile.
+        """
+        start.work = task = asyncio.create_task(work)
+        if start.cancelled or self.machine.gone is not None:
+            start.interrupt()
+        try:
+            result = await unless_cancelled(task)
+        finally:
+            start.work = None
+        if task.cancelled():
+            self.machine.require_here()
+        return result
+
+    async def _begin(self, start: _Start, request: Submission, message: UserMessage, settings: SessionSettings) -> Turn:
         """Start a run. The agent is ready before anything changes; pending calls are cancelled only then."""
         self.used_at = self._shared.clock.monotonic()
         client, self.services.client = self.services.client, request.services
         try:
             agent = await self._agent_to_prompt(start, settings)
-            async with self._configured(settings):
-                return await self._start_run(start, agent, message, request)
+            return await self._start_run(start, agent, message, request, settings)
         except BaseException:
             self.services.client = client
             raise
 
-    async def _agent_to_prompt(self, start: InterruptibleStart, settings: SessionSettings, *, prompted: int = 0) -> Agent | None:
+    async def _agent_to_prompt(self, start: _Start, settings: SessionSettings, *, prompted: int = 0) -> Agent | None:
         """The live agent, or a fresh one, resumed or seeded, where none has these settings. Raises AgentProblem.
 
         None where the turn is cancelled meanwhile. The last `prompted` messages of the history are not for the seed: they are the
@@ -372,24 +418,23 @@ class Session:
         """
         if not prompted:
             if self._agent.preparing_for(settings):
-                with suppress(StartCancelled):
-                    await start.run(self._agent.prepared())
+                await self._interruptibly(start, self._agent.prepared())
             await self._agent.change_mode(settings)
         # An agent that has not taken it counts as alive until the event loop is notified of its exit.
         ready = None if prompted else self._agent.ready(settings)
-        if ready is not None and not start.interrupted:
+        if ready is not None and not start.cancelled and self.machine.gone is None:
             self._agent.use()
             return ready
-        with suppress(StartCancelled):
-            return await start.run(self._fresh_agent(settings, prompted))
-        return None
+        return await self._interruptibly(start, self._fresh_agent(settings, prompted))
 
-    async def _start_run(self, start: InterruptibleStart, agent: Agent | None, message: UserMessage, request: Submission) -> Turn:
+    async def _start_run(
+        self, start: _Start, agent: Agent | None, message: UserMessage, request: Submission, settings: SessionSettings
+    ) -> Turn:
         """Store the run, then prompt the agent: a prompt whose turn is refused is not given."""
         before = self.run
         waiting = before if self.state == "waiting" else None
         try:
-            run = await completed(self._store_start(agent, message, request, waiting))
+            run = await completed(self._store_start(agent, message, request, waiting, settings))
             if waiting is not None:
                 await self._end_prompt(start, waiting)
             self._require_not_deleted()
@@ -417,22 +462,24 @@ class Session:
         except AgentGone as error:
             raise AgentProblem(self.redactor.clean(self.agent.start_error(error))) from error
 
-    async def _end_prompt(self, start: InterruptibleStart, waiting: Run) -> None:
+    async def _end_prompt(self, start: _Start, waiting: Run) -> None:
         """Let the agent of a run that was waiting end its prompt. If the turn is cancelled meanwhile, it has less time for it."""
-        try:
-            await start.run(waiting.end_prompt())
-        except StartCancelled:
+        await self._interruptibly(start, waiting.end_prompt())
+        if start.cancelled:
             await waiting.end_prompt(CANCEL_GRACE)
 
-    async def _end_cancelled(self, start: InterruptibleStart, run: Run, seq: int) -> Turn:
+    async def _end_cancelled(self, start: _Start, run: Run, seq: int) -> Turn:
         """End a run that was cancelled before its agent got the prompt. The agent, if it has started, stays as it is."""
         run.agent = None
-        await run.cancel()
-        start.ended_turn = True
+        with self.machine.over(State.ENDING):
+            await run.cancel()
+        start.ended = True
         return self.turn_from(seq)
 
-    async def _store_start(self, agent: Agent | None, message: UserMessage, request: Submission, waiting: Run | None) -> Run:
-        """Store a run, and in the same transaction that it cancels the pending calls of a `waiting` one."""
+    async def _store_start(
+        self, agent: Agent | None, message: UserMessage, request: Submission, waiting: Run | None, settings: SessionSettings
+    ) -> Run:
+        """Store a run with its settings, and in the same transaction that it cancels the pending calls of a `waiting` one."""
         end = SessionEnd(exit_code=130, stop_reason="cancelled")
         last: list[LogEvent] = [*(await self._failed_calls()), end] if waiting is not None else []
         async with self.log.reserved(*last, TurnStart(messages=(message,))) as entries:
@@ -444,12 +491,13 @@ class Session:
             messages = [*(message_row(one, begin.seq - 1) for one in cancelled), message_row(message, begin.seq)]
             key = request.key.record(self.id, begin.seq) if request.key else None
             ended = waiting.id if waiting is not None else None
-            row, settings = self.log.row(entries), self._settings_record()
-            await self._shared.store.runs.start(record, messages, row, key, settings, ended)
-            self._stored_config = self.config
+            row, new = self.log.row(entries), self._settings_record(settings)
+            await self._shared.store.runs.start(record, messages, row, key, new, ended)
+            self._settings_stored(settings)
             if waiting is not None:
                 waiting.cancelled_in_store(end)
             run = self.run = self._run(record, agent)
+            self.machine.on(RunEvent.BEGAN)
             self.turn_began = begin.seq
             request.began(self.turn_from(begin.seq))
         return run
@@ -458,50 +506,46 @@ class Session:
         calls = unanswered(await self.history.unanswered_calls()).values()
         return [ToolCall(id=call.tool_call_id, name=call.name, status="failed") for call in calls]
 
-    async def _answer(self, start: InterruptibleStart, request: Submission, settings: SessionSettings) -> Turn:
+    async def _answer(self, start: _Start, request: Submission, settings: SessionSettings) -> Turn:
         """Continue the waiting run, with all its calls answered; with a fresh agent where its own has ended."""
         run = self.run
         if run is None:
             raise Conflict("no tool call is pending in this session")
         if run.suspended:
             return await self._resume(start, run, request, settings)
-        async with self._configured(settings):
-            return await self._pass_answers(run, request.replies, request.key)
+        return await self._pass_answers(run, request.replies, settings, request.key)
 
     async def _pass_answers(
-        self, run: Run, replies: Sequence[Reply], key: IdempotencyKey | None = None, by: str = CLIENT
+        self,
+        run: Run,
+        replies: Sequence[Reply],
+        settings: SessionSettings,
+        key: IdempotencyKey | None = None,
+        by: str = CLIENT,
     ) -> Turn:
-        self.turn_began = await completed(
-            self._store_answers(run.answer(replies, _answers(replies), key, self._settings_record(), by))
-        )
+        record, stored = self._settings_record(settings), partial(self._settings_stored, settings)
+        self.turn_began = await completed(run.answer(replies, _answers(replies), key, record, by, stored))
+        self.announce()
         return self.turn_from(self.turn_began)
 
-    async def _store_answers(self, storing: Awaitable[int]) -> int:
-        seq = await storing
-        self._stored_config = self.config
-        self.announce()
-        return seq
-
-    async def _resume(self, start: InterruptibleStart, run: Run, request: Submission, settings: SessionSettings) -> Turn:
+    async def _resume(self, start: _Start, run: Run, request: Submission, settings: SessionSettings) -> Turn:
         """Continue a suspended run: a fresh agent gets the history with what became of the calls, and goes on from there."""
         await run.wait()
         resolution = resolve(await self.history.unanswered_calls(), run.pending.calls, request.replies)
         seed = [*await self.history.seed(), *client_results(request.replies), *resolution.results, *run.waiting_messages]
-        agent: Agent | None = None
-        with suppress(StartCancelled):
-            agent = await start.run(self._start_agent(settings, seed, resume=False))
+        agent = await self._interruptibly(start, self._start_agent(settings, seed, resume=False))
         try:
-            async with self._configured(settings):
-                answers, grants, record = _answers(request.replies), settings.tools or (), self._settings_record()
-                resuming = run.resume(agent, grants, request.replies, resolution, answers, request.key, record)
-                seq = await completed(self._store_answers(resuming))
-                self.turn_began = seq
-                if start.cancelled or agent is None:
-                    # An agent that has started has the answers in its history, so that it cannot take another prompt.
-                    await self._agent.end()
-                    return await self._end_cancelled(start, run, seq)
-                self._require_not_deleted()
-                await self._prompt_fresh(agent, GO_ON)
+            answers, grants, record = _answers(request.replies), settings.tools or (), self._settings_record(settings)
+            stored = partial(self._settings_stored, settings)
+            resuming = run.resume(agent, grants, request.replies, resolution, answers, request.key, record, stored)
+            self.turn_began = seq = await completed(resuming)
+            self.announce()
+            if start.cancelled or agent is None:
+                # An agent that has started has the answers in its history, so that it cannot take another prompt.
+                await self._agent.end()
+                return await self._end_cancelled(start, run, seq)
+            self._require_not_deleted()
+            await self._prompt_fresh(agent, GO_ON)
         except BaseException:
             # Its history has the answers, so that it cannot take another prompt. The run waits still, unless they are stored.
             await self._agent.discard()
@@ -517,8 +561,8 @@ class Session:
         Raises NotFound for a deleted session, and TooMany while the agent has not read or answered earlier messages.
         """
         async with self.lock:
-            self._require_not_deleted()
-            if self.run is None or not self.busy or not self.agent.info.capabilities.steers:
+            self.machine.require_here()
+            if self.run is None or not self.machine.permits(Command.STEER) or not self.agent.info.capabilities.steers:
                 return False
             return await completed(self._steer_run(self.run, message, None)) is not None
 
@@ -561,6 +605,7 @@ class Session:
         changes at once, where the CLI can do that.
         Raises AgentProblem if the secrets of the session are lost.
         """
+        self.machine.require(Command.CONFIGURE)
         if config != self.config:
             config.require_secrets()
             if config.mcp_servers != self.config.mcp_servers:
@@ -597,31 +642,15 @@ class Session:
         self._stored_config = config
         self.announce()
 
-    def _settings_record(self) -> SettingsRecord | None:
-        """The settings, to be stored with the turn that begins; None if the store has them."""
-        if self.config == self._stored_config:
+    def _settings_record(self, config: SessionSettings) -> SettingsRecord | None:
+        """The settings of a turn, to be stored in the transaction of that; None if the store has them."""
+        if config == self._stored_config:
             return None
-        return SettingsRecord(self.config.to_json(), self._shared.encryption.encrypt(self.config.to_encrypt))
+        return SettingsRecord(config.to_json(), self._shared.encryption.encrypt(config.to_encrypt))
 
-    @asynccontextmanager
-    async def _configured(self, config: SessionSettings) -> AsyncIterator[None]:
-        """Replace the settings, which the body stores with the turn; they are as before again where the body fails."""
-        before = self.config
-        self.redactor.register(config.hidden)
-        self.config = config
-        try:
-            yield
-        except BaseException:
-            self.config = before
-            if self._stored_config != before:
-                await self._restore_settings(before)
-            raise
-
-    async def _restore_settings(self, config: SessionSettings) -> None:
-        try:
-            await completed(self._store_settings(config))
-        except StoreUnavailable:
-            log.exception("session %s: the settings of a turn that did not begin cannot be removed from the store", self.id)
+    def _settings_stored(self, config: SessionSettings) -> None:
+        """The settings of a turn are stored with it, and take effect."""
+        self.config = self._stored_config = config
 
     # -- calls that wait for the client -----------------------------------------------------------------------------------
 
@@ -632,6 +661,7 @@ class Session:
         pending = pending_in(calls, self._runs_at_once, self.config.app_tools, self.agent.info.permissions.question_tools)
         steered = await waiting_messages(self._shared.store, record)
         self.run.restore(pending, unanswered(calls), steered, record.waiting_since)
+        self.machine.on(RunEvent.RESTORED)
 
     async def deny_overdue(self) -> None:
         """Deny the pending calls if their time limit has passed."""
@@ -646,7 +676,7 @@ class Session:
                 return
             replies = run.pending.denials()
             if not run.suspended:
-                await self._pass_answers(run, replies, by=TIME_LIMIT)
+                await self._pass_answers(run, replies, self.config, by=TIME_LIMIT)
                 return
             await run.wait()
             await run.end_unanswered(replies, resolve(await self.history.unanswered_calls(), run.pending.calls, replies))
@@ -689,23 +719,28 @@ class Session:
         With a `turn`, only if its run is at work, or with `waiting` also waits, and no other turn has begun since.
         """
         # Of several cancels of a start the first one has ended its turn, and the others find none.
-        starts = [start for start in self._starts if start.cancel()] if turn is None else []
+        starts = [start for start in self._starts if not start.cancelled] if turn is None else []
+        for start in starts:
+            start.cancel()
         async with self.lock:
-            if any(start.ended_turn for start in starts):
+            if any(start.ended for start in starts):
                 return True
             if turn is not None and not ((self.busy or waiting) and self.turn_began == turn.first):
                 return False
             if self.run is None or self.run.state is RunState.ENDED:
                 return False
-            await self.run.cancel(CANCEL_GRACE)
+            with self.machine.over(State.ENDING):
+                await self.run.cancel(CANCEL_GRACE)
             self._changed(self)
             self.queue.advance()
             return True
 
-    def refuse_start(self, error: GatewayError) -> None:
-        """Refuse the submissions that have not begun: an agent that is being started is ended, and never gets the prompt."""
+    def leave(self, why: GatewayError) -> None:
+        """Take nothing any more: requests are refused with this error, also those whose agent is being started."""
+        self.machine.leave(why)
         for start in self._starts:
-            start.refuse(error)
+            start.interrupt()
+        self.queue.advance()
 
     async def delete_stored(self) -> None:
         """Delete the session from the store, and refuse what has not begun; call `stop` then. If it raises, nothing has changed.
@@ -716,12 +751,11 @@ class Session:
         async def delete() -> None:
             self._require_not_deleted()
             await self._shared.store.sessions.delete(self.id)
-            self.deleted = True
+            self.leave(NotFound(f"session {self.id!r} was deleted"))
             if self.lease is not None:
                 self.lease.end_with_log()
 
         await completed(self.log.delete_stored(delete))
-        self.refuse_start(NotFound(f"session {self.id!r} was deleted"))
 
     async def stop(self, why: str, *, forget: bool = False) -> None:
         """End the run, with this as its error, and the agent: the daemon goes down or the session is deleted (`forget`).
@@ -729,9 +763,7 @@ class Session:
         A run that waits for the client goes on waiting in the store, unless `forget` is set; call it under the lock then.
         """
         if not forget:
-            self._stopping = True
-            self.refuse_start(ShuttingDown(why))
-            self.queue.advance()
+            self.leave(ShuttingDown(why))
             # An event that is being stored is not in the log yet: the end of the run would get its number.
             with suppress(TimeoutError):
                 async with self._shared.clock.timeout(STORE_WAIT), self.lock:
@@ -753,7 +785,7 @@ class Session:
             # At the same time: a run whose start is being stored ends when the store answers, its agent at once.
             ends.append(live.close())
         failures = [result for result in await asyncio.gather(*ends, return_exceptions=True) if result is not None]
-        self._agent.current = None
+        self._agent.release()
         if self.run is not None:
             await self.run.wait()
         stopped = asyncio.Event()
@@ -772,9 +804,8 @@ class Session:
 
     async def lose(self) -> None:
         """Another node has the session: end the run and the agent here. Its readers get LeaseLost."""
-        self.lost = True
+        self.leave(LeaseLost(self.id))
         self.log.lose()
-        self.refuse_start(LeaseLost(self.id))
         if self.run is not None:
             self.run.pending.stop_timer()
         for storing in [self._storing_mode, *self._storing_commands]:
@@ -803,6 +834,7 @@ class Session:
             pending=PendingCalls(shared.approval_timeout, partial(self._deny_unanswered, record.id), shared.clock),
             mode_changed=self._mode_changed,
             announce=self.announce,
+            moved=self.machine.on,
             waits_for_limits=self.agent.settings.on_rate_limit == "wait",
             lease=self.lease,
         )
@@ -821,7 +853,7 @@ class Session:
         """The run has ended, or is suspended: see to the agent and to the queue."""
         self.used_at = self._shared.clock.monotonic()
         if run.suspended:
-            self._agent.current = None
+            self._agent.release()
         elif run.agent_failed or (self.live is not None and not self.live.alive):
             self._agent.forget()
         else:
@@ -862,7 +894,7 @@ class Session:
 
     async def _begin_preparation(self) -> asyncio.Task[Agent] | None:
         """Begin to start an agent; None if none can be started now, or none has to be."""
-        if self.deleted or self.lost or self.state != "idle" or self.config.secrets_lost:
+        if not self.machine.permits(Command.PREPARE) or self.config.secrets_lost:
             return None
         # An agent that asks its client learns at its start what the client of the prompt can do.
         if self.agent.info.capabilities.asks_client:
@@ -876,7 +908,7 @@ class Session:
         await self.log.require_written()
         seed = await self.history.seed()
         # Others may have begun to start an agent meanwhile.
-        if self.deleted or self.lost or not self._admission.has_free_agent_slot(self.id):
+        if self.machine.gone is not None or not self._admission.has_free_agent_slot(self.id):
             return None
         preparation = self._agent.prepare(self.config, seed)
         # From here on it counts as an agent, and the registry holds the session.
@@ -902,14 +934,14 @@ class Session:
 
     async def rename(self, title: str | None) -> None:
         """Give the session a title, which precedes that of its agent; None removes it. Raises NotFound."""
-        self._require_not_deleted()
+        self.machine.require_here()
         await completed(self._shared.store.session_metadata.update(self.id, chosen_title=title))
         self._notify_of_metadata()
         self.announce()
 
     async def sleep(self, state: str = "idle") -> None:
         """End the live agent, if the session is in this state; it is resumed when it is needed. Call it under the lock."""
-        if self._agent.exists and self.state == state:
+        if self._agent.exists and self.state == state and not self.busy:
             await self._end_agent()
             self._changed(self)
 
@@ -919,11 +951,12 @@ class Session:
         A run at work ends with this error. One that waits for its client goes on waiting; its answers start a fresh agent.
         """
         async with self.lock:
-            self._require_not_deleted()
+            self.machine.require(Command.END_AGENT)
             if self.live is None:
                 return False
             if self.busy and self.run is not None:
-                await self.run.fail(why)
+                with self.machine.over(State.ENDING):
+                    await self.run.fail(why)
                 await self._agent.discard()
                 self._changed(self)
                 self.queue.advance()
@@ -947,8 +980,6 @@ class Session:
         return await self._start_agent(settings, seed, resume=True)
 
     async def _start_agent(self, settings: SessionSettings, seed: Sequence[Message], *, resume: bool) -> Agent:
-        # The agent's lines are logged and recorded from its start on, before these settings are stored.
-        self.redactor.register(settings.hidden)
         try:
             return await self._agent.start(settings, seed, resume=resume)
         finally:

@@ -92,10 +92,13 @@ async def test_cancelled_cancellation_of_a_suspended_run_is_completed(
     await assert_log_is_stored(portico, session)
 
 
-async def test_settings_of_a_cancelled_submission_are_not_stored(portico: RunningGateway, write_scenario: WriteScenario) -> None:
+async def test_settings_of_a_cancelled_submission_are_stored_with_its_turn_or_not_at_all(
+    portico: RunningGateway, write_scenario: WriteScenario
+) -> None:
     found = await create_session(portico.client, "script", "Go", options={"scenario": write_scenario([{"text": "one"}])})
     session = await portico.gateway.sessions.get(ADMINISTRATOR, found["sessionId"])
     before = session.config
     await cancel_in_write(portico, session.submit(Submission(message=HELLO, settings=faster)), "runs.start")
     record = await portico.gateway.store.sessions.get(session.id)
-    assert session.config == before and record is not None and record.config == before.to_json()
+    assert record is not None and record.config == session.config.to_json()
+    assert session.config == faster(before) and len(await get_history(portico.client, session.id)) == 4

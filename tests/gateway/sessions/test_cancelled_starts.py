@@ -125,7 +125,7 @@ async def test_submission_that_is_refused_while_it_waits_for_the_lock_prompts_no
     async with session.lock:
         submitting = asyncio.create_task(session.submit(Submission(message=HELLO)))
         await asyncio.sleep(0)
-        session.refuse_start(ShuttingDown("the gateway is shutting down"))
+        session.leave(ShuttingDown("the gateway is shutting down"))
     with pytest.raises(ShuttingDown):
         await submitting
     assert len(await get_history(portico.client, session.id)) == 2

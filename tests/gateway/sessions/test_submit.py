@@ -13,7 +13,7 @@ import pytest
 from drivers.contract.agent import ToolReply
 from drivers.contract.messages import UserMessage
 from drivers.runtime.cli_agent import CliAgent
-from gateway.errors import AgentProblem, BadRequest, Conflict, NotFound, ShuttingDown, TooMany
+from gateway.errors import AgentProblem, BadRequest, Conflict, ShuttingDown, TooMany
 from gateway.security.authentication import ADMINISTRATOR
 from gateway.sessions.client_service_routing import SessionServices
 from gateway.sessions.session import Session, Submission
@@ -233,13 +233,10 @@ async def test_rejected_submissions_have_no_effect(
         await expect_rejected(AgentProblem, Submission(message=HELLO, settings=faster))
         assert session.run is not None and session.run.suspended
         await expect_rejected(AgentProblem, Submission(message=HELLO, services=SessionServices()))
-    session.deleted = True
-    await expect_rejected(NotFound, Submission(message=HELLO, settings=faster))
-    session.deleted = False
     assert (await send_turn(portico.client, session.id, ANSWER))["messages"][-1]["content"] == "sun"
 
 
-async def test_settings_are_unchanged_when_the_run_cannot_be_stored_or_its_agent_prompted(
+async def test_settings_are_those_of_the_last_stored_turn_when_its_agent_does_not_take_the_prompt(
     portico: RunningGateway, write_scenario: WriteScenario, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = write_scenario([{"text": "here"}])
@@ -250,13 +247,13 @@ async def test_settings_are_unchanged_when_the_run_cannot_be_stored_or_its_agent
     async def failing(*_: Any, **__: Any) -> None:
         raise OSError("disk full")
 
-    for owner, method in ((portico.gateway.store.runs, "start"), (CliAgent, "prompt")):
+    for owner, method, kept in ((portico.gateway.store.runs, "start", before), (CliAgent, "prompt", faster(before))):
         with monkeypatch.context() as patch:
             patch.setattr(owner, method, failing)
             with pytest.raises(OSError, match="disk full"):
                 await session.submit(Submission(message=HELLO, settings=faster))
         record = await portico.gateway.store.sessions.get(session.id)
-        assert session.config == before and record is not None and record.config == before.to_json()
+        assert session.config == kept and record is not None and record.config == kept.to_json()
     assert session.live is None and session.state == "idle", "the agent may have the prompt"
 
 
