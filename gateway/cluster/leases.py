@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
+from enum import Enum
 from weakref import WeakValueDictionary
 
 from drivers.runtime.clock import SYSTEM_CLOCK, Clock
@@ -16,21 +17,46 @@ from gateway.store import Store
 log = logging.getLogger(__name__)
 
 
+class LeaseState(Enum):
+    """What this process knows of a lease."""
+
+    HELD = "held"
+    RELEASED = "released"
+    """`hold` acquires it again if nobody else had it meanwhile: what is known of the log is right then."""
+    LOST = "lost"
+    """Somebody else has it, or had it."""
+    DELETED = "deleted"
+    """It is lost because its log was deleted."""
+
+
 class HeldLease:
     """The lease of one log, by which its writes are fenced (`Store.fenced`).
 
-    `held` is whether it was neither released nor lost, as far as this process knows. After a release, `hold` acquires it again
-    if no other node, and nobody else in this process, had it meanwhile: what is known of the log is right then. `on_lost` is
-    called once when it is lost. `in_use`: it is not released because nobody has asked for it lately. `ending`: the runs that a
-    dead node has left are being ended, and nobody gets the lease before that. `deleted`: it was lost because its log was deleted.
+    `on_lost` is called once when it is lost. `in_use`: it is not released because nobody has asked for it lately. `ending`: the
+    runs that a dead node has left are being ended, and nobody gets the lease before that.
     """
 
     def __init__(self, leases: Leases, log_id: str, token: int, since: float) -> None:
         self._leases, self.log_id, self.node, self.token = leases, log_id, leases.node, token
         self.since = self.used_at = since
         self.valid_until = since + leases.seconds
-        self.held, self.lost, self.deleted, self.in_use, self.ending = True, False, False, False, False
+        self.state, self.in_use, self.ending = LeaseState.HELD, False, False
         self.on_lost: Callable[[], None] | None = None
+
+    @property
+    def held(self) -> bool:
+        """Whether it was neither released nor lost."""
+        return self.state is LeaseState.HELD
+
+    @property
+    def lost(self) -> bool:
+        """Whether somebody else may write the log."""
+        return self.state in (LeaseState.LOST, LeaseState.DELETED)
+
+    @property
+    def deleted(self) -> bool:
+        """Whether it is lost because its log was deleted."""
+        return self.state is LeaseState.DELETED
 
     @property
     def is_fresh(self) -> bool:
@@ -145,7 +171,7 @@ class Leases:
                     self.lose(previous)
                 raise await self._directory.elsewhere(lease.node, log_id)
             if previous is not None and not previous.lost and lease.token == previous.token + 1:
-                previous.token, previous.since, previous.held = lease.token, since, True
+                previous.token, previous.since, previous.state = lease.token, since, LeaseState.HELD
                 previous.valid_until = since + self.seconds
                 found = previous
             else:
@@ -188,23 +214,23 @@ class Leases:
         """Release leases: any node may acquire them. Writes that were begun before are completed."""
         found = [lease for lease in leases if lease.held]
         for lease in found:
-            lease.held = False
+            lease.state = LeaseState.RELEASED
             self._forget(lease)
         await self._store.leases.release([(lease.log_id, lease.token) for lease in found])
 
     def lose(self, lease: HeldLease) -> None:
         """A lease is another node's, or its log is deleted: nothing is written by it any more."""
-        lease.held = False
         self._forget(lease)
         if not lease.lost:
-            lease.lost = True
+            lease.state = LeaseState.LOST
             if lease.on_lost is not None:
                 lease.on_lost()
 
     def deleted(self, lease: HeldLease) -> None:
         """The log of a lease was deleted, with the lease."""
-        lease.on_lost, lease.deleted = None, True
+        lease.on_lost = None
         self.lose(lease)
+        lease.state = LeaseState.DELETED
 
     def _forget(self, lease: HeldLease) -> None:
         if self._held.get(lease.log_id) is lease:

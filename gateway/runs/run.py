@@ -167,7 +167,7 @@ class Run:
         self._output = RunOutput(log, store, redactor, meter, has_history=has_history, stop=self._stop_requested)
         self._meter, self._suspendable, self._has_history = meter, suspendable, has_history
         self._enforcer, self._audit, self._mode_changed = enforcer or PolicyEnforcer(), audit, mode_changed
-        self._stopping = self._suspending = self._turn_ending = self._superseded = False
+        self._suspending = self._turn_ending = self._superseded = False
         self.agent_failed = False
         self._failing: str | None = None
         self._closing: asyncio.Task[None] | None = None
@@ -183,6 +183,10 @@ class Run:
         if self.state is not RunState.ENDED:
             self.state = state
             self._moved(event)
+
+    @property
+    def _stopping(self) -> bool:
+        return self._stop_requested.is_set()
 
     @property
     def suspended(self) -> bool:
@@ -457,7 +461,6 @@ class Run:
 
     def _request_stop(self) -> None:
         """The gateway ends the run: it waits for the store no longer than it must."""
-        self._stopping = True
         self._stop_requested.set()
 
     async def _pump(self) -> None:

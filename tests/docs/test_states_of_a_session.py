@@ -81,7 +81,7 @@ def test_the_page_shows_the_states_of_the_code() -> None:
 @pytest.mark.parametrize("command", Command, ids=lambda command: command.label)
 def test_the_page_says_which_requests_are_a_command(command: Command) -> None:
     rows = re.findall(rf"^\| `{command.name}` \|(.*)\|$", PAGE.read_text(), re.MULTILINE)
-    assert len(rows) == 1 and any(cell.strip() not in ("", "–") for cell in rows[0].split("|"))
+    assert len(rows) == 1 and re.search("[a-z]", rows[0])
 
 
 def machine_in(state: State) -> Machine:
