@@ -1,6 +1,7 @@
 """AdmissionControl: how many agents may live and how many turns may run, in all and for one key; sessions and tasks count alike.
 
-Where all agent slots are taken, it chooses the idle agent that makes way. It starts and ends nothing itself.
+Where all agent slots are taken, it chooses the idle agent that makes way. It starts and ends nothing itself. Of a session it
+knows whether a turn runs, and whether its agent is needed.
 """
 
 from __future__ import annotations

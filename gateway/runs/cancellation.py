@@ -1,4 +1,7 @@
-"""What must not stop half-way if its caller is cancelled, as when an ACP client disconnects, or if a part of it fails."""
+"""What must not stop half-way if its caller is cancelled, as when an ACP client disconnects, or if a part of it fails.
+
+It knows no states.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Idempotency: a request under a key runs once, however often it is repeated."""
+"""Idempotency: a request under a key runs once, however often it is repeated. It knows no states."""
 
 from __future__ import annotations
 

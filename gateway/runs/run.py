@@ -3,6 +3,8 @@
 A run is not a turn: it outlives its readers, and while the agent waits for the client (`waiting`) it goes on in a later turn,
 with the answers. A run of a session may also outlive its agent: where that ends while the client is awaited, the run is
 suspended, and a fresh agent continues it.
+
+It has the states of `RunState`, and tells its session each change of them (`RunEvent`). It knows no other state of the session.
 """
 
 from __future__ import annotations

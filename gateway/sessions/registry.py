@@ -1,4 +1,7 @@
-"""Sessions: creates, finds, lists and deletes them, and ends the agents of idle ones in the background."""
+"""Sessions: creates, finds, lists and deletes them, and ends the agents of idle ones in the background.
+
+Of the states of a session it knows what clients see: idle, running and waiting.
+"""
 
 from __future__ import annotations
 
