@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import sys
 import time
@@ -22,6 +23,8 @@ ANSWER_TIMEOUT = 10.0
 """Seconds for the first answer of a daemon that accepts connections."""
 WAIT, MIN_WAIT = 15.0, 0.02
 """Seconds after `limits.grace` for a daemon that starts or ends; and between two attempts."""
+TOLD_TO_END = (0, -signal.SIGHUP, -signal.SIGINT, -signal.SIGTERM)
+"""Exit codes of a daemon that gets a signal while it starts: before it handles signals, and after that."""
 
 
 class LocalDaemon:
@@ -97,7 +100,10 @@ class LocalDaemon:
         return {**self._request, "folder": os.getcwd(), "started_with": started_with}
 
     def _start(self, lock: int) -> None:
-        """Start a daemon that gets the lock of the data directory, and wait until editors can connect. Raises ConfigError."""
+        """Start a daemon that gets the lock of the data directory, and wait until editors can connect, or until it ends as told.
+
+        Raises ConfigError if it ends otherwise.
+        """
         # -P: the folder of the editor's project is not searched for modules.
         command = [sys.executable, "-P", "-m", "gateway", "serve", "--for-editors", str(lock), *self._options]
         # Where the editor has closed it, the daemon's next file would have its number.
@@ -108,7 +114,10 @@ class LocalDaemon:
         with self._started.stdout as answer:
             line = answer.readline()
         if not line:
-            raise ConfigError(f"the daemon has ended at its start (exit code {self._started.wait()})")
+            # A daemon that was told to end is started again, as if it had been told so later.
+            if (code := self._started.wait()) not in TOLD_TO_END:
+                raise ConfigError(f"the daemon has ended at its start (exit code {code})")
+            return
         if (error := json.loads(line).get("error")) is not None:
             self._started.wait()
             raise ConfigError(error)

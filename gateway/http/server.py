@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -48,6 +50,16 @@ def web_socket(**settings: Any) -> asyncio.Protocol:
     from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol  # 0.7 MB, 8 ms
 
     return WebSocketsSansIOProtocol(**settings)
+
+
+async def bound_sockets(host: str, port: int) -> list[socket.socket]:
+    """Return sockets with the address, which do not listen yet: one for each address of a name. Raises OSError."""
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(asyncio.Protocol, host, port, start_serving=False)
+    try:
+        return [socket.socket(fileno=os.dup(one.fileno())) for one in server.sockets]
+    finally:
+        server.close()
 
 
 def listening_address(server: uvicorn.Server) -> tuple[str, int]:

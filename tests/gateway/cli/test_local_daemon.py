@@ -243,6 +243,34 @@ async def test_a_daemon_does_not_end_runs_of_editors(tmp_path: Path) -> None:
         assert "runs of editors are under way (1); start it when they have ended" in err
 
 
+FAILING: dict[str, tuple[dict[str, Any], str]] = {
+    "busy port": ({}, "cannot listen on http://127.0.0.1:{port}"),
+    "unknown driver": ({"agents": {"wrong": {"driver": "missing"}}}, "no driver 'missing'"),
+    "short key": ({"server": {"host": "0.0.0.0"}, "auth": {"keys": ["12345678"]}}, "has less than 16 characters"),
+}
+
+
+@pytest.mark.parametrize("case", FAILING)
+async def test_a_daemon_that_cannot_start_does_not_end_the_one_of_editors(tmp_path: Path, case: str) -> None:
+    tables, reason = FAILING[case]
+    settings = config(tmp_path)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        async with on_stdio(tmp_path, "echo", settings=settings) as (client, _):
+            await client.initialize()
+            session, serving = await client.new(), record(tmp_path)
+            failing = {**settings, "server": {**settings["server"], "port": port}}
+            for table, values in tables.items():
+                failing[table] = {**settings[table], **values}
+            (tmp_path / "failing").mkdir()
+            path = write_config(tmp_path / "failing", failing)
+            code, out, err = await PorticoCommand(tmp_path, "serve", "--config", str(path), config=False).run()
+            assert (code != 0, out, "Traceback" in err) == (True, "", False), err
+            assert reason.format(port=port) in err
+            assert (await client.prompt(session, "hello"))["stopReason"] == "end_turn"
+            assert record(tmp_path) == serving
+
+
 async def test_folders_that_are_made_while_the_socket_is_opened_can_be_entered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -416,6 +444,20 @@ def test_a_daemon_that_fails_at_its_start_is_started_once(tmp_path: Path, monkey
     assert (tmp_path / "starts").read_text() == "\n"
     # The lock was the daemon's.
     data_dir_lock(tmp_path / "data").close()
+
+
+@pytest.mark.parametrize("end", ["kill -TERM $$", "exit 0"], ids=["before it handles signals", "after that"])
+def test_a_daemon_that_is_told_to_end_while_it_starts_is_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    path, program, real = write_config(tmp_path, config(tmp_path)), tmp_path / "ends", sys.executable
+    program.write_text(f'#!/bin/sh\n[ -e {tmp_path}/ended ] && exec {real} "$@"\ntouch {tmp_path}/ended\n{end}\n')
+    program.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(program))
+    daemon = LocalDaemon(lambda: load_settings(path, None), [f"--config={path}"], {"agent": "echo"})
+    daemon.connect(0).close()
+    assert (tmp_path / "ended").exists() and daemon._started is not None
+    assert daemon._started.wait() == 0
 
 
 async def test_a_module_in_the_folder_of_the_editor_is_not_run_by_the_daemon(tmp_path: Path) -> None:
