@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from drivers.contract.agent_specs import Limits
 from drivers.runtime.clock import SYSTEM_CLOCK, Clock
-from drivers.runtime.containers import end_removals
+from drivers.runtime.launchers import end_removals
 from drivers.runtime.process import Spawner
 from drivers.runtime.temporary_folder import remove_left_behind
 from gateway.agents.agent_descriptions import AgentDescription, describe
@@ -33,7 +33,7 @@ from gateway.runs.admission_and_eviction import AdmissionControl
 from gateway.runs.cancellation import all_ended
 from gateway.runs.idempotency import Idempotency
 from gateway.runs.one_shot_tasks import TaskRunner, remove_task_folders
-from gateway.runs.recovery import close_open_runs, end_left_behind, remove_containers
+from gateway.runs.recovery import close_open_runs, end_left_behind, remove_of_launchers
 from gateway.runs.retention import Retention
 from gateway.runs.run import RunState
 from gateway.runs.shared_services import SharedServices
@@ -137,7 +137,7 @@ class Gateway:
         """Whether that is so."""
         self._opened = self._closing = self._closed = False
         self._stopping: asyncio.Task[None] | None = None
-        self._containers_removed: asyncio.Task[None] | None = None
+        self._removal: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
         """Open the store, end the processes and runs that a killed daemon left, and be ready for requests. Idempotent.
@@ -160,7 +160,7 @@ class Gateway:
             with self.store.explained_errors():
                 await self._open(settings, data_dir)
         except BaseException:
-            await self._end_removal_of_containers()
+            await self._end_removals()
             if self.cluster is not None:
                 await self.cluster.close(self._in_time)
             await self.store.close()
@@ -180,10 +180,10 @@ class Gateway:
         if self.cluster is not None:
             self.node, self.node_keys = await self.cluster.open(self.store, instance, encryption), self.cluster.keys
         node = self.node.id if self.node is not None else None
-        in_containers = await end_left_behind(self.store, instance=node)
-        if in_containers or settings.container_runtimes:
-            removing = remove_containers(self.store, instance, in_containers, settings.container_runtimes)
-            self._containers_removed = asyncio.create_task(removing)
+        left = await end_left_behind(self.store, instance=node)
+        if left or settings.container_runtimes:
+            removing = remove_of_launchers(self.store, instance, left, settings.container_runtimes)
+            self._removal = asyncio.create_task(removing)
         closed = await (self.node.start() if self.node is not None else self.close_runs(self.store))
         if closed:
             log.warning("%d runs were under way when the gateway was stopped; they ended with an error", closed)
@@ -368,11 +368,11 @@ class Gateway:
         async with self.clock.timeout(CLOSE_TIMEOUT):
             await closing
 
-    async def _end_removal_of_containers(self) -> None:
-        """End the removals of containers that are under way; the next start tries again."""
-        if self._containers_removed is not None:
-            self._containers_removed.cancel()
-            await asyncio.wait([self._containers_removed])
+    async def _end_removals(self) -> None:
+        """End the removals of what launchers left behind; the next start tries again."""
+        if self._removal is not None:
+            self._removal.cancel()
+            await asyncio.wait([self._removal])
         await end_removals()
 
     async def close(self) -> None:
@@ -380,7 +380,7 @@ class Gateway:
         if not self._closed:
             self._closed = True
             await self.stop_runs()
-            await self._end_removal_of_containers()
+            await self._end_removals()
             await all_ended([self._mcp.close(), self._retention.close(), self.worktrees.close()])
             if self.cluster is not None:
                 await self.cluster.close(self._in_time)

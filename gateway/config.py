@@ -19,6 +19,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr, 
 from gateway.errors import InvalidSettings
 from gateway.policy.rules import Rule
 
+Runtime = Literal["podman", "docker", "bwrap"]
+"""A program that runs the processes of agents in containers."""
 AGENT_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 _NAME = r"[A-Za-z0-9._-]+"
 _HOST = re.compile(rf"\*|(\*\.)?{_NAME}|[0-9A-Fa-f]*:[0-9A-Fa-f:.]+")
@@ -222,7 +224,7 @@ class AgentSettings(_Table):
         return self
 
     @property
-    def runtime(self) -> Literal["podman", "docker", "bwrap"] | None:
+    def runtime(self) -> Runtime | None:
         """The program that runs the containers of the agent's processes; None if the processes run in no container."""
         return None if self.run_in == "node" else self.run_in
 
@@ -319,7 +321,7 @@ class Settings(_Table):
         return self.server.data_dir.expanduser().absolute()
 
     @property
-    def container_runtimes(self) -> set[Literal["podman", "docker", "bwrap"]]:
+    def container_runtimes(self) -> set[Runtime]:
         """The programs that run the containers of agents with an image."""
         return {agent.runtime for agent in self.agents.values() if agent.runtime is not None and agent.container.image}
 

@@ -27,6 +27,7 @@ from drivers.contract.errors import AgentUnavailable
 from drivers.runtime.clock import SYSTEM_CLOCK, Clock
 from drivers.runtime.confined_files import identity
 from drivers.runtime.file_threads import in_thread
+from drivers.runtime.install_commands import pull_command
 from drivers.runtime.launcher import LaunchedCommand, Launcher
 from drivers.runtime.process_tree import MARKER
 
@@ -45,12 +46,6 @@ REMOVAL_RETRIES = (0.2, 1.0)
 """Seconds before each repetition of a failed removal: a container may be starting, or be removed by its own `--rm`."""
 SILENT_RETRIES = (1.0, 10.0, 60.0, 600.0)
 """Seconds before each repetition of a removal for which the runtime was too slow, in the background."""
-PACKAGES = {"docker": "docker.io", "bwrap": "bubblewrap"}
-"""The packages of programs that have another name, in most distributions."""
-INSTALLERS = (
-    ("apt-get", "sudo apt-get install"), ("dnf", "sudo dnf install"), ("zypper", "sudo zypper install"),
-    ("pacman", "sudo pacman -S"), ("apk", "sudo apk add"), ("brew", "brew install"),
-)  # fmt: skip
 
 OF_RUNTIME = (
     "HOME", "PATH", "USER", "LOGNAME", "TMPDIR", "XDG_*", "DBUS_SESSION_BUS_ADDRESS", "STORAGE_DRIVER", "STORAGE_OPTS",
@@ -318,17 +313,6 @@ def runtime_of(marker: str) -> Runtime | None:
     """The runtime that has a container for the process with this marker; None without one."""
     kind = marker.split(".")[1:2]
     return next((runtime for runtime in ("podman", "docker") if kind == [runtime]), None)
-
-
-def install_command(program: str) -> str | None:
-    """The shell command that installs a runtime or another program; None on a machine whose package manager is not known."""
-    known = next((command for manager, command in INSTALLERS if shutil.which(manager)), None)
-    return f"{known} {PACKAGES.get(program, program)}" if known else None
-
-
-def pull_command(runtime: Runtime, image: str) -> str:
-    """The shell command that gets an image. A name of `localhost/` is of one that was built here."""
-    return f"{runtime} build -t {image} ." if image.startswith("localhost/") else f"{runtime} pull {image}"
 
 
 KILLED_SECONDS = 1.0

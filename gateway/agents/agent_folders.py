@@ -11,12 +11,13 @@ from pathlib import Path
 from drivers.contract.agent_specs import AgentSpec, SessionSpec
 from drivers.runtime.cli_driver import Driver
 from drivers.runtime.clock import Clock
-from drivers.runtime.containers import Container, Mount, Runtime, install_command
+from drivers.runtime.containers import Container, Mount
+from drivers.runtime.install_commands import install_command
 from drivers.runtime.process import Spawner
 from drivers.runtime.sandbox import Sandbox, unavailable
 from drivers.runtime.temporary_folder import AgentTemporary
 from gateway.agents.user_folders import problem_of_folder
-from gateway.config import AgentSettings, parse_mount
+from gateway.config import AgentSettings, Runtime, parse_mount
 from gateway.errors import AgentProblem, BadRequest, InvalidSettings
 from gateway.private_files import private_directory
 

@@ -18,12 +18,11 @@ from drivers.compatibility import too_old
 from drivers.contract.agent_specs import AgentSpec
 from drivers.contract.driver_info import ASK_MODE, MODE_OPTION, DriverInfo, ModelName, Option, PermissionMode, Probe
 from drivers.runtime.cli_driver import Driver
-from drivers.runtime.containers import Runtime
 from drivers.runtime.process import Spawner
 from gateway.agents.agent_folders import AgentFolders, runtime_program
 from gateway.agents.environment import process_environment, same_environment, secret_values
 from gateway.agents.installed_version import installed_version
-from gateway.config import AgentSettings, Settings, parse_mount
+from gateway.config import AgentSettings, Runtime, Settings, parse_mount
 from gateway.errors import AgentProblem, BadRequest, Forbidden, InvalidSettings
 from gateway.policy.rules import Policy, glob
 from gateway.text_limits import MAX_NAME, MAX_TEXT, check_length

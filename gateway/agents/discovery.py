@@ -16,7 +16,7 @@ from drivers.compatibility import Support, compatibility, support_of
 from drivers.contract.agent_specs import AgentSpec
 from drivers.contract.driver_info import Probe
 from drivers.runtime.clock import SYSTEM_CLOCK, Clock, Timer
-from drivers.runtime.containers import install_command, pull_command
+from drivers.runtime.install_commands import install_command, pull_command
 from drivers.runtime.process import Spawner
 from drivers.runtime.temporary_folder import throwaway_folder
 from gateway.agents.configured_agents import Agents, ConfiguredAgent, Installation

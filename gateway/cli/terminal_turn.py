@@ -16,7 +16,7 @@ from drivers.contract.agent_specs import Limits, SessionSpec
 from drivers.contract.errors import DriverError
 from drivers.contract.events import AgentToken, Error, OutputEvent, SessionEnd, Stderr, ToolCall
 from drivers.runtime.cancellation import despite_cancellation
-from drivers.runtime.containers import end_removals
+from drivers.runtime.launchers import end_removals
 from drivers.runtime.process import Spawner
 from drivers.runtime.subreaper import adopted_orphans
 from gateway.agents.configured_agents import Agents

@@ -9,12 +9,13 @@ import sys
 from collections.abc import Mapping
 
 from drivers.runtime.clock import SYSTEM_CLOCK, Clock
-from drivers.runtime.containers import Runtime, install_command, working_version
+from drivers.runtime.containers import working_version
 from drivers.runtime.file_threads import ANSWER_SECONDS, bounded
+from drivers.runtime.install_commands import install_command
 from drivers.runtime.sandbox import landlock_version, unavailable
 from gateway import __version__
 from gateway.agents.configured_agents import Agents
-from gateway.config import Settings
+from gateway.config import Runtime, Settings
 from gateway.diagnosis.report import Check
 from gateway.installation import FORMER_NAME, command_without_former_name
 from gateway.worktrees.git import problem_of_version

@@ -15,8 +15,9 @@ from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequen
 
 from drivers.contract.events import Error, OutputEvent, SessionEnd
 from drivers.contract.messages import MESSAGE, Message, ToolMessage, UserMessage, pending_tool_calls
-from drivers.runtime.containers import Runtime, remove_left_behind, runtime_of
+from drivers.runtime.launchers import leaves_behind, remove_left_behind
 from drivers.runtime.process_tree import Root, described, end_processes, left_behind
+from gateway.config import Runtime
 from gateway.events.log_entries import LogEvent, TurnStart, decode
 from gateway.events.messages import Fold, message_row
 from gateway.runs.agent_output import failure_of
@@ -35,11 +36,12 @@ _endings = set[asyncio.Task[list[str]]]()
 
 
 async def end_left_behind(store: Store, grace: float = 1.0, *, instance: str | None = None) -> list[str]:
-    """Ends the agent processes of an earlier daemon with this store. Returns the markers of those in containers.
+    """Ends the agent processes of an earlier daemon with this store. Returns the markers of those of which launchers may have
+    left something behind.
 
     They are found by the stored pid and start time, and their orphans by the stored marker. `grace` is in seconds. An entry of
-    a process that has ended already is deleted; a failure of that does not prevent the start. Those in containers are deleted
-    by `remove_containers`. If the search is late, the start does not wait for it: it goes on in the background.
+    a process that has ended already is deleted; a failure of that does not prevent the start. `remove_of_launchers` deletes the
+    entries whose markers are returned. If the search is late, the start does not wait for it: it goes on in the background.
 
     Parameters:
         instance: In a cluster, the one whose processes are ended. The caller has the lock of this one's id.
@@ -72,23 +74,19 @@ async def _end_left_behind(
         log.warning("processes of an earlier daemon's agents still run after SIGKILL: %s", described(ended.left))
     left = {process.pid for process in ended.left}
     gone = [marker for marker, pid, _ in entries if pid not in left]
-    await _delete(store, [marker for marker in gone if runtime_of(marker) is None])
-    return [marker for marker in gone if runtime_of(marker) is not None]
+    await _delete(store, [marker for marker in gone if not leaves_behind(marker)])
+    return [marker for marker in gone if leaves_behind(marker)]
 
 
-async def remove_containers(
+async def remove_of_launchers(
     store: Store, instance: str, markers: Collection[str], runtimes: Collection[Runtime], environ: Mapping[str, str] = os.environ
 ) -> None:
-    """Removes the containers that an earlier daemon with this data directory left behind: those of the `runtimes` of the
+    """Removes what the launchers of an earlier daemon with this data directory left behind: in the `runtimes` of the
     configuration, and of the `markers` of stored processes, which are deleted then.
 
     A runtime may not answer: nothing but agents in its containers waits for this. It raises nothing.
     """
-    used = {runtime for marker in markers if (runtime := runtime_of(marker))}
-    problems = await remove_left_behind(instance, {*runtimes, *used}, environ)
-    for runtime, problem in problems.items():
-        log.warning("containers that an earlier daemon may have left behind in %s cannot be removed: %s", runtime, problem)
-    await _delete(store, [marker for marker in markers if runtime_of(marker) not in problems])
+    await _delete(store, await remove_left_behind(instance, markers, runtimes, environ))
 
 
 async def _delete(store: Store, markers: Sequence[str]) -> None:

@@ -148,7 +148,7 @@ async def test_runtime_that_does_not_answer(folder: Path, monkeypatch: pytest.Mo
     config = config_of(folder, **DOCKER)
     config["agents"]["echo"] = {"driver": "echo"}
     async with run_gateway(config) as portico:
-        removing = portico.gateway._containers_removed
+        removing = portico.gateway._removal
         assert removing is not None and not removing.done()
         assert (await portico.client.get("/healthz")).status_code == 200
         assert (await create_session(portico.client, "echo", "hello"))["stopReason"] == "end_turn"
@@ -176,7 +176,7 @@ async def test_removal_of_an_earlier_daemons_containers_comes_first(folder: Path
     program.chmod(0o755)
     async with run_gateway(config_of(folder, **DOCKER)) as portico:
         session = asyncio.create_task(create_session(portico.client, "shell", "echo ran"))
-        removing = portico.gateway._containers_removed
+        removing = portico.gateway._removal
         assert removing is not None
         await asyncio.wait([session], timeout=0.5)
         assert not session.done() and not (folder / "docker" / "calls").exists()
