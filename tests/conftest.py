@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from drivers.runtime.clock import SYSTEM_CLOCK
 from tests import cluster, fork_server, run_folder, stores
@@ -25,6 +25,9 @@ pytest_plugins = ["tests.time_limit"]
 _M_MMAP_THRESHOLD = -3
 """Of malloc.h. Once it is set it is not raised any more by freed blocks."""
 
+# A busy machine makes examples slowly, and each takes long there. The other profiles inherit this.
+settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy")
 settings.register_profile("short", max_examples=25)
 settings.register_profile("long", max_examples=200)
 settings.register_profile("fuzz", max_examples=25)
