@@ -347,6 +347,8 @@ class AcpCodec(AskingCodec, SupportsClientRequests, SupportsMcpTools, SupportsMo
         return [] if call is None else self._call_progress(call)
 
     def _prompt_ended(self, result: dict[str, Any] | None, error: RpcError | None) -> list[OutputEvent]:
+        if error is None and not self._interrupted and not isinstance((result or {}).get("stopReason"), str):
+            raise ValueError("an end of the turn without a stop reason")
         if any(approval.request_id is None for approval in self._approvals):
             # The client is asked about what the agent has run unasked: the run ends with its answer.
             self._held_end = (result, error)

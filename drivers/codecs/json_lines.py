@@ -9,15 +9,15 @@ from typing import Any, ClassVar
 from drivers.codecs.repeated_lines import MAX_MISSES, MIN_LINES, Path, RepeatedDelta
 from drivers.contract.codec import Codec
 from drivers.contract.events import AgentToken, OutputEvent, Stdout, Thinking
-from drivers.contract.line_splitter import excerpt, parse_object, text_line
+from drivers.contract.line_splitter import excerpt, line_parts, parse_object, text_line
 
 Events = list[OutputEvent] | None
 """The events of a message; None if it is not understood, and its line becomes `stdout`."""
 Handler = Callable[[Any, dict[str, Any]], Events]
 """A method of a codec, not bound to it, that takes a message."""
 
-CUT_OBJECT = b'{"'
-"""The beginning of a JSON object on one line. Before a session is open, such a line is no text of a banner."""
+CUT_OBJECT = "a line that is not valid JSON"
+"""What half an object is called in errors."""
 MALFORMED = (KeyError, IndexError, TypeError, ValueError, AttributeError)
 """What reading a message raises if it does not have the expected shape."""
 
@@ -27,7 +27,8 @@ class JsonLineCodec(Codec, ABC):
 
     New releases of a CLI add types, members and shapes. A line that holds no JSON object, has no handler, or does not have the
     shape that its handler expects becomes a `stdout` event, unless the conversation cannot continue without it: that is a
-    `protocol_error` with the line.
+    `protocol_error` with the line. Half an object is one too, but between runs. A line may have several objects, and texts and
+    control sequences around them, which other programs have written to the same output.
 
     Attributes:
         handlers: The handlers of `dispatch`, by the member `type` of a message.
@@ -64,10 +65,9 @@ class JsonLineCodec(Codec, ABC):
 
     def receive(self, line: bytes) -> list[OutputEvent]:
         message = parse_object(line)
-        if message is None:
-            if self.phase == "starting" and line.startswith(CUT_OBJECT):
-                self.reject(line, "a line that is not valid JSON")
-            return self.deliver(unstructured(line))
+        return self._receive_parts(line) if message is None else self._receive_object(message, line)
+
+    def _receive_object(self, message: dict[str, Any], line: bytes) -> list[OutputEvent]:
         try:
             events = self.dispatch(message)
         except MALFORMED:
@@ -75,6 +75,18 @@ class JsonLineCodec(Codec, ABC):
                 self.reject(line, what)
             events = self.malformed(message)
         return self.deliver(unstructured(line) if events is None else events)
+
+    def _receive_parts(self, line: bytes) -> list[OutputEvent]:
+        parts, is_cut = line_parts(line)
+        events: list[OutputEvent] = []
+        for part in parts:
+            text = part.text.encode()
+            events += self.deliver(unstructured(text)) if part.message is None else self._receive_object(part.message, text)
+            if self.protocol_error is not None:
+                return events
+        if is_cut and self.phase != "ready":
+            self.reject(line, CUT_OBJECT)
+        return events
 
     def dispatch(self, message: dict[str, Any]) -> Events:
         """The events of a message. May raise one of MALFORMED."""

@@ -13,14 +13,14 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import to_json
 
-from drivers.codecs.json_lines import unstructured
+from drivers.codecs.json_lines import CUT_OBJECT, unstructured
 from drivers.contract.agent import PermissionReply, Prompt, Reply
 from drivers.contract.agent_specs import SessionSpec
 from drivers.contract.capabilities import SupportsClientRequests, SupportsSteering
 from drivers.contract.client_services import ClientRequest, ClientResponse
 from drivers.contract.codec import IN_RUN, Codec
 from drivers.contract.events import Awaiting, NativeSession, OutputEvent, SessionEnd, decode
-from drivers.contract.line_splitter import excerpt, parse_object
+from drivers.contract.line_splitter import excerpt, line_parts, parse_object
 
 TURN_ENDS = ("awaiting", "session_end")
 """Kinds of events that a run cannot go on without: a malformed one is a `protocol_error`."""
@@ -65,14 +65,31 @@ class EventLineCodec(Codec, SupportsSteering, SupportsClientRequests):
         try:
             event = decode(line)
         except (ValidationError, ValueError):
-            message = parse_object(line) or {}
-            if client_request := _client_request(message):
-                self.client_requests.append(client_request)
-                return []
-            kind = message.get("kind")
-            if kind == "native_session" if self.phase == "starting" else kind in TURN_ENDS and self.phase in IN_RUN:
-                self.protocol_error = f"{self.title} wrote a malformed {kind} event: {excerpt(line)}"
-            return unstructured(line)
+            message = parse_object(line)
+            return self._receive_parts(line) if message is None else self._no_event(message, line)
+        return self._receive_event(event, line)
+
+    def _receive_parts(self, line: bytes) -> list[OutputEvent]:
+        parts, is_cut = line_parts(line)
+        events: list[OutputEvent] = []
+        for part in parts:
+            events += unstructured(part.text.encode()) if part.message is None else self.receive(to_json(part.message))
+            if self.protocol_error is not None:
+                return events
+        if is_cut and self.phase != "ready":
+            self.protocol_error = f"{self.title} wrote {CUT_OBJECT}: {excerpt(line)}"
+        return events
+
+    def _no_event(self, message: dict[str, Any], line: bytes) -> list[OutputEvent]:
+        if client_request := _client_request(message):
+            self.client_requests.append(client_request)
+            return []
+        kind = message.get("kind")
+        if kind == "native_session" if self.phase == "starting" else kind in TURN_ENDS and self.phase in IN_RUN:
+            self.protocol_error = f"{self.title} wrote a malformed {kind} event: {excerpt(line)}"
+        return unstructured(line)
+
+    def _receive_event(self, event: OutputEvent, line: bytes) -> list[OutputEvent]:
         if isinstance(event, Awaiting | SessionEnd) and self.phase not in IN_RUN:
             # It belongs to no run.
             return unstructured(line)

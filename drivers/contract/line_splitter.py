@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic_core import from_json
@@ -11,6 +12,19 @@ from pydantic_core import from_json
 MAX_LINE = 64 * 1024 * 1024
 EXCERPT = 400
 """Characters of a line that an error message quotes."""
+_CONTROL = re.compile(
+    # A title or another string for the terminal, to its end.
+    rb"\x1b[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)"
+    # A mode, a colour, a movement. No terminal has one that ends with `{`, which begins an object.
+    rb"|\x1b\[[0-?]*[ -/]*[@-z|}~]"
+    rb"|\x1b[ -/]*[0-z|}~]?"
+    # Other control characters, and a byte order mark.
+    rb"|[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f]|\xef\xbb\xbf"
+)
+_OBJECT = re.compile(r'\{\s*["}]')
+_OF_A_LOG = re.compile(r"[\s:=,>('\"`\[]\Z")
+"""The end of a text that speaks of the object behind it, as lines of a log do."""
+_DECODER = json.JSONDecoder(strict=False)
 _CUT_WORD = re.compile(r"(?<![^\s\"',:;{}\[\]])[^\s\"',:;{}\[\]]*\Z")
 
 
@@ -60,6 +74,43 @@ def parse_object(line: bytes) -> dict[str, Any] | None:
     except ValueError:
         value = _parse_leniently(line)
     return value if isinstance(value, dict) else None
+
+
+@dataclass(frozen=True, slots=True)
+class LinePart:
+    """A part of a line: a JSON object, or what is between two objects."""
+
+    text: str
+    """The part as it is on the line, without control sequences."""
+    message: dict[str, Any] | None = None
+    """The object; None for other text."""
+
+
+def line_parts(line: bytes) -> tuple[list[LinePart], bool]:
+    """Return the JSON objects on a line that is not one, with the texts between them, and whether it has half an object.
+
+    Control sequences, a byte order mark and invalid UTF-8 hide no object, and neither do a text that ends with a carriage return,
+    such as a progress bar, or one right before it. An object that a text speaks of, as a line of a log does, is a part of that
+    text. After half an object nothing is read. A line without an object is one part, as it is.
+    """
+    text = _CONTROL.sub(b"", line).decode("utf-8", "replace")
+    parts: list[LinePart] = []
+    end, is_cut = 0, False
+    while (found := _OBJECT.search(text, end)) is not None:
+        before, start = text[end : found.start()], found.start()
+        begins = not before.strip() or before.rstrip(" \t").endswith("\r")
+        if not begins and _OF_A_LOG.search(before):
+            break
+        try:
+            value, after = _DECODER.raw_decode(text, start)
+        except (ValueError, RecursionError):
+            is_cut = begins
+            break
+        parts += [LinePart(before.strip())] if before.strip() else []
+        parts.append(LinePart(text[start:after], _replace_surrogates(value)))
+        end = after
+    rest = text[end:].strip() if parts else text_line(line)
+    return [*parts, *([LinePart(rest)] if rest else [])], is_cut
 
 
 def _parse_leniently(line: bytes) -> object:

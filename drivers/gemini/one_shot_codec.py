@@ -42,7 +42,7 @@ class GeminiTaskCodec(TaskCodec):
 
     def exited(self, exit_code: int, stderr: Sequence[str]) -> list[OutputEvent]:
         reason = EXIT_CODES.get(exit_code, f"it ended with exit code {exit_code} before it wrote its result")
-        self.protocol_error = f"gemini: {reason}"
+        self.protocol_error = self.protocol_error or f"gemini: {reason}"
         return super().exited(exit_code, stderr)
 
     def _init(self, native: dict[str, Any]) -> list[OutputEvent]:

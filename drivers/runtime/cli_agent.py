@@ -34,6 +34,7 @@ from drivers.contract.events import (
     Title,
     ToolCall,
 )
+from drivers.contract.line_splitter import excerpt
 from drivers.contract.tool_server import ToolRequest, ToolServer
 from drivers.runtime.clock import SYSTEM_CLOCK, Clock, Timeout
 from drivers.runtime.local_client_services import ClientRequests
@@ -143,6 +144,8 @@ class CliAgent(Agent):
         self._gone = False
         self._exit: asyncio.Task[None] | None = None
         self._passed_limit: str | None = None
+        self._unread: str | None = None
+        """The last line of the output, if no message was found on it."""
         self._closing: asyncio.Task[None] | None = None
         self._termination: asyncio.Task[None] | None = None
         self._timer: Timeout | None = None
@@ -343,7 +346,9 @@ class CliAgent(Agent):
 
     def _read(self, lines: list[bytes]) -> None:
         self._limits.output()
-        self._take(self._codec.receive_lines(lines))
+        events = self._codec.receive_lines(lines)
+        self._unread = events[-1].line if events and isinstance(events[-1], Stdout) else None
+        self._take(events)
         self._take_pending()
         self._limits.track(self._codec.phase)
         self._flush()
@@ -374,6 +379,9 @@ class CliAgent(Agent):
 
     async def _stop(self, reason: str) -> None:
         """End the process because a limit has passed."""
+        last = self._process.take_unfinished() or (self._unread or "").encode()
+        if b"{" in last:
+            reason += f"; its last line has an object that could not be read: {excerpt(last)}"
         self._passed_limit = reason
         await self._terminate(0.0)
         if self._limits.interrupted:
@@ -384,6 +392,9 @@ class CliAgent(Agent):
 
     async def _abort(self) -> None:
         """End the process because its output cannot be followed any further."""
+        if self._process.output_ended:
+            # Half a line is what a process that was killed leaves: its exit code and its standard error say more.
+            return await self._handle_exit()
         await self._terminate(0.0)
         self._take_last(self._codec.exited(1, ()))
 

@@ -159,6 +159,10 @@ class Pipes(asyncio.SubprocessProtocol):
             self._pause(False)
         return lines
 
+    def take_unfinished(self) -> bytes:
+        """Take the output after its last newline."""
+        return self._out.rest()
+
     def stderr_tail(self) -> list[str]:
         """The last lines of standard error."""
         lines = bytes(self._err[-STDERR_BYTES:]).removesuffix(b"\n").split(b"\n")

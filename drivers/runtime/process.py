@@ -179,6 +179,10 @@ class Process:
         """Whether all lines of the output are read."""
         return self._pipes.output_ends
 
+    def take_unfinished(self) -> bytes:
+        """Take the output after its last newline."""
+        return self._pipes.take_unfinished()
+
     async def available_lines(self) -> list[bytes]:
         """The lines that it has written so far, also those that the event loop has not read from the pipe yet. Safe to cancel."""
         await self._pipes.read_available()

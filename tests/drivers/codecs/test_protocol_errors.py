@@ -100,6 +100,12 @@ CODEX_OPEN = ({"id": 1, "result": {}}, {"id": 2, "result": {"config": {}}})
         (EventLineCodec, [{"kind": "native_session", "native_id": 5}]),
         (acp_running, [{"jsonrpc": "2.0", "result": {"stopReason": "end_turn"}}]),
         (acp_running, [{"id": 8, "result": {"stopReason": "end_turn"}}]),
+        (acp_running, [{"id": 3, "result": {}}]),
+        (acp_running, [{"id": 3, "result": "end_turn"}]),
+        (acp_running, [{"id": 3, "result": ["end_turn"]}]),
+        (acp_running, [{"id": 3, "result": None}]),
+        (acp_running, [{"id": 3, "result": {"stopReason": None, "usage": {}}}]),
+        (acp_running, [{"id": 3, "result": {"stopReason": 5}}]),
         (codex_running, [{"method": "turn/completed", "params": {"threadId": "t", "turn": {"id": "u"}}}]),
         (codex_running, [{"method": "turn/completed", "params": {}}]),
         (codex_running, [{"method": "turn/completed"}]),
@@ -152,8 +158,8 @@ def test_a_long_line_is_cut_between_words() -> None:
     assert "secret-" not in codec.protocol_error
 
 
-@pytest.mark.parametrize("reason", ["paused_for_lunch", 5, None])
-def test_an_unknown_stop_reason_ends_the_run_with_its_usage(reason: Any) -> None:
+@pytest.mark.parametrize("reason", ["paused_for_lunch", ""])
+def test_an_unknown_stop_reason_ends_the_run_with_its_usage(reason: str) -> None:
     usage = {"inputTokens": 3, "outputTokens": 4, "totalTokens": 7}
     events = feed(acp_running(), {"id": 3, "result": {"stopReason": reason, "usage": usage}})
     assert events == [
@@ -161,6 +167,12 @@ def test_an_unknown_stop_reason_ends_the_run_with_its_usage(reason: Any) -> None
         Error(message=f"the agent stopped for a reason that is not known: {reason}"),
         SessionEnd(exit_code=1, stop_reason="error"),
     ]
+
+
+def test_an_interrupted_run_may_end_without_a_stop_reason() -> None:
+    codec = acp_running()
+    codec.interrupt()
+    assert feed(codec, {"id": 3, "result": {}}) == [SessionEnd(exit_code=130, stop_reason="cancelled")]
 
 
 def test_an_unknown_turn_status_is_an_error() -> None:
