@@ -20,8 +20,9 @@ import psutil
 
 from tests.faults import oracles
 from tests.faults.agent import SLEEP
-from tests.faults.oracles import Frame
 from tests.gateway.requests import with_extensions
+from tests.support.sse import NumberedEvent as Frame
+from tests.support.sse import StreamParser, numbered
 
 ROOT = Path(__file__).parent.parent.parent
 DRIVER = Path(__file__).parent / "driver"
@@ -340,7 +341,7 @@ class Conversation:
         began = time.monotonic()
         headers = {"Idempotency-Key": key} if key else {}
         body = {"messages": messages, "stream": "delta", **fields}
-        parser, refused = oracles.StreamParser(), b""
+        parser, refused = StreamParser(), b""
         try:
             async with self.client.stream("POST", f"/session/{self.id}", json=body, headers=headers) as response:
                 turn.status, turn.seconds = response.status_code, time.monotonic() - began
@@ -368,7 +369,7 @@ class Conversation:
             answer = await self.client.get(f"/session/{self.id}/events", params=query)
             if answer.status_code != 200:
                 raise RuntimeError(f"GET /events: {answer.status_code} {answer.text}")
-            more = oracles.parse_stream(answer.content)
+            more = numbered(answer.content)
             if not more:
                 return found
             found += more

@@ -12,7 +12,8 @@ import psutil
 from tests.faults import oracles
 from tests.faults.campaign import Run
 from tests.faults.daemon import BOUND, Conversation, Daemon
-from tests.faults.oracles import Frame
+from tests.support.sse import NumberedEvent as Frame
+from tests.support.sse import StreamParser
 
 FOLLOWERS, QUICK_FOLLOWERS = 200, 40
 TEXTS, EVERY = 3000, 0.003
@@ -50,7 +51,7 @@ async def _follow(daemon: Daemon, session: str, rng: random.Random, seen: list[F
         while _stops(seen) < 2:
             limit = rng.choice((rng.randint(1, 5000), rng.randint(1, 50_000), 10**9))
             after = {"Last-Event-ID": seen[-1][0] if seen else "0"}
-            parser, size, stops, seen_stops = oracles.StreamParser(), 0, 0, _stops(seen)
+            parser, size, stops, seen_stops = StreamParser(), 0, 0, _stops(seen)
             try:
                 async with client.stream("GET", f"/session/{session}/events", headers=after) as answer:
                     async for chunk in answer.aiter_raw():

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-Frame = tuple[str, str, Any]
-"""A frame of a stream: (id, name, data)."""
+from tests.support.sse import NumberedEvent as Frame
+
 Atom = tuple[str, ...]
 """A part of a conversation: ("user", text), ("text", text), ("call", id), ("result", id)."""
 
@@ -121,29 +120,6 @@ def ends_once(frames: Sequence[Frame]) -> list[str]:
 def text_of(frames: Iterable[Frame]) -> str:
     """The text of a stream in `delta` mode."""
     return "".join(data["delta"] for _, name, data in frames if name == "text_delta")
-
-
-def parse_stream(received: bytes | str) -> list[Frame]:
-    """The complete frames of a stream, whose last one may be cut off."""
-    text = received if isinstance(received, str) else received.decode("utf-8", "replace")
-    found: list[Frame] = []
-    for block in text.split("\n\n")[:-1]:
-        fields = dict(line.split(": ", 1) for line in block.split("\n") if not line.startswith(":"))
-        if "data" in fields:
-            found.append((fields.get("id", ""), fields.get("event", ""), json.loads(fields["data"])))
-    return found
-
-
-class StreamParser:
-    """Parses a stream while it is received: each frame once."""
-
-    def __init__(self) -> None:
-        self._rest = b""
-
-    def feed(self, chunk: bytes) -> list[Frame]:
-        """Return the frames that this chunk completes."""
-        complete, end, self._rest = (self._rest + chunk).rpartition(b"\n\n")
-        return parse_stream(complete + end)
 
 
 def _short(value: object) -> str:

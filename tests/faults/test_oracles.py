@@ -8,7 +8,8 @@ import pytest
 
 from tests.faults import oracles
 from tests.faults.launcher import describe, is_write
-from tests.faults.oracles import Frame
+from tests.support.sse import NumberedEvent as Frame
+from tests.support.sse import StreamParser, numbered
 
 
 def delta(number: str, text: str) -> Frame:
@@ -107,8 +108,8 @@ def test_turn_has_one_stop_at_its_end() -> None:
 
 def test_incomplete_last_frame_of_a_stream_is_left_out() -> None:
     stream = b': keep-alive\n\nevent: turn_start\ndata: {}\nid: 1\n\nevent: text_delta\ndata: {"delta": "a"}\nid: 2\n\nevent: te'
-    assert oracles.parse_stream(stream) == [("1", "turn_start", {}), ("2", "text_delta", {"delta": "a"})]
-    assert oracles.text_of(oracles.parse_stream(stream)) == "a"
+    assert numbered(stream) == [("1", "turn_start", {}), ("2", "text_delta", {"delta": "a"})]
+    assert oracles.text_of(numbered(stream)) == "a"
 
 
 @pytest.mark.parametrize(
@@ -129,6 +130,6 @@ def test_write_is_described_by_its_verb_and_table(statement: str, description: s
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
 def test_a_stream_is_parsed_while_it_is_received(size: int) -> None:
     stream = b": keep-alive\n\nid: 1\nevent: text_delta\ndata: {}\n\nid: 2\nevent: turn_stop\ndata: {}\n\nid: 3\nevent: cut"
-    parser = oracles.StreamParser()
+    parser = StreamParser()
     received = [frame for n in range(0, len(stream), size) for frame in parser.feed(stream[n : n + size])]
-    assert received == [("1", "text_delta", {}), ("2", "turn_stop", {})] == oracles.parse_stream(stream)
+    assert received == [("1", "text_delta", {}), ("2", "turn_stop", {})] == numbered(stream)

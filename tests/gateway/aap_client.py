@@ -9,7 +9,8 @@ from typing import Any
 
 import httpx
 
-from tests.gateway.requests import Frame, parse_frames, session_body, user_message, with_extensions
+from tests.gateway.requests import session_body, user_message, with_extensions
+from tests.support.sse import Frame, parse_frames
 from tests.waiting import wait_until
 
 Json = dict[str, Any]

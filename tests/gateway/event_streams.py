@@ -1,29 +1,14 @@
-"""Parsers and readers of AAP event streams with event ids."""
+"""Readers of AAP event streams with event ids."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
 
 import httpx
-from httpx_sse import aconnect_sse
 
-NumberedEvent = tuple[str, str, Any]
-"""An SSE event with its id: (id, name, data)."""
-
-
-def parse_events(text: str) -> list[NumberedEvent]:
-    """Return the complete events of a stream, whose last event may be cut off. Each must have an id."""
-    found: list[NumberedEvent] = []
-    for block in text.split("\n\n")[:-1]:
-        if block.startswith(":"):
-            continue
-        name, data, number = block.split("\n")
-        assert name.startswith("event: ") and data.startswith("data: ") and number.startswith("id: "), block
-        found.append((number[4:], name[7:], json.loads(data[6:])))
-    return found
+from tests.support.sse import NumberedEvent, arriving, parse_events
 
 
 @asynccontextmanager
@@ -31,11 +16,11 @@ async def follow_events(client: httpx.AsyncClient, session: str, **query: str) -
     """Open the event stream of a session and yield its events."""
 
     async def events() -> AsyncIterator[NumberedEvent]:
-        async for event in source.aiter_sse():
+        async for event in arriving(response):
             yield event.id, event.event, json.loads(event.data)
 
-    async with aconnect_sse(client, "GET", f"/session/{session}/events", params=query) as source:
-        assert source.response.status_code == 200, await source.response.aread()
+    async with client.stream("GET", f"/session/{session}/events", params=query) as response:
+        assert response.status_code == 200, await response.aread()
         yield events()
 
 

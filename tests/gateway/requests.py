@@ -1,9 +1,8 @@
-"""Requests of AAP and `/v1/execute`, parsers of their streams, waits with a deadline, and checks of processes."""
+"""Requests of AAP and `/v1/execute`, waits with a deadline, and checks of processes."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Awaitable, Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -13,13 +12,11 @@ import httpx
 import psutil
 
 from gateway.app import Gateway
+from tests.support.sse import Frame, parse_frames, parse_output_events
 from tests.waiting import wait_until
 
 PROGRAMS = ("/echo/program.py", "/script/program/main.py")
 """Suffixes of the program paths of the `echo` and `script` agents."""
-
-Frame = tuple[str, dict[str, Any]]
-"""An SSE event: its name and its data."""
 
 
 def user_message(content: Any = "hello") -> dict[str, Any]:
@@ -82,19 +79,6 @@ async def expect_error(awaited: Awaitable[httpx.Response], status: int) -> str:
     return str(body["error"])
 
 
-def parse_frames(text: str) -> list[Frame]:
-    """Return the events of a complete AAP stream, which may have only `event: NAME`, `data: JSON` and comments."""
-    assert text.endswith("\n\n")
-    found: list[Frame] = []
-    for block in text.split("\n\n")[:-1]:
-        if block.startswith(":"):
-            continue
-        name, data, *_ = block.split("\n")
-        assert name.startswith("event: ") and data.startswith("data: "), block
-        found.append((name.removeprefix("event: "), json.loads(data.removeprefix("data: "))))
-    return found
-
-
 async def stream_turn(client: httpx.AsyncClient, method: str, path: str, body: dict[str, Any]) -> list[Frame]:
     """Run a streamed turn and return its events."""
     answer = await client.request(method, path, json=body)
@@ -105,14 +89,6 @@ async def stream_turn(client: httpx.AsyncClient, method: str, path: str, body: d
 def joined_text(events: Iterable[Frame], name: str) -> str:
     """Return the concatenated text of all events of one name."""
     return "".join(next(iter(data.values())) for event, data in events if event == name)
-
-
-def parse_output_events(text: str) -> list[dict[str, Any]]:
-    """Return the events of a complete stream of `/v1/execute`."""
-    assert text.endswith("\n\n")
-    blocks = [block for block in text.split("\n\n")[:-1] if not block.startswith(":")]
-    assert all(block.startswith("data: ") and "\n" not in block for block in blocks)
-    return [json.loads(block.removeprefix("data: ")) for block in blocks]
 
 
 async def execute(client: httpx.AsyncClient, task: str = "do it", driver: str = "script", **fields: Any) -> list[dict[str, Any]]:

@@ -10,13 +10,14 @@ import pytest
 
 from tests.daemon import RunningGateway
 from tests.real.gemini import Gemini
+from tests.support.sse import parse_output_events
 from tests.waiting import wait_until
 
 
 async def execute(running: RunningGateway, task: str, **more: str) -> list[dict[str, Any]]:
     answer = await running.client.post("/v1/execute", json={"driver": "gemini", "task": task, **more})
     assert answer.status_code == 200, answer.text
-    events = [json.loads(frame.removeprefix("data: ")) for frame in answer.text.split("\n\n") if frame.startswith("data: ")]
+    events = parse_output_events(answer.text)
     assert [event["kind"] for event in events].index("session_end") == len(events) - 1
     return events
 

@@ -19,6 +19,7 @@ from tests.model_server.anthropic import model_server
 from tests.model_server.scenarios import Block, Dialogue, Scenario, Step, ToolUse, text_step
 from tests.model_server.serving import ModelServer
 from tests.real.clis import BIN, require
+from tests.support.sse import arriving
 
 PROGRAM = BIN / "claude"
 WEATHER = {"name": "get_weather", "description": "The weather.", "inputSchema": {"type": "object"}}
@@ -182,12 +183,8 @@ def _refs(own: Mapping[str, bool]) -> list[Json]:
 
 
 async def _events(response: httpx.Response) -> AsyncIterator[tuple[str, Json]]:
-    name = ""
-    async for line in response.aiter_lines():
-        if line.startswith("event: "):
-            name = line[7:]
-        elif line.startswith("data: "):
-            yield name, json.loads(line[6:])
+    async for event in arriving(response):
+        yield event.event, event.json()
 
 
 @asynccontextmanager

@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.faults import oracles
 from tests.faults.cluster.clients import prompt_of
-from tests.faults.oracles import Frame
+from tests.support.sse import NumberedEvent as Frame
 
 
 @dataclass

@@ -13,9 +13,9 @@ from typing import Any
 
 import httpx
 
-from tests.faults import oracles
 from tests.faults.daemon import prompt
-from tests.faults.oracles import Frame
+from tests.support.sse import NumberedEvent as Frame
+from tests.support.sse import StreamParser, numbered
 
 READ_SECONDS = 6.0
 """A client whose connection is silent for so long tries another node."""
@@ -52,7 +52,7 @@ class Reader:
         """Read from any node: up to the end, a random size, or the loss of the connection. Return the status, 0 for none."""
         traffic, rng = self.traffic, self.rng
         enough = rng.choice((rng.randint(1, 4000), rng.randint(1, 30_000), 10**9))
-        parser, size = oracles.StreamParser(), 0
+        parser, size = StreamParser(), 0
         try:
             async with traffic.http.stream(method, rng.choice(traffic.urls()) + path, **request) as answer:
                 if answer.status_code != 200:
@@ -182,7 +182,7 @@ async def replay(traffic: Traffic, session: str, rng: random.Random) -> list[Fra
             continue
         if answer.status_code != 200:
             raise RuntimeError(f"GET /session/{session}/events: {answer.status_code} {answer.text}")
-        more = oracles.parse_stream(answer.content)
+        more = numbered(answer.content)
         if not more:
             return found
         found += more

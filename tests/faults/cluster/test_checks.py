@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.faults.cluster.checks import Checks
-from tests.faults.oracles import Frame
+from tests.support.sse import NumberedEvent as Frame
 
 PROMPT: Frame = ("1", "client_message", {"role": "user", "content": json.dumps({"id": "s0-1", "do": []})})
 TEXTS: list[Frame] = [(str(n + 2), "text_delta", {"delta": f"<s0-1:{n}>"}) for n in range(3)]

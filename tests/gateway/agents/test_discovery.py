@@ -26,6 +26,7 @@ from gateway.security.redaction import Redactor
 from tests.daemon import gateway_config, run_gateway
 from tests.gateway.requests import user_message, wait_for_probes
 from tests.manual_clock import ManualClock
+from tests.support import sse
 from tests.waiting import wait_until
 
 Program = Callable[..., Path]
@@ -307,7 +308,7 @@ async def test_a_program_that_is_updated_behind_the_same_file_is_used(
 
 def last_data(stream: str) -> str:
     """Return the data of the last frame of a stream."""
-    return [line for line in stream.splitlines() if line.startswith("data: ")][-1].removeprefix("data: ")
+    return sse.parse(stream)[-1].data
 
 
 async def test_errors_of_the_start_have_the_version(tmp_path: Path, claude: Program) -> None:

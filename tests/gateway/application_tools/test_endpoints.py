@@ -23,6 +23,7 @@ from gateway.security.redaction import Redactor, redactor_of_session
 from tests.daemon import KEY
 from tests.gateway.raw_http import send_raw
 from tests.manual_clock import ManualClock
+from tests.support.sse import arriving, parse
 from tests.waiting import wait_until
 
 TOOL = ToolSpec("look_up", "Looks up.", {"type": "object", "properties": {"n": {"type": "number"}}})
@@ -66,7 +67,7 @@ def call(number: int, name: str = "look_up", **meta: Any) -> dict[str, Any]:
 
 def messages(answer: httpx.Response) -> list[dict[str, Any]]:
     """Return the messages of a stream of server-sent events."""
-    return [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: ") and line[6:]]
+    return [event.json() for event in parse(answer.text)]
 
 
 async def post_initialize(url: str, **headers: str) -> tuple[int, str]:
@@ -136,16 +137,16 @@ async def test_call_is_answered_with_the_first_result_of_the_application(host: M
         async with client.stream("POST", server.url, json=call(7, progressToken="p", callId="mine")) as answer:
             request = await asyncio.wait_for(calls.get(), 60)
             assert (request.name, request.input, request.call_id) == ("look_up", {"n": 7}, "mine")
-            lines = answer.aiter_lines()
+            events = arriving(answer)
             # Progress notifications are sent while the call is pending.
             for progress in (1, 2):
                 await clock.expire(mcp_server.PROGRESS_INTERVAL)
-                while "notifications/progress" not in (line := await anext(lines)):
+                while (message := (await anext(events)).json())["method"] != "notifications/progress":
                     pass
-                assert f'"progress":{progress}' in line
+                assert message["params"]["progress"] == progress
             server.answer(ToolResponse(request.id, "seven"))
             server.answer(ToolResponse(request.id, "twice"))
-            rest = [json.loads(line[6:]) async for line in lines if line.startswith("data: ")]
+            rest = [event.json() async for event in events]
     assert rest[-1]["result"]["content"] == [{"type": "text", "text": "seven"}]
 
 

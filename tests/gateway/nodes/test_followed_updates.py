@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -20,6 +19,7 @@ from tests.gateway.nodes.test_shared_credentials import client_of
 from tests.gateway.nodes.two_nodes import run_node, two_nodes
 from tests.gateway.requests import create_session, user_message
 from tests.manual_clock import ManualClock
+from tests.support.sse import arriving
 from tests.waiting import wait_until
 
 UPDATES = "/aap/v3/updates"
@@ -30,24 +30,12 @@ class Updates:
     """The frames of an open stream, without comments."""
 
     def __init__(self, response: httpx.Response) -> None:
-        self._chunks, self._text = response.aiter_text(), ""
-
-    async def frame(self) -> str | None:
-        """The next frame; None at the end of the stream."""
-        while "\n\n" not in self._text:
-            if (chunk := await anext(self._chunks, None)) is None:
-                assert not self._text
-                return None
-            self._text += chunk
-        frame, self._text = self._text.split("\n\n", 1)
-        return await self.frame() if frame.startswith(":") else frame
+        self._events = arriving(response)
 
     async def event(self) -> tuple[str, str] | None:
         """The event and the session of the next frame; None at the end."""
-        if (frame := await self.frame()) is None:
-            return None
-        event, data = frame.split("\n")
-        return event.removeprefix("event: "), json.loads(data.removeprefix("data: ")).get("sessionId", "")
+        event = await anext(self._events, None)
+        return None if event is None else (event.event, event.json().get("sessionId", ""))
 
     async def until(self, *wanted: tuple[str, str]) -> list[tuple[str, str]]:
         """The events up to those that are wanted."""
@@ -59,7 +47,7 @@ class Updates:
         return found
 
     async def end(self) -> None:
-        while await self.frame() is not None:
+        while await self.event() is not None:
             pass
 
 

@@ -29,8 +29,9 @@ from tests.gateway.nodes.cluster import ELSEWHERE, NODE_KEY, Cluster, run_cluste
 from tests.gateway.nodes.fake_node import FakeRequest, fake_node
 from tests.gateway.nodes.two_nodes import ENCRYPTION_KEY
 from tests.gateway.raw_http import connect
-from tests.gateway.requests import create_session, execute, expect_error, get_session, parse_frames, send_turn, user_message
+from tests.gateway.requests import create_session, execute, expect_error, get_session, send_turn, user_message
 from tests.manual_clock import ManualClock
+from tests.support.sse import parse_frames
 from tests.waiting import wait_until
 
 WriteScenario = Callable[..., str]

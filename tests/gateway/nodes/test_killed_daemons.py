@@ -19,6 +19,7 @@ from tests import stores
 from tests.conftest import write_config
 from tests.daemon import Daemon, free_port, gateway_config
 from tests.gateway.nodes.two_nodes import ENCRYPTION_KEY
+from tests.support.sse import arriving
 from tests.waiting import SECONDS, wait_until
 
 WriteScenario = Callable[..., str]
@@ -89,14 +90,11 @@ async def _follow(client: httpx.AsyncClient, session: str, begun: asyncio.Event,
     headers, number = {"Accept": "text/event-stream"}, found[-1][0] if found else 0
     async with client.stream("GET", f"/aap/v3/sessions/{session}/log", params={"after": number}, headers=headers) as answer:
         assert answer.status_code in (200, 503), await answer.aread()
-        async for line in answer.aiter_lines():
-            if line.startswith("id: "):
-                number = int(line[4:])
-            if line.startswith("data: "):
-                found.append((number, line[6:]))
-                begun.set()
-                if json.loads(line[6:]).get("kind") == "session_end":
-                    return
+        async for event in arriving(answer):
+            found.append((int(event.id), event.data))
+            begun.set()
+            if event.json().get("kind") == "session_end":
+                return
 
 
 @pytest.mark.slow

@@ -15,8 +15,9 @@ from gateway.store import EventRow, RunRecord
 from tests.cluster import nodes_of
 from tests.conftest import write_config
 from tests.daemon import Daemon, RunningGateway, gateway_config
-from tests.gateway.requests import agent_processes, execute, expect_error, is_alive, parse_output_events, read_pid
+from tests.gateway.requests import agent_processes, execute, expect_error, is_alive, read_pid
 from tests.stores import content as stored_content
+from tests.support.sse import parse_output_events
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("each_store")

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from tests.daemon import gateway_config
 from tests.faulty_store import run_faulty_gateway
-from tests.gateway.requests import expect_error, parse_output_events
+from tests.gateway.requests import expect_error
+from tests.support.sse import parse_output_events
 from tests.waiting import wait_until
 
 WriteScenario = Callable[..., str]

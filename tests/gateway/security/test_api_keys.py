@@ -25,13 +25,13 @@ from tests.gateway.requests import (
     expect_error,
     get_history,
     get_session,
-    parse_output_events,
     send_turn,
     session_body,
     user_message,
     wait_until_idle,
 )
 from tests.named_keys import add_key
+from tests.support.sse import parse_output_events
 from tests.waiting import wait_until
 
 WriteScenario = Callable[..., str]

@@ -28,13 +28,12 @@ from tests.gateway.requests import (
     expect_error,
     get_history,
     is_alive,
-    parse_frames,
-    parse_output_events,
     read_pid,
     send_turn,
     session_body,
     user_message,
 )
+from tests.support.sse import parse_frames, parse_output_events
 from tests.waiting import wait_until
 
 WriteScenario = Callable[..., str]

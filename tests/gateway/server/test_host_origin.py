@@ -13,8 +13,9 @@ import pytest
 
 from tests.daemon import KEY, Daemon, RunningGateway, gateway_config, run_gateway
 from tests.gateway.raw_http import send_raw
-from tests.gateway.requests import create_session, expect_error, parse_frames, session_body
+from tests.gateway.requests import create_session, expect_error, session_body
 from tests.manual_clock import ManualClock
+from tests.support.sse import parse_frames
 
 PATHS = [
     ("GET", "/healthz"),

@@ -19,7 +19,6 @@ from gateway.security.authentication import ADMINISTRATOR
 from gateway.sessions.session import Submission
 from tests.daemon import RunningGateway, gateway_config, run_gateway
 from tests.faulty_store import run_faulty_gateway
-from tests.gateway.event_streams import parse_events
 from tests.gateway.protocols.acp.client import prompt
 from tests.gateway.protocols.acp.conftest import acp as acp
 from tests.gateway.protocols.acp.conftest import scripted_session
@@ -34,6 +33,7 @@ from tests.gateway.requests import (
     user_message,
 )
 from tests.gateway.sessions.test_submit import ANSWER, HELLO, create_waiting_session, suspend
+from tests.support.sse import parse_events
 from tests.waiting import wait_until
 
 WriteScenario = Callable[..., str]

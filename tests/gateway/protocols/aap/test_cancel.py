@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from tests.daemon import RunningGateway, gateway_config, run_gateway
-from tests.gateway.event_streams import follow_events, parse_events, read_until
+from tests.gateway.event_streams import follow_events, read_until
 from tests.gateway.requests import (
     create_session,
     expect_error,
@@ -27,6 +27,7 @@ from tests.gateway.requests import (
     user_message,
     wait_until_idle,
 )
+from tests.support.sse import parse_events
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("also_in_a_cluster")

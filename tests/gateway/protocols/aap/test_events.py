@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.conftest import write_config
 from tests.daemon import Daemon, RunningGateway, gateway_config, run_gateway
-from tests.gateway.event_streams import NumberedEvent, follow_events, parse_events, read_until, replay_events
+from tests.gateway.event_streams import follow_events, read_until, replay_events
 from tests.gateway.requests import (
     create_session,
     expect_error,
@@ -24,6 +24,7 @@ from tests.gateway.requests import (
     wait_until_idle,
 )
 from tests.manual_clock import ManualClock
+from tests.support.sse import NumberedEvent, parse_events
 from tests.waiting import wait_until
 
 WriteScenario = Callable[..., str]

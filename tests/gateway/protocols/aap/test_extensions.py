@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.daemon import RunningGateway
-from tests.gateway.event_streams import parse_events, replay_events
+from tests.gateway.event_streams import replay_events
 from tests.gateway.requests import create_session, user_message
+from tests.support.sse import parse_events
 
 KEYED = {"Idempotency-Key": "job-1"}
 

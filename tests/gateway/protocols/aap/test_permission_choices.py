@@ -9,7 +9,8 @@ import pytest
 
 from tests.daemon import RunningGateway
 from tests.gateway.aap_client import AapClient
-from tests.gateway.requests import expect_error, parse_frames
+from tests.gateway.requests import expect_error
+from tests.support.sse import parse_frames
 
 OWN = [
     {"id": "rule:0", "name": "Always allow git", "kind": "allow_always"},

@@ -13,7 +13,8 @@ from gateway.store import SessionRecord
 from tests import cluster
 from tests.daemon import RunningGateway
 from tests.gateway.aap_client import AapClient
-from tests.gateway.requests import expect_error, is_alive, parse_frames, read_pid, user_message
+from tests.gateway.requests import expect_error, is_alive, read_pid, user_message
+from tests.support.sse import parse_frames
 from tests.waiting import wait_until
 
 WriteScenario = Callable[..., str]

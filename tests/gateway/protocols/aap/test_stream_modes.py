@@ -11,8 +11,9 @@ import pytest
 from gateway.protocols.aap import turn_responses
 from tests.daemon import RunningGateway, gateway_config, run_gateway
 from tests.gateway.aap_client import BASE_URLS, AapClient
-from tests.gateway.requests import Frame, joined_text, parse_frames, session_body, user_message
+from tests.gateway.requests import joined_text, session_body, user_message
 from tests.manual_clock import ManualClock
+from tests.support.sse import Frame, parse_frames
 
 WriteScenario = Callable[..., str]
 STEPS = [

@@ -28,7 +28,7 @@ from gateway.events.messages import NO_REASON, Fold, failure_message
 from gateway.protocols.aap.turn_frames import JsonView, StreamView
 from gateway.runs.agent_output import failure_of
 from gateway.store import FailureRecord
-from tests.gateway.requests import parse_frames
+from tests.support.sse import parse_frames
 
 
 def entries(events: Iterable[LogEvent]) -> list[Entry]:

@@ -17,9 +17,10 @@ from drivers.runtime import pipes
 from gateway.runs import run as run_module
 from gateway.sessions import queued_messages as turn_queue
 from tests.daemon import Daemon, RunningGateway
-from tests.gateway.event_streams import NumberedEvent, follow_events, parse_events, read_until, replay_events
+from tests.gateway.event_streams import follow_events, read_until, replay_events
 from tests.gateway.requests import agent_processes, create_session, expect_error, get_history, user_message, wait_until_idle
 from tests.stores import content as stored_content
+from tests.support.sse import NumberedEvent, parse_events
 from tests.waiting import wait_until
 
 WriteScenario = Callable[..., str]

@@ -20,6 +20,7 @@ from tests.daemon import KEY, RunningGateway
 from tests.gateway.protocols.acp.client import load, prompt
 from tests.gateway.protocols.acp.conftest import WriteScenario, set_options
 from tests.gateway.protocols.acp.raw_connections import INITIALIZE, STREAM, rpc
+from tests.support.sse import arriving
 
 Json = dict[str, Any]
 ASK = [{"tool_call": {"name": "write_note", "input": {"path": "a.md", "text": "A"}, "result": "written"}}, {"text": "done"}]
@@ -74,9 +75,8 @@ class Http:
 
 
 async def _messages(response: httpx.Response) -> AsyncIterator[Json]:
-    async for line in response.aiter_lines():
-        if line.startswith("data:"):
-            yield json.loads(line[5:])
+    async for event in arriving(response):
+        yield event.json()
 
 
 async def until(stream: AsyncIterator[Json], request_id: int) -> list[Json]:

@@ -18,6 +18,7 @@ from tests.daemon import KEY, RunningGateway, gateway_config, run_gateway
 from tests.gateway.protocols.acp.conftest import WriteScenario, set_options
 from tests.gateway.protocols.acp.raw_connections import BEARER, initialized, rpc
 from tests.named_keys import add_key, remove_key
+from tests.support.sse import arriving
 from tests.waiting import wait_until
 
 JSON = {**BEARER, "Content-Type": "application/json"}
@@ -68,10 +69,7 @@ async def test_session_and_accept_headers_are_checked(portico: RunningGateway) -
             assert first.status_code == 200
             again = await client.get(url, headers={**connection_header, "Accept": "text/event-stream"})
             assert again.status_code == 409
-            async for line in first.aiter_lines():
-                if line.startswith("data:"):
-                    break
-            assert json.loads(line[5:])["error"]["code"] == -32002
+            assert (await anext(arriving(first))).json()["error"]["code"] == -32002
         assert (await client.delete(url, headers=connection_header)).status_code == 202
         assert (await client.delete(url, headers=connection_header)).status_code == 404
 

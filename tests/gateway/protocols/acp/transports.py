@@ -16,6 +16,7 @@ from tests.conftest import write_config
 from tests.daemon import SCENARIOS, gateway_config
 from tests.fork_server import forked_command
 from tests.gateway.protocols.acp.client import Client
+from tests.support.sse import arriving
 
 
 def config(folder: Path) -> dict[str, Any]:
@@ -126,9 +127,8 @@ class _Streams:
         self._reading[session] = asyncio.create_task(self._take(response))
 
     async def _take(self, response: httpx.Response) -> None:
-        async for line in response.aiter_lines():
-            if line.startswith("data:"):
-                await self.client.receive(json.loads(line[5:]))
+        async for event in arriving(response):
+            await self.client.receive(event.json())
 
     async def end(self) -> None:
         """End the connection. Raises the error of an invalid message."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -24,6 +23,7 @@ from gateway.security.authentication import ADMINISTRATOR
 from tests.daemon import KEY, RunningGateway, gateway_config, run_gateway
 from tests.gateway.requests import get_history
 from tests.manual_clock import ManualClock
+from tests.support.sse import named_data, parse
 from tests.waiting import wait_until
 
 WriteScenario = Callable[..., str]
@@ -81,13 +81,8 @@ async def stream(portico: RunningGateway, *messages: Any, **fields: Any) -> list
 
 def events_of(text: str) -> list[Event]:
     """The events of a stream, without the pings. The name of each is the type of its data."""
-    found: list[Event] = []
-    for frame in text.split("\n\n")[:-1]:
-        name, data = frame.split("\n")
-        event = json.loads(data.removeprefix("data: "))
-        assert name == f"event: {event.pop('type')}"
-        found.append((name.removeprefix("event: "), event))
-    return [event for event in found if event[0] != "ping"]
+    events = [(event.pop("type"), event) for event in named_data(parse(text))]
+    return [event for event in events if event[0] != "ping"]
 
 
 def text_of(message: dict[str, Any]) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +17,7 @@ from gateway.security.authentication import ADMINISTRATOR
 from tests.daemon import KEY, RunningGateway, gateway_config, run_gateway
 from tests.gateway.requests import get_history
 from tests.manual_clock import ManualClock
+from tests.support.sse import chunks_of
 from tests.waiting import wait_until
 
 WriteScenario = Callable[..., str]
@@ -40,13 +40,6 @@ async def complete(portico: RunningGateway, *messages: Any, **fields: Any) -> ht
     answer = await portico.client.post(PATH, json=body(*messages, **fields))
     assert answer.status_code == 200, answer.text
     return answer
-
-
-def chunks(text: str) -> list[dict[str, Any]]:
-    """The chunks of a stream, which ends as the API says."""
-    frames = [frame for frame in text.split("\n\n") if frame and not frame.startswith(":")]
-    assert frames.pop() == "data: [DONE]"
-    return [json.loads(frame.removeprefix("data: ")) for frame in frames]
 
 
 def deltas(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -95,7 +88,7 @@ async def test_a_stream_has_the_documented_chunks(portico: RunningGateway, play:
     play([{"thinking": "Hm."}, {"text": "Hi "}, {"text": "you"}, {"usage": usage}])
     answer = await complete(portico, "hello", stream=True, stream_options={"include_usage": True})
     assert answer.headers["content-type"].split(";")[0] == "text/event-stream"
-    found = chunks(answer.text)
+    found = chunks_of(answer.text)
     assert {(c["id"], c["object"], c["model"], c["created"]) for c in found} == {
         (found[0]["id"], "chat.completion.chunk", "script", found[0]["created"])
     }
@@ -118,7 +111,7 @@ async def test_a_stream_has_the_documented_chunks(portico: RunningGateway, play:
 
 
 async def test_without_include_usage_no_chunk_has_it(portico: RunningGateway) -> None:
-    found = chunks((await complete(portico, "hello", model="echo", stream=True)).text)
+    found = chunks_of((await complete(portico, "hello", model="echo", stream=True)).text)
     assert all("usage" not in chunk and chunk["choices"] for chunk in found)
 
 
@@ -146,7 +139,7 @@ async def test_the_conversation_goes_on_in_its_session(portico: RunningGateway, 
     first = await complete(portico, system, "one")
     messages = [system, said("one"), first.json()["choices"][0]["message"], said("two")]
     second = await complete(portico, *messages, stream=True)
-    assert "".join(delta.get("content", "") for delta in deltas(chunks(second.text))) == '["one"]'
+    assert "".join(delta.get("content", "") for delta in deltas(chunks_of(second.text))) == '["one"]'
     assert first.headers["x-portico-session"] == second.headers["x-portico-session"]
     history = await get_history(portico.client, first.headers["x-portico-session"])
     assert [m["role"] for m in history] == ["system", "user", "assistant", "user", "assistant"]
@@ -181,7 +174,7 @@ async def test_results_of_the_clients_tools_resume_the_run(
     functions = [{"name": "weather", "arguments": f'{{"in":"{name}"}}'} for name in ("rome", "oslo")]
     called = [{"id": name, "type": "function", "function": f} for name, f in zip(("rome", "oslo"), functions, strict=True)]
     if stream:
-        found = chunks(first.text)
+        found = chunks_of(first.text)
         given = [call for delta in deltas(found) for call in delta.get("tool_calls", [])]
         assert given == [{"index": n, **call} for n, call in enumerate(called)]
         assert found[-1]["choices"][0]["finish_reason"] == "tool_calls"
@@ -194,7 +187,7 @@ async def test_results_of_the_clients_tools_resume_the_run(
     results = [said("sun", "tool", tool_call_id="rome"), said([{"type": "text", "text": "rain"}], "tool", tool_call_id="oslo")]
     messages = [said("Weather?"), said("Looking.", "assistant", tool_calls=called), *results]
     second = await complete(portico, *messages, **fields)
-    text = second.text if not stream else "".join(delta.get("content", "") for delta in deltas(chunks(second.text)))
+    text = second.text if not stream else "".join(delta.get("content", "") for delta in deltas(chunks_of(second.text)))
     assert "sun, rain" in text
     assert session.run is run
 
@@ -413,7 +406,7 @@ async def test_a_run_that_fails_at_once_is_an_error_response(
 
 async def test_a_run_that_fails_later_is_an_error_in_the_stream(portico: RunningGateway, play: Callable[..., None]) -> None:
     play([{"text": "half"}, {"stop": {"reason": "error", "message": "the model is down"}}])
-    found = chunks((await complete(portico, stream=True)).text)
+    found = chunks_of((await complete(portico, stream=True)).text)
     assert found[-1]["error"]["message"] == "the model is down"
     assert "".join(delta.get("content", "") for delta in deltas(found[:-1])) == "half"
     assert all(choice["finish_reason"] is None for chunk in found[:-1] for choice in chunk["choices"])
@@ -431,7 +424,7 @@ async def test_a_slow_answer_begins_with_comments(tmp_path: Path, write_scenario
         (tmp_path / "scenes" / "go").touch()
         answer = await asking
     assert answer.status_code == 200 and answer.text.count(": keep-alive\n\n") == 2
-    assert deltas(chunks(answer.text))[1] == {"content": "done"}
+    assert deltas(chunks_of(answer.text))[1] == {"content": "done"}
 
 
 @pytest.mark.parametrize("stream", [False, True])

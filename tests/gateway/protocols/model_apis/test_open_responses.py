@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.daemon import gateway_config, run_gateway
+from tests.support.sse import typed_events
 
 WriteScenario = Callable[..., str]
 Json = dict[str, Any]
@@ -119,15 +120,9 @@ def check_response(response: Json) -> None:
 
 def check_stream(text: str) -> list[Json]:
     """Check each event of a stream, and return them."""
-    *frames, done = text.strip().split("\n\n")
-    assert done == "data: [DONE]"
-    events = []
-    for frame in frames:
-        name, data = frame.split("\n")
-        event = json.loads(data.removeprefix("data: "))
-        assert name == f"event: {event['type']}"
+    events = typed_events(text)
+    for event in events:
         check_fields(event, {**EVENTS[event["type"]], "sequence_number": int})
-        events.append(event)
     return events
 
 

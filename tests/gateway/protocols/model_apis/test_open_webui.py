@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.daemon import RunningGateway, gateway_config, run_gateway
+from tests.support.sse import chunks_of
 from tests.waiting import wait_until
 
 RECORDED = json.loads((Path(__file__).parent / "recorded" / "open_webui.json").read_text())["requests"]
@@ -40,8 +41,7 @@ def _sent(request: dict[str, Any]) -> dict[str, Any]:
 
 def _text(stream: str) -> str:
     """The text of the answer in a stream of chunks."""
-    frames = [frame.removeprefix("data: ") for frame in stream.split("\n\n") if frame.startswith("data: {")]
-    choices = [choice for frame in frames for choice in json.loads(frame)["choices"]]
+    choices = [choice for chunk in chunks_of(stream) for choice in chunk["choices"]]
     return "".join(choice["delta"].get("content") or "" for choice in choices)
 
 

@@ -21,6 +21,7 @@ from tests.gateway.requests import get_history
 from tests.manual_clock import ManualClock
 from tests.named_keys import add_key
 from tests.stores import content as stored_content
+from tests.support.sse import typed_events
 from tests.waiting import wait_until
 
 WriteScenario = Callable[..., str]
@@ -52,23 +53,11 @@ async def create_status(client: httpx.AsyncClient, given: Any, **fields: Any) ->
     return (await client.post("/v1/responses", json={"model": "script", "input": given, **fields})).status_code
 
 
-def events_of(text: str) -> list[Json]:
-    """The events of a stream. Each has a name, its number, and the last frame says that it is over."""
-    *frames, last = [frame for frame in text.split("\n\n") if frame and not frame.startswith(":")]
-    assert last == "data: [DONE]"
-    found = []
-    for frame in frames:
-        name, data = frame.split("\n")
-        found.append(json.loads(data.removeprefix("data: ")))
-        assert name == f"event: {found[-1]['type']}"
-    return found
-
-
 async def stream(client: httpx.AsyncClient, given: Any = "hello", **fields: Any) -> list[Json]:
     """Create a response with `stream`, and return its events."""
     answer = await client.post("/v1/responses", json={"model": "script", "input": given, "stream": True, **fields})
     assert (answer.status_code, answer.headers["content-type"].split(";")[0]) == (200, "text/event-stream"), answer.text
-    events = events_of(answer.text)
+    events = typed_events(answer.text)
     assert [event["sequence_number"] for event in events] == [*range(len(events))]
     return events
 
@@ -223,7 +212,7 @@ async def test_numbers_that_json_cannot_have_are_null(portico: RunningGateway) -
         content = body % (tools, stream)
         answer = await portico.client.post("/v1/responses", content=content, headers={"content-type": "application/json"})
         assert answer.status_code == 200, answer.text
-        response = events_of(answer.text)[-1]["response"] if stream == "true" else answer.json()
+        response = typed_events(answer.text)[-1]["response"] if stream == "true" else answer.json()
         assert (response["temperature"], response["presence_penalty"]) == (None, None)
         assert response["tools"][0]["parameters"] == {"maximum": None}
         again = await portico.client.get(f"/v1/responses/{response['id']}")
@@ -423,9 +412,9 @@ async def test_a_response_is_read_again(tmp_path: Path, write_scenario: WriteSce
         assert (await portico.client.get(path)).json() == found
         events = await stream(portico.client, tools=[WEATHER])
         path = f"/v1/responses/{events[0]['response']['id']}"
-        assert events_of((await portico.client.get(path, params={"stream": True})).text) == events
+        assert typed_events((await portico.client.get(path, params={"stream": True})).text) == events
         resumed = await portico.client.get(path, params={"stream": True, "starting_after": 5})
-        assert events_of(resumed.text) == events[6:]
+        assert typed_events(resumed.text) == events[6:]
 
 
 async def test_input_items(tmp_path: Path, write_scenario: WriteScenario) -> None:
@@ -495,7 +484,7 @@ async def test_a_response_in_the_background_goes_on_by_itself(tmp_path: Path, wr
         assert "is in progress" in busy["error"]["message"]
         resuming = asyncio.create_task(portico.client.get(path, params={"stream": True, "starting_after": number}))
         (tmp_path / "scenes" / "go").touch()
-        rest = events_of((await resuming).text)
+        rest = typed_events((await resuming).text)
         assert [event["sequence_number"] for event in rest] == [*range(number + 1, number + 1 + len(rest))]
         assert (rest[0]["delta"], rest[-1]["type"]) == ("Two.", "response.completed")
         final = (await portico.client.get(path)).json()
@@ -522,7 +511,7 @@ async def test_a_response_in_the_background_is_cancelled(tmp_path: Path, write_s
         cancelled = (await portico.client.post(f"{path}/cancel")).json()
         assert (cancelled["status"], output_text(cancelled)) == ("cancelled", "One. ")
         assert (await portico.client.post(f"{path}/cancel")).json() == cancelled
-        last = events_of((await following).text)[-1]
+        last = typed_events((await following).text)[-1]
         assert (last["type"], last["response"]["status"]) == ("response.incomplete", "cancelled")
         assert (await portico.client.get(path)).json()["status"] == "cancelled"
 
@@ -554,7 +543,7 @@ async def test_a_permission_that_nobody_can_give_is_denied_in_the_background(
         events = await stream(portico.client, background=True)
         path = f"/v1/responses/{events[0]['response']['id']}"
         assert events[-1]["type"] == "response.completed" and output_text(events[-1]["response"]) == "done"
-        assert events_of((await portico.client.get(path, params={"stream": True})).text) == events
+        assert typed_events((await portico.client.get(path, params={"stream": True})).text) == events
         follow = await create(portico.client, "go on", previous_response_id=events[0]["response"]["id"])
         assert follow["status"] == "completed"
 
@@ -619,4 +608,4 @@ async def test_streams_of_a_silent_agent_are_kept_open(tmp_path: Path, write_sce
         (tmp_path / "scenes" / "go").touch()
         texts = [(await one).text for one in asking]
     assert [text.count(": keep-alive\n\n") for text in texts] == [2, 2, 1]
-    assert all(events_of(text)[-1]["type"] == "response.completed" for text in texts)
+    assert all(typed_events(text)[-1]["type"] == "response.completed" for text in texts)
