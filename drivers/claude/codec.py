@@ -17,7 +17,7 @@ from drivers.claude.permissions import IDS, NATIVE, suggestions_of
 from drivers.claude.session_metadata import METADATA, SessionMetadata
 from drivers.claude.stdin_lines import UserMessages
 from drivers.claude.tool_calls import CallRequest, TurnCalls
-from drivers.claude.tools import PREFIX, Toolset
+from drivers.claude.tools import OUTPUT_TOOL, PREFIX, Toolset
 from drivers.codecs.asking_codec import AskingCodec
 from drivers.codecs.rate_limits import limit_error
 from drivers.contract.agent import Prompt, Reply
@@ -315,6 +315,8 @@ class ClaudeCodec(AskingCodec, SupportsSteering, SupportsModes):
             # Until now it was not known, so that no message of the turn was followed by the event.
             self._context_sizes[model or ""] = size
             events += self._context_use()
+        if self._tools.is_answer(OUTPUT_TOOL) and (output := message.get("structured_output")) is not None:
+            events.append(AgentToken(text=to_json(output).decode()))
         last, end = run_end(message, self._stream.stop_reason, interrupted=self._interrupted, limit=self._limit)
         if self._once:
             self.run_result = end

@@ -37,6 +37,7 @@ from drivers.contract.driver_info import (
     Permissions,
     Probe,
     Program,
+    TakesSchema,
     ToolGrant,
 )
 from drivers.contract.errors import AgentUnavailable, DriverError
@@ -145,6 +146,11 @@ class ClaudeDriver(CliDriver):
         root = hasattr(os, "geteuid") and os.geteuid() == 0 and not confined and not env.get("IS_SANDBOX")
         return tuple(mode for mode in MODES if not (root and mode.unrestricted))
 
+    def takes_schema(self, schema: Mapping[str, Any]) -> TakesSchema | None:
+        # It is the schema of a tool's input, which the model's API restricts.
+        plain = schema.get("type") == "object" and schema.keys().isdisjoint(("anyOf", "oneOf", "allOf"))
+        return "with_session" if plain else None
+
     async def probe(self, spec: AgentSpec, spawner: Spawner) -> Probe:
         """The version, the login, and the models and commands that the CLI lists when a session is opened (no request is made).
 
@@ -224,7 +230,14 @@ class ClaudeDriver(CliDriver):
     def session(self, spec: SessionSpec) -> Launch:
         mode = spec.options.get(MODE_OPTION, ASK_MODE)
         own_mode = None if mode == ASK_MODE else mode
-        tools = Toolset(_granted(spec), spec.app_tools, spec.mcp_servers, mode=own_mode, ruled=spec.permissions.ruled)
+        tools = Toolset(
+            _granted(spec),
+            spec.app_tools,
+            spec.mcp_servers,
+            mode=own_mode,
+            ruled=spec.permissions.ruled,
+            answers=spec.output_schema is not None,
+        )
         settings = {**tools.settings(), **(FAST_SETTINGS if _is_fast(spec) else {})}
         fresh = str(uuid.uuid4())
         files: dict[Path, bytes] = {}
@@ -305,10 +318,14 @@ def _probed(spec: AgentSpec) -> SessionSpec:
 
 def _initialize(spec: SessionSpec) -> dict[str, Any]:
     # In the control request, not in the arguments, which every user can read in the process list.
-    if spec.seed.system is None:
-        return {}
-    replaces = spec.options.get("system_prompt") == "replace"
-    return {"systemPrompt" if replaces else "appendSystemPrompt": spec.seed.system}
+    members: dict[str, Any] = {}
+    if spec.output_schema is not None:
+        # As the argument `--json-schema`.
+        members["jsonSchema"] = spec.output_schema
+    if spec.seed.system is not None:
+        replaces = spec.options.get("system_prompt") == "replace"
+        members["systemPrompt" if replaces else "appendSystemPrompt"] = spec.seed.system
+    return members
 
 
 def _effort(spec: AgentSpec) -> tuple[str, ...]:

@@ -136,6 +136,8 @@ class TurnCalls:
             # A sub-agent's call that needs the client starts when the client is asked, as a call of its own.
             return []
         call.started = True
+        if self._tools.is_answer(call.name):
+            return []
         events: list[OutputEvent] = [self._event_call(call, parent).started()]
         if call.name in AGENT_TOOLS and parent is None:
             events.append(Subagent(id=call.id, status="started", label=_label(call.input)))
@@ -143,14 +145,16 @@ class TurnCalls:
 
     def written(self, call_id: str, name: str, given: dict[str, Any]) -> list[OutputEvent]:
         """The event of a call that the model is writing, with the members of its input that are complete."""
-        if name == PLAN_TOOL and self._tools.cli_decides(name):
-            # It starts when its message is over.
+        if (name == PLAN_TOOL and self._tools.cli_decides(name)) or self._tools.is_answer(name):
+            # The call of a plan starts when its message is over.
             return []
         return [ToolInput(id=call_id, name=self._tools.client_name(name), input=given)]
 
     def end(self, block: dict[str, Any], parent: str | None, report: Any = None) -> list[OutputEvent]:
         """The events of a `tool_result` block. `report` is the `tool_use_result` of its line, if it is about this call only."""
         call = self._calls.pop(block["tool_use_id"], None) or TurnCall(block["tool_use_id"], "", None, parent, None, started=True)
+        if self._tools.is_answer(call.name):
+            return []
         failed = bool(block.get("is_error"))
         events: list[OutputEvent] = []
         if not call.started:
@@ -286,7 +290,7 @@ class TurnCalls:
     @property
     def _own(self) -> list[TurnCall]:
         """The calls of the model itself."""
-        return [call for call in self._calls.values() if call.parent is None]
+        return [call for call in self._calls.values() if call.parent is None and not self._tools.is_answer(call.name)]
 
     @property
     def _inner(self) -> list[TurnCall]:

@@ -31,6 +31,8 @@ SERVER = "app"
 PREFIX = f"{MCP_PREFIX}{SERVER}__"
 LONGEST_NAME = 64
 """Of a tool, for the model's API."""
+OUTPUT_TOOL = "StructuredOutput"
+"""The tool by which the model gives the answer of a session with a JSON schema. The CLI has it in such sessions only."""
 LARGEST_RESULT = 500_000
 """Characters of a result that reach the model; it is the most that the CLI takes, and writes what is longer to a file."""
 
@@ -42,6 +44,7 @@ class Toolset:
         mode: The CLI's own mode of the session, in which the CLI decides about calls of untrusted tools; None where the gateway
             asks about each.
         ruled: Whether a rule of the gateway may deny a call of a tool or ask about it.
+        answers: Whether the model answers by a call of OUTPUT_TOOL.
     """
 
     def __init__(
@@ -52,15 +55,22 @@ class Toolset:
         *,
         mode: str | None = None,
         ruled: Callable[[str], bool] = no_rules,
+        answers: bool = False,
     ) -> None:
-        self._mode, self._ruled = mode, ruled
+        self._mode, self._ruled, self._answers = mode, ruled, answers
         self._trust = {grant.name: grant.trust for grant in grants}
         self._servers = by_safe_name(servers, taken=(SERVER,))
         self._app = {PREFIX + name: tool for name, tool in zip(_safe_names(app_tools), app_tools, strict=True)}
         self._native = {tool.name: native for native, tool in self._app.items()}
 
+    def is_answer(self, native: str) -> bool:
+        """Whether a call of this tool is the answer of the model, which no client sees as a call."""
+        return self._answers and native == OUTPUT_TOOL
+
     def wants(self, native: str) -> Wants | None:
         """What a call of this tool needs from the client; None if it runs, or is denied, without it."""
+        if self.is_answer(native):
+            return None
         if native in self._app:
             return "result"
         if native == QUESTION_TOOL and native in self._trust:
@@ -72,11 +82,13 @@ class Toolset:
 
     def cli_decides(self, native: str) -> bool:
         """Whether the CLI decides about the calls of a tool, unless a rule of the gateway does."""
-        return self._mode is not None and self.listed(native) and native not in self._app and not self._trust.get(native)
+        if self._mode is None or self.is_answer(native):
+            return False
+        return self.listed(native) and native not in self._app and not self._trust.get(native)
 
     def listed(self, native: str) -> bool:
         """Whether the session has the tool."""
-        return native in self._app or native in self._trust or self._of_server(native)
+        return native in self._app or native in self._trust or self._of_server(native) or self.is_answer(native)
 
     def _of_server(self, native: str) -> bool:
         """Whether it is a tool of the client's MCP servers. Such a tool needs no grant, and permission unless it is trusted."""

@@ -5,7 +5,7 @@ Approvals and calls of application-side tools are requests of the CLI, which com
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from drivers.codecs.asking_codec import AskingCodec
@@ -83,6 +83,7 @@ class CodexAppCodec(AskingCodec, SupportsSteering, SupportsClientRequests, Suppo
         self._effort = session.effort
         # Only where it is in plan mode, or may have been: the parameter replaces instructions of the thread.
         self._sets_mode = session.grants.mode == PLAN or (session.resume is not None and session.grants.mode is not None)
+        self._output_schema: Mapping[str, Any] | None = None
         self._reported_commands = Deduplicator()
         self._session_reported = False
         self._rate_limits = RateLimits()
@@ -125,13 +126,15 @@ class CodexAppCodec(AskingCodec, SupportsSteering, SupportsClientRequests, Suppo
             return
         content = with_skill(prompt.content) if self._slash_commands else prompt.content
         # An empty input asks the model again, without a message of the user in between.
+        self._output_schema = prompt.output_schema
         self._start_turn([] if prompt.go_on else user_input(content))
 
     def _start_turn(self, content: list[dict[str, Any]]) -> None:
         mode = collaboration_mode(self._grants.mode, self._thread.model, self._effort) if self._sets_mode else {}
         before, self._applied = self._applied, self._session
         settings = self._session.turn_settings(self._thread.config) if before is not self._session else {}
-        params = {"threadId": self._thread.thread_id, "input": content, **settings, **mode}
+        schema = {} if self._output_schema is None else {"outputSchema": self._output_schema}
+        params = {"threadId": self._thread.thread_id, "input": content, **settings, **mode, **schema}
         self._rpc.request("turn/start", params, lambda result, error: self._turn_accepted(result, error, before))
 
     def set_mode(self, mode: str) -> bool:

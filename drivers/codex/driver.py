@@ -9,13 +9,15 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from drivers.codex.grants import TOOLS, cli_sandbox
 from drivers.codex.handshake import SERVICE_TIERS, SessionRequest
 from drivers.codex.modes import MODES, QUESTION_TOOL
+from drivers.codex.output_schema import is_strict
 from drivers.codex.probe import CodexProbe
 from drivers.contract.agent_specs import AgentSpec, Limits, SessionSpec, TaskSpec
 from drivers.contract.codec import Command, Launch
@@ -33,6 +35,7 @@ from drivers.contract.driver_info import (
     Permissions,
     Probe,
     Program,
+    TakesSchema,
 )
 from drivers.contract.errors import AgentUnavailable, DriverError
 from drivers.runtime.cli_agent import CliAgent
@@ -126,6 +129,9 @@ class CodexDriver(CliDriver):
             efforts=codec.efforts,
             fast_models=codec.fast_models,
         )
+
+    def takes_schema(self, schema: Mapping[str, Any]) -> TakesSchema | None:
+        return "with_prompt" if is_strict(schema) else None
 
     def home_folders(self, spec: AgentSpec) -> tuple[Path, ...]:
         return (_home(spec),)

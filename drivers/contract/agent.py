@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -20,6 +20,8 @@ class Prompt:
     go_on: bool = False
     """The message is not the user's: the agent is to continue from the tool results that its history ends in. A driver may send
     something else than this text."""
+    output_schema: Mapping[str, Any] | None = None
+    """The JSON schema of the answer, if the driver takes it with a prompt (`Driver.takes_schema`)."""
 
     @property
     def text(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from drivers.contract.client_services import ClientServices
 from drivers.contract.driver_info import ToolGrant, ToolSpec
@@ -89,6 +90,8 @@ class SessionSpec(AgentSpec):
     """All folders to work in besides `cwd`, absolute and real. A resumed native session has these and no others."""
     services: ClientServices | None = None
     """Handles requests of the CLI to its client, for files and terminals."""
+    output_schema: Mapping[str, Any] | None = None
+    """The JSON schema of each answer, if the driver takes it with a session (`Driver.takes_schema`)."""
 
 
 @dataclass(frozen=True, slots=True)

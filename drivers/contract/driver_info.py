@@ -13,6 +13,9 @@ ToolKind = Literal["read", "edit", "delete", "move", "search", "execute", "think
 """What a tool does, for clients that show it: the kinds of the Agent Client Protocol (page "Tool Calls")."""
 TOOL_KINDS: frozenset[str] = frozenset(get_args(ToolKind))
 
+TakesSchema = Literal["with_prompt", "with_session"]
+"""Where a CLI takes the JSON schema of its answers: `Prompt.output_schema`, or `SessionSpec.output_schema`, which needs a new
+process for another schema."""
 PlanChange = Literal["replace", "add", "update"]
 """What a call of a planning tool does: its input has the whole plan, one step more, or the change of one step (`taskId`)."""
 

@@ -1,7 +1,7 @@
 """OutputEvent: what an agent does, whichever CLI it runs in.
 
-Eleven kinds follow the OutputEvent gateway's event table field by field; eleven more (`native_session`, `message_end`,
-`rate_limit`, `awaiting`, `compacted`, `context_use`, `plan`, `commands`, `title`, `terminal`, `mode`) and some fields
+Eleven kinds follow the OutputEvent gateway's event table field by field; twelve more (`native_session`, `message_end`,
+`rate_limit`, `awaiting`, `compacted`, `context_use`, `plan`, `commands`, `title`, `terminal`, `mode`, `output`) and some fields
 (`parent_id`, `stop_reason`, `resets_at` and others) are the gateway's own (see `gateway/protocols/execute.py`).
 This module defines the events only.
 """
@@ -438,6 +438,16 @@ class ModeChanged(Event):
     mode: str
 
 
+class StructuredOutput(Event):
+    """The answer of a run whose client has asked for JSON of a schema. It precedes `session_end`; the gateway makes it."""
+
+    kind: Literal["output"] = "output"
+    value: Any = None
+    """The JSON value, which matches the schema."""
+    error: str | None = Field(default=None, exclude_if=_absent)
+    """Why there is no such value: the answer does not match the schema."""
+
+
 OutputEvent = Annotated[
     AgentToken
     | Thinking
@@ -462,7 +472,8 @@ OutputEvent = Annotated[
     | Plan
     | Commands
     | Title
-    | ModeChanged,
+    | ModeChanged
+    | StructuredOutput,
     Field(discriminator="kind"),
 ]
 

@@ -9,12 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from drivers.contract.agent import Agent
 from drivers.contract.agent_specs import AgentSpec, Limits, SessionSpec, TaskSpec
 from drivers.contract.codec import Command, Launch
-from drivers.contract.driver_info import DriverInfo, PermissionMode, Probe
+from drivers.contract.driver_info import DriverInfo, PermissionMode, Probe, TakesSchema
 from drivers.contract.errors import AgentUnavailable, DriverError
 from drivers.contract.line_splitter import text_line
 from drivers.runtime.cli_agent import CliAgent
@@ -47,6 +47,10 @@ class Driver(ABC):
 
         Unknown options, and values that are not among the `choices`, are refused before.
         """
+        return None
+
+    def takes_schema(self, schema: Mapping[str, Any]) -> TakesSchema | None:
+        """How the CLI takes this JSON schema of its answers; None if it does not, and the gateway puts it into the prompt."""
         return None
 
     async def probe(self, spec: AgentSpec, spawner: Spawner) -> Probe:

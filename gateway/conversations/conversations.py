@@ -36,6 +36,7 @@ from gateway.conversations.open_conversations import OpenConversation, OpenConve
 from gateway.errors import BadRequest, Conflict, NotFound
 from gateway.events.event_log import Entry
 from gateway.events.turn_reader import Turn
+from gateway.runs.answer_format import AnswerFormat, require_schema
 from gateway.runs.cancellation import completed
 from gateway.runs.idempotency import IdempotencyKey
 from gateway.runs.pending_calls import ids, unanswered
@@ -77,7 +78,8 @@ class ConversationRequest:
     are only those that follow that answer. `options` are those of the agent, such as `model`. `tools` are the application-side
     tools; without `call_tools` their calls are refused, and the agent goes on. `hints` are values that the client gives with each
     request of the conversation, such as its user, and `name` is one that it gives with no other conversation. `session_id` is the
-    session that it wants to continue. With `by_id` the client can continue it by an id of the answer. With `background` no
+    session that it wants to continue. `answer` is what the answer has to be, and `answer_field` the field of the request that has
+    its schema, for errors. With `by_id` the client can continue it by an id of the answer. With `background` no
     message is expected to follow, such as after a request for a title: the session is deleted with the answer. Its agent is ended
     instead if the client can ask for the answer again, by its id or by a `key`.
     """
@@ -94,6 +96,8 @@ class ConversationRequest:
     after: EarlierAnswer | None = None
     by_id: bool = False
     key: IdempotencyKey | None = None
+    answer: AnswerFormat | None = None
+    answer_field: str = ""
 
 
 class ConversationTurn:
@@ -112,6 +116,12 @@ class ConversationTurn:
     def app_tools(self) -> frozenset[str]:
         """The names of the application-side tools whose calls the client takes."""
         return frozenset(tool.name for tool in self._asked.settings.app_tools or () if self._asked.call_tools)
+
+    @property
+    def structured(self) -> bool:
+        """Whether the answer has to be JSON of a schema."""
+        answer = self._asked.settings.answer
+        return answer is not None and answer.schema is not None
 
     async def batches(self) -> AsyncIterator[list[Entry]]:
         """The events as they come; the last is `session_end`, or `awaiting` with calls that wait for the client's results.
@@ -227,7 +237,7 @@ class _Asked:
         # Others may have changed since, such as the mode by the CLI, or any by another protocol.
         kept = {name: value for name, value in current.options.items() if name not in ("model", EFFORT_OPTION)}
         options, secrets = {**kept, **new.options}, {**current.secrets, **new.secrets}
-        return replace(current, options=options, secrets=secrets, tools=new.tools, app_tools=new.app_tools)
+        return replace(current, options=options, secrets=secrets, tools=new.tools, app_tools=new.app_tools, answer=new.answer)
 
 
 class Conversations:
@@ -302,7 +312,10 @@ class Conversations:
             tools=own_tools(agent, self._own_tools),
             app_tools=request.tools,
             workspace_key=key,
+            answer=request.answer,
         )
+        if request.answer is not None and request.answer.schema is not None:
+            require_schema(request.answer.schema, request.answer_field)
         check_tools(agent, settings.tools or (), request.tools, self._agents, fixed=True)
         agent.spec({**settings.options, **settings.secrets}, key)
         scope = (caller.name or "", agent.name, json.dumps(dict(request.options), sort_keys=True))
@@ -392,6 +405,7 @@ class Conversations:
                 replies=[*replies, *conversation.replies] if prompt is None else (),
                 settings=settings,
                 key=asked.key,
+                answer=asked.settings.answer,
                 when_busy="queue",
                 disconnected=asked.disconnected,
                 cancel_on_disconnect=True,
@@ -459,6 +473,7 @@ class Conversations:
             replies=[*asked.replies, *denials] if asked.prompt is None else (),
             settings=settings,
             key=asked.key,
+            answer=asked.settings.answer,
             when_busy="queue",
             disconnected=asked.disconnected,
             cancel_on_disconnect=True,
@@ -487,6 +502,7 @@ class Conversations:
             message=prompt,
             replies=() if prompt is not None else asked.replies,
             key=asked.key,
+            answer=asked.settings.answer,
             disconnected=asked.disconnected,
             cancel_on_disconnect=True,
         )

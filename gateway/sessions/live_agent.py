@@ -27,6 +27,7 @@ from gateway.errors import AgentProblem
 from gateway.events.event_log import RETRY
 from gateway.observability.audit import log_decisions
 from gateway.policy.decision_record import Decision
+from gateway.runs.answer_format import AnswerFormat, FormattedAgent
 from gateway.runs.cancellation import completed
 from gateway.runs.shared_services import SharedServices
 from gateway.security.redaction import Redactor
@@ -70,7 +71,7 @@ class LiveAgent:
         became_stored: Callable[[], None],
         owner: str | None = None,
     ) -> None:
-        self.current: Agent | None = None
+        self.current: FormattedAgent | None = None
         self.process = Process.NONE
         self._settings: SessionSettings | None = None
         self._announced: frozenset[str] = frozenset()
@@ -103,7 +104,20 @@ class LiveAgent:
         """The process, where it can take a prompt as it is: it lives, and was started with these settings and client services."""
         if self.current is None or not self.current.alive or self.process is Process.SPENT:
             return None
-        return self.current if self._settings == settings and self._announced == self._client_services else None
+        same = self._settings == self._of_process(settings) and self._announced == self._client_services
+        return self.current if same else None
+
+    def _of_process(self, settings: SessionSettings) -> SessionSettings:
+        """The settings that a process is started with, with the schema of answers only if its CLI takes that at its start."""
+        schema = settings.answer.schema if settings.answer is not None else None
+        if schema is not None and self._agent.driver.takes_schema(schema) == "with_session":
+            return replace(settings, answer=AnswerFormat(schema))
+        return settings if settings.answer is None else replace(settings, answer=None)
+
+    def expect(self, expected: AnswerFormat | None) -> None:
+        """The answers of the process have this format from now on."""
+        if self.current is not None:
+            self.current.expected = expected
 
     def prepare(self, settings: SessionSettings, history: Sequence[Message]) -> asyncio.Task[Agent]:
         """Begin to start a process as `start` does, for a prompt to come. There must be none; see `prepared`.
@@ -126,7 +140,7 @@ class LiveAgent:
         if self._preparation is None or self._settings is None:
             return False
         mode = settings.options.get(MODE_OPTION, ASK_MODE)
-        return settings in (self._settings, with_mode_option(self._settings, mode))
+        return self._of_process(settings) in (self._settings, with_mode_option(self._settings, mode))
 
     async def prepared(self) -> None:
         """Wait until the process that is being started is ready. Raises AgentProblem if it cannot start."""
@@ -153,6 +167,7 @@ class LiveAgent:
         """Change the mode of the process to that of the settings, where nothing else differs and the CLI can do that."""
         if self.current is None or not self.current.alive or self._settings is None or self.process is Process.SPENT:
             return
+        settings = self._of_process(settings)
         mode = settings.options.get(MODE_OPTION, ASK_MODE)
         if self._settings == settings or with_mode_option(self._settings, mode) != settings:
             return
@@ -178,7 +193,7 @@ class LiveAgent:
         return agent
 
     async def _start(self, settings: SessionSettings, history: Sequence[Message], *, resume: bool) -> Agent:
-        self._settings, self._announced = settings, self._client_services
+        self._settings, self._announced = self._of_process(settings), self._client_services
         if (worktree := settings.worktree) is not None:
             work = self._shared.worktrees.ensure(
                 self._session_id,
@@ -192,6 +207,7 @@ class LiveAgent:
         try:
             spec = await in_time(partial(self._spec, settings, history), FOLDER_OF_SESSION)
             self.current = await self._open(spec, resume)
+            self.current.expected = settings.answer
         except DriverError as error:
             self._metrics.failed_to_start()
             raise AgentProblem(self._redactor.clean(self._agent.start_error(error))) from error
@@ -300,7 +316,7 @@ class LiveAgent:
                 log.warning("session %s: its native id cannot be stored; trying again: %s", self._session_id, error)
                 await self._shared.clock.sleep(RETRY)
 
-    async def _open(self, spec: SessionSpec, resume: bool) -> Agent:
+    async def _open(self, spec: SessionSpec, resume: bool) -> FormattedAgent:
         if self._native_id is not None and resume:
             try:
                 return await self._launch(replace(spec, seed=SessionSeed(self._native_id, system=spec.seed.system)))
@@ -313,10 +329,11 @@ class LiveAgent:
                 log.warning("session %s: its native session is not resumed%s: %s", self._session_id, instead, error)
         return await self._launch(spec)
 
-    async def _launch(self, spec: SessionSpec) -> Agent:
+    async def _launch(self, spec: SessionSpec) -> FormattedAgent:
         self._shared.program_starts(self._agent)
         spawner = await in_time(partial(self._agent.sandboxed, self._spawner, spec), FOLDER_OF_SESSION)
-        agent = await self._agent.driver.open(spec, spawner, self._shared.limits)
+        opened = await self._agent.driver.open(spec, spawner, self._shared.limits)
+        agent = FormattedAgent(opened, self._agent.driver.takes_schema, self._shared.clock)
         agent.watch_denials(self._call_denied)
         self._metrics.started(spec, again=self._started_before)
         self._started_before = True
@@ -363,4 +380,5 @@ class LiveAgent:
                 ruled=self._agent.policy.restricts_tool,
                 lasting_choices=self._owner is None,
             ),
+            output_schema=started_with.schema if (started_with := self._of_process(settings).answer) is not None else None,
         )

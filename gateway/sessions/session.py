@@ -11,7 +11,7 @@ import logging
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -43,6 +43,7 @@ from gateway.policy.decision_record import CLIENT, TIME_LIMIT
 from gateway.policy.enforcement import PolicyEnforcer
 from gateway.policy.paths import PathResolver
 from gateway.runs.admission_and_eviction import AdmissionControl
+from gateway.runs.answer_format import AnswerFormat
 from gateway.runs.cancellation import completed, unless_cancelled
 from gateway.runs.idempotency import IdempotencyKey
 from gateway.runs.pending_calls import PendingCalls, client_results, ids, pending_in, resolve, unanswered
@@ -91,7 +92,7 @@ class Submission:
     sent to the agent at work (`steer`), or queued until `disconnected` returns. A message that finds pending calls cancels
     them, or with `cancel_pending=False` is refused. `run_id` is the run whose calls were answered, where the client knows it.
     `began` is called with the turn before a reader of the log can see its first event. With `cancel_on_disconnect` the turn is
-    cancelled if `disconnected` returns before its agent has the prompt.
+    cancelled if `disconnected` returns before its agent has the prompt. `answer` is what the answer to a message has to be.
     """
 
     message: UserMessage | None = None
@@ -105,6 +106,7 @@ class Submission:
     cancel_on_disconnect: bool = False
     began: Callable[[Turn], None] = ignore
     run_id: str | None = None
+    answer: AnswerFormat | None = None
 
 
 @dataclass(eq=False, slots=True)
@@ -189,7 +191,7 @@ class Session:
     @property
     def live(self) -> Agent | None:
         """Its agent's process, if there is one."""
-        return self._agent.current
+        return None if self._agent.current is None else self._agent.current.agent
 
     @property
     def busy(self) -> bool:
@@ -307,6 +309,8 @@ class Session:
         settings = self.config
         if request.settings is not None:
             settings = await in_time(partial(request.settings, settings), FOLDER_OF_SESSION)
+        if request.message is not None and settings.answer != request.answer:
+            settings = replace(settings, answer=request.answer)
         settings.require_secrets()
         self.redactor.register(settings.hidden)
         async with self._admitted():
@@ -651,6 +655,7 @@ class Session:
     def _settings_stored(self, config: SessionSettings) -> None:
         """The settings of a turn are stored with it, and take effect."""
         self.config = self._stored_config = config
+        self._agent.expect(config.answer)
 
     # -- calls that wait for the client -----------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from drivers.contract.events import Usage
 from drivers.contract.mcp_servers import McpServer, from_text, to_text
 from gateway.agents.environment import SECRET_NAMES, is_named
 from gateway.errors import AgentProblem
+from gateway.runs.answer_format import AnswerFormat
 from gateway.security.redaction import is_secret
 from gateway.sessions.pending_call import PendingCall
 from gateway.worktrees.worktrees import SessionWorktree
@@ -26,8 +27,8 @@ class SessionSettings:
 
     `additional_directories` are the real paths of all folders that the session works in besides its working folder.
     `workspace_key` is the name of the key in whose workspace the session works; None for the workspace of the default keys.
-    `worktree` is the session's own, where it works instead of the folder of its options. With `secrets_lost` the stored secrets
-    and MCP servers cannot be decrypted, and the session can run nothing.
+    `worktree` is the session's own, where it works instead of the folder of its options. `answer` is what its answers have to be;
+    None for any text. With `secrets_lost` the stored secrets and MCP servers cannot be decrypted: the session can run nothing.
     """
 
     options: Mapping[str, str] = field(default_factory=dict)
@@ -39,6 +40,7 @@ class SessionSettings:
     workspace_key: str | None = None
     worktree: SessionWorktree | None = None
     secrets_lost: bool = False
+    answer: AnswerFormat | None = None
 
     @property
     def to_encrypt(self) -> dict[str, str]:
@@ -78,6 +80,8 @@ class SessionSettings:
             data["workspace_key"] = self.workspace_key
         if self.worktree is not None:
             data["worktree"] = self.worktree.to_json()
+        if self.answer is not None:
+            data["answer"] = self.answer.to_json()
         return data
 
     @classmethod
@@ -91,7 +95,8 @@ class SessionSettings:
         directories = tuple(data.get("additional_directories", ()))
         options, workspace = dict(data.get("options", {})), data.get("workspace_key")
         worktree = SessionWorktree.from_json(data.get("worktree"))
-        return cls(options, hidden, tools, app_tools, servers, directories, workspace, worktree, lost)
+        answer = AnswerFormat.from_json(data["answer"]) if data.get("answer") else None
+        return cls(options, hidden, tools, app_tools, servers, directories, workspace, worktree, lost, answer)
 
 
 def with_mode_option(settings: SessionSettings, mode: str) -> SessionSettings:

@@ -24,7 +24,7 @@ from tests.daemon import gateway_config
 from tests.waiting import wait_until
 
 GATEWAY = Path(__file__).parents[2] / "gateway"
-MOST_IMPORTS_IN_FUNCTIONS = 27
+MOST_IMPORTS_IN_FUNCTIONS = 28
 SHORT_COMMANDS = """
 import json, sys
 from gateway.cli.main import main

@@ -44,6 +44,7 @@ SCENARIOS: Mapping[str, Scenario] = {
         after="The files are listed.",
     ),
     "run": _calls(_bash("{arg}"), after="The command ran."),
+    "structured": _calls(Text("Let me see."), ToolUse("StructuredOutput", {"n": 2}), after="Done."),
     "longbash": _calls(_bash("python3 -c 'import time; time.sleep(97)'"), after="It ended."),
     "fileread": _calls(ToolUse("Read", {"file_path": "{arg}"}), after="Read it."),
     "filewrite": _calls(

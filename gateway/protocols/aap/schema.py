@@ -10,7 +10,7 @@ from pydantic.config import JsonDict
 from pydantic_core import PydanticCustomError
 
 from drivers.contract.driver_info import ToolSpec
-from drivers.contract.events import NO_USAGE, ContextUse, RateLimit, Usage
+from drivers.contract.events import NO_USAGE, ContextUse, RateLimit, StructuredOutput, Usage
 from drivers.contract.messages import Message, ToolMessage, UserMessage
 from gateway.events.messages import EXTENSIONS
 from gateway.sessions.pending_call import PendingCall
@@ -129,10 +129,12 @@ TurnMessage = Annotated[UserMessage | ToolMessage | ToolPermissionMessage, Field
 
 
 class TurnFields(WireModel):
-    """How a turn is answered. `on_disconnect` is an extension: what happens to the turn when the client disconnects."""
+    """How a turn is answered. Two fields are extensions: `on_disconnect` is what happens to the turn when the client disconnects,
+    and `output_schema` the JSON schema of the answer, until the run is over."""
 
     stream: StreamMode = "none"
     on_disconnect: Literal["continue", "cancel"] | None = None
+    output_schema: dict[str, Any] | None = None
 
 
 class TurnRequest(TurnFields):
@@ -250,21 +252,31 @@ class UsageLimit(WireModel):
 class TurnExtension(WireModel):
     """What the protocol does not have about a turn: `error` is the reason, if the stop reason is `error`.
 
-    `usage` is what the agent has used in the turn so far, `context` the last state of it.
+    `usage` is what the agent has used in the turn so far, `context` the last state of it. `output` is the JSON value that the
+    request has asked for by `output_schema`, or `outputError` why there is none.
     """
 
     error: OmitIfNone[str] = None
+    output: OmitIfNone[Any] = None
+    output_error: OmitIfNone[str] = Field(default=None, alias="outputError")
     usage: OmitIfNone[TurnUsage] = None
     context: OmitIfNone[Context] = None
     rate_limit: OmitIfNone[UsageLimit] = Field(default=None, alias="rateLimit")
 
     @classmethod
     def of(
-        cls, usage: Usage | None, context: ContextUse | None, error: str | None = None, limit: RateLimit | None = None
+        cls,
+        usage: Usage | None,
+        context: ContextUse | None,
+        error: str | None = None,
+        limit: RateLimit | None = None,
+        output: StructuredOutput | None = None,
     ) -> TurnExtension | None:
         """Return the extension of a turn. None if it has nothing."""
         own = cls(
             error=error,
+            output=None if output is None else output.value,
+            output_error=None if output is None else output.error,
             usage=None if usage in (None, NO_USAGE) else TurnUsage.of(usage),
             context=None if context is None else Context(used=context.used, size=context.size),
             rate_limit=None if limit is None else UsageLimit.of(limit),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import TypeVar
+from functools import partial
+from typing import Any, TypeVar
 
 from fastapi.responses import Response, StreamingResponse
 from pydantic_core import to_json
@@ -25,7 +26,7 @@ from gateway.protocols.aap.schema import (
     TurnUsage,
     iso_time,
 )
-from gateway.protocols.aap.settings_merge import merge_settings
+from gateway.protocols.aap.settings_merge import merge_settings, with_output_schema
 from gateway.protocols.aap.stop_reasons import STOP_REASONS
 from gateway.protocols.cursors import decode_cursor, encode_cursor
 from gateway.runs.idempotency import IdempotencyKey
@@ -68,6 +69,7 @@ async def create_and_submit(
     key: IdempotencyKey | None,
     disconnected: Callable[[], Awaitable[None]],
     *,
+    output_schema: Mapping[str, Any] | None = None,
     cancel_on_disconnect: bool,
 ) -> tuple[Session, Turn]:
     """A session whose last message, the user's, is being answered.
@@ -78,9 +80,16 @@ async def create_and_submit(
     await _place(gateway, requested)
     agent, config = gateway.agents.get(requested.name), await _config(gateway, caller, requested, tools)
     message = check_new(agent, messages)
+    expected = (await in_time(partial(with_output_schema, config, output_schema), FOLDER_OF_SESSION)).answer
     session = await gateway.sessions.create(caller, agent, config, messages[:-1], wait_for_calls=False)
     try:
-        request = Submission(message=message, key=key, disconnected=disconnected, cancel_on_disconnect=cancel_on_disconnect)
+        request = Submission(
+            message=message,
+            answer=expected,
+            key=key,
+            disconnected=disconnected,
+            cancel_on_disconnect=cancel_on_disconnect,
+        )
         return session, await session.submit(request)
     except BaseException:
         await gateway.sessions.delete(caller, session.id)

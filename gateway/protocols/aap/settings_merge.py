@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import Any
 
 from drivers.contract.driver_info import ToolGrant, ToolSpec
 from gateway.agents.configured_agents import ConfiguredAgent
 from gateway.errors import BadRequest
 from gateway.protocols.aap.agent_info import given_values
 from gateway.protocols.aap.schema import AgentOverrides, Tool
+from gateway.runs.answer_format import AnswerFormat, require_schema
 from gateway.security.redaction import HIDDEN
 from gateway.sessions.settings import SessionSettings
 from gateway.sessions.tool_checks import check_tools
@@ -57,3 +59,11 @@ def merge_settings(
     known = {grant.name for grant in config.tools or ()}
     check_tools(agent, (grant for grant in grants or () if grant.name not in known), app_tools or (), agents)
     return replace(config, options=options, secrets=secrets, tools=grants, app_tools=app_tools)
+
+
+def with_output_schema(config: SessionSettings, schema: Mapping[str, Any] | None) -> SessionSettings:
+    """Return the settings with the schema of the answer, if a request has one. It may take long. Raises BadRequest."""
+    if schema is None:
+        return config
+    require_schema(schema, "output_schema")
+    return replace(config, answer=AnswerFormat(schema))

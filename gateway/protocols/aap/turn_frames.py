@@ -18,6 +18,7 @@ from drivers.contract.events import (
     MessageEnd,
     RateLimit,
     SessionEnd,
+    StructuredOutput,
     Thinking,
     ToolCall,
     ToolResult,
@@ -122,6 +123,7 @@ class StreamView:
         self._usage: Usage | None = None
         self._context: ContextUse | None = None
         self._limit: RateLimit | None = None
+        self._output: StructuredOutput | None = None
         self._counted = False
 
     def feed(self, entries: Iterable[Entry]) -> bytes:
@@ -173,7 +175,7 @@ class StreamView:
             output.append(frame("gap", {"from": first, "to": seq - 1, "reason": LOST}, str(seq - 1)))
 
     def _start(self, event: TurnStart, out: Callable[[bytes], None]) -> None:
-        self._in_turn, self._error, self._usage, self._context, self._limit = True, None, None, None, None
+        self._in_turn, self._error, self._usage, self._context, self._limit, self._output = True, None, None, None, None, None
         self._counted = False
         self._has_text = self._has_complete_text = False
         self._clear()
@@ -261,6 +263,9 @@ class StreamView:
     def _record_limit(self, event: RateLimit, out: Callable[[bytes], None]) -> None:
         self._limit = event
 
+    def _record_output(self, event: StructuredOutput, out: Callable[[bytes], None]) -> None:
+        self._output = event
+
     def _stop(self, event: Awaiting | SessionEnd, out: Callable[[bytes], None]) -> None:
         if not self._in_turn:
             # Not the end of a turn: calls that waited for a client were cancelled.
@@ -275,7 +280,7 @@ class StreamView:
         error = self._error or NO_REASON if reason == "error" else None
         if error is not None and self._errors_as_text and not self._has_text:
             out(_frame_without_id("text", {"text": error}) if self._whole else _frame_without_id("text_delta", {"delta": error}))
-        own = TurnExtension.of(self._usage, self._context, error, self._limit)
+        own = TurnExtension.of(self._usage, self._context, error, self._limit, self._output)
         out(_frame_without_id("turn_stop", {"stopReason": reason, **({EXTENSIONS: own} if own else {})}))
 
 
@@ -297,6 +302,7 @@ _HANDLERS: dict[type[Event], Callable[[StreamView, Any, Callable[[bytes], None]]
     ToolResult: StreamView._result,
     Error: StreamView._record_error,
     RateLimit: StreamView._record_limit,
+    StructuredOutput: StreamView._record_output,
     Usage: StreamView._count,
     ContextUse: StreamView._measure,
     TurnStart: StreamView._start,
@@ -323,6 +329,7 @@ class JsonView:
         self._usage: Usage | None = None
         self._context: ContextUse | None = None
         self._limit: RateLimit | None = None
+        self._output: StructuredOutput | None = None
 
     def feed(self, entries: Iterable[Entry]) -> None:
         for _, event, _ in entries:
@@ -341,6 +348,8 @@ class JsonView:
                 self._context = event
             elif isinstance(event, RateLimit):
                 self._limit = event
+            elif isinstance(event, StructuredOutput):
+                self._output = event
             elif isinstance(event, Awaiting | SessionEnd):
                 self._stop = event
                 if stop_reason(event) == "error":
@@ -354,7 +363,7 @@ class JsonView:
     def response(self, session_id: str | None = None) -> AgentResponse:
         """Return the response, once the turn is over."""
         reason = stop_reason(self._stop) if self._stop else "error"
-        own = TurnExtension.of(self._usage, self._context, self._error, self._limit)
+        own = TurnExtension.of(self._usage, self._context, self._error, self._limit, self._output)
         return AgentResponse(session_id=session_id, stop_reason=reason, messages=self._messages, own=own)
 
     def take(self) -> list[Message]:

@@ -77,6 +77,7 @@ class Exchange:
                 request.messages,
                 key,
                 self._connection.disconnected,
+                output_schema=request.output_schema,
                 cancel_on_disconnect=_cancels_on_disconnect(gateway, request),
             )
 

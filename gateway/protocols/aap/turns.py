@@ -12,7 +12,8 @@ from gateway.agents.folder_access import FOLDER_OF_SESSION, in_time
 from gateway.errors import BadRequest, Conflict
 from gateway.events.messages import EXTENSIONS
 from gateway.protocols.aap.schema import Tool, ToolPermissionMessage, TurnMessage, TurnRequest, iso_time
-from gateway.protocols.aap.settings_merge import merge_settings
+from gateway.protocols.aap.settings_merge import merge_settings, with_output_schema
+from gateway.runs.answer_format import AnswerFormat
 from gateway.runs.idempotency import IdempotencyKey
 from gateway.runs.pending_calls import ids
 from gateway.sessions.message_checks import check_messages, check_prompt
@@ -48,6 +49,7 @@ async def submission(
     tools = None if tools is None else tuple(tools)
 
     def settings(config: SessionSettings) -> SessionSettings:
+        config = with_output_schema(config, request.output_schema)
         return merge_settings(config, agent, overrides, tools, agents, any_folder=any_folder)
 
     def with_answers(config: SessionSettings) -> SessionSettings:
@@ -55,6 +57,7 @@ async def submission(
         _require_seen(session, request.messages)
         return with_choices(settings(config), [answer for answer in made.values() if answer is not None])
 
+    changes = not (overrides is None and tools is None and request.output_schema is None)
     checked = made or any(_seen(message) for message in request.messages)
     # A wrong option is refused at once, not when the request is the first in the queue.
     await in_time(partial(settings, session.config), FOLDER_OF_SESSION)
@@ -64,12 +67,13 @@ async def submission(
     return Submission(
         message=message,
         replies=replies,
-        settings=with_answers if checked else None if overrides is None and tools is None else settings,
+        settings=with_answers if checked else settings if changes else None,
         key=key,
         when_busy=request.when_busy,
         disconnected=disconnected,
         cancel_on_disconnect=cancel_on_disconnect,
         run_id=session.run.id if made and session.run is not None else None,
+        answer=AnswerFormat(request.output_schema) if request.output_schema is not None else None,
     )
 
 

@@ -16,6 +16,7 @@ from drivers.contract.events import (
     Event,
     MessageEnd,
     SessionEnd,
+    StructuredOutput,
     Thinking,
     ToolCall,
     ToolResult,
@@ -55,6 +56,13 @@ class Reasoning:
 
 
 @dataclass(frozen=True, slots=True)
+class Refusal:
+    """The answer, in words, to a request for JSON of a schema that it does not match."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Call:
     """A call of an application-side tool. The answer ends after it, and the client is to send the result."""
 
@@ -68,7 +76,7 @@ class Call:
         return to_json(self.input).decode()
 
 
-Part = Text | Reasoning | Call
+Part = Text | Reasoning | Refusal | Call
 
 
 class Answer:
@@ -76,11 +84,15 @@ class Answer:
 
     `app_tools` are the names of the application-side tools. With `show_tools` other than `off`, calls of the agent's own tools
     are lines of the reasoning, or of the text. With `merged` false each event adds parts of its own, also where several are fed
-    together.
+    together. With `structured` the text is only the JSON value that the client has asked for.
     """
 
-    def __init__(self, app_tools: Iterable[str], show_tools: ShowTools, *, merged: bool = True) -> None:
-        self._app_tools, self._show_tools, self._merged = frozenset(app_tools), show_tools, merged
+    def __init__(self, app_tools: Iterable[str], show_tools: ShowTools, *, merged: bool = True, structured: bool = False) -> None:
+        self._app_tools, self._merged, self._structured = frozenset(app_tools), merged, structured
+        self._show_tools: ShowTools = "reasoning" if structured and show_tools == "text" else show_tools
+        self._last_message: list[str] = []
+        self.refusal = ""
+        """The answer in words, if it is not the JSON value that was asked for."""
         self._own_calls: dict[str, str] = {}
         self._text: list[str] = []
         self._reasoning: list[str] = []
@@ -106,7 +118,8 @@ class Answer:
     @property
     def message(self) -> AssistantMessage:
         """The answer so far as a message of the conversation, as its client has it."""
-        content: list[ContentBlock] = [TextBlock(text=self.text)] if self._text else []
+        text = self.text + self.refusal
+        content: list[ContentBlock] = [TextBlock(text=text)] if text else []
         content += [ToolUseBlock(tool_call_id=call.id, name=call.name, input=call.input) for call in self.calls]
         return AssistantMessage(content=tuple(content))
 
@@ -125,13 +138,15 @@ class Answer:
                 self._text.append(part.text)
             elif isinstance(part, Reasoning):
                 self._reasoning.append(part.text)
+            elif isinstance(part, Refusal):
+                self.refusal += part.text
             else:
                 self.calls.append(part)
         return parts
 
     def _add(self, event: Event, parts: list[Part]) -> None:
         if isinstance(event, AgentToken):
-            self._add_text(event.text, parts)
+            self._add_token(event.text, parts)
         elif isinstance(event, Thinking):
             _append(parts, Reasoning(event.text))
         elif isinstance(event, MessageEnd):
@@ -140,7 +155,16 @@ class Answer:
             self._add_call(event, parts)
         elif isinstance(event, ToolResult):
             self._add_result(event, parts)
-        elif isinstance(event, Usage):
+        elif isinstance(event, StructuredOutput):
+            self._add_output(event, parts)
+        else:
+            if isinstance(event, SessionEnd) and self._last_message:
+                # Without the value that was asked for, such as because the model's limit has cut it off.
+                _append(parts, Text(self._take_last_message()))
+            self._add_state(event)
+
+    def _add_state(self, event: Event) -> None:
+        if isinstance(event, Usage):
             self.usage = self.usage.plus(event)
         elif isinstance(event, Error):
             self.error, self.resets_at = event.message, event.resets_at
@@ -149,6 +173,28 @@ class Answer:
         elif isinstance(event, SessionEnd):
             self.end, self.duration = _REASONS[event.stop_reason], event.duration_ms / 1000
             self.error = (self.error or NO_REASON) if self.end == "error" else None
+
+    def _add_token(self, text: str, parts: list[Part]) -> None:
+        if not self._structured:
+            return self._add_text(text, parts)
+        if self._between_messages:
+            self._last_message.clear()
+            self._between_messages = False
+        self._last_message.append(text)
+
+    def _take_last_message(self) -> str:
+        text = "".join(self._last_message)
+        self._last_message.clear()
+        return text
+
+    def _add_output(self, event: StructuredOutput, parts: list[Part]) -> None:
+        if not self._structured:
+            return
+        said = self._take_last_message()
+        if event.error is None:
+            _append(parts, Text(to_json(event.value).decode()))
+        else:
+            _append(parts, Refusal(f"{said}\n\n[{event.error}]" if said else event.error))
 
     def _add_text(self, text: str, parts: list[Part]) -> None:
         if self._between_messages and text:
@@ -182,7 +228,7 @@ class Answer:
             self._between_messages = True
 
 
-def _append(parts: list[Part], part: Text | Reasoning) -> None:
+def _append(parts: list[Part], part: Text | Reasoning | Refusal) -> None:
     if not part.text:
         return
     if parts and type(parts[-1]) is type(part):

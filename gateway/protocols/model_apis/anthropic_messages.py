@@ -15,10 +15,11 @@ from gateway.conversations.conversations import ConversationRequest
 from gateway.errors import GatewayError
 from gateway.protocols.authenticated_routes import NEEDS_KEY, CurrentCaller, CurrentQuotas, authenticated_router
 from gateway.protocols.client_connection import ClientConnection
+from gateway.protocols.model_apis.answer_options import answer_format
 from gateway.protocols.model_apis.anthropic_messages_request import Conversation, CountTokensRequest, MessagesRequest
 from gateway.protocols.model_apis.anthropic_messages_response import PING, MessageView, error_frame
 from gateway.protocols.model_apis.conversation_headers import ChatHeader, SessionHeader
-from gateway.protocols.model_apis.models import effort_options, find_model, find_model_of_session
+from gateway.protocols.model_apis.models import effort_options, find_model, find_model_of_session, usable_tools
 from gateway.protocols.model_apis.running_answer import RunningAnswer, failure_response, with_session
 from gateway.protocols.model_apis.vendor_requests import anthropic_errors, error_body
 from gateway.protocols.route_metadata import BODY, example, stream_response
@@ -118,6 +119,9 @@ async def _create(
         conversation.ignore("output_config.effort")
     if "anthropic-beta" in http.headers:
         conversation.ignore("anthropic-beta")
+    tools = usable_tools(gateway, model, conversation.tools)
+    if conversation.tools and not tools:
+        conversation.ignore("tools")
     if request.stream:
         quotas.take_stream()
     connection = ClientConnection(http)
@@ -125,16 +129,20 @@ async def _create(
         agent=model.agent,
         messages=conversation.messages,
         options={**model.options, **effort},
-        tools=conversation.tools,
+        tools=tools,
         call_tools=conversation.call_tools,
         hints=frozenset((conversation.user_id,) if conversation.user_id else ()),
         name=chat_id,
         session_id=session_id,
+        answer=answer_format(conversation.schema, conversation.required if tools else ()),
+        answer_field=conversation.schema_field,
     )
     turn = await gateway.conversations.submit(caller, asked, connection.disconnected)
     running = RunningAnswer(gateway, turn, connection)
     view = MessageView(request.model, request.shows_thinking)
     response = await (_streamed(gateway, running, view) if request.stream else _whole(running, view))
+    if conversation.required and not running.answer.calls:
+        conversation.ignore("tool_choice")
     return with_session(response, turn.session, conversation.ignored)
 
 

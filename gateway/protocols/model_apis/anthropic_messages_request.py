@@ -28,6 +28,7 @@ from drivers.contract.messages import (
     text_of,
 )
 from gateway.errors import BadRequest
+from gateway.protocols.model_apis.answer_options import required_tools, schema_of
 from gateway.text_limits import MAX_NAME
 
 Block = Mapping[str, Any]
@@ -35,7 +36,6 @@ Block = Mapping[str, Any]
 REFUSED: Mapping[str, str] = {
     "mcp_servers": "the gateway connects to no MCP servers for a request; configure them in the agent's program",
     "container": "there are no containers and no skills of the API here",
-    "output_format": "structured output is not supported; ask for JSON in a message",
 }
 """Fields of a request that would change what it means, and why they are refused."""
 BILLING = re.compile(r"x-anthropic-billing-header:[^\n]*\n*")
@@ -119,7 +119,9 @@ class Conversation:
         self._ignored: dict[str, None] = {}
         self._check_fields(request)
         self.messages: tuple[Message, ...] = (*self._system(request.system, "system"), *self._messages(request.messages))
-        self.tools: tuple[ToolSpec, ...] = tuple(self._tools(request.tools or (), request.tool_choice))
+        self.tools: tuple[ToolSpec, ...] = tuple(self._tools(request.tools or ()))
+        self.required = self._required(request.tool_choice, [tool.name for tool in self.tools])
+        """The names of the tools of which the answer has to call one."""
         self.call_tools = (request.tool_choice or {}).get("type") != "none"
         self.effort = self._effort(request.output_config or {})
         self.user_id = self._user_id(request) if isinstance(request, MessagesRequest) else None
@@ -146,12 +148,15 @@ class Conversation:
                 raise BadRequest(f"{name}: {why}; leave it out")
         if isinstance(request, MessagesRequest):
             self.ignore("max_tokens")
-        self._ignore_others(request.model_extra, (), "")
+        self._ignore_others(request.model_extra, ("output_format",), "")
+        # The field of the API's beta, and its name since.
+        before, now = (request.model_extra or {}).get("output_format"), (request.output_config or {}).get("format")
+        field = "output_config.format" if now is not None else "output_format"
+        self.schema, self.schema_field = schema_of(before if now is None else now, field)
+        """The JSON schema of the answer, None for text, and the field that has it."""
         self._ignore_others(request.thinking, ("type", "display"), "thinking.")
 
     def _effort(self, config: Mapping[str, Any]) -> str | None:
-        if config.get("format") is not None:
-            raise BadRequest(f"output_config.format: {REFUSED['output_format']}; leave it out")
         self._ignore_others(config, ("effort", "format"), "output_config.")
         effort = config.get("effort")
         if effort is not None and not isinstance(effort, str):
@@ -165,11 +170,18 @@ class Conversation:
             raise BadRequest("metadata.user_id: must be a string")
         return user_id or None
 
-    def _tools(self, tools: Sequence[ToolParam], choice: Mapping[str, Any] | None) -> Iterable[ToolSpec]:
+    def _required(self, choice: Mapping[str, Any] | None, names: Sequence[str]) -> tuple[str, ...]:
         kind = (choice or {}).get("type", "auto")
+        self._ignore_others(choice, ("type", "name"), "tool_choice.")
+        if kind == "any":
+            return required_tools(None, names, "tool_choice")
+        if kind == "tool":
+            return required_tools([str((choice or {}).get("name"))], names, "tool_choice.name")
         if kind not in ("auto", "none"):
-            raise BadRequest(f"tool_choice.type: {kind!r} is not supported: an agent decides itself; send auto or none")
-        self._ignore_others(choice, ("type",), "tool_choice.")
+            raise BadRequest(f"tool_choice.type: {kind!r} is not one; send auto, none, any or tool")
+        return ()
+
+    def _tools(self, tools: Sequence[ToolParam]) -> Iterable[ToolSpec]:
         for n, tool in enumerate(tools):
             if tool.type not in (None, "custom"):
                 raise BadRequest(

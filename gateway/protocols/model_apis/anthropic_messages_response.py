@@ -11,7 +11,7 @@ from typing import Any
 from pydantic_core import to_json
 
 from drivers.contract.events import NO_USAGE, Usage
-from gateway.protocols.model_apis.answer import Answer, Call, Part, Reasoning, Text
+from gateway.protocols.model_apis.answer import Answer, Call, Part, Reasoning, Refusal, Text
 from gateway.protocols.model_apis.vendor_requests import error_body
 
 STOP_REASONS: Mapping[str | None, str] = {
@@ -46,8 +46,8 @@ class MessageView:
                 content += (_block(call) for call in group)
             else:
                 text = "".join(part.text for part in group if not isinstance(part, Call))
-                content.append(_block(Text(text) if kind is Text else Reasoning(text)))
-        return self._message(content, STOP_REASONS[answer.end], answer.usage)
+                content.append(_block(Reasoning(text) if kind is Reasoning else Text(text)))
+        return self._message(content, _stop_reason(answer), answer.usage)
 
     def _message(self, content: list[Json], stop_reason: str | None, usage: Usage) -> Json:
         return {
@@ -92,8 +92,13 @@ class MessageView:
 
     def end(self, answer: Answer) -> bytes:
         """The last events of a complete answer."""
-        delta = {"stop_reason": STOP_REASONS[answer.end], "stop_sequence": None}
+        delta = {"stop_reason": _stop_reason(answer), "stop_sequence": None}
         return self._close() + _frame("message_delta", delta=delta, usage=_usage(answer.usage)) + _frame("message_stop")
+
+
+def _stop_reason(answer: Answer) -> str:
+    # As the API ends an answer that does not match the schema.
+    return "refusal" if answer.refusal else STOP_REASONS[answer.end]
 
 
 def error_frame(status: int, text: str) -> bytes:
@@ -106,7 +111,7 @@ def _empty(part: Part) -> Part:
 
 
 def _block(part: Part) -> Json:
-    if isinstance(part, Text):
+    if isinstance(part, Text | Refusal):
         return {"type": "text", "text": part.text}
     if isinstance(part, Reasoning):
         return {"type": "thinking", "thinking": part.text, "signature": ""}
@@ -114,7 +119,7 @@ def _block(part: Part) -> Json:
 
 
 def _delta(part: Part) -> Json:
-    if isinstance(part, Text):
+    if isinstance(part, Text | Refusal):
         return {"type": "text_delta", "text": part.text}
     if isinstance(part, Reasoning):
         return {"type": "thinking_delta", "thinking": part.text}

@@ -16,10 +16,11 @@ from gateway.conversations.conversations import ConversationRequest
 from gateway.errors import GatewayError
 from gateway.protocols.authenticated_routes import CurrentCaller, CurrentQuotas, authenticated_router
 from gateway.protocols.client_connection import ClientConnection
+from gateway.protocols.model_apis.answer_options import answer_format
 from gateway.protocols.model_apis.chat_completions_request import ChatCompletionRequest, is_background_task, read_conversation
 from gateway.protocols.model_apis.chat_completions_response import ChunkWriter, completion
 from gateway.protocols.model_apis.conversation_headers import ChatHeader, SessionHeader
-from gateway.protocols.model_apis.models import effort_options, find_model_of_session
+from gateway.protocols.model_apis.models import effort_options, find_model_of_session, usable_tools
 from gateway.protocols.model_apis.running_answer import RunningAnswer, failure_response, with_session
 from gateway.protocols.model_apis.vendor_requests import openai_errors
 from gateway.protocols.route_metadata import BODY, example, stream_response
@@ -83,6 +84,9 @@ async def _respond(
     conversation, model = read_conversation(request), await find_model_of_session(gateway, caller, request.model, session_id)
     effort = effort_options(gateway, model, request.reasoning_effort)
     ignored = [*conversation.ignored, *(["reasoning_effort"] if request.reasoning_effort and not effort else [])]
+    tools = usable_tools(gateway, model, conversation.tools)
+    if conversation.tools and not tools:
+        ignored.append("tools")
     if request.stream:
         quotas.take_stream()
     connection = ClientConnection(http)
@@ -91,18 +95,23 @@ async def _respond(
         agent=model.agent,
         messages=conversation.messages,
         options={**model.options, **effort},
-        tools=conversation.tools,
+        tools=tools,
         call_tools=conversation.call_tools,
         hints=frozenset(f"{name} {value}" for name, value in hints.items() if value),
         name=chat_id,
         session_id=session_id,
         background=is_background_task(conversation.messages),
+        answer=answer_format(conversation.schema, conversation.required if tools else ()),
+        answer_field=conversation.schema_field,
     )
     turn = await gateway.conversations.submit(caller, asked, connection.disconnected)
     running = RunningAnswer(gateway, turn, connection)
     base = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": request.model}
     answered = _streamed(gateway, running, request, base) if request.stream else _whole(running, base)
-    return with_session(await answered, turn.session, ignored)
+    response = await answered
+    if conversation.required and not running.answer.calls:
+        ignored.append("tool_choice")
+    return with_session(response, turn.session, ignored)
 
 
 async def _whole(running: RunningAnswer, base: Mapping[str, Any]) -> Response:

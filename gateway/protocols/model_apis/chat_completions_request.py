@@ -24,12 +24,12 @@ from drivers.contract.messages import (
     text_of,
 )
 from gateway.errors import BadRequest
+from gateway.protocols.model_apis.answer_options import required_tools, schema_of
 from gateway.text_limits import MAX_NAME, Name
 
 REFUSED: Mapping[str, tuple[Sequence[Any], str]] = {
     "functions": ([[]], "send `tools` instead"),
     "function_call": ([], "send `tool_choice` instead"),
-    "response_format": ([{"type": "text"}], "answers are text; leave it out and ask for the format in a message"),
     "n": ([1], "an agent gives one answer; leave it out"),
     "logprobs": ([False], "agents do not report them; leave it out"),
     "top_logprobs": ([0], "agents do not report them; leave it out"),
@@ -136,7 +136,8 @@ class ChatCompletionRequest(_Fields):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     tools: list[Tool] | None = None
-    tool_choice: Annotated[Any, Field(description="`auto` or `none`.")] = None
+    tool_choice: Annotated[Any, Field(description="`auto`, `none`, `required`, or a function by its name.")] = None
+    response_format: Annotated[Any, Field(description="`text`, `json_object`, or `json_schema` with a schema.")] = None
     parallel_tool_calls: bool | None = None
     reasoning_effort: Name | None = None
     prompt_cache_key: str | None = None
@@ -145,12 +146,18 @@ class ChatCompletionRequest(_Fields):
 
 @dataclass(frozen=True, slots=True)
 class ChatConversation:
-    """What a request asks for. `ignored` are the names of its fields that have no effect."""
+    """What a request asks for. `ignored` are the names of its fields that have no effect.
+
+    `required` are the names of the tools of which the answer has to call one. `schema` is that of the answer, in `schema_field`.
+    """
 
     messages: Sequence[Message]
     tools: tuple[ToolSpec, ...]
     call_tools: bool
     ignored: Sequence[str]
+    required: tuple[str, ...] = ()
+    schema: Mapping[str, Any] | None = None
+    schema_field: str = ""
 
 
 def read_conversation(request: ChatCompletionRequest) -> ChatConversation:
@@ -159,8 +166,6 @@ def read_conversation(request: ChatCompletionRequest) -> ChatConversation:
         refused = REFUSED.get(name)
         if refused is not None and value is not None and value not in refused[0]:
             raise BadRequest(f"{name}: this value is not supported; {refused[1]}")
-    if request.tool_choice not in (None, "auto", "none"):
-        raise BadRequest("tool_choice: an agent decides itself which tools it calls; send 'auto' or 'none', or leave it out")
     ignored = [name for name in request.unknown("") if name not in REFUSED]
     if request.parallel_tool_calls is False:
         ignored.append("parallel_tool_calls")
@@ -171,7 +176,34 @@ def read_conversation(request: ChatCompletionRequest) -> ChatConversation:
         # A model answers these, too. An agent needs a prompt.
         messages[-1] = UserMessage(content=messages[-1].content)
     tools = tuple(_tool(tool, ignored) for tool in request.tools or ())
-    return ChatConversation(messages, tools, request.tool_choice != "none", [*dict.fromkeys(ignored)])
+    required = _required(request.tool_choice, [tool.name for tool in tools], ignored)
+    schema, schema_field = schema_of(request.response_format, "response_format", "json_schema")
+    call_tools = request.tool_choice != "none"
+    return ChatConversation(messages, tools, call_tools, [*dict.fromkeys(ignored)], required, schema, schema_field)
+
+
+def _required(choice: Any, names: Sequence[str], ignored: list[str]) -> tuple[str, ...]:
+    """The names of the tools of which the answer has to call one; none if it may be text."""
+    where = "tool_choice"
+    if choice in (None, "auto", "none"):
+        return ()
+    if choice == "required":
+        return required_tools(None, names, where)
+    kind = choice.get("type") if isinstance(choice, Mapping) else None
+    given = choice.get(kind) if kind is not None else None
+    if kind in ("function", "custom") and isinstance(given, Mapping):
+        return required_tools([str(given.get("name"))], names, f"{where}.{kind}.name")
+    if kind == "allowed_tools" and isinstance(given, Mapping):
+        allowed = [tool[tool["type"]]["name"] for tool in given.get("tools") or () if _is_named(tool)]
+        if given.get("mode") == "required":
+            return required_tools(allowed, names, f"{where}.allowed_tools.tools")
+        ignored.append(where)
+        return ()
+    raise BadRequest(f"{where}: send 'auto', 'none', 'required', or a function with its name")
+
+
+def _is_named(tool: Any) -> bool:
+    return isinstance(tool, Mapping) and isinstance(tool.get(tool.get("type")), Mapping) and "name" in tool[tool["type"]]
 
 
 def is_background_task(messages: Sequence[Message]) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 from pydantic_core import to_json
 
 from drivers.contract.events import Usage
-from gateway.protocols.model_apis.answer import Answer, Call, EndReason, Part, Reasoning, Text
+from gateway.protocols.model_apis.answer import Answer, Call, EndReason, Part, Reasoning, Refusal, Text
 from gateway.protocols.model_apis.vendor_requests import error_body
 
 _FINISH_REASONS: Mapping[EndReason | None, str] = {
@@ -52,6 +52,8 @@ class ChunkWriter:
             return {"content": part.text}
         if isinstance(part, Reasoning):
             return _reasoning(part.text)
+        if isinstance(part, Refusal):
+            return {"refusal": part.text}
         self._calls += 1
         return {"tool_calls": [{"index": self._calls - 1, **_tool_call(part)}]}
 
@@ -63,7 +65,8 @@ class ChunkWriter:
 
 def completion(base: Mapping[str, Any], answer: Answer) -> bytes:
     """The JSON object of a complete answer."""
-    message: dict[str, Any] = {"role": "assistant", "content": answer.text or (None if answer.calls else ""), "refusal": None}
+    content = answer.text or (None if answer.calls or answer.refusal else "")
+    message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": answer.refusal or None}
     if answer.reasoning:
         message |= _reasoning(answer.reasoning)
     if answer.calls:

@@ -10,7 +10,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
 
-from drivers.contract.driver_info import EFFORT_OPTION
+from drivers.contract.driver_info import EFFORT_OPTION, ToolSpec
 from gateway.agents.agent_descriptions import AgentDescription
 from gateway.app import Gateway
 from gateway.conversations.conversations import other_agent
@@ -76,6 +76,11 @@ def effort_options(gateway: Gateway, model: Model, effort: str | None) -> dict[s
     """Return the option with a level of effort; nothing if the agent does not list that level, or the option is locked."""
     agent = gateway.agents.get(model.agent)
     return {EFFORT_OPTION: effort} if effort in agent.efforts and EFFORT_OPTION not in agent.locked else {}
+
+
+def usable_tools(gateway: Gateway, model: Model, tools: tuple[ToolSpec, ...]) -> tuple[ToolSpec, ...]:
+    """Return the tools of an application, none if the agent takes none: many clients send some with each request."""
+    return tools if gateway.agents.get(model.agent).info.capabilities.app_tools else ()
 
 
 async def _models(gateway: Gateway) -> list[Model]:

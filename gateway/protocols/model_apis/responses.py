@@ -37,9 +37,10 @@ from gateway.errors import BadRequest, Conflict, GatewayError, NotFound
 from gateway.events.log_entries import TurnStart
 from gateway.protocols.authenticated_routes import CurrentCaller, CurrentQuotas, authenticated_router
 from gateway.protocols.client_connection import ClientConnection
+from gateway.protocols.model_apis.answer_options import answer_format
 from gateway.protocols.model_apis.chat_completions_request import is_background_task
 from gateway.protocols.model_apis.conversation_headers import ChatHeader, SessionHeader
-from gateway.protocols.model_apis.models import agent_name, effort_options, find_model_of_session
+from gateway.protocols.model_apis.models import agent_name, effort_options, find_model_of_session, usable_tools
 from gateway.protocols.model_apis.responses_output import (
     CONVERSATION,
     DONE,
@@ -70,6 +71,7 @@ EVENTS = (
     "response.output_text.delta", "response.output_text.done", "response.content_part.done",
     "response.reasoning_summary_part.added", "response.reasoning_summary_text.delta", "response.reasoning_summary_text.done",
     "response.reasoning_summary_part.done", "response.function_call_arguments.delta", "response.function_call_arguments.done",
+    "response.refusal.delta", "response.refusal.done",
     "response.output_item.done", "response.completed", "response.incomplete", "response.failed", "error",
 )  # fmt: skip
 RESPONSE_EXAMPLE = {
@@ -136,6 +138,7 @@ class _Asked:
     conversation: ConversationRequest
     fields: Json
     ignored: tuple[str, ...]
+    requires_call: bool
 
 
 class _Responses:
@@ -293,12 +296,15 @@ class _Responses:
             )
             # It is stored while the agent works.
             stored = None if request.store is False else self._stored.add(record, turn.session)
+        ignored = [*asked.ignored]
         if request.background:
             response = await self._in_background(turn, record, stored, stream=bool(request.stream))
         else:
             running = RunningAnswer(self._gateway, turn, connection, merged=False)
             response = await (self._streamed if request.stream else self._whole)(running, record, stored)
-        return with_session(response, turn.session, asked.ignored)
+            if asked.requires_call and not running.answer.calls:
+                ignored.append("tool_choice")
+        return with_session(response, turn.session, ignored)
 
     async def _asked(self, caller: Caller, request: ResponsesRequest, session_id: str | None, chat_id: str | None) -> _Asked:
         read_request = Conversation(request, await self._referenced(caller, request))
@@ -310,6 +316,9 @@ class _Responses:
         effort = effort_options(self._gateway, model, read_request.effort)
         if read_request.effort is not None and not effort:
             read_request.ignore("reasoning.effort")
+        tools = usable_tools(self._gateway, model, read_request.tools)
+        if read_request.tools and not tools:
+            read_request.ignore("tools")
         messages, after = read_request.messages, None
         if previous is not None:
             if session_id is not None:
@@ -322,7 +331,7 @@ class _Responses:
             agent=model.agent,
             messages=messages,
             options={**model.options, **effort},
-            tools=read_request.tools,
+            tools=tools,
             call_tools=read_request.call_tools,
             hints=frozenset(f"{name} {value}" for name, value in hints.items() if value),
             name=chat_id,
@@ -330,9 +339,11 @@ class _Responses:
             background=after is None and is_background_task(messages),
             after=after,
             by_id=request.store is not False,
+            answer=answer_format(read_request.schema, read_request.required if tools else ()),
+            answer_field=read_request.schema_field,
         )
-        fields = repeated_fields(request, model_id, read_request.tools, read_request.effort if effort else None)
-        return _Asked(conversation, fields, read_request.ignored)
+        fields = repeated_fields(request, model_id, tools, read_request.effort if effort else None)
+        return _Asked(conversation, fields, read_request.ignored, bool(read_request.required))
 
     async def _previous(self, caller: Caller, request: ResponsesRequest) -> StoredResponse | None:
         if request.conversation_id:

@@ -13,12 +13,13 @@ from pydantic_core import to_json
 
 from drivers.contract.driver_info import ToolSpec
 from drivers.contract.events import Usage
-from gateway.protocols.model_apis.answer import Answer, Call, Part, Reasoning, Text
+from gateway.protocols.model_apis.answer import Answer, Call, Part, Reasoning, Refusal, Text
 from gateway.protocols.model_apis.responses_request import ResponsesRequest
 
 Json = dict[str, Any]
 RESPONSE, CONVERSATION = "resp_", "conv_"
 """How the ids of responses and of conversations begin."""
+TextKind = type[Text] | type[Reasoning] | type[Refusal]
 DONE = b"data: [DONE]\n\n"
 _ITEM_PREFIXES: Mapping[str, str] = {"message": "msg_", "reasoning": "rs_", "function_call": "fc_"}
 _INCOMPLETE: Mapping[str, str] = {"length": "max_output_tokens", "refusal": "content_filter"}
@@ -45,7 +46,7 @@ def repeated_fields(request: ResponsesRequest, model: str, tools: Sequence[ToolS
         "service_tier": "default",
         "store": request.store is not False,
         "temperature": 1.0 if request.temperature is None else request.temperature,
-        "text": {"format": {"type": "text"}},
+        "text": {"format": (request.text or {}).get("format") or {"type": "text"}},
         "tool_choice": request.tool_choice or "auto",
         "tools": [_tool(tool) for tool in tools],
         "top_logprobs": 0,
@@ -142,8 +143,8 @@ class ResponseView:
     def _item_id(self, kind: str) -> str:
         return f"{_ITEM_PREFIXES[kind]}{self._id.removeprefix(RESPONSE)}{len(self._output)}"
 
-    def _begin_item(self, kind: type[Text] | type[Reasoning]) -> list[Json]:
-        item = self._open = _OpenItem(kind, self._item_id("message" if kind is Text else "reasoning"))
+    def _begin_item(self, kind: TextKind) -> list[Json]:
+        item = self._open = _OpenItem(kind, self._item_id("reasoning" if kind is Reasoning else "message"))
         added = self._event(
             "response.output_item.added", output_index=len(self._output), item=item.item("in_progress", empty=True)
         )
@@ -165,7 +166,7 @@ class ResponseView:
             return []
         where, text, index = self._where(item), item.text, len(self._output)
         events = [
-            self._event(item.event("text.done"), **where, text=text, **item.logprobs),
+            self._event(item.event("text.done"), **where, **{item.member: text}, **item.logprobs),
             self._event(item.event("part.done"), **where, part=item.part(text)),
         ]
         self._output.append(item.item(status))
@@ -190,10 +191,11 @@ class ResponseView:
 class _OpenItem:
     """A message or a reasoning whose text still grows."""
 
-    def __init__(self, kind: type[Text] | type[Reasoning], item_id: str) -> None:
+    def __init__(self, kind: TextKind, item_id: str) -> None:
         self.kind, self.id = kind, item_id
         self.texts: list[str] = []
-        self.index = "content_index" if kind is Text else "summary_index"
+        self.index = "summary_index" if kind is Reasoning else "content_index"
+        self.member = "refusal" if kind is Refusal else "text"
         self.logprobs: Json = {"logprobs": []} if kind is Text else {}
 
     @property
@@ -204,11 +206,15 @@ class _OpenItem:
         """The name of an event about its only part."""
         if self.kind is Reasoning:
             return f"response.reasoning_summary_{name}"
+        if self.kind is Refusal and name.startswith("text"):
+            return f"response.refusal{name.removeprefix('text')}"
         return f"response.{'content' if name.startswith('part') else 'output'}_{name}"
 
     def part(self, text: str) -> Json:
         if self.kind is Reasoning:
             return {"type": "summary_text", "text": text}
+        if self.kind is Refusal:
+            return {"type": "refusal", "refusal": text}
         return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
 
     def item(self, status: str, *, empty: bool = False) -> Json:

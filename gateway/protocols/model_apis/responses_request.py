@@ -26,6 +26,7 @@ from drivers.contract.messages import (
     UserMessage,
 )
 from gateway.errors import BadRequest
+from gateway.protocols.model_apis.answer_options import required_tools, schema_of
 from gateway.text_limits import MAX_NAME, Metadata, Name
 
 Item = Mapping[str, Any]
@@ -149,7 +150,9 @@ class Conversation:
         self.effort = self._effort(request.reasoning or {})
         self.call_tools = request.tool_choice != "none"
         """Whether the client takes calls of its tools."""
-        self.tools: tuple[ToolSpec, ...] = tuple(self._tools(request.tools or (), request.tool_choice))
+        self.tools: tuple[ToolSpec, ...] = tuple(self._tools(request.tools or ()))
+        self.required = self._required(request.tool_choice, [tool.name for tool in self.tools])
+        """The names of the tools of which the answer has to call one."""
         self.messages: tuple[Message, ...] = tuple(self._messages(request.items, items))
 
     @property
@@ -177,11 +180,8 @@ class Conversation:
         if request.store is False and request.conversation:
             raise BadRequest("conversation: its responses have to be stored; leave `store` out")
         text = request.text or {}
-        form = text.get("format") or {"type": "text"}
-        if not isinstance(form, Mapping) or form.get("type") != "text":
-            raise BadRequest(
-                f"text.format: {_shown(form)} is not supported: answers are text; ask for the format in the instructions"
-            )
+        self.schema, self.schema_field = schema_of(text.get("format"), "text.format")
+        """The JSON schema of the answer, None for text, and the field that has it."""
         self._ignore_others(text, ("format",), "text.")
 
     def _ignore_others(self, given: Mapping[str, Any], known: Iterable[str], where: str) -> None:
@@ -197,9 +197,24 @@ class Conversation:
             raise BadRequest("reasoning.effort: must be a string")
         return effort
 
-    def _tools(self, tools: Sequence[Item], choice: str | Item | None) -> Iterator[ToolSpec]:
-        if choice not in (None, "auto", "none"):
-            raise BadRequest(f"tool_choice: {_shown(choice)} is not supported: an agent decides itself; send auto or none")
+    def _required(self, choice: str | Item | None, names: Sequence[str]) -> tuple[str, ...]:
+        if choice in (None, "auto", "none"):
+            return ()
+        if choice == "required":
+            return required_tools(None, names, "tool_choice")
+        kind = choice.get("type") if isinstance(choice, Mapping) else None
+        if isinstance(choice, Mapping) and kind in ("function", "custom"):
+            return required_tools([str(choice.get("name"))], names, "tool_choice.name")
+        if isinstance(choice, Mapping) and kind == "allowed_tools" and choice.get("mode") == "required":
+            allowed = [str(tool.get("name")) for tool in choice.get("tools") or () if isinstance(tool, Mapping)]
+            return required_tools(allowed, names, "tool_choice.tools")
+        if kind is None:
+            raise BadRequest(f"tool_choice: {_shown(choice)} is not one; send auto, none, required, or a function with its name")
+        # Tools that only the vendor's servers run.
+        self.ignore("tool_choice")
+        return ()
+
+    def _tools(self, tools: Sequence[Item]) -> Iterator[ToolSpec]:
         for n, tool in enumerate(tools):
             at = f"tools.{n}"
             if tool.get("type") != "function":

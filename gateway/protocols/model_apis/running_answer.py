@@ -53,7 +53,8 @@ class RunningAnswer:
     def __init__(
         self, gateway: Gateway, turn: ConversationTurn, connection: ClientConnection | None, *, merged: bool = True
     ) -> None:
-        self.turn, self.answer = turn, Answer(turn.app_tools, gateway.settings.openai.show_tools, merged=merged)
+        shows = gateway.settings.openai.show_tools
+        self.turn, self.answer = turn, Answer(turn.app_tools, shows, merged=merged, structured=turn.structured)
         self._patience, self._clock, self._connection = gateway.keep_alive, gateway.clock, connection
         self._batches = turn.batches()
         self._reading: asyncio.Task[Sequence[Part]] | None = None

@@ -64,7 +64,8 @@ class StoredResponse:
     def answer(self) -> Answer:
         """An answer that has read nothing yet."""
         called = (tool["name"] for tool in self.fields["tools"] if self._call_tools)
-        return Answer(called, self.record.body["show_tools"], merged=False)
+        structured = self.fields["text"]["format"]["type"] != "text"
+        return Answer(called, self.record.body["show_tools"], merged=False, structured=structured)
 
     @property
     def _call_tools(self) -> bool:

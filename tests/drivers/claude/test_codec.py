@@ -15,10 +15,12 @@ from drivers.contract.agent import Prompt
 from drivers.contract.driver_info import ToolGrant
 from drivers.contract.errors import ResumeFailed
 from drivers.contract.events import (
+    AgentToken,
     ContextUse,
     DeniedResult,
     Error,
     Hook,
+    MessageEnd,
     NativeSession,
     OutputEvent,
     RateLimit,
@@ -399,3 +401,48 @@ def test_half_a_surrogate_pair_does_not_lose_the_line() -> None:
     line = rb'{"type":"stream_event","event":{"type":"content_block_delta","delta":{"type":"text_delta","text":"cut \ud83d"}}}'
     (event,) = ClaudeCodec(once=True).receive(line)
     assert json.loads(event.encode()) == {"kind": "agent_token", "text": "cut \ufffd"}
+
+
+OUTPUT_CALL = {"type": "tool_use", "id": "t1", "name": "StructuredOutput", "input": {"n": 2}}
+
+
+def play_structured_answer(codec: ClaudeCodec) -> list[OutputEvent]:
+    """A turn as 2.1.332 writes it, with the codec's hook."""
+    codec.prompt(Prompt("2?"))
+    stream = [
+        {"type": "message_start", "message": {"id": "m1", "usage": {}}},
+        {"type": "content_block_start", "content_block": {"type": "text", "text": ""}},
+        {"type": "content_block_delta", "delta": {"type": "text_delta", "text": "Let me see."}},
+        {"type": "content_block_start", "content_block": {**OUTPUT_CALL, "input": {}}},
+        {"type": "content_block_delta", "delta": {"type": "input_json_delta", "partial_json": '{"n":2,"m":"x",'}},
+    ]
+    events = [
+        event for one in (INIT, *({"type": "stream_event", "event": event} for event in stream)) for event in feed(codec, one)
+    ]
+    hook = {"subtype": "hook_callback", "input": {"tool_use_id": "t1", "tool_name": "StructuredOutput", "tool_input": {"n": 2}}}
+    result = {"type": "tool_result", "tool_use_id": "t1", "content": "Structured output provided successfully"}
+    for line in (
+        {"type": "assistant", "message": {"id": "m1", "content": [OUTPUT_CALL]}},
+        {"type": "stream_event", "event": {"type": "message_delta", "delta": {"stop_reason": "tool_use"}, "usage": {}}},
+        {"type": "stream_event", "event": {"type": "message_stop"}},
+        {"type": "control_request", "request_id": "h1", "request": hook},
+        {"type": "user", "message": {"role": "user", "content": [result]}},
+        {"type": "result", "subtype": "success", "structured_output": {"n": 2}, "result": '{"n":2}', "stop_reason": "tool_use"},
+    ):
+        events += feed(codec, line)
+    return [event for event in events if not isinstance(event, NativeSession | Usage)]
+
+
+@pytest.mark.parametrize("mode", [None, "default"])
+def test_the_answer_by_a_call_is_text_and_no_call(mode: str | None) -> None:
+    codec = ready(tools=Toolset(answers=True, mode=mode, ruled=lambda tool: True), mode=mode)
+    assert play_structured_answer(codec) == [
+        AgentToken(text="Let me see."), MessageEnd(), AgentToken(text='{"n":2}'), SessionEnd(exit_code=0),
+    ]  # fmt: skip
+    answers = [line["response"] for line in written(codec) if line["type"] == "control_response"]
+    assert answers[-1]["response"]["hookSpecificOutput"]["permissionDecision"] == "allow"
+
+
+def test_a_tool_of_that_name_is_a_call_in_other_sessions() -> None:
+    events = play_structured_answer(ready())
+    assert [event.name for event in events if isinstance(event, ToolCall) and event.status == "started"] == ["StructuredOutput"]

@@ -259,3 +259,16 @@ def test_the_fast_mode_is_a_setting_of_sessions_and_tasks() -> None:
 
 def argument(launch: Launch, flag: str) -> str:
     return launch.command.argv[launch.command.argv.index(flag) + 1]
+
+
+def test_the_schema_of_answers_is_in_the_initialize_request() -> None:
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}}
+    assert initialize_request(session(output_schema=schema))["jsonSchema"] == schema
+    assert "jsonSchema" not in initialize_request(session())
+
+
+def test_which_schemas_the_cli_takes() -> None:
+    takes = ClaudeDriver().takes_schema
+    assert takes({"type": "object"}) == "with_session"
+    # The model's API refuses these as the input of a tool.
+    assert takes({"type": "array"}) is None and takes({}) is None and takes({"type": "object", "anyOf": []}) is None

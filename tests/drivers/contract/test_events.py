@@ -34,6 +34,7 @@ from drivers.contract.events import (
     SlashCommand,
     Stderr,
     Stdout,
+    StructuredOutput,
     Subagent,
     Terminal,
     Thinking,
@@ -63,7 +64,7 @@ SEED = {
 }
 ADDED_KINDS = {
     "native_session", "message_end", "awaiting", "compacted", "context_use", "plan", "commands", "title", "terminal",
-    "mode", "tool_input", "tool_output", "rate_limit",
+    "mode", "output", "tool_input", "tool_output", "rate_limit",
 }  # fmt: skip
 
 text = st.text(st.characters(exclude_categories=["Cs"]))
@@ -139,6 +140,7 @@ events = st.one_of(
     ),
     st.builds(Title, text=st.none() | text),
     st.builds(ModeChanged, mode=text),
+    st.builds(StructuredOutput, value=value, error=st.none() | text),
     st.builds(RateLimit, status=st.sampled_from(["allowed", "warning", "rejected"]), resets_at=st.floats(0, 2**33)),
     st.builds(ContextUse, used=st.integers(0, 2**53), size=st.integers(1, 2**53)),
     st.builds(Terminal, tool_call_id=text, terminal_id=text),
