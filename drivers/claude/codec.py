@@ -6,6 +6,7 @@ The members of its lines come in any order, and any release adds types: a type w
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from pydantic_core import to_json
@@ -30,6 +31,7 @@ from drivers.contract.events import (
     ContextUse,
     Error,
     Hook,
+    MessageEnd,
     ModeChanged,
     NativeSession,
     OutputEvent,
@@ -38,11 +40,12 @@ from drivers.contract.events import (
     Thinking,
     Usage,
 )
-from drivers.contract.tool_denials import NO_RUN
+from drivers.contract.line_splitter import parse_object
+from drivers.contract.tool_denials import HOOK_REFUSED, HOOK_STOPPED, NO_RUN
 
 REDUNDANT = frozenset(
     {
-        "thinking_tokens", "api_retry", "informational", "ui_invalidate", "permission_denied",
+        "thinking_tokens", "api_retry", "ui_invalidate", "permission_denied",
         "task_started", "task_progress", "task_updated", "task_notification", "background_tasks_changed",
         "model_refusal_no_fallback", "session_state_changed", "files_persisted",
     }
@@ -128,7 +131,9 @@ class ClaudeCodec(AskingCodec, SupportsSteering, SupportsModes):
         self._stream = MessageStream(self._calls)
         self.release()
         self.stop_asking()
-        self._turn_started = self._interrupted = False
+        self._turn_started = self._interrupted = self._has_text = False
+        self._refusal: Refusal | None = None
+        self._hook_reason: str | None = None
 
     # -- to the CLI ---------------------------------------------------------------------------------------------------
 
@@ -230,11 +235,19 @@ class ClaudeCodec(AskingCodec, SupportsSteering, SupportsModes):
         if subtype == "compact_boundary":
             self._compaction.begin(message)
             return []
+        if subtype == "informational":
+            return self._informational(message)
         if subtype in METADATA:
             return self._metadata.read(message)
         if subtype == "status":
             return self._mode_reported(message.get("permissionMode"))
         return [] if subtype in REDUNDANT else None
+
+    def _informational(self, message: dict[str, Any]) -> list[OutputEvent]:
+        """Read a line that the CLI shows to its user only. With `prevent_continuation` a hook has refused the prompt."""
+        if message.get("prevent_continuation") and self.phase in IN_RUN:
+            self._refusal = refusal_of(message)
+        return []
 
     def _init(self, message: dict[str, Any]) -> list[OutputEvent]:
         """A turn has started."""
@@ -266,6 +279,7 @@ class ClaudeCodec(AskingCodec, SupportsSteering, SupportsModes):
             return []
         status = "started"
         if message["subtype"] == "hook_response":
+            self._hook_reason = stop_of_hook(message) or self._hook_reason
             status = HOOK_STATUS.get(str(message.get("outcome")), str(message.get("outcome")))
         return [Hook(id=message["hook_id"], name=message["hook_name"], status=status)]
 
@@ -274,6 +288,7 @@ class ClaudeCodec(AskingCodec, SupportsSteering, SupportsModes):
             return []
         context, usage = self._stream.context, self._stream.usage
         events = self._stream.read(message)
+        self._has_text = self._has_text or _has_text(events)
         if events is None or self._stream.usage is usage:
             return events
         used = [] if self._once else [self._stream.message_usage]
@@ -292,6 +307,7 @@ class ClaudeCodec(AskingCodec, SupportsSteering, SupportsModes):
         if self.phase not in IN_RUN:
             return []
         compacted, events = self._compaction.read(message), self._stream.read(message)
+        self._has_text = self._has_text or _has_text(events)
         return None if events is None else [*compacted, *events]
 
     def _result(self, message: dict[str, Any]) -> list[OutputEvent]:
@@ -318,6 +334,9 @@ class ClaudeCodec(AskingCodec, SupportsSteering, SupportsModes):
         if self._tools.is_answer(OUTPUT_TOOL) and (output := message.get("structured_output")) is not None:
             events.append(AgentToken(text=to_json(output).decode()))
         last, end = run_end(message, self._stream.stop_reason, interrupted=self._interrupted, limit=self._limit)
+        if not message.get("is_error"):
+            told, end = told_end(message, end, self._refusal, self._hook_reason, has_text=self._has_text)
+            last = [*last, *told]
         if self._once:
             self.run_result = end
             return [*events, *last]
@@ -488,6 +507,49 @@ def run_end(
     if result.get("api_error") == "max_output_tokens" or (model_stop == "max_tokens" and result.get("api_error_status") is None):
         return last, SessionEnd(exit_code=1, stop_reason="max_tokens")
     return last, SessionEnd(exit_code=1, stop_reason="error")
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A hook has refused the prompt, or stopped the turn before the model got it."""
+
+    text: str
+    """Why, for people."""
+    kept: bool
+    """Whether the CLI's conversation has the prompt."""
+
+
+def refusal_of(informational: dict[str, Any]) -> Refusal:
+    """Read the line with which the CLI refuses a prompt (2.1.332)."""
+    content, outcome = str(informational.get("content")), informational.get("prompt_submit_outcome")
+    members = outcome if isinstance(outcome, dict) else {}
+    reason = str(members.get("reason") or content).strip()
+    kept = bool(members.get("prompt_kept", "blocked by hook" not in content))
+    return Refusal(f"{HOOK_STOPPED if kept else HOOK_REFUSED}: {reason}", kept)
+
+
+def stop_of_hook(response: dict[str, Any]) -> str | None:
+    """Return why a hook stops the turn, if it does. Only its own output has the reason (2.1.332)."""
+    found = parse_object(str(response.get("stdout") or "").encode())
+    return str(found.get("stopReason") or "") or None if found is not None and found.get("continue") is False else None
+
+
+def told_end(
+    result: dict[str, Any], end: SessionEnd, refusal: Refusal | None, hook_reason: str | None, *, has_text: bool
+) -> tuple[list[OutputEvent], SessionEnd]:
+    """Return as text what a turn ends with that no message has told, and its end."""
+    if refusal is not None:
+        told = refusal.text
+        end = SessionEnd(exit_code=1, stop_reason="refusal", prompt_kept=refusal.kept)
+    elif result.get("terminal_reason") == "hook_stopped":
+        told = HOOK_STOPPED + (f": {hook_reason}" if hook_reason else "")
+    else:
+        told = str(result.get("result") or "") if result.get("num_turns") == 0 and not has_text else ""
+    return ([AgentToken(text=told), MessageEnd()] if told else []), end
+
+
+def _has_text(events: Sequence[OutputEvent] | None) -> bool:
+    return events is not None and any(type(event) is AgentToken for event in events)
 
 
 def _cost(models: dict[str, Any]) -> float | None:

@@ -34,10 +34,12 @@ from drivers.contract.capabilities import SupportsClientRequests, SupportsModes,
 from drivers.contract.client_services import ClientRequest, ClientResponse
 from drivers.contract.codec import IN_RUN
 from drivers.contract.events import (
+    AgentToken,
     AwaitedCall,
     Awaiting,
     Commands,
     Error,
+    MessageEnd,
     ModeChanged,
     NativeSession,
     OutputEvent,
@@ -266,6 +268,9 @@ class CodexAppCodec(AskingCodec, SupportsSteering, SupportsClientRequests, Suppo
             plans = self._grants.mode == PLAN and PLAN_TOOL in self._grants.trust and modes_after_plan(self._session.modes)
             if plans and self._turn.plan and not self._interrupted:
                 return self._ask_about_plan(self._turn.plan)
+            if (refusal := self._turn.refusal) is not None:
+                end = SessionEnd(exit_code=1, stop_reason="refusal", prompt_kept=False)
+                return self._finish([AgentToken(text=refusal), MessageEnd()], end)
             return self._finish([], SessionEnd(exit_code=0))
         events, content = self._turn.end(stopped=False), self._rejected_input
         self._new_turn()

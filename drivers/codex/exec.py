@@ -8,9 +8,11 @@ from typing import Any
 
 from drivers.codecs.task_codec import TaskCodec
 from drivers.codex.items import call_of, exit_code_of, outcome_of, snake
-from drivers.codex.turn_result import failure, tokens, usage_of
+from drivers.codex.turn_result import NO_TOKENS, failure, tokens, usage_of
 from drivers.contract.events import AgentToken, MessageEnd, NativeSession, OutputEvent, SessionEnd, Thinking
+from drivers.contract.tool_denials import HOOK_REFUSED
 
+NO_MODEL = f"{HOOK_REFUSED}, or codex has ended it for another reason that it does not report: the model was not asked"
 RETRYING, FATAL = "Reconnecting...", "Error: "
 
 
@@ -22,6 +24,7 @@ class CodexExecCodec(TaskCodec):
     def __init__(self) -> None:
         super().__init__()
         self._last_error: str | None = None
+        self._has_items = False
         self._failure: list[OutputEvent] = []
 
     def exited(self, exit_code: int, stderr: Sequence[str]) -> list[OutputEvent]:
@@ -39,6 +42,7 @@ class CodexExecCodec(TaskCodec):
 
     def _item(self, message: dict[str, Any]) -> list[OutputEvent] | None:
         item, done = snake(message["item"]), message["type"] == "item.completed"
+        self._has_items = True
         kind = item["type"]
         if kind in ("agent_message", "reasoning"):
             return self._text(kind, item["text"]) if done else []
@@ -61,8 +65,13 @@ class CodexExecCodec(TaskCodec):
 
     def _turn_completed(self, message: dict[str, Any]) -> list[OutputEvent]:
         self._last_error = None
+        used = tokens(message.get("usage"))
+        if not self._has_items and isinstance(message.get("usage"), dict) and used == NO_TOKENS:
+            # A hook of the user's settings has refused the task, whose reason is in no line of 0.171.0.
+            self.run_result = SessionEnd(exit_code=1, stop_reason="refusal", prompt_kept=False)
+            return [AgentToken(text=NO_MODEL), MessageEnd()]
         self.run_result = SessionEnd(exit_code=0)
-        return [usage_of(tokens(message.get("usage")))]
+        return [usage_of(used)]
 
     def _turn_failed(self, message: dict[str, Any]) -> list[OutputEvent]:
         self._failure, self.run_result = failure(message["error"])

@@ -30,7 +30,7 @@ from drivers.contract.events import (
     PlanEntry,
     Thinking,
 )
-from drivers.contract.tool_denials import NOT_ENABLED, denied
+from drivers.contract.tool_denials import HOOK_REFUSED, NOT_ENABLED, denied
 
 TokenKind = type[AgentToken] | type[Thinking]
 LIFECYCLE_HOOKS = frozenset({"sessionStart", "sessionEnd", "stop"})
@@ -61,6 +61,12 @@ DECLINED: Mapping[str, dict[str, Any]] = {
 """The result that declines each request of the CLI. Other requests get an error."""
 
 
+PROMPT_HOOK = "userPromptSubmit"
+"""The event of the hooks that get a prompt before the model."""
+REFUSES = frozenset({"blocked", "stopped"})
+"""The statuses of such a hook after which the model does not get the prompt, and the thread does not keep it (0.171.0)."""
+
+
 class TurnStream:
     """The notifications of one turn.
 
@@ -69,6 +75,7 @@ class TurnStream:
         denials: The result of each call that was denied, by the call's id.
         turn_id: The CLI's id of the turn; None until it is known.
         plan: The plan that the model has proposed last, in Markdown; empty if there is none.
+        refusal: Why a hook has refused the prompt; None if it has not, or if the turn went on.
     """
 
     def __init__(self, thread_id: str | None, folder: str, app_tools: frozenset[str], patch_reason: str = "") -> None:
@@ -83,6 +90,7 @@ class TurnStream:
         self._ended_early: set[str] = set()
         self._streamed: set[str] = set()
         self._has_text = self._has_tokens = False
+        self.refusal: str | None = None
 
     def read(self, method: str, params: dict[str, Any]) -> list[OutputEvent] | None:
         """The events of a notification; None if its method is unknown."""
@@ -224,7 +232,7 @@ class TurnStream:
 
     def _token(self, kind: TokenKind, item_id: str, text: str) -> list[OutputEvent]:
         self._streamed.add(item_id)
-        self._has_tokens = True
+        self._has_tokens, self.refusal = True, None
         self._has_text = self._has_text or kind is AgentToken
         return [kind(text=text)]
 
@@ -251,6 +259,9 @@ class TurnStream:
         if run["eventName"] in LIFECYCLE_HOOKS:
             return []
         status = "started" if run["status"] == "running" else str(run["status"])
+        if run["eventName"] == PROMPT_HOOK and status in REFUSES:
+            reason = "; ".join(entry["text"] for entry in run["entries"])
+            self.refusal = f"{HOOK_REFUSED}: {reason}" if reason else HOOK_REFUSED
         return [Hook(id=run["id"], name=run["eventName"], status=status)]
 
     def _message_end(self) -> list[OutputEvent]:

@@ -31,6 +31,10 @@ def _is_zero(value: object) -> bool:
     return value == 0
 
 
+def _is_true(value: object) -> bool:
+    return value is True
+
+
 def _is_false(value: object) -> bool:
     return value is False
 
@@ -257,6 +261,8 @@ class SessionEnd(Event):
     """Milliseconds since the prompt. The runtime sets it."""
     stop_reason: StopReason = "end_turn"
     """Why the run has ended."""
+    prompt_kept: bool = Field(default=True, exclude_if=_is_true)
+    """False if the CLI's own conversation has nothing of this run, not even the prompt, because a hook has refused that."""
 
 
 class Error(Event):

@@ -15,3 +15,9 @@ NO_RUN = "no run is active, so no client can see this call; it may be made again
 def denied(reason: str | None = None) -> str:
     """The result of a call that was denied, with the reason if there is one."""
     return f"{DENIED}: {reason}" if reason else DENIED
+
+
+HOOK_REFUSED = "The prompt was refused by a hook"
+"""The beginning of the text of a run whose prompt the model does not get."""
+HOOK_STOPPED = "A hook has stopped the turn"
+"""The beginning of the text of a run that a hook has ended."""

@@ -558,5 +558,6 @@ def _end_of_turn(
     usage: Usage | None,
 ) -> EndOfTurn:
     if isinstance(event, SessionEnd):
-        return partial(store.runs.stop, run_id, "ended", event.stop_reason, failure=failure, usage=usage)
+        kept = event.prompt_kept
+        return partial(store.runs.stop, run_id, "ended", event.stop_reason, failure=failure, usage=usage, kept=kept)
     return partial(store.runs.stop, run_id, "waiting", None, waiting_since=now, usage=usage)

@@ -24,6 +24,7 @@ from drivers.contract.messages import (
 )
 from gateway.events.log_entries import LogEvent, Steered, TurnStart
 from gateway.store import MessageRow
+from gateway.store.messages import NOT_KEPT
 
 CANCELLED = "Tool call cancelled"
 NO_REASON = "The turn failed. The agent gave no reason."
@@ -52,6 +53,11 @@ def failure_message(reason: str) -> AssistantMessage:
 def is_failure_message(message: Message) -> bool:
     """Whether this is a message of `failure_message`, as a client may send one back in the history of a new session."""
     return isinstance(message, AssistantMessage) and (message.model_extra or {}).get(EXTENSIONS) == _FAILURE
+
+
+def is_kept(message: Message) -> bool:
+    """Whether a message is part of the conversation: the CLI has not refused its prompt."""
+    return (message.model_extra or {}).get(EXTENSIONS) != NOT_KEPT[EXTENSIONS]
 
 
 def message_row(message: Message, seq: int | None = None) -> MessageRow:

@@ -45,7 +45,7 @@ VISIBLE: frozenset[type[Event]] = frozenset(
 OMITTED_FIELDS: Mapping[type[Event], set[str]] = {
     ToolCall: {"parent_id", "subagent_id"},
     ToolResult: {"parent_id", "changes", "exit_code"},
-    SessionEnd: {"stop_reason"},
+    SessionEnd: {"stop_reason", "prompt_kept"},
     Error: {"resets_at"},
 }
 """Fields that the endpoint's table lacks."""

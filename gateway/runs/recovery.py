@@ -130,7 +130,7 @@ async def _close(store: Store, run: RunRecord, *, has_history: bool) -> None:
     end = await _own_end(store, run)
     if end is not None:
         missing, failure = await _missing_messages(store, run, []) if has_history else ([], None)
-        return await store.runs.end(run, end.stop_reason, messages=missing, failure=failure)
+        return await store.runs.end(run, end.stop_reason, messages=missing, failure=failure, kept=end.prompt_kept)
     first = await store.events.last_seq(run.log_id) + UNSEEN + 1
     ends: list[OutputEvent] = [Error(message=WHY), SessionEnd(exit_code=1, stop_reason="error")]
     missing, failure = await _missing_messages(store, run, list(enumerate(ends, first))) if has_history else ([], None)

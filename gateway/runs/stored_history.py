@@ -18,7 +18,7 @@ from drivers.contract.messages import (
     blocks,
 )
 from gateway.errors import NotFound
-from gateway.events.messages import failure_message, is_failure_message
+from gateway.events.messages import failure_message, is_failure_message, is_kept
 from gateway.store import Store
 
 MAX_SEED = 16 * 1024 * 1024
@@ -39,7 +39,8 @@ class StoredHistory:
         return await self._store.messages.count(self._session_id)
 
     async def messages(self, first: int = 0, end: int | None = None) -> AsyncIterator[Message]:
-        """Yields the messages at the positions from `first` to before `end` (None: all). Raises NotFound if they are deleted."""
+        """Yields the messages at the positions from `first` to before `end` (None: all), without those that the agent's CLI has
+        not kept. Raises NotFound if they are deleted."""
         end = await self.count() if end is None else end
         while first < end:
             page = await self._store.messages.page(self._session_id, first, end)
@@ -47,7 +48,8 @@ class StoredHistory:
                 raise NotFound(f"session {self._session_id!r} was deleted")
             first += len(page)
             for body in page:
-                yield MESSAGE.validate_json(body)
+                if is_kept(message := MESSAGE.validate_json(body)):
+                    yield message
 
     async def count_until(self, seq: int) -> int:
         """How many messages are complete with the event of this number."""

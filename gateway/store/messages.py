@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 
 from gateway.store.database import Database
@@ -25,6 +26,8 @@ SELECT {_NUMBER}, :session_id, position, body, words FROM messages
 WHERE session_id = (SELECT id FROM sessions WHERE id = :origin) AND position < :count
 """
 
+NOT_KEPT = {"x-portico": {"kept": False}}
+"""The mark of a message that is no part of the conversation, because the agent's CLI has refused its prompt."""
 PAGE_CHARACTERS = 1024 * 1024
 """About how much JSON one page of messages holds; a larger single message is a page of its own."""
 READ_ROWS = 4
@@ -144,6 +147,18 @@ def _page(
         if size >= PAGE_CHARACTERS:
             break
     return found
+
+
+def mark_not_kept(connection: Connection, session_id: str, run_id: str) -> None:
+    """Marks the messages of a run as no part of the conversation, within a transaction."""
+    query = """
+        SELECT position, body FROM messages
+        WHERE session_id = :session_id AND seq >= (SELECT first_seq FROM runs WHERE id = :run_id)
+    """
+    for position, body in list(connection.execute(query, {"session_id": session_id, "run_id": run_id})):
+        marked = json.dumps({**json.loads(body), **NOT_KEPT}, ensure_ascii=False)
+        values = {"session_id": session_id, "position": position, "body": marked}
+        connection.execute("UPDATE messages SET body = :body WHERE session_id = :session_id AND position = :position", values)
 
 
 def insert_messages(connection: Connection, session_id: str, rows: Sequence[MessageRow]) -> None:

@@ -15,7 +15,7 @@ from gateway.store.deletion import delete_in_parts
 from gateway.store.events import insert_events
 from gateway.store.failures import insert_failure
 from gateway.store.idempotency_keys import OF_EXECUTION, insert_key, insert_keys_of_events
-from gateway.store.messages import insert_messages
+from gateway.store.messages import insert_messages, mark_not_kept
 from gateway.store.rows import (
     AuditRecord,
     EventRow,
@@ -98,9 +98,10 @@ class RunRepository:
         keys: Sequence[KeyRecord] = (),
         failure: FailureRecord | None = None,
         usage: Usage | None = None,
+        kept: bool = True,
     ) -> None:
         """Stores that a run has `ended` or is `waiting`, with the last events of its turn, its messages and keys, why it failed,
-        and what the turn has used."""
+        and what the turn has used. If it is not `kept`, its messages are no part of the conversation."""
         values = {
             "id": run_id,
             "state": state,
@@ -114,6 +115,8 @@ class RunRepository:
             insert_events(connection, events)
             insert_keys_of_events(connection, keys)
             connection.execute(_STOP, values)
+            if not kept:
+                mark_not_kept(connection, events.log_id, run_id)
             if failure is not None:
                 insert_failure(connection, run_id, events.log_id, failure)
             if usage is not None:
@@ -128,14 +131,19 @@ class RunRepository:
         events: EventRow | None = None,
         messages: Sequence[MessageRow] = (),
         failure: FailureRecord | None = None,
+        *,
+        kept: bool = True,
     ) -> None:
-        """Stores that a run of an earlier daemon has ended, with the events and messages that it lacks, and why it failed."""
+        """Stores that a run of an earlier daemon has ended, with the events and messages that it lacks, why it failed, and
+        whether its messages are `kept`."""
 
         def transaction(connection: Connection) -> None:
             insert_messages(connection, run.log_id, messages)
             if events is not None:
                 insert_events(connection, events)
             connection.execute(_STOP, _end_values(run.id, stop_reason))
+            if not kept:
+                mark_not_kept(connection, run.log_id, run.id)
             if failure is not None:
                 insert_failure(connection, run.id, run.log_id, failure)
 
