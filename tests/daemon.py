@@ -8,11 +8,11 @@ import signal
 import socket
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any, ClassVar, Literal, Self, cast
 
 import httpx
 
@@ -33,6 +33,7 @@ from tests.waiting import wait_until
 
 KEY = "test-key-0123456789"
 SCENARIOS = Path(__file__).parent / "scenarios"
+START_SECONDS, ABORT_SECONDS = 60.0, 15.0
 
 
 def gateway_config(data_dir: Path, **tables: Any) -> dict[str, Any]:
@@ -200,28 +201,37 @@ class Daemon:
     """The daemon, or its launcher (tests/fork_launcher.py), which passes signals on and has the daemon's exit status."""
     pid: int = 0
     stderr: bytes = b""
+    log_mode: ClassVar[Literal["wb", "ab"]] = "wb"
+    own_session: ClassVar[bool] = False
 
-    async def start(self) -> Daemon:
-        # The log goes to a file: the daemon would block on a full pipe that is not read.
-        with self._log.open("wb") as log:
-            await self._spawn(log)
-        assert self.process is not None
-        assert self.process.stdout is not None
-        line = (await asyncio.wait_for(self.process.stdout.readline(), 60)).decode()
+    async def start(self) -> Self:
+        """Start it, and wait until it accepts connections. Raises RuntimeError with its log if it does not."""
+        await self.spawn()
+        assert self.process is not None and self.process.stdout is not None
+        try:
+            line = (await asyncio.wait_for(self.process.stdout.readline(), START_SECONDS)).decode()
+        except TimeoutError:
+            raise RuntimeError(f"the daemon was not ready after {START_SECONDS:g} s: {await self.abort()}") from None
         if not line.startswith("portico listening on "):
             await self.process.communicate()
-            raise RuntimeError(f"no listening line but {line!r}: {self._log.read_text()}")
+            code = self.process.returncode
+            raise RuntimeError(f"no listening line but {line!r}, exit code {code}: {self.log_tail()}")
         self.url = line.split()[-1]
         return self
 
+    async def spawn(self) -> None:
+        """Start the process without waiting for it."""
+        # The log goes to a file: the daemon would block on a full pipe that is not read.
+        with self.log.open(self.log_mode) as log:
+            await self._spawn(log)
+
+    def command(self) -> Sequence[str]:
+        """The command of a daemon that is not forked."""
+        return (sys.executable, "-m", "gateway", "serve", "--config", str(self.config))
+
     async def _spawn(self, log: IO[bytes]) -> None:
-        arguments = ("serve", "--config", str(self.config))
         reading, writing = os.pipe()
-        command = (
-            forked_command("gateway", *arguments, pid_fd=writing)
-            if self.forked
-            else (sys.executable, "-m", "gateway", *arguments)
-        )
+        command = forked_command("gateway", *self.command()[3:], pid_fd=writing) if self.forked else self.command()
         try:
             self.process = await asyncio.create_subprocess_exec(
                 *command,
@@ -229,6 +239,7 @@ class Daemon:
                 stderr=log,
                 env=self.environment(),
                 pass_fds=(writing,),
+                start_new_session=self.own_session,
             )
         finally:
             os.close(writing)
@@ -238,8 +249,28 @@ class Daemon:
             os.close(reading)
 
     @property
-    def _log(self) -> Path:
+    def log(self) -> Path:
         return self.home / "daemon.log"
+
+    def log_tail(self, size: int = 5000) -> str:
+        return self.log.read_text(errors="replace")[-size:]
+
+    async def abort(self) -> str:
+        """Send SIGABRT, on which the process may write what its threads do to its log. Return the end of the log."""
+        if self.running:
+            self.send_signal(signal.SIGABRT)
+            assert self.process is not None
+            # Another process may hold the other end of its output open.
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self.process.wait(), ABORT_SECONDS)
+        return self.log_tail()
+
+    def send_signal(self, number: int) -> None:
+        os.kill(self.pid, number)
+
+    @property
+    def running(self) -> bool:
+        return self.process is not None and self.process.returncode is None
 
     def environment(self) -> dict[str, str]:
         own = {"PATH": os.environ["PATH"], "HOME": str(self.home), "LANG": "C.UTF-8", "TMPDIR": tempfile.gettempdir()}
@@ -249,8 +280,10 @@ class Daemon:
         return http_client(self.url)
 
     async def kill(self) -> None:
+        """Send SIGKILL and wait."""
         assert self.process is not None
-        os.kill(self.pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):
+            self.send_signal(signal.SIGKILL)
         await self.process.communicate()
 
     async def stop(self, number: int = signal.SIGTERM) -> int:
@@ -259,5 +292,5 @@ class Daemon:
         if self.process.returncode is None:
             self.process.send_signal(number)
         await asyncio.wait_for(self.process.communicate(), 60)
-        self.stderr = self._log.read_bytes()
+        self.stderr = self.log.read_bytes()
         return self.process.returncode or 0

@@ -65,7 +65,7 @@ async def _jump(daemon: Daemon, seconds: float) -> dict[str, list[str]]:
             found["suspended call"] = [f"{answered.status} {answered.body}"]
         found["restart"] = await streaming.check() + await waiting.check()
     found["prompts are given once"] = oracles.given_once(daemon.prompts())
-    code, took = await daemon.stop()
+    code, took = await daemon.end()
     found["SIGTERM"] = [] if code == 0 and took <= BOUND else [f"exit code {code} after {took:.1f} s"]
     return found
 

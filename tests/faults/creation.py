@@ -45,7 +45,7 @@ async def _find_writes(run: Run) -> list[int]:
     async with run.daemon(start=False, faults=True) as daemon:
         await daemon.start()
         writes = daemon.writes(daemon.inject_id)
-        await daemon.stop()
+        await daemon.end()
     last = max(n for n, (_, what) in enumerate(writes, 1) if what.endswith(" store_version"))
     return [transaction for transaction, _ in writes[:last]]
 
@@ -68,7 +68,7 @@ async def _works(daemon: Daemon) -> list[str]:
     """A new session takes a turn, and the database has its version once."""
     async with daemon.client() as client:
         problems = await (await Conversation(client).create()).check(1)
-    code, seconds = await daemon.stop()
+    code, seconds = await daemon.end()
     with closing(sqlite3.connect(daemon.data / "portico.db")) as database:
         found = database.execute("SELECT version FROM store_version").fetchall()
     if code != 0 or found != [(schema.VERSION,)]:

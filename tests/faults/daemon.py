@@ -9,7 +9,7 @@ import signal
 import sys
 import time
 import uuid
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import Any
 import httpx
 import psutil
 
+import tests.daemon
 from tests.faults import oracles
 from tests.faults.agent import SLEEP
 from tests.gateway.requests import with_extensions
@@ -33,7 +34,6 @@ TOLERANCE = 1.0
 """Seconds that the harness adds to each time limit: it keeps both cores at work itself."""
 BOUND = GRACE + 2.0 + TOLERANCE
 """Seconds within which every call is answered and every process has ended."""
-START_SECONDS = 60.0
 CLIENT_SECONDS = 20.0
 STOP_SECONDS = 15.0
 AGENTS: dict[str, Sequence[str]] = {
@@ -79,55 +79,54 @@ class Client(httpx.AsyncClient):
     stored_first = False
 
 
-@dataclass
-class Daemon:
+class Daemon(tests.daemon.Daemon):
     """`portico serve` with the faulty agents. `faults` runs it by the launcher, which reads the file `faults.json`.
 
-    `traced`: its writes are recorded. `command` is a program with arguments that runs the command line that follows.
+    `traced`: its writes are recorded. `prefix` is a program with arguments that runs the command line that follows.
     """
 
-    home: Path
-    limits: dict[str, float] = field(default_factory=dict)
-    tables: dict[str, dict[str, Any]] = field(default_factory=dict)
-    faults: bool = False
-    traced: bool = True
-    command: Sequence[str] = ()
-    url: str = ""
-    process: asyncio.subprocess.Process | None = None
-    starts: int = 0
-    fault_id: str = ""
-    inject_id: str = ""
+    log_mode = "ab"
+    own_session = True
+    process: asyncio.subprocess.Process | None
 
-    def __post_init__(self) -> None:
+    def __init__(
+        self,
+        home: Path,
+        limits: Mapping[str, float] = {},
+        tables: Mapping[str, dict[str, Any]] = {},
+        faults: bool = False,
+        traced: bool = True,
+        command: Sequence[str] = (),
+    ) -> None:
+        super().__init__(home / "portico.toml", home, forked=False)
+        self.tables, self.faults, self.traced, self.prefix = tables, faults, traced, command
+        self.starts = 0
+        self.fault_id = self.inject_id = ""
         for folder in ("data", "work", "user"):
             (self.home / folder).mkdir(parents=True, exist_ok=True)
-        limits = {"grace": GRACE, "live_agents": 64, "running_turns": 256, **self.limits}
-        tables: dict[str, dict[str, Any]] = {
+        limits = {"grace": GRACE, "live_agents": 64, "running_turns": 256, **limits}
+        written: dict[str, dict[str, Any]] = {
             "server": {"data_dir": str(self.home / "data"), "port": 0, "log_level": "info"},
             "auth": {"keys": [KEY]},
             "limits": limits,
         }
         for name, args in AGENTS.items():
-            tables[f"agents.{name}"] = {
+            written[f"agents.{name}"] = {
                 "driver": "faulty",
                 "cwd": str(self.home / "work"),
                 "args": ["--folder", str(self.home / "work"), *args],
             }
-        for name, table in self.tables.items():
-            tables[name] = {**tables.get(name, {}), **table}
+        for name, table in tables.items():
+            written[name] = {**written.get(name, {}), **table}
         lines = [
             line
-            for name, table in tables.items()
+            for name, table in written.items()
             for line in (f"[{name}]", *(f"{key} = {json.dumps(value)}" for key, value in table.items()), "")
         ]
         self.config.write_text("\n".join(lines))
         (self.work / "processes.log").touch()
         if self.faults:
             self.inject()
-
-    @property
-    def config(self) -> Path:
-        return self.home / "portico.toml"
 
     @property
     def data(self) -> Path:
@@ -137,44 +136,19 @@ class Daemon:
     def work(self) -> Path:
         return self.home / "work"
 
-    @property
-    def log(self) -> Path:
-        return self.home / "daemon.log"
-
-    @property
-    def pid(self) -> int:
-        assert self.process is not None
-        return self.process.pid
-
     # -- the process --------------------------------------------------------------------------------------------------
 
     async def spawn(self) -> None:
-        """Start the process without waiting for it."""
-        module = "tests.faults.launcher" if self.faults else "gateway"
         self.starts += 1
-        with self.log.open("ab") as log:
-            self.process = await asyncio.create_subprocess_exec(
-                *self.command, sys.executable, "-m", module, "serve", "--config", str(self.config),
-                stdout=asyncio.subprocess.PIPE, stderr=log, cwd=ROOT, env=self._environment(),
-                start_new_session=True,
-            )  # fmt: skip
+        await super().spawn()
 
-    async def start(self) -> Daemon:
-        """Start the process and wait until it accepts connections. Raises RuntimeError."""
-        await self.spawn()
-        assert self.process is not None and self.process.stdout is not None
-        try:
-            line = (await asyncio.wait_for(self.process.stdout.readline(), START_SECONDS)).decode()
-        except TimeoutError:
-            raise RuntimeError(f"the daemon was not ready after {START_SECONDS:g} s: {await self.abort()}") from None
-        if not line.startswith("portico listening on "):
-            await self.process.wait()
-            raise RuntimeError(f"the daemon did not start, exit code {self.process.returncode}: {self.log_tail()}")
-        self.url = line.split()[-1]
-        return self
+    def command(self) -> Sequence[str]:
+        module = "tests.faults.launcher" if self.faults else "gateway"
+        return (*self.prefix, sys.executable, "-m", module, "serve", "--config", str(self.config))
 
-    def _environment(self) -> dict[str, str]:
-        env = {"PATH": os.environ["PATH"], "HOME": str(self.home / "user"), "LANG": "C.UTF-8", "PYTHONPATH": str(DRIVER)}
+    def environment(self) -> dict[str, str]:
+        path = os.pathsep.join((str(DRIVER), str(ROOT)))
+        env = {"PATH": os.environ["PATH"], "HOME": str(self.home / "user"), "LANG": "C.UTF-8", "PYTHONPATH": path}
         env["PYTHONFAULTHANDLER"] = "1"
         # Its open files are counted.
         env["PORTICO_ALLOW_INSPECTION"] = "1"
@@ -184,27 +158,7 @@ class Daemon:
                 env["FAULTS_TRACE"] = str(self.trace)
         return env
 
-    def log_tail(self, size: int = 600) -> str:
-        return self.log.read_text(errors="replace")[-size:]
-
-    async def abort(self) -> str:
-        """Send SIGABRT, on which the process writes what its threads do to its log. Return the end of the log."""
-        if self.running:
-            self.signal(signal.SIGABRT)
-            assert self.process is not None
-            # Another process may hold the other end of its output open.
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self.process.wait(), STOP_SECONDS)
-        return self.log_tail(5000)
-
-    async def kill(self) -> None:
-        """Send SIGKILL and wait."""
-        assert self.process is not None
-        with suppress(ProcessLookupError):
-            self.process.kill()
-        await self.process.communicate()
-
-    async def stop(self, seconds: float = STOP_SECONDS) -> tuple[int | None, float]:
+    async def end(self, seconds: float = STOP_SECONDS) -> tuple[int | None, float]:
         """Send SIGTERM and wait. Return the exit code, None if it had to be killed after `seconds`, and the time it took."""
         assert self.process is not None
         began = time.monotonic()
@@ -216,13 +170,6 @@ class Daemon:
             await self.kill()
             return None, time.monotonic() - began
         return self.process.returncode, time.monotonic() - began
-
-    def signal(self, number: int) -> None:
-        os.kill(self.pid, number)
-
-    @property
-    def running(self) -> bool:
-        return self.process is not None and self.process.returncode is None
 
     # -- injected faults ----------------------------------------------------------------------------------------------
 

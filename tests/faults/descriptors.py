@@ -55,7 +55,7 @@ async def _limit(run: Run, limit: int, agents: int, kind: str) -> None:
                 await run.case(name, partial(_case, daemon, kind, ports, count, agents), daemon)
                 if not daemon.running:
                     await daemon.start()
-        code, seconds = await daemon.stop()
+        code, seconds = await daemon.end()
         problems = [] if code == 0 and seconds <= BOUND else [f"exit code {code} after {seconds:.1f} s"]
         run.record(f"limit {limit}: exit after {kind} connections", problems)
 

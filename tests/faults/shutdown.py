@@ -45,7 +45,7 @@ async def _all_write(turns: list[Turn]) -> None:
 
 
 async def _stop(run: Run, daemon: Daemon, conversations: list[Conversation], tasks: list[asyncio.Task[Turn]]) -> None:
-    code, seconds = await daemon.stop()
+    code, seconds = await daemon.end()
     run.record("exit", [] if code == 0 and seconds <= BOUND else [f"exit code {code} after {seconds:.1f} s"])
     for conversation, turn in zip(conversations, await asyncio.gather(*tasks), strict=True):
         problems = oracles.ends_once(turn.frames)
@@ -72,7 +72,7 @@ async def _while_starting(run: Run) -> list[str]:
         async with asyncio.timeout(BOUND * 4):
             while len(daemon.started("agent")) < len(tasks):
                 await asyncio.sleep(0.02)
-        code, seconds = await daemon.stop()
+        code, seconds = await daemon.end()
         problems = [] if code == 0 and seconds <= BOUND else [f"exit code {code} after {seconds:.1f} s"]
         for turn in await asyncio.gather(*tasks):
             if turn.status not in (409, 500, 503) and not turn.stop:

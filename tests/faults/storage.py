@@ -157,7 +157,7 @@ async def _streaming(client: Client, name: str) -> tuple[Conversation, asyncio.T
 
 
 async def _stop(run: Run, daemon: Daemon, name: str, tasks: list[asyncio.Task[Turn]], bound: float) -> None:
-    code, seconds = await daemon.stop(bound + STOP_SECONDS)
+    code, seconds = await daemon.end(bound + STOP_SECONDS)
     problems = [] if code == 0 and seconds <= bound else [f"exit code {code} after {seconds:.1f} s"]
     for turn in await asyncio.gather(*tasks):
         problems += oracles.ends_once(turn.frames)

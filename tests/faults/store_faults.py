@@ -259,7 +259,7 @@ class StopFault(Prepared):
         self.running = [task for _, task in working]
 
     async def act(self) -> list[str]:
-        code, seconds = await self.daemon.stop()
+        code, seconds = await self.daemon.end()
         problems = [] if code == 0 else [f"exit code {code} after {seconds:.1f} s"]
         for turn in [await task for task in self.running]:
             problems += _turn_problems(turn)
@@ -276,7 +276,7 @@ class StopFault(Prepared):
                     if turn.status != 200:
                         problems.append(f"the pending call after the restart: {turn.status} {turn.body}")
                 problems += await conversation.check()
-        await self.daemon.stop()
+        await self.daemon.end()
         return problems
 
 

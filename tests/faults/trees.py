@@ -153,7 +153,7 @@ async def _sigterm(daemon: Daemon) -> dict[str, list[str]]:
         return []
 
     found = await _each(daemon, end)
-    code, seconds = await daemon.stop()
+    code, seconds = await daemon.end()
     for tree, problems in found.items():
         problems += await _gone(daemon, tree, _agents_of(daemon, f"{tree}-1"), 0.5)
     found["exit"] = [] if code == 0 and seconds <= BOUND else [f"exit code {code} after {seconds:.1f} s"]

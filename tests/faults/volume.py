@@ -10,26 +10,24 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
-import signal
 import socket
 import sqlite3
 import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, closing, suppress
+from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Self
 
 import httpx
 import psutil
 
+from tests.faults import daemon as faulty
 from tests.faults.campaign import Run
+from tests.faults.daemon import KEY
 
-ROOT = Path(__file__).parent.parent.parent
-KEY = "volume-key-0123456789"
 CEILING = 250.0
 """MB of resident memory of the daemon, at any time."""
 EVENT = 2500
@@ -65,34 +63,23 @@ class Volume:
         return [f"{self.megabytes} MB of output, ceiling {CEILING:.0f} MB", "", "| phase | MB | s |", "|---|---:|---:|", *rows]
 
 
-class Daemon:
-    """`portico serve` with the script agent, in a process of its own."""
+class Daemon(faulty.Daemon):
+    """A daemon with the script agent. `http` is its client."""
 
-    def __init__(self, home: Path) -> None:
-        self.home, self.url = home, ""
-        self._process: asyncio.subprocess.Process | None = None
-        self.client = httpx.AsyncClient()
+    def __init__(self, home: Path, megabytes: int) -> None:
+        script = {"driver": "script", "cwd": str(home / "work")}
+        super().__init__(home, tables={"agents.script": script})
+        text = "|{n}|" + "x" * (EVENT - 8)
+        flood = {"when": "^flood$", "steps": [{"events": {"count": megabytes * 1_000_000 // EVENT, "text": text}}]}
+        hold = {"when": "^hold$", "steps": [{"text": "begin"}, {"wait_for_file": "go"}]}
+        turns = [flood, {"when": "^next$", "steps": [{"text": "next"}]}, hold]
+        (self.work / "flood.json").write_text(json.dumps({"turns": turns}))
+        self.http = httpx.AsyncClient()
 
-    async def start(self) -> None:
-        with (self.home / "daemon.log").open("ab") as log:
-            self._process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "gateway", "serve", "--config", str(self.home / "portico.toml"),
-                stdout=asyncio.subprocess.PIPE, stderr=log, cwd=ROOT, start_new_session=True,
-                env={**os.environ, "HOME": str(self.home)},
-            )  # fmt: skip
-        assert self._process.stdout is not None
-        line = (await asyncio.wait_for(self._process.stdout.readline(), 120)).decode()
-        if not line.startswith("portico listening on "):
-            raise RuntimeError(f"the daemon did not start: {(self.home / 'daemon.log').read_text()[-2000:]}")
-        self.url = line.split()[-1]
-        self.client = httpx.AsyncClient(base_url=self.url, headers={"Authorization": f"Bearer {KEY}"}, timeout=SECONDS)
-
-    async def end(self, number: int) -> None:
-        assert self._process is not None
-        await self.client.aclose()
-        with suppress(ProcessLookupError):
-            self._process.send_signal(number)
-        await self._process.wait()
+    async def start(self) -> Self:
+        await super().start()
+        self.http = self.client(SECONDS)
+        return self
 
     @property
     def peak(self) -> float:
@@ -102,15 +89,13 @@ class Daemon:
 
     def agents(self) -> list[psutil.Process]:
         """The processes of its agents."""
-        assert self._process is not None
-        return [child for child in psutil.Process(self._process.pid).children() if "script" in " ".join(child.cmdline())]
+        return [child for child in psutil.Process(self.pid).children() if "script" in " ".join(child.cmdline())]
 
     def reset_peak(self) -> None:
         self._proc("clear_refs").write_text("5")
 
     def _proc(self, name: str) -> Path:
-        assert self._process is not None
-        return Path("/proc", str(self._process.pid), name)
+        return Path("/proc", str(self.pid), name)
 
     @asynccontextmanager
     async def phase(self, volume: Volume, name: str, ceiling: float = CEILING) -> AsyncIterator[None]:
@@ -122,12 +107,12 @@ class Daemon:
 
     async def create(self) -> str:
         body = {"agent": {"name": "script", "options": {"scenario": "flood.json"}}, "messages": []}
-        answer = await self.client.post("/aap/v3/sessions", json=body)
+        answer = await self.http.post("/aap/v3/sessions", json=body)
         assert answer.status_code == 201, answer.text
         return str(answer.json()["sessionId"])
 
     async def state(self, session: str) -> str:
-        return str((await self.client.get(f"/aap/v3/sessions/{session}")).json()["x-portico"]["state"])
+        return str((await self.http.get(f"/aap/v3/sessions/{session}")).json()["x-portico"]["state"])
 
     async def until_idle(self, session: str) -> None:
         async with asyncio.timeout(SECONDS):
@@ -167,12 +152,10 @@ async def measure(megabytes: int) -> Volume:
     """Run all phases with one daemon, and one that is killed."""
     volume = Volume(megabytes)
     with tempfile.TemporaryDirectory(prefix="portico-volume-", ignore_cleanup_errors=True) as folder:
-        daemon = Daemon(_prepare(Path(folder), megabytes))
-        await daemon.start()
-        try:
+        daemon = Daemon(Path(folder), megabytes)
+        async with faulty.closing(daemon):
+            await daemon.start()
             await _phases(daemon, volume)
-        finally:
-            await daemon.end(signal.SIGKILL)
     return volume
 
 
@@ -189,7 +172,7 @@ async def _phases(daemon: Daemon, volume: Volume) -> None:
         await _check_history(daemon, volume, session, ["flood"], count)
     async with daemon.phase(volume, "answer of the next turn, warm agent"):
         volume.check(await _answer(daemon, session, "next") == ["next"], "the warm agent did not answer")
-    await daemon.end(signal.SIGTERM)
+    await daemon.end(SECONDS)
     await daemon.start()
     async with daemon.phase(volume, "answer of the next turn, seeded agent"):
         volume.check(await _answer(daemon, session, "next") == ["next"], "the seeded agent did not answer")
@@ -198,14 +181,14 @@ async def _phases(daemon: Daemon, volume: Volume) -> None:
     assert b" 200 " in await asyncio.wait_for(client.begun, 60), client.begun.result()
     while await _events(daemon, killed) < count // 2:
         await asyncio.sleep(0.2)
-    await daemon.end(signal.SIGKILL)
+    await daemon.kill()
     client.close()
     began = time.monotonic()
     await daemon.start()
     volume.record("start after a kill", daemon.peak, time.monotonic() - began)
     async with daemon.phase(volume, "history after a kill"):
         await _check_history(daemon, volume, killed, ["flood"], None)
-    await daemon.end(signal.SIGKILL)
+    await daemon.kill()
     await daemon.start()
     await _check_input(daemon, volume)
 
@@ -224,7 +207,7 @@ async def _check_input(daemon: Daemon, volume: Volume) -> None:
     async with daemon.phase(volume, "input of 4 x 50 MB, unread", INPUT_CEILING):
         for _ in range(4):
             url = f"/aap/v3/sessions/{session}/turns"
-            async with daemon.client.stream("POST", url, content=body, headers=headers) as answer:
+            async with daemon.http.stream("POST", url, content=body, headers=headers) as answer:
                 statuses.append(answer.status_code)
     volume.check(statuses == [200, 429, 429, 429], f"messages to an agent that does not read: {statuses}")
     agent.resume()
@@ -244,7 +227,7 @@ async def _events(daemon: Daemon, session: str) -> int:
 
 async def _answer(daemon: Daemon, session: str, prompt: str) -> list[str]:
     body = {"messages": [{"role": "user", "content": prompt}], "stream": "none"}
-    answer = await daemon.client.post(f"/aap/v3/sessions/{session}/turns", json=body)
+    answer = await daemon.http.post(f"/aap/v3/sessions/{session}/turns", json=body)
     if answer.status_code != 200:
         return [f"{answer.status_code} {answer.text[:300]}"]
     return [message["content"] for message in answer.json()["messages"]]
@@ -254,7 +237,7 @@ async def _check_history(daemon: Daemon, volume: Volume, session: str, prompts: 
     """Read the history by its chunks, and check the numbers of all events in it."""
     text = bytearray()
     expected = total = 0
-    async with daemon.client.stream("GET", f"/aap/v3/sessions/{session}/history?type=full") as answer:
+    async with daemon.http.stream("GET", f"/aap/v3/sessions/{session}/history?type=full") as answer:
         volume.check(answer.status_code == 200, f"the history is a {answer.status_code}")
         async for chunk in answer.aiter_bytes():
             total += len(chunk)
@@ -269,27 +252,6 @@ async def _check_history(daemon: Daemon, volume: Volume, session: str, prompts: 
     if count is not None:
         volume.check(expected == count, f"the history has {expected} of {count} events")
         volume.check(total > 0.95 * volume.megabytes * 1e6, f"the history has {total} bytes")
-
-
-def _prepare(home: Path, megabytes: int) -> Path:
-    (home / "work").mkdir()
-    tables: dict[str, dict[str, Any]] = {
-        "server": {"data_dir": str(home / "data"), "port": 0},
-        "auth": {"keys": [KEY]},
-        "limits": {"grace": 1.0},
-        "agents.script": {"driver": "script", "cwd": str(home / "work")},
-    }
-    lines = [
-        f"[{name}]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in table.items())
-        for name, table in tables.items()
-    ]
-    (home / "portico.toml").write_text("\n".join(lines))
-    text = "|{n}|" + "x" * (EVENT - 8)
-    flood = {"when": "^flood$", "steps": [{"events": {"count": megabytes * 1_000_000 // EVENT, "text": text}}]}
-    hold = {"when": "^hold$", "steps": [{"text": "begin"}, {"wait_for_file": "go"}]}
-    turns = [flood, {"when": "^next$", "steps": [{"text": "next"}]}, hold]
-    (home / "work" / "flood.json").write_text(json.dumps({"turns": turns}))
-    return home
 
 
 async def volume(run: Run) -> None:

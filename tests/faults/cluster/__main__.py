@@ -83,7 +83,7 @@ class Soak:
                 traffic.over.set()
             self._say("all clients are done")
             await self._check(cluster, traffic, talkers, followers)
-            left = [node.stop() for node in cluster.nodes.values()]
+            left = [node.end() for node in cluster.nodes.values()]
             codes = [code for code, _ in await asyncio.gather(*left)]
             self.checks.add("nodes that do not stop", len(codes), [f"exit code {code}" for code in codes if code != 0])
             self.checks.add("agents left running", len(talkers), cluster.end_left())
@@ -151,11 +151,11 @@ class Soak:
 
     async def _freeze(self, cluster: Cluster, name: str) -> None:
         leases = await asyncio.to_thread(cluster.leases, name)
-        cluster.nodes[name].signal(signal.SIGSTOP)
+        cluster.nodes[name].send_signal(signal.SIGSTOP)
         self._say(f"SIGSTOP of node {name}, which had {leases} leases")
         await asyncio.sleep(FROZEN_SECONDS)
         left = await asyncio.to_thread(cluster.leases, name)
-        cluster.nodes[name].signal(signal.SIGCONT)
+        cluster.nodes[name].send_signal(signal.SIGCONT)
         self._say(f"SIGCONT after {FROZEN_SECONDS:g} s; {leases - left} leases were taken over by then")
 
     async def _cut(self, cluster: Cluster) -> None:
