@@ -29,7 +29,7 @@ from drivers.contract.driver_info import (
     ToolKind,
     ToolSpec,
 )
-from drivers.contract.errors import AgentUnavailable, DriverError
+from drivers.contract.errors import DriverError
 from drivers.runtime.cli_agent import CliAgent
 from drivers.runtime.cli_driver import PROBE_SECONDS, CliDriver
 from drivers.runtime.process import Spawner
@@ -141,8 +141,6 @@ class AcpDriver(CliDriver):
         return replace(probe, options=tuple(options))
 
     async def open(self, spec: SessionSpec, spawner: Spawner, limits: Limits) -> Agent:
-        if spec.seed.history and spec.seed.resume is None:
-            raise AgentUnavailable("its own session is gone, and it cannot be given a history; start a new session")
         await import_protocol()
         return await super().open(spec, spawner, limits)
 

@@ -384,11 +384,7 @@ class CliAgent(Agent):
             reason += f"; its last line has an object that could not be read: {excerpt(last)}"
         self._passed_limit = reason
         await self._terminate(0.0)
-        if self._limits.interrupted:
-            self._take([SessionEnd(exit_code=INTERRUPTED, stop_reason="cancelled")])
-        else:
-            self._take([Error(message=f"the agent was stopped: {reason}"), SessionEnd(exit_code=TIMED_OUT, stop_reason="error")])
-        self._gone = True
+        self._take_failure(f"the agent was stopped: {reason}", TIMED_OUT)
 
     async def _abort(self) -> None:
         """End the process because its output cannot be followed any further."""
@@ -401,13 +397,16 @@ class CliAgent(Agent):
     async def _handle_exit(self) -> None:
         if failure := self._process.failure:
             await self._terminate(0.0)
-            self._take([Error(message=failure), SessionEnd(exit_code=1, stop_reason="error")])
-            self._gone = True
-            return
+            return self._take_failure(failure, 1)
         code = await self._process.exit_code(self._limits.within_interrupt(self._grace or 1.0))
         self._take_last(self._codec.exited(code, self._process.stderr_tail() if code else ()))
         # Not left to the owner of the agent: what a one-shot run leaves behind ends with it.
         await self._terminate(0.0)
+
+    def _take_failure(self, message: str, exit_code: int) -> None:
+        """Take the events that are left, such as the ends of calls, and end the run for a reason that the codec does not know."""
+        left = [event for event in self._codec.exited(exit_code, ()) if not isinstance(event, Error | SessionEnd)]
+        self._take_last([*left, Error(message=message), SessionEnd(exit_code=exit_code, stop_reason="error")])
 
     def _take_last(self, events: list[OutputEvent]) -> None:
         """Take the events that are left when the process has ended."""
@@ -501,10 +500,8 @@ class CliAgent(Agent):
     def _start_error(self) -> Exception:
         if self._codec.start_error is not None:
             return self._codec.start_error
-        if self._codec.protocol_error is not None:
-            return AgentUnavailable(self._codec.protocol_error)
-        if self._passed_limit is not None:
-            return AgentUnavailable(self._passed_limit)
+        if reason := self._passed_limit or self._codec.protocol_error:
+            return AgentUnavailable(reason)
         messages = [event.message for event in self._ready if isinstance(event, Error)] or self._process.stderr_tail()
         return AgentUnavailable(f"the agent ended before it took a prompt: {' '.join(messages)[-2000:] or 'it wrote no message'}")
 

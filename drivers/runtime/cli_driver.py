@@ -107,6 +107,7 @@ class CliDriver(Driver):
         """The process of one task, with the task on its standard input."""
 
     async def open(self, spec: SessionSpec, spawner: Spawner, limits: Limits) -> Agent:
+        check_seed(self.info(), spec)
         if not (self.tools_by_mcp and spec.app_tools):
             return await CliAgent.start(await made(self.session, spec), spawner, limits, spec.services)
         spec = await with_tool_server(spec, self.info().mcp.call_id_keys)
@@ -119,6 +120,12 @@ class CliDriver(Driver):
 
     async def execute(self, spec: TaskSpec, spawner: Spawner, limits: Limits) -> Agent:
         return await CliAgent.start(await made(self.task, spec), spawner, limits)
+
+
+def check_seed(info: DriverInfo, spec: SessionSpec) -> None:
+    """Raise AgentUnavailable if a fresh native session is to continue a conversation that the CLI cannot be given."""
+    if spec.seed.history and spec.seed.resume is None and not info.capabilities.seeds:
+        raise AgentUnavailable("its own session is gone, and it cannot be given a history; start a new session")
 
 
 async def made(launch: Callable[[Spec], Launch], spec: Spec) -> Launch:

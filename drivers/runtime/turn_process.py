@@ -15,7 +15,7 @@ from drivers.contract.driver_info import ToolGrant
 from drivers.contract.errors import AgentGone, AgentUnavailable, DriverError, ResumeFailed
 from drivers.contract.events import Error, OutputEvent, SessionEnd
 from drivers.runtime.cli_agent import CliAgent
-from drivers.runtime.cli_driver import Driver, with_tool_server
+from drivers.runtime.cli_driver import Driver, check_seed, with_tool_server
 from drivers.runtime.file_threads import in_thread
 from drivers.runtime.process import Spawner
 
@@ -52,8 +52,7 @@ class TurnProcessDriver(Driver):
         await self._check_start(spec, spawner)
         if spec.seed.resume is not None and not await self._finds_session(spec, spawner):
             raise ResumeFailed(f"{self.info().title} has no session {spec.seed.resume!r} any more")
-        if spec.seed.resume is None and spec.seed.history and not self.info().capabilities.seeds:
-            raise AgentUnavailable("its own session is gone, and it cannot be given a history; start a new session")
+        check_seed(self.info(), spec)
         return TurnProcessAgent(self, spec, spawner, limits)
 
     async def execute(self, spec: TaskSpec, spawner: Spawner, limits: Limits) -> Agent:

@@ -26,10 +26,14 @@ async def retried(write: Callable[[], Awaitable[Result]], stop: asyncio.Event, c
     deadline = clock.monotonic() + STORE_TIMEOUT
     while True:
         writing = asyncio.ensure_future(write())
-        await _wait(writing, stop, clock)
-        if not writing.done():
+        try:
+            await _wait(writing, stop, clock)
+            if not writing.done():
+                raise StoreUnavailable("the store cannot be written in time")
+        except BaseException:
+            # The write goes on, and its result is not awaited any more.
             writing.add_done_callback(_log_failure)
-            raise StoreUnavailable("the store cannot be written in time")
+            raise
         error = writing.exception()
         if error is None:
             return writing.result()

@@ -1,4 +1,4 @@
-"""Starting an agent: errors, and the time limit of the start, which applies to tasks too."""
+"""Starting an agent: errors, a history that the CLI cannot have, and the time limit of the start, which applies to tasks too."""
 
 from __future__ import annotations
 
@@ -9,10 +9,13 @@ from pathlib import Path
 import pytest
 
 from drivers.claude.codec import ClaudeCodec
-from drivers.contract.agent_specs import Limits
+from drivers.contract.agent_specs import Limits, SessionSeed, SessionSpec, TaskSpec
 from drivers.contract.codec import Command, Launch
+from drivers.contract.driver_info import DriverInfo
 from drivers.contract.errors import AgentUnavailable
+from drivers.contract.messages import UserMessage
 from drivers.runtime.cli_agent import TIMED_OUT, CliAgent
+from drivers.runtime.cli_driver import CliDriver
 from drivers.runtime.process import Spawner
 from tests.drivers.small_programs import OpenAgent, end_of, to_end, until
 from tests.manual_clock import ManualClock
@@ -33,6 +36,25 @@ def command(program: str, folder: Path, stdin: bytes | None = None) -> Command:
 async def test_a_session_that_the_cli_rejects_is_unavailable_at_once(tmp_path: Path) -> None:
     with pytest.raises(AgentUnavailable, match="claude does not open a session: no hooks"):
         await CliAgent.start(Launch(command(REFUSES, tmp_path), ClaudeCodec()), Spawner(), Limits())
+
+
+class TakesNoHistory(CliDriver):
+    name = "small"
+
+    def info(self) -> DriverInfo:
+        return DriverInfo("Small", "For tests.")
+
+    def session(self, spec: SessionSpec) -> Launch:
+        raise AssertionError("a session begins without its history")
+
+    def task(self, spec: TaskSpec) -> Launch:
+        raise NotImplementedError
+
+
+async def test_a_session_whose_history_the_cli_cannot_be_given_does_not_begin_without_it(tmp_path: Path) -> None:
+    seed = SessionSeed(history=(UserMessage(content="before"),))
+    with pytest.raises(AgentUnavailable, match="its own session is gone, and it cannot be given a history"):
+        await TakesNoHistory().open(SessionSpec("small", tmp_path, {}, seed=seed), Spawner(), Limits())
 
 
 async def test_a_task_without_a_first_line_ends_at_the_limit_of_the_start(open_agent: OpenAgent, clock: ManualClock) -> None:

@@ -21,6 +21,7 @@ from drivers import (
     DriverError,
     DriverInfo,
     Launch,
+    Limits,
     Mcp,
     Program,
     Prompt,
@@ -39,6 +40,7 @@ from drivers.contract.events import AgentToken, Error, OutputEvent, SessionEnd, 
 from drivers.contract.messages import UserMessage
 from drivers.contract.tool_server import ToolServer
 from tests.drivers.small_programs import LIMITS, ask, end_of, text_in
+from tests.manual_clock import ManualClock
 
 PROGRAM = """
 import os, sys, time
@@ -49,6 +51,7 @@ if prompt == "sleep": time.sleep(600)
 if prompt == "crash": os._exit(3)
 if prompt == "call": print("call 1", flush=True); os._exit(3)
 if prompt == "leave": print("call 1", flush=True); sys.exit(0)
+if prompt == "hang": print("call 1", flush=True); time.sleep(600)
 if prompt == "fail": print("failed", flush=True); sys.exit(1)
 print("text", *sys.argv[1:], prompt, flush=True)
 """
@@ -209,6 +212,27 @@ async def test_a_call_that_runs_when_the_process_exits_has_failed(tmp_path: Path
     events = await answer(agent, prompt)
     assert [(event.id, event.status) for event in events if isinstance(event, ToolCall)] == [("1", "started"), ("1", "failed")]
     assert end_of(events).exit_code == exit_code
+
+
+@pytest.mark.parametrize("interrupted", [False, True])
+async def test_a_call_that_runs_when_a_limit_of_time_ends_the_turn_has_failed(
+    tmp_path: Path, clock: ManualClock, interrupted: bool
+) -> None:
+    agent = await SmallDriver().open(spec_in(tmp_path), Spawner(clock=clock), Limits(idle=20, grace=5))
+    await agent.prompt(Prompt("hang"))
+    events = list[OutputEvent]()
+    while not any(isinstance(event, ToolCall) for event in events):
+        events += await agent.receive()
+    if interrupted:
+        # A process that does not end by itself: its grace passes before the idle limit.
+        await agent.interrupt()
+    reading = asyncio.create_task(agent.receive())
+    await clock.expire(5 if interrupted else 20)
+    events += await reading
+    assert [(event.id, event.status) for event in events if isinstance(event, ToolCall)] == [("1", "started"), ("1", "failed")]
+    end, errors = end_of(events), [event.message for event in events if isinstance(event, Error)]
+    assert (end.exit_code, end.stop_reason) == ((130, "cancelled") if interrupted else (124, "error"))
+    assert errors == ([] if interrupted else ["the agent was stopped: it was silent for 20 s (limits.idle)"])
 
 
 async def test_without_a_native_id_each_turn_is_to_be_seeded(tmp_path: Path) -> None:
