@@ -170,7 +170,7 @@ class AcpDriver(CliDriver):
         general = AgentProfile(Path(spec.program).name, app_tools=names_of([tool.name for tool in spec.app_tools]))
         profile = profile_of(self.name, general)
         command = Command(self._command_line(spec), spec.cwd, bypass_proxy(spec.env, spec.tool_server))
-        return Launch(command, AcpCodec(request, grants, profile), spec.tool_server, spec.additional_directories)
+        return Launch(command, AcpCodec(request, grants, profile), spec.additional_directories)
 
     def home_files(self, spec: AgentSpec) -> tuple[Path, ...]:
         home = Path(spec.env.get("HOME", "~")).expanduser()

@@ -83,7 +83,7 @@ class SessionSpec(AgentSpec):
     tool_host: ToolHost | None = None
     """Opens `tool_server`, for drivers with `tools_by_mcp`."""
     tool_server: ToolServer | None = None
-    """The MCP server of `app_tools`, for drivers with `tools_by_mcp`. The launch passes it on."""
+    """The MCP server of `app_tools`, for drivers with `tools_by_mcp`: the CLI is given its `url` and `token`."""
     mcp_servers: tuple[McpServer, ...] = ()
     """The MCP servers of the session's client, for the CLI's own MCP client. They hold secrets."""
     additional_directories: tuple[Path, ...] = ()

@@ -14,7 +14,6 @@ from typing import Literal
 from drivers.contract.agent import Prompt, Reply
 from drivers.contract.errors import DriverError
 from drivers.contract.events import Error, OutputEvent, SessionEnd, Stderr
-from drivers.contract.tool_server import ToolServer
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +120,5 @@ class Launch:
     """The process to start."""
     codec: Codec
     """A fresh codec, which reads its output."""
-    tool_server: ToolServer | None = None
-    """The MCP server of the session's application-side tools, if the CLI calls them by MCP."""
     additional_directories: tuple[Path, ...] = ()
     """Folders besides the working folder in which requests of the CLI to its client are handled."""

@@ -196,7 +196,7 @@ class GeminiDriver(CliDriver):
         )
         profile = agent_profile(verbatim=spec.options.get(SLASH_OPTION) != "on", app_tools=spec.app_tools)
         command = Command(argv, spec.cwd, env, files=files, state=state)
-        return Launch(command, AcpCodec(request, grants, profile, changes_modes=mode is not None), spec.tool_server)
+        return Launch(command, AcpCodec(request, grants, profile, changes_modes=mode is not None))
 
 
 def _model_argument(model: str | None) -> tuple[str, ...]:

@@ -152,13 +152,20 @@ class CliAgent(Agent):
         self._woken = False
 
     @classmethod
-    async def start(cls, launch: Launch, spawner: Spawner, limits: Limits, services: ClientServices | None = None) -> CliAgent:
+    async def start(
+        cls,
+        launch: Launch,
+        spawner: Spawner,
+        limits: Limits,
+        services: ClientServices | None = None,
+        tool_server: ToolServer | None = None,
+    ) -> CliAgent:
         """Spawn the process and wait until it takes a prompt. Raises AgentUnavailable or ResumeFailed."""
         process = await spawner.spawn(launch.command)
         requests = ClientRequests(
             launch.command.cwd, launch.command.env, spawner, launch.additional_directories, services, process.wait_until_writable
         )
-        agent = cls(process, launch.codec, limits, requests, launch.tool_server, spawner.clock)
+        agent = cls(process, launch.codec, limits, requests, tool_server, spawner.clock)
         try:
             agent._flush()
             while agent._codec.phase == "starting" and agent._codec.start_error is None and not agent._gone:

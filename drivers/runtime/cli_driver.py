@@ -93,7 +93,7 @@ class Driver(ABC):
 class CliDriver(Driver):
     """A driver whose agent is a process that writes one event a line.
 
-    `tools_by_mcp`: a session that has application-side tools gets a `tool_server` for them, which its launch is to pass on.
+    `tools_by_mcp`: a session that has application-side tools gets a `tool_server`, for the CLI to call.
     """
 
     tools_by_mcp: ClassVar[bool] = False
@@ -108,11 +108,10 @@ class CliDriver(Driver):
 
     async def open(self, spec: SessionSpec, spawner: Spawner, limits: Limits) -> Agent:
         check_seed(self.info(), spec)
-        if not (self.tools_by_mcp and spec.app_tools):
-            return await CliAgent.start(await made(self.session, spec), spawner, limits, spec.services)
-        spec = await with_tool_server(spec, self.info().mcp.call_id_keys)
+        if self.tools_by_mcp and spec.app_tools:
+            spec = await with_tool_server(spec, self.info().mcp.call_id_keys)
         try:
-            return await CliAgent.start(await made(self.session, spec), spawner, limits, spec.services)
+            return await CliAgent.start(await made(self.session, spec), spawner, limits, spec.services, spec.tool_server)
         except BaseException:
             if spec.tool_server is not None:
                 await asyncio.shield(spec.tool_server.close())

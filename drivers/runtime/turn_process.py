@@ -23,7 +23,7 @@ from drivers.runtime.process import Spawner
 class TurnProcessDriver(Driver):
     """A driver of a CLI that exits after each turn. Between turns its agent is alive without a process.
 
-    `tools_by_mcp`: a session that has application-side tools gets a `tool_server` for them in each turn, which `turn` passes on.
+    `tools_by_mcp`: a session that has application-side tools gets a `tool_server` in each turn, for the CLI to call.
     """
 
     tools_by_mcp: ClassVar[bool] = False
@@ -161,7 +161,7 @@ class TurnProcessAgent(Agent):
         try:
             launch = self._driver.turn(spec, prompt)
             self._codec = launch.codec
-            return await CliAgent.start(launch, self._spawner, self._limits, spec.services)
+            return await CliAgent.start(launch, self._spawner, self._limits, spec.services, spec.tool_server)
         except BaseException:
             if spec.tool_server is not None:
                 await asyncio.shield(spec.tool_server.close())

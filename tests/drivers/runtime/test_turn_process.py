@@ -90,7 +90,7 @@ class SmallDriver(TurnProcessDriver):
             raise self._refusal
         resume = (spec.seed.resume,) if spec.seed.resume else ()
         argv = (spec.program, "-IS", "-c", self._program, *resume)
-        return Launch(Command(argv, spec.cwd, spec.env, prompt.text.encode()), SmallCodec(), spec.tool_server)
+        return Launch(Command(argv, spec.cwd, spec.env, prompt.text.encode()), SmallCodec())
 
     async def has_session(self, spec: SessionSpec, spawner: Spawner) -> bool:
         if spec.seed.resume == "slow":

@@ -40,7 +40,7 @@ class FaultyDriver(CliDriver):
         )
 
     def session(self, spec: SessionSpec) -> Launch:
-        return Launch(Command(_argv(spec.args), spec.cwd, spec.env), EventLineCodec(open_request(spec)), spec.tool_server)
+        return Launch(Command(_argv(spec.args), spec.cwd, spec.env), EventLineCodec(open_request(spec)))
 
     def task(self, spec: TaskSpec) -> Launch:
         stdin = request("open", tools=[]) + request("prompt", content=spec.task)
