@@ -170,6 +170,8 @@ class Gateway:
         self._retention.start()
         if self.node is not None:
             self.node.repeat()
+        else:
+            self.sessions.begin_queued_soon()
         self._opened = True
 
     async def _open(self, settings: Settings, data_dir: Path) -> None:

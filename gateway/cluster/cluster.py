@@ -136,6 +136,7 @@ class _NodeDaemon:
     async def tidy(self) -> None:
         if self._cluster.sessions is not None:
             await self._cluster.sessions.release_unused(UNUSED)
+            await self._cluster.sessions.begin_queued()
         await self._cluster.publish_agents()
 
     async def sweep(self) -> None:

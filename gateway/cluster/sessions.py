@@ -180,7 +180,15 @@ class ClusterSessions(Sessions):
             raise no_agent(session_id, record.agent)
         session = await self._restored(record, agent or AbsentAgent(record.agent), lease)
         self._known[session_id] = session
+        if agent is not None:
+            session.queue.advance()
         return session
+
+    async def _with_queued(self) -> list[str]:
+        # The node that has the lease of a session goes on with its queue.
+        if self._node.directory.draining:
+            return []
+        return await self._store.queued_messages.to_begin(without_lease=True)
 
     async def _place_stored(self, record: SessionRecord, last: str | None) -> None:
         """Raise SessionElsewhere unless this node is the one for a session without an owner, which the node `last` had.

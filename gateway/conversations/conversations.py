@@ -42,6 +42,7 @@ from gateway.runs.idempotency import IdempotencyKey
 from gateway.runs.pending_calls import ids, unanswered
 from gateway.security.authentication import Caller
 from gateway.sessions.message_checks import check_messages, check_prompt, check_seed
+from gateway.sessions.message_queue import MessageRemoved
 from gateway.sessions.registry import Sessions
 from gateway.sessions.session import Session, Submission, never
 from gateway.sessions.settings import SessionSettings
@@ -265,6 +266,8 @@ class Conversations:
             session, conversation = found
             try:
                 return await self._continue(asked, session, conversation)
+            except MessageRemoved:
+                raise
             except (Conflict, NotFound) as error:
                 log.info("session %s is not continued by a conversation: %s", session.id, error)
             except BaseException:
@@ -426,6 +429,8 @@ class Conversations:
         if same_agent and after.system_before == after.system_now and not spoken:
             try:
                 return await self._continue_after(await self._checked(caller, request, disconnected), session, after)
+            except MessageRemoved:
+                raise
             except Conflict as error:
                 log.info("session %s is not continued after event %d: %s", session.id, after.last, error)
         history = [message async for message in session.history.until(after.last)]

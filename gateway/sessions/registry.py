@@ -50,7 +50,7 @@ from gateway.sessions.machine import Command
 from gateway.sessions.pending_call import PendingCall
 from gateway.sessions.session import Session
 from gateway.sessions.settings import SessionFilter, SessionSettings, SessionSummary
-from gateway.store import Cursor, RunRecord, SessionDetails, SessionRecord, Store, WorktreeRecord
+from gateway.store import Cursor, QueuedRow, RunRecord, SessionDetails, SessionRecord, Store, WorktreeRecord
 from gateway.store.fencing import Lease
 from gateway.worktrees.worktrees import SessionWorktree
 
@@ -291,7 +291,33 @@ class Sessions:
         if agent is None:
             raise no_agent(record.id, record.agent)
         self._known[session_id] = session = await self._restored(record, agent)
+        session.queue.advance()
         return session
+
+    def begin_queued_soon(self) -> None:
+        """Begin the queued messages that an earlier daemon has left, in the background."""
+        self._run_in_background(self.begin_queued())
+
+    async def begin_queued(self) -> None:
+        """Load the sessions whose first queued message can begin, so that it does. A failure is logged."""
+        try:
+            for session_id in await self._with_queued():
+                # In a task, since it binds the id of the session for the log lines of its caller.
+                await asyncio.create_task(self._begin_queued(session_id))
+        except StoreUnavailable as error:
+            log.warning("queued messages do not begin yet: %s", error)
+
+    async def _begin_queued(self, session_id: str) -> None:
+        if self._closing or self._current(session_id) is not None:
+            return
+        try:
+            self._changed(await self.get(ADMINISTRATOR, session_id))
+        except GatewayError as error:
+            log.info("the queued messages of session %s do not begin here: %s", session_id, error)
+
+    async def _with_queued(self) -> list[str]:
+        """The sessions whose first queued message can begin, if the session is not in memory."""
+        return await self._store.queued_messages.to_begin()
 
     async def _record(self, caller: Caller, session_id: str) -> SessionRecord:
         record = await self._store.sessions.get(session_id)
@@ -310,7 +336,16 @@ class Sessions:
         session = self._session(record, config, agent, last, redactor, lease)
         if run is not None and run.state == "waiting":
             await session.restore_waiting(run)
+        rows = await self._store.queued_messages.of(record.id)
+        session.queue.load(rows, [self._changes(record, row, agent) for row in rows], record.queue_stopped)
         return session
+
+    def _changes(self, record: SessionRecord, row: QueuedRow, agent: ConfiguredAgent) -> SessionSettings | None:
+        """The settings that a queued message of a session changes."""
+        stored = row.settings
+        if stored is None:
+            return None
+        return self._settings(replace(record, config=stored.config, secrets=stored.secrets), agent)
 
     def _current(self, session_id: str) -> Session | None:
         """A session in memory; None if there is none, or if another node of a cluster may have changed it."""
@@ -403,6 +438,7 @@ class Sessions:
             if cwd is not None and config.worktree is not None:
                 cwd = config.worktree.folder
             plain = _summary(record.id, record.agent, config, state, details, record.created_at, usage, cwd, origin)
+            plain = replace(plain, queue_stopped=record.queue_stopped)
             if record.id in stored:
                 return replace(plain, pending=stored[record.id].pending, waiting_since=stored[record.id].since)
             return _with_state(plain, loaded.get(record.id) or self._current(record.id))
@@ -496,7 +532,7 @@ class Sessions:
         """Delete a session unless it is used by now. A failure is logged."""
         try:
             session = await self.get(caller, session_id, deleting=True)
-            if session.state == "idle":
+            if session.state == "idle" and session.queue.empty:
                 await completed(self._delete(session))
         except NotFound:
             return
@@ -511,7 +547,6 @@ class Sessions:
                 await session.stop("the session was deleted", forget=True)
             finally:
                 self._known.pop(session.id, None)
-                session.queue.advance()
             await self._remove_files(session.id, worktree=session.config.worktree is not None)
         self._changed(session)
         self.changes.announce(session.id, session.owner, "deleted")
@@ -637,7 +672,8 @@ def _summary(
         reason, row = details.run.stop_reason if details.run else None, details.row
         error, title, used_at = details.error, displayed_title(row), row.used_at
         plain = SessionSummary(session_id, agent, config, state, reason, error, title, created_at, used_at, usage)
-    return replace(plain, cwd=cwd, forked_from=forked_from, last_seq=details.last_seq if details is not None else 0)
+    last_seq, queued = (details.last_seq, details.queued) if details is not None else (0, 0)
+    return replace(plain, cwd=cwd, forked_from=forked_from, last_seq=last_seq, queued=queued)
 
 
 def _chosen(agent: str, config: SessionSettings) -> ChosenFolder:
@@ -675,7 +711,8 @@ def _with_state(summary: SessionSummary, session: Session | None) -> SessionSumm
         return summary
     pending, since = (session.pending_calls, session.waiting_since) if summary.state == "waiting" else ([], None)
     last = max(summary.last_seq, session.log.last)
-    return replace(summary, pending=pending, waiting_since=since, last_seq=last, queued=len(session.queue))
+    queued, stopped = len(session.queue), session.queue.stopped
+    return replace(summary, pending=pending, waiting_since=since, last_seq=last, queued=queued, queue_stopped=stopped)
 
 
 def no_agent(session_id: str, agent: str) -> AgentProblem:

@@ -39,6 +39,7 @@ from gateway.events.event_log import EventLog
 from gateway.events.log_entries import ClientPermission, LogEvent, TurnStart
 from gateway.events.messages import message_row
 from gateway.events.turn_reader import Turn
+from gateway.observability.logs import bind_session_id
 from gateway.policy.decision_record import CLIENT, TIME_LIMIT
 from gateway.policy.enforcement import PolicyEnforcer
 from gateway.policy.paths import PathResolver
@@ -56,9 +57,9 @@ from gateway.security.redaction import Redactor
 from gateway.sessions.client_service_routing import SessionServices
 from gateway.sessions.live_agent import LiveAgent
 from gateway.sessions.machine import PUBLIC, Command, Machine, PublicState, State
+from gateway.sessions.message_queue import CANCELLED, STOP_TIMEOUT, MessageQueue, QueuedMessage
 from gateway.sessions.pending_call import PendingCall
 from gateway.sessions.permission_choices import choices_of
-from gateway.sessions.queued_messages import TurnQueue
 from gateway.sessions.settings import SessionSettings, with_mode_option
 from gateway.store import RunRecord, SessionRecord, SettingsRecord, Store
 from gateway.store.fencing import Lease
@@ -89,10 +90,12 @@ class Submission:
 
     `settings` gives the session's new settings from those in force and raises BadRequest where they cannot be; None keeps
     them. `services` are what the client does for the agent while the run lasts. A message that finds a run at work is refused,
-    sent to the agent at work (`steer`), or queued until `disconnected` returns. A message that finds pending calls cancels
-    them, or with `cancel_pending=False` is refused. `run_id` is the run whose calls were answered, where the client knows it.
-    `began` is called with the turn before a reader of the log can see its first event. With `cancel_on_disconnect` the turn is
-    cancelled if `disconnected` returns before its agent has the prompt. `answer` is what the answer to a message has to be.
+    sent to the agent at work (`steer`), or queued. A message that finds pending calls cancels them, or with
+    `cancel_pending=False` is refused. `run_id` is the run whose calls were answered, where the client knows it. `began` is called
+    with the turn before a reader of the log can see its first event. With `cancel_on_disconnect` the message is tied to its
+    connection: if `disconnected` returns before its agent has the prompt, the turn is cancelled, or the message leaves the queue.
+    Without it, a queued message is stored, and begins also if its client is gone. `queued` is the id of a queued message.
+    `answer` is what the answer to a message has to be.
     """
 
     message: UserMessage | None = None
@@ -107,6 +110,7 @@ class Submission:
     began: Callable[[Turn], None] = ignore
     run_id: str | None = None
     answer: AnswerFormat | None = None
+    queued: str | None = None
 
 
 @dataclass(eq=False, slots=True)
@@ -176,7 +180,9 @@ class Session:
         self.used_at = shared.clock.monotonic()
         self.turn_began = last_seq + 1
         self.services = SessionServices()
-        self.queue = TurnQueue(self.lock, self._queue_advances, self.announce)
+        self.queue = MessageQueue(
+            record.id, shared, self.lock, free=self._is_free, begin=self._begin_queued, changed=self._queue_changed
+        )
         self.evicting = False
         self.metadata_changed: set[Callable[[], None]] = set()
         self._storing_commands: set[asyncio.Task[None]] = set()
@@ -233,14 +239,14 @@ class Session:
 
     @property
     def accepts_turn(self) -> bool:
-        """Whether a turn can begin at once: no run is under way, nothing is queued, and nothing changes the session."""
-        return self.state == "idle" and self.queue.empty and not self.lock.locked()
+        """Whether a turn can begin at once: no run is under way, no queued message begins, and nothing changes the session."""
+        return self.state == "idle" and not self.queue.goes_on and not self.lock.locked()
 
     @property
     def only_stored(self) -> bool:
         """Whether it can be loaded again as it is: it is idle, has no agent, and the store has all of it."""
         stored = not self.log.unwritten and self._agent.stored and self.config == self._stored_config
-        return not self._agent.exists and self.state == "idle" and stored
+        return not self._agent.exists and self.state == "idle" and stored and self.queue.at_rest
 
     @property
     def is_unused(self) -> bool:
@@ -248,7 +254,7 @@ class Session:
 
         A run that waits for the client goes on waiting there.
         """
-        nothing_begins = self.queue.empty and not self.lock.locked() and not self._starts
+        nothing_begins = self.queue.at_rest and not self.lock.locked() and not self._starts
         stored = not self.log.unwritten and self._agent.stored and self.config == self._stored_config
         return nothing_begins and stored and not self.busy and not self._agent.exists
 
@@ -289,10 +295,11 @@ class Session:
         if self.log.is_reserved and self._shared.store.in_doubt:
             # The lock is free when the store answers, however long that takes.
             raise StoreUnavailable("the store does not answer, and may have the request before this one; try again later")
+        queued = self.queue.find(request.key) if request.key is not None else None
+        if queued is not None:
+            return await self.queue.turn(queued, request.disconnected)
         if request.message is not None and request.when_busy == "queue":
-            async with self.queue.turn(request.disconnected):
-                with self._beginning(request) as start:
-                    return await self._take(start, request, queued=True)
+            return await self._submit_queued(request, request.message)
         # A cancel that comes while the lock is waited for is not later than the message.
         with self._beginning(request) as start:
             async with self.lock:
@@ -300,10 +307,72 @@ class Session:
                     return await self._steer(request, request.message)
                 return await self._take(start, request)
 
-    async def _take(self, start: _Start, request: Submission, *, queued: bool = False) -> Turn:
+    async def _submit_queued(self, request: Submission, message: UserMessage) -> Turn:
+        """Begin a turn at once if the session is free, or put the message in the queue and wait for its turn."""
+        if self.accepts_turn and (request.cancel_on_disconnect or self.queue.empty):
+            with self._beginning(request) as start:
+                async with self.lock:
+                    # Whoever has waited for the lock before comes first.
+                    if self._is_free() and not self.queue.goes_on:
+                        return await self._take(start, request)
+        return await self.queue.turn(await self._queued_message(request, message), request.disconnected)
+
+    async def _queued_message(self, request: Submission, message: UserMessage) -> QueuedMessage:
+        """The message of a request as the queue has it. The settings of one that is stored are checked now."""
+        tied, changes = request.cancel_on_disconnect, None
+        if request.settings is not None and not tied:
+            before = self.config
+            changes = (await in_time(partial(request.settings, before), FOLDER_OF_SESSION)).changes_from(before)
+        if request.answer is not None:
+            changes = replace(changes or SessionSettings(), answer=request.answer)
+        return QueuedMessage(
+            message=message,
+            created_at=self._shared.clock.time(),
+            stored=not tied,
+            changes=changes,
+            settings=request.settings if tied else None,
+            key=request.key,
+            services=request.services,
+            disconnected=request.disconnected if tied else None,
+            began=request.began,
+        )
+
+    async def enqueue(self, request: Submission) -> QueuedMessage:
+        """Put the message of a request in the queue, and do not wait for its turn."""
+        self.machine.require_here()
+        if request.message is None:
+            raise BadRequest("messages: only a user message can be queued")
+        queued = self.queue.find(request.key) if request.key is not None else None
+        if queued is None:
+            queued = await self._queued_message(request, request.message)
+            await self.queue.add(queued)
+        return queued
+
+    async def _begin_queued(self, queued: QueuedMessage) -> Turn:
+        """Begin the turn of a queued message. Call it under the lock."""
+        bind_session_id(self.id, self.redactor)
+        request = Submission(
+            message=queued.message,
+            settings=queued.new_settings,
+            key=queued.key,
+            services=queued.services,
+            answer=None if queued.changes is None else queued.changes.answer,
+            disconnected=queued.disconnected or never,
+            cancel_on_disconnect=queued.disconnected is not None,
+            began=partial(self.queue.began, queued),
+            queued=queued.id,
+        )
+        with self._beginning(request) as start:
+            return await self._take(start, request)
+
+    def _queue_changed(self) -> None:
+        self._changed(self)
+        self.announce()
+
+    async def _take(self, start: _Start, request: Submission) -> Turn:
         if self.lease is not None:
             await self.lease.confirm()
-        await self._check(request, queued)
+        await self._check(request)
         # A fresh agent gets the history from the store.
         await self.log.require_written()
         settings = self.config
@@ -319,7 +388,7 @@ class Session:
                     return await self._answer(start, request, settings)
                 return await self._begin(start, request, request.message, settings)
 
-    async def _check(self, request: Submission, queued: bool) -> None:
+    async def _check(self, request: Submission) -> None:
         """Raises why the session is gone, or BadRequest or Conflict where it cannot take the request in its state."""
         self.machine.require_here()
         pending = self.run.pending if self.run is not None else PendingCalls()
@@ -333,12 +402,12 @@ class Session:
         self.machine.require(Command.MESSAGE)
         if self.state == "waiting" and not request.cancel_pending:
             raise Conflict(_waiting_text(pending))
-        if not queued and not self.queue.empty and self.state == "idle":
+        if request.queued is None and self.queue.goes_on and self.state == "idle":
             raise Conflict("other messages are queued for this session; send this again with when_busy: queue")
 
-    def _queue_advances(self) -> bool:
-        """Whether the first request of the queue can begin, or is to be refused: nobody answers pending calls here any more."""
-        return self.state == "idle" or self.machine.gone is not None
+    def _is_free(self) -> bool:
+        """Whether a queued message can begin."""
+        return self.state == "idle" and self.machine.gone is None
 
     def _require_not_deleted(self) -> None:
         """A turn that is stored is not refused because of a shutdown, which ends its run."""
@@ -496,7 +565,7 @@ class Session:
             key = request.key.record(self.id, begin.seq) if request.key else None
             ended = waiting.id if waiting is not None else None
             row, new = self.log.row(entries), self._settings_record(settings)
-            await self._shared.store.runs.start(record, messages, row, key, new, ended)
+            await self._shared.store.runs.start(record, messages, row, key, new, ended, request.queued)
             self._settings_stored(settings)
             if waiting is not None:
                 waiting.cancelled_in_store(end)
@@ -722,7 +791,16 @@ class Session:
 
         A turn whose agent is being started ends without it: the agent is ended, and never gets the prompt.
         With a `turn`, only if its run is at work, or with `waiting` also waits, and no other turn has begun since.
+        Queued messages that are stored wait then until a client says to go on.
         """
+        stopping = self.queue.stop(CANCELLED) if turn is None else None
+        try:
+            return await self._cancel(turn, waiting)
+        finally:
+            if stopping is not None:
+                await self._shared.clock.wait([stopping], STOP_TIMEOUT)
+
+    async def _cancel(self, turn: Turn | None, waiting: bool) -> bool:
         # Of several cancels of a start the first one has ended its turn, and the others find none.
         starts = [start for start in self._starts if not start.cancelled] if turn is None else []
         for start in starts:
@@ -734,6 +812,8 @@ class Session:
                 return False
             if self.run is None or self.run.state is RunState.ENDED:
                 return False
+            if turn is not None:
+                self.queue.stop(CANCELLED)
             with self.machine.over(State.ENDING):
                 await self.run.cancel(CANCEL_GRACE)
             self._changed(self)
@@ -741,11 +821,14 @@ class Session:
             return True
 
     def leave(self, why: GatewayError) -> None:
-        """Take nothing any more: requests are refused with this error, also those whose agent is being started."""
+        """Take nothing any more: requests are refused with this error, also those whose agent is being started.
+
+        Queued messages that are stored stay in the store.
+        """
         self.machine.leave(why)
+        self.queue.close(why)
         for start in self._starts:
             start.interrupt()
-        self.queue.advance()
 
     async def delete_stored(self) -> None:
         """Delete the session from the store, and refuse what has not begun; call `stop` then. If it raises, nothing has changed.
@@ -821,7 +904,6 @@ class Session:
         self._agent.stop_storing()
         await self._agent.end_preparation()
         await self._agent.discard()
-        self.queue.advance()
 
     def _run(self, record: RunRecord, agent: Agent | None) -> Run:
         shared = self._shared

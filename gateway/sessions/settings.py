@@ -67,6 +67,26 @@ class SessionSettings:
                 "missing or another one; restore the key (docs/operations.md), or create a new session"
             )
 
+    def changes_from(self, before: SessionSettings) -> SessionSettings:
+        """Returns only the options and tools that differ from other settings, for `with_changes`."""
+        return SessionSettings(
+            options={name: value for name, value in self.options.items() if before.options.get(name) != value},
+            secrets={name: value for name, value in self.secrets.items() if before.secrets.get(name) != value},
+            tools=None if self.tools == before.tools else self.tools,
+            app_tools=None if self.app_tools == before.app_tools else self.app_tools,
+        )
+
+    def with_changes(self, changes: SessionSettings) -> SessionSettings:
+        """Returns these settings with the options and tools of `changes`; what it does not have stays."""
+        return replace(
+            self,
+            options={**self.options, **changes.options},
+            secrets={**self.secrets, **changes.secrets},
+            tools=self.tools if changes.tools is None else changes.tools,
+            app_tools=self.app_tools if changes.app_tools is None else changes.app_tools,
+            secrets_lost=self.secrets_lost or changes.secrets_lost,
+        )
+
     def to_json(self) -> dict[str, Any]:
         """Everything but the secrets, as JSON data."""
         tools = None if self.tools is None else [[grant.name, grant.trust] for grant in self.tools]
@@ -112,7 +132,7 @@ class SessionSummary:
     that at work, None if the agent has reported none. `cwd` is the absolute working folder, in the session's worktree if it has
     one, None if the agent is not configured any more. `pending` are the calls that wait for the client since `waiting_since`.
     `forked_from` is the id of the session whose messages it began with. `last_seq` is the number of its last event, 0 if it has
-    none; `queued` is how many requests wait for its run to end.
+    none; `queued` is how many messages wait for their turns, and `queue_stopped` why they wait until a client says to go on.
     """
 
     id: str
@@ -131,6 +151,7 @@ class SessionSummary:
     forked_from: str | None = None
     last_seq: int = 0
     queued: int = 0
+    queue_stopped: str | None = None
 
 
 @dataclass(frozen=True)

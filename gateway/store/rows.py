@@ -17,7 +17,7 @@ EXECUTION_PREFIX = "exec_"
 @dataclass(frozen=True, slots=True)
 class SessionRecord:
     """A session as stored. `config` is JSON data without secrets; `secrets` is ciphertext. `forked_from` is the id of the session
-    whose messages it began with.
+    whose messages it began with. `queue_stopped` is why its queued messages do not begin before a client says to go on.
     """
 
     id: str
@@ -28,6 +28,7 @@ class SessionRecord:
     created_at: float = 0.0
     owner: str | None = None
     forked_from: str | None = None
+    queue_stopped: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,21 @@ class SettingsRecord:
 
     config: Mapping[str, Any]
     secrets: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedRow:
+    """A message that waits for its turn. `message` is JSON. `settings` are those that the turn changes, None if it changes none.
+
+    `key` and `digest` are the hashes of the request's idempotency key and of the request; None without a key.
+    """
+
+    id: str
+    message: str
+    created_at: float
+    settings: SettingsRecord | None = None
+    key: str | None = None
+    digest: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +167,7 @@ class SessionListRow:
 class SessionDetails:
     """What a list shows of a session besides its settings. `run` is its last one, `error` why that failed.
 
-    `last_seq` is the number of its last stored event, 0 if it has none.
+    `last_seq` is the number of its last stored event, 0 if it has none; `queued` is how many messages wait for their turns.
     """
 
     row: SessionListRow
@@ -159,6 +175,7 @@ class SessionDetails:
     error: str | None
     usage: Usage | None
     last_seq: int = 0
+    queued: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from gateway.store.events import insert_events
 from gateway.store.failures import insert_failure
 from gateway.store.idempotency_keys import OF_EXECUTION, insert_key, insert_keys_of_events
 from gateway.store.messages import insert_messages, mark_not_kept
+from gateway.store.queued_messages import delete_queued
 from gateway.store.rows import (
     AuditRecord,
     EventRow,
@@ -70,16 +71,20 @@ class RunRepository:
         key: KeyRecord | None = None,
         settings: SettingsRecord | None = None,
         cancelled: str | None = None,
+        queued: str | None = None,
     ) -> None:
         """Stores a run that starts now: with its prompt, the first event of its turn, the request's key, and new settings.
 
         `cancelled` is the id of a waiting run that ends for it; its last messages and events come before those of the new run.
+        `queued` is the id of the queued message that begins with it, which waits no more.
         """
 
         def transaction(connection: Connection) -> None:
             _update_settings(connection, record.log_id, settings)
             if cancelled is not None:
                 connection.execute(_STOP, _end_values(cancelled, "cancelled"))
+            if queued is not None:
+                delete_queued(connection, queued)
             insert_run(connection, record)
             insert_messages(connection, record.log_id, messages)
             _insert_turn(connection, event, key)

@@ -17,7 +17,9 @@ CREATE TABLE sessions (
     -- The name of the API key that created it; null for a key without a name, or for none.
     owner {text},
     -- The id of the session whose messages it began with, which may have been deleted since.
-    forked_from {text}
+    forked_from {text},
+    -- Why its queued messages wait until a client says to go on: 'cancelled' or an error; null if they do not.
+    queue_stopped {text}
 );
 CREATE INDEX sessions_newest ON sessions (created_at, id);
 CREATE INDEX sessions_owner ON sessions (owner, created_at, id);
@@ -40,6 +42,22 @@ CREATE TABLE messages (
     words {text} NOT NULL,
     UNIQUE (session_id, position)
 );
+
+-- Messages that wait for their turns in a session, in the order of `position`: rows.QueuedRow.
+CREATE TABLE queued_messages (
+    id {text} NOT NULL PRIMARY KEY,
+    session_id {text} NOT NULL REFERENCES sessions (id) ON DELETE CASCADE,
+    position BIGINT NOT NULL,
+    message {text} NOT NULL,
+    -- The settings that the turn changes, as in `sessions`; null if it changes none.
+    config {text},
+    secrets {bytes},
+    -- Hashes of the request's idempotency key and of the request; null without a key.
+    key {text},
+    digest {text},
+    created_at {float} NOT NULL
+);
+CREATE INDEX ix_queued_messages_session_id ON queued_messages (session_id, position);
 
 -- The last compaction of a session's conversation by its CLI: the first message that is kept, and the summary of those before.
 CREATE TABLE compactions (

@@ -14,6 +14,7 @@ from gateway.store.failures import failure_reasons
 from gateway.store.idempotency_keys import insert_key
 from gateway.store.lease_checks import delete_lease
 from gateway.store.messages import copy_messages, insert_messages
+from gateway.store.queued_messages import queued_counts
 from gateway.store.rows import Cursor, KeyRecord, MessageRow, RunRecord, SessionDetails, SessionListRow, SessionRecord
 from gateway.store.runs import insert_run, last_runs
 from gateway.store.session_usage import usage_of_sessions
@@ -22,7 +23,7 @@ from gateway.store.sql import Connection, Parameters, assignments, columns, equa
 
 UNLOCKED_SESSIONS = 1000
 """A key that has so many sessions fewer than it may have gets one more without a lock: so many are not created at one time."""
-_TABLES_OF_SESSIONS = ("failures", "session_usage", "compactions", "session_metadata", "responses")
+_TABLES_OF_SESSIONS = ("failures", "session_usage", "compactions", "session_metadata", "responses", "queued_messages")
 """Those with rows of a session, besides its events, runs and messages."""
 _DELETED = """
 SELECT session_id FROM histories WHERE NOT EXISTS (SELECT 1 FROM sessions WHERE sessions.id = histories.session_id)
@@ -58,7 +59,8 @@ SELECT id, (SELECT last FROM events WHERE log_id = sessions.id ORDER BY first DE
 """The number of the last event of each session, by the primary key of the events."""
 _UNUSED = f"""
 SELECT id FROM sessions WHERE {_USED_AT} < :time
-AND NOT EXISTS (SELECT 1 FROM runs WHERE log_id = sessions.id AND state != 'ended') ORDER BY created_at
+AND NOT EXISTS (SELECT 1 FROM runs WHERE log_id = sessions.id AND state != 'ended')
+AND id NOT IN (SELECT session_id FROM queued_messages) ORDER BY created_at
 """
 _STATES = {
     "idle": "id NOT IN (SELECT log_id FROM runs WHERE state != 'ended')",
@@ -159,18 +161,19 @@ class SessionRepository:
             runs, usage = last_runs(connection, session_ids), usage_of_sessions(connection, session_ids)
             last = {session_id: seq for session_id, seq in connection.execute(_LAST_EVENTS, ids)}
             failed = {run.id for run in runs.values() if run.stop_reason == "error"}
-            errors = failure_reasons(connection, sorted(failed))
+            errors, queued = failure_reasons(connection, sorted(failed)), queued_counts(connection, session_ids)
 
             def of(row: SessionListRow) -> SessionDetails:
                 run = runs.get(row.id)
-                return SessionDetails(row, run, errors.get(run.id) if run else None, usage.get(row.id), last.get(row.id) or 0)
+                error, waiting = errors.get(run.id) if run else None, queued.get(row.id, 0)
+                return SessionDetails(row, run, error, usage.get(row.id), last.get(row.id) or 0, waiting)
 
             return {row.id: of(row) for row in rows}
 
         return await self._database.read(details)
 
     async def unused_since(self, time: float) -> list[str]:
-        """Return the ids of the sessions without a run that has not ended, and which were used last before a time."""
+        """Returns the ids of the sessions that were used last before a time: all runs have ended, and no message is queued."""
         return await self._database.read(lambda connection: connection.values(_UNUSED, {"time": time}))
 
     async def count(self, owner: str | None) -> int:
@@ -183,7 +186,7 @@ class SessionRepository:
         return await self._database.read(lambda connection: connection.value(query))
 
     async def update(self, session_id: str, **values: Any) -> None:
-        """Sets columns of a session: `config` (JSON data), `secrets`, `native_id`."""
+        """Sets columns of a session: `config` (JSON data), `secrets`, `native_id`, `queue_stopped`."""
         if "config" in values:
             values["config"] = json.dumps(values["config"])
         statement = f"UPDATE sessions SET {assignments(values)} WHERE id = :id"

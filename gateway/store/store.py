@@ -19,6 +19,7 @@ from gateway.store.leases import LeaseRepository
 from gateway.store.messages import MessageRepository
 from gateway.store.nodes import NodeRepository
 from gateway.store.processes import ProcessRepository
+from gateway.store.queued_messages import QueuedMessageRepository
 from gateway.store.responses import ResponseRepository
 from gateway.store.runs import RunRepository
 from gateway.store.search import SearchRepository
@@ -39,6 +40,7 @@ class Store:
         self.sessions = SessionRepository(database)
         self.session_metadata = SessionMetadataRepository(database)
         self.messages = MessageRepository(database)
+        self.queued_messages = QueuedMessageRepository(database)
         self.compactions = CompactionRepository(database)
         self.runs = RunRepository(database)
         self.failures = FailureRepository(database)

@@ -256,16 +256,68 @@ def test_messages_are_queued_while_a_run_is_at_work(daemon: ConsoleDaemon, page:
     box(page).fill("and another")
     page.get_by_role("button", name="Queue").click()
     expect(page.locator(".outgoing")).to_have_count(2)
+    # They are in the daemon: they stay when the window is closed.
+    page.reload()
+    expect(page.locator(".outgoing")).to_have_count(2)
     release(daemon, "queued")
     expect_text(page, "You said: and another")
     expect(page.locator(".outgoing")).to_have_count(0)
     assert users(daemon, session) == ["go", "one more", "and another"]
 
 
+def queue_message(page: Page, text: str) -> Locator:
+    """Queue a message behind the run at work, and return what the conversation shows of it."""
+    box(page).fill(text)
+    page.get_by_role("button", name="Queue", exact=True).click()
+    found = page.locator(".queued", has_text=text)
+    expect(found).to_contain_text("Queued")
+    return found
+
+
+def test_queued_messages_are_edited_moved_and_removed(daemon: ConsoleDaemon, page: Page) -> None:
+    session = daemon.new_session([{"text": "Working on it, slowly"}, {"wait_for_file": "edited"}], SAYS)
+    open_session(page, session)
+    box(page).fill("go")
+    box(page).press("Enter")
+    expect_text(page, "Working on it")
+    for text in ("the first", "the second", "the third"):
+        queue_message(page, text)
+    page.locator(".queued", has_text="the third").get_by_role("button", name="Earlier").click()
+    expect(page.locator(".queued .prompt-text")).to_have_text(["the first", "the third", "the second"])
+    page.locator(".queued", has_text="the third").get_by_role("button", name="Edit").click()
+    page.get_by_role("textbox", name="Queued message").fill("in other words")
+    page.get_by_role("button", name="Save").click()
+    expect(page.locator(".queued .prompt-text")).to_have_text(["the first", "in other words", "the second"])
+    page.locator(".queued", has_text="the first").get_by_role("button", name="Remove").click()
+    expect(page.locator(".queued .prompt-text")).to_have_text(["in other words", "the second"])
+    release(daemon, "edited")
+    expect_text(page, "You said: the second")
+    expect(page.locator(".queued")).to_have_count(0)
+    assert users(daemon, session) == ["go", "in other words", "the second"]
+
+
+def test_a_stopped_queue_goes_on(daemon: ConsoleDaemon, page: Page) -> None:
+    session = daemon.new_session([{"text": "Working on it, slowly"}, {"hang": True}], SAYS)
+    open_session(page, session)
+    box(page).fill("go")
+    box(page).press("Enter")
+    expect_text(page, "Working on it")
+    queue_message(page, "kept")
+    page.get_by_role("button", name="Stop").last.click()
+    expect(page.locator(".queue-stopped")).to_contain_text("the run was cancelled")
+    expect(page.locator(".queued")).to_contain_text("waits until you go on")
+    assert daemon.session(session)["x-portico"]["queueStopped"] == "cancelled"
+    page.get_by_role("button", name="Go on", exact=True).click()
+    expect_text(page, "You said: kept")
+    expect(page.locator(".queue-stopped")).to_have_count(0)
+
+
 def held(page: Page) -> list[Route]:
     """The requests of this window that begin turns or answer calls. They are held here until the test continues them."""
     found: list[Route] = []
-    page.route("**/turns", lambda route: found.append(route))
+    page.route(
+        re.compile("/(turns|queue)$"), lambda route: found.append(route) if route.request.method == "POST" else route.continue_()
+    )
     return found
 
 
@@ -322,7 +374,6 @@ def test_a_queued_message_is_taken_back(daemon: ConsoleDaemon, page: Page) -> No
     expect(page.locator(".outgoing")).to_contain_text("Queued")
     page.locator(".outgoing").get_by_role("button", name="Remove").click()
     expect(page.locator(".outgoing")).to_have_count(0)
-    # The server learns it by the end of the connection.
     until(page, lambda: daemon.session(session)["x-portico"]["queued"] == 0)
     release(daemon, "taken-back")
     expect_text(page, "Done.")

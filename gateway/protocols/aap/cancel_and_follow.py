@@ -1,4 +1,4 @@
-"""What AAP does not have: cancelling a run, and following a session's events. The same for every version."""
+"""What AAP does not have: cancelling a run, following a session's events, and its queue. The same for every version."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from gateway.app import Gateway
 from gateway.errors import BadRequest
 from gateway.events.event_log import Entry
 from gateway.events.turn_reader import LAST
+from gateway.protocols.aap import message_queue
 from gateway.protocols.aap.common_routes import version_routers
 from gateway.protocols.aap.schema import CancelResponse
 from gateway.protocols.aap.turn_frames import EVENTS, EVENTS_OF_OTHERS, Position, StreamView
@@ -62,6 +63,7 @@ def router(gateway: Gateway, base: str, tag: str, session_path: str) -> APIRoute
         start = await _start(gateway, session, seen)
         return event_stream(_follow(session, view, start, until=until is not None), gateway.keep_alive, clock=gateway.clock)
 
+    routes.routes += message_queue.router(gateway, base, tag, session_path).routes
     return routes
 
 

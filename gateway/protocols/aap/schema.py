@@ -386,8 +386,8 @@ class SessionExtension(WireModel):
     `title` is the agent's, or the beginning of the first prompt. Times are ISO 8601; `updated_at` is when a turn began or ended
     last. `usage` is the sum over all turns, with that at work. `cwd` is the absolute working folder, null if the agent is not
     configured any more. `pending_calls` wait for the client since `waiting_since`. `forked_from` is the id of the session whose
-    messages it began with, `last_seq` the number of its last event, and `queued` how many requests wait for its turn to end.
-    `worktree` is its own one, where it works.
+    messages it began with, `last_seq` the number of its last event. `queued` is how many messages wait for their turns, and
+    `queue_stopped` why they do not begin before a client says to go on. `worktree` is its own one, where it works.
     """
 
     state: SessionState
@@ -403,6 +403,7 @@ class SessionExtension(WireModel):
     forked_from: OmitIfNone[str] = Field(default=None, alias="forkedFrom")
     last_seq: int = Field(default=0, alias="lastSeq")
     queued: int = 0
+    queue_stopped: OmitIfNone[str] = Field(default=None, alias="queueStopped")
     worktree: OmitIfNone[SessionWorktreeInfo] = None
 
 

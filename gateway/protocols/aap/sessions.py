@@ -154,6 +154,7 @@ def session_info(gateway: Gateway, kind: type[Info], tool: type[Tool], summary: 
                 "forked_from": summary.forked_from,
                 "last_seq": summary.last_seq,
                 "queued": summary.queued,
+                "queue_stopped": summary.queue_stopped,
                 "worktree": _worktree(config.worktree),
             },
         }

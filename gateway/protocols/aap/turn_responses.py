@@ -12,6 +12,7 @@ from pydantic_core import to_json
 from drivers.contract.messages import MESSAGE
 from gateway.app import Gateway
 from gateway.events.turn_reader import Turn
+from gateway.protocols.aap.message_queue import QueuedResponse
 from gateway.protocols.aap.schema import SESSION_ID, AgentResponse, CreateSessionRequest, Tool, TurnFields, TurnRequest, WireModel
 from gateway.protocols.aap.sessions import create_and_submit
 from gateway.protocols.aap.turn_frames import EVENTS, JsonView, Position, StreamView, frame
@@ -23,7 +24,8 @@ from gateway.protocols.sse import event_stream
 from gateway.runs.idempotency import IdempotencyKey
 from gateway.security.authentication import Caller
 from gateway.security.quotas import RequestQuotas
-from gateway.sessions.session import Session
+from gateway.sessions.message_queue import id_of_key
+from gateway.sessions.session import Session, never
 from gateway.store import KeyRecord
 
 MAX_KEPT = 8 * 1024 * 1024
@@ -104,6 +106,25 @@ class Exchange:
             return session, await session.submit(message)
 
         return await self._respond(gateway, await self._once(gateway, key, start), request)
+
+    async def queue(
+        self, gateway: Gateway, session_id: str, request: TurnRequest, tools: Sequence[Tool] | None
+    ) -> QueuedResponse:
+        """Put a user message in a session's queue."""
+        session = await gateway.sessions.get(self._caller, session_id)
+        key = self.idempotency_key(f"queue {session.id}", request)
+
+        async def start() -> QueuedResponse:
+            any_folder, stays = self._caller.any_folder, False
+            message = await submission(
+                gateway.agents, session, request, tools, key, never, cancel_on_disconnect=stays, any_folder=any_folder
+            )
+            return QueuedResponse(session_id=session.id, id=(await session.enqueue(message)).id)
+
+        async def again(known: KeyRecord) -> QueuedResponse:
+            return QueuedResponse(session_id=known.log_id, id=id_of_key(known.key))
+
+        return await gateway.idempotency.once(key, start, again)
 
     def _take_stream(self, request: TurnFields) -> None:
         if request.stream != "none":

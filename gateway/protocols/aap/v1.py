@@ -10,6 +10,7 @@ from gateway.protocols.aap import cancel_and_follow as extensions
 from gateway.protocols.aap.agent_info import meta_response
 from gateway.protocols.aap.agent_schema import MetaResponse
 from gateway.protocols.aap.common_routes import PAGE, AfterQuery, LimitQuery, version_routers
+from gateway.protocols.aap.message_queue import QueuedResponse
 from gateway.protocols.aap.schema import (
     ANSWER,
     SESSION_EXAMPLE,
@@ -82,6 +83,11 @@ def router(gateway: Gateway, base: str, tag: str) -> APIRouter:
     async def create_turn(session_id: str, request: SessionTurnRequest, exchange: ExchangeOf) -> Response:
         """Send a user message, or answer the pending tool calls; the agent goes on."""
         return await exchange.turn(gateway, session_id, request, request.tools)
+
+    @routes.post(SESSION + "/queue", status_code=201, responses=errors(404, *BODY))
+    async def queue_message(session_id: str, request: SessionTurnRequest, exchange: ExchangeOf) -> QueuedResponse:
+        """Put a user message in the session's queue, and do not wait for its turn."""
+        return await exchange.queue(gateway, session_id, request, request.tools)
 
     @routes.get(SESSION, response_model=SessionResponse, responses=errors(404))
     async def get_session(caller: CurrentCaller, session_id: str, history: HistoryType | None = None) -> Response:

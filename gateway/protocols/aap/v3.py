@@ -7,6 +7,7 @@ from typing import Any
 from fastapi import APIRouter, Response
 from pydantic import ConfigDict, Field
 from pydantic.config import JsonDict
+from starlette.routing import BaseRoute
 
 from drivers.contract.messages import Message
 from gateway.app import Gateway
@@ -23,6 +24,7 @@ from gateway.protocols.aap import (
 from gateway.protocols.aap.agent_info import meta_response
 from gateway.protocols.aap.agent_schema import ECHO, AgentBase
 from gateway.protocols.aap.common_routes import PAGE, AfterQuery, LimitQuery, version_routers
+from gateway.protocols.aap.message_queue import QueuedResponse
 from gateway.protocols.aap.schema import (
     ANSWER,
     SESSION_EXAMPLE,
@@ -154,6 +156,11 @@ def router(gateway: Gateway, base: str, tag: str) -> APIRouter:
         """Send a user message, or answer the pending tool calls; the agent goes on."""
         return await exchange.turn(gateway, session_id, request, request.tools)
 
+    @routes.post(SESSION + "/queue", status_code=201, responses=errors(404, *BODY))
+    async def queue_message(session_id: str, request: PostSessionTurnRequest, exchange: ExchangeOf) -> QueuedResponse:
+        """Put a user message in the session's queue, and do not wait for its turn."""
+        return await exchange.queue(gateway, session_id, request, request.tools)
+
     @routes.get(SESSION, responses=errors(404))
     async def get_session(caller: CurrentCaller, session_id: str) -> SessionInfoV3:
         """A session's settings."""
@@ -172,10 +179,15 @@ def router(gateway: Gateway, base: str, tag: str) -> APIRouter:
         await gateway.sessions.delete(caller, session_id)
         return Response(status_code=204)
 
-    routes.routes += [*public.routes, *extensions.router(gateway, base, tag, SESSION).routes]
-    for router_of in (session_log.router, stored_messages.router, folders.router):
-        routes.routes += router_of(gateway, base, tag, SESSION).routes
-    for of_sessions in (session_updates.router, session_changes.router):
-        routes.routes += of_sessions(gateway, base, tag, SessionInfoV3, ClientTool).routes
-    routes.routes += [*search.router(gateway, base, tag).routes, *worktrees.router(gateway, base, tag).routes]
+    routes.routes += [*public.routes, *_extensions(gateway, base, tag)]
     return routes
+
+
+def _extensions(gateway: Gateway, base: str, tag: str) -> list[BaseRoute]:
+    """Return the routes that the protocol does not have."""
+    found = [*extensions.router(gateway, base, tag, SESSION).routes]
+    for router_of in (session_log.router, stored_messages.router, folders.router):
+        found += router_of(gateway, base, tag, SESSION).routes
+    for of_sessions in (session_updates.router, session_changes.router):
+        found += of_sessions(gateway, base, tag, SessionInfoV3, ClientTool).routes
+    return [*found, *search.router(gateway, base, tag).routes, *worktrees.router(gateway, base, tag).routes]

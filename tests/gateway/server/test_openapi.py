@@ -147,7 +147,7 @@ async def test_example_requests_are_accepted(portico: RunningGateway, document: 
     conversation = (await portico.client.post("/v1/conversations", json={})).json()["id"]
     names = {"session_id": session, "agent": "echo", "conversation_id": conversation}
     for method, path, operation in operations(document):
-        if "requestBody" not in operation:
+        if "requestBody" not in operation or "/queue" in path:
             continue
         for body in examples(document, operation["requestBody"]["content"]["application/json"]):
             answer = await portico.client.request(method, path.format(**names), json=body)
@@ -166,6 +166,22 @@ async def test_example_requests_are_accepted(portico: RunningGateway, document: 
             assert answer.headers["content-type"].split(";")[0] in documented, (method, path)
 
 
+async def test_example_requests_of_the_queue_are_accepted(portico: RunningGateway, document: Document) -> None:
+    """User messages are queued. Nothing else is, and the ids of the examples are no queued messages."""
+    session = (await create_session(portico.client, "echo"))["sessionId"]
+    requests = [
+        (method, path, body)
+        for method, path, operation in operations(document)
+        if "/queue" in path and "requestBody" in operation
+        for body in examples(document, operation["requestBody"]["content"]["application/json"])
+    ]
+    found = set[tuple[str, int]]()
+    for method, path, body in requests:
+        answer = await portico.client.request(method, path.format(session_id=session, message_id="x"), json=body)
+        found.add((method, answer.status_code))
+    assert found == {("post", 201), ("post", 400), ("put", 409), ("patch", 404)}
+
+
 async def test_security_requirement_is_documented_where_a_key_is_required(portico: RunningGateway, document: Document) -> None:
     assert document["components"]["securitySchemes"]["key"]["scheme"] == "bearer"
     async with httpx.AsyncClient(base_url=portico.url, timeout=60) as anybody:
@@ -182,6 +198,7 @@ async def test_security_requirement_is_documented_where_a_key_is_required(portic
                     response_id="x",
                     conversation_id="x",
                     call_id="x",
+                    message_id="x",
                 ),
                 json=content,
             )

@@ -388,7 +388,7 @@ class SessionMachine(RuleBasedStateMachine):
 
     @rule(n=SLOT, settings=SETTING, keyed=st.booleans())
     def message_that_queues(self, n: int, settings: str, keyed: bool) -> None:
-        self.send_message(n, settings, keyed=keyed, when_busy="queue")
+        self.send_message(n, settings, keyed=keyed, when_busy="queue", cancel_on_disconnect=True)
 
     @rule(n=SLOT, settings=SETTING, keyed=st.booleans())
     def message_that_steers(self, n: int, settings: str, keyed: bool) -> None:

@@ -15,7 +15,7 @@ import pytest
 from drivers.contract.driver_info import Capabilities
 from drivers.runtime import pipes
 from gateway.runs import run as run_module
-from gateway.sessions import queued_messages as turn_queue
+from gateway.sessions import message_queue
 from tests.daemon import Daemon, RunningGateway
 from tests.gateway.event_streams import follow_events, read_until, replay_events
 from tests.gateway.requests import agent_processes, create_session, expect_error, get_history, user_message, wait_until_idle
@@ -193,7 +193,7 @@ async def test_queued_messages_are_answered_in_their_order(
     waiting = []
     for number in range(3):
         waiting.append(post(portico.client, session, f"q{number}", "delta", when_busy="queue"))
-        await wait_until(lambda number=number: len(found.queue._waiting) == number + 1)
+        await wait_until(lambda number=number: len(found.queue) == number + 1)
     await expect_error(post(portico.client, session, " ", when_busy="queue"), 400)
     release()
     own = parse_events((await turn).text)
@@ -205,7 +205,7 @@ async def test_queued_messages_are_answered_in_their_order(
     assert [m["content"] for m in await get_history(portico.client, session) if m["role"] == "user"][2:] == ["q0", "q1", "q2"]
 
 
-async def test_queued_message_is_dropped_when_its_client_disconnects(
+async def test_queued_message_of_a_turn_that_ends_with_its_client_leaves_the_queue_with_it(
     portico: RunningGateway, write_scenario: WriteScenario
 ) -> None:
     name = write_scenario({"when": "^work$", "steps": [{"text": "begin "}, {"delay": 600}]}, [{"text": "[{prompt}]"}])
@@ -214,14 +214,15 @@ async def test_queued_message_is_dropped_when_its_client_disconnects(
     await wait_until(lambda: portico.gateway.sessions._known[session].busy)
     queue = portico.gateway.sessions._known[session].queue
     gone, kept = (
-        post(portico.client, session, "gone", when_busy="queue"),
+        post(portico.client, session, "gone", when_busy="queue", on_disconnect="cancel"),
         post(portico.client, session, "kept", when_busy="queue"),
     )
-    await wait_until(lambda: len(queue._waiting) == 2)
+    await wait_until(lambda: len(queue) == 2)
     gone.cancel()
-    await wait_until(lambda: len(queue._waiting) == 1)
+    await wait_until(lambda: len(queue) == 1)
     assert (await portico.client.post(f"/session/{session}/cancel")).json()["cancelled"]
     await turn
+    assert (await portico.client.post(f"/session/{session}/queue/continue")).status_code == 200
     assert (await kept).json()["messages"][0]["content"] == "[kept]"
     assert "gone" not in [m["content"] for m in await get_history(portico.client, session)]
 
@@ -230,7 +231,7 @@ async def test_message_over_the_queue_limit_is_refused(
     portico: RunningGateway, busy: Any, release: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session, turn = busy
-    monkeypatch.setattr(turn_queue, "MAX_QUEUED", 1)
+    monkeypatch.setattr(message_queue, "MAX_QUEUED", 1)
     kept = post(portico.client, session, "kept", when_busy="queue")
     await wait_until(lambda: not portico.gateway.sessions._known[session].queue.empty)
     answer = await post(portico.client, session, "too many", when_busy="queue")
@@ -238,15 +239,6 @@ async def test_message_over_the_queue_limit_is_refused(
     release()
     await turn
     assert (await kept).status_code == 200
-
-
-async def test_cancel_starts_the_next_queued_message(portico: RunningGateway, busy: Any) -> None:
-    session, turn = busy
-    kept = post(portico.client, session, "kept", when_busy="queue")
-    await wait_until(lambda: not portico.gateway.sessions._known[session].queue.empty)
-    assert (await portico.client.post(f"/session/{session}/cancel")).json()["cancelled"]
-    assert [event[1] for event in parse_events((await turn).text)] == ["turn_start", "text_delta", "turn_stop"]
-    assert (await kept).json()["messages"][0]["content"] == "[kept]"
 
 
 async def test_steered_message_keeps_its_position_after_a_kill(

@@ -11,7 +11,7 @@ import pytest
 from drivers.contract.messages import UserMessage
 from gateway.app import Gateway
 from gateway.security.authentication import ADMINISTRATOR
-from gateway.sessions.queued_messages import MAX_QUEUED
+from gateway.sessions.message_queue import MAX_QUEUED
 from gateway.sessions.session import Session, Submission
 from tests.daemon import RunningGateway
 from tests.gateway.protocols.acp.client import Client, RpcFailed, connect, kinds, load, prompt

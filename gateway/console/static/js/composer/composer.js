@@ -67,7 +67,7 @@ function SessionComposer({ session }) {
     setProblem("");
     setDraft({ text: "", images: [] });
     try {
-      await sendTurn(id, body);
+      await sendTurn(id, body, { queue: how === "queue" });
       log.forget();
       if (applied && changesOf(id) === applied) setChanges(id, { options: {} });
     } catch (error) {
@@ -248,10 +248,10 @@ function useLog(session) {
   };
 }
 
-/** The queue of a session is in memory: a message leaves it with the window. */
+/** A message that the server does not have yet is lost with the window. */
 function useUnsentWarning(sessionId) {
   const entries = useObservable(outgoing);
-  const unsent = entries.some((entry) => entry.sessionId === sessionId && entry.message);
+  const unsent = entries.some((entry) => entry.sessionId === sessionId && entry.message && entry.state !== "queued");
   useEffect(() => {
     if (!unsent) return undefined;
     const ask = (event) => event.preventDefault();

@@ -9,17 +9,17 @@ export function idempotencyKey() {
 }
 
 /**
- * Send the turn, and wait until the server has taken it, which for a queued one is when its turn begins.
+ * Send the turn, and wait until the server has taken it: with `queue` until the message is in the queue, otherwise until its turn begins.
  *
  * A request whose connection is lost is repeated with the same idempotency key, so that it runs once. A message that is to steer a
  * run is repeated where the run is just beginning or ending.
  *
  * @param {object} body `messages`, and what else a turn may have
- * @param {{key?: string, signal?: AbortSignal}} options
+ * @param {{key?: string, signal?: AbortSignal, queue?: boolean}} options
  * @throws {import("../api.js").ApiError} with the server's words; `status` 0 if it cannot be reached
  */
-export async function postTurn(sessionId, body, { key = idempotencyKey(), signal } = {}) {
-  const path = `${AAP}/sessions/${encodeURIComponent(sessionId)}/turns`;
+export async function postTurn(sessionId, body, { key = idempotencyKey(), signal, queue = false } = {}) {
+  const path = `${AAP}/sessions/${encodeURIComponent(sessionId)}/${queue ? "queue" : "turns"}`;
   const turn = { stream: "delta", on_disconnect: "continue", ...body };
   for (let attempt = 0; ; attempt++) {
     try {

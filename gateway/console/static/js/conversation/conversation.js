@@ -13,6 +13,7 @@ import { Item, estimate } from "./items.js";
 import { ConversationLog } from "./log.js";
 import { removeOutgoing, retryOutgoing, sendTurn, useOutgoing } from "./outgoing.js";
 import { Picture } from "./output.js";
+import { Queue, useQueue } from "./queue.js";
 import { visibleText } from "./safe-text.js";
 import { stateOfCall } from "./tool-card.js";
 import { imagesOf } from "./timeline.js";
@@ -38,30 +39,27 @@ function useLog(sessionId) {
   return log;
 }
 
-/** The messages of this window that the log does not have yet. */
-function Outgoing({ sessionId, queued, busy }) {
+/** The messages of this window that neither the log nor the queue has yet. */
+function Outgoing({ sessionId, queue }) {
   const sent = useOutgoing(sessionId);
-  // A message in the queue of an idle session is about to begin its turn: the agent starts.
-  const entries = busy ? sent : sent.map((entry) => (entry.state === "queued" ? { ...entry, state: "sending" } : entry));
-  // The first queued message of this window is in the server's queue; the others of this window are sent after it.
-  const own = sent.some((entry) => entry.when === "queue" && entry.state !== "failed") ? 1 : 0;
-  const others = Math.max(0, queued - own);
+  // A message that found a run of another client is in the queue. One in an idle session is about to begin its turn: the agent starts.
+  const queued = new Set((queue?.messages ?? []).map((one) => JSON.stringify(one.message.content)));
+  const entries = sent.filter((entry) => entry.when !== "queue" || entry.state === "failed" || !queued.has(JSON.stringify(entry.message.content)));
   return html`${entries.map((entry) => {
       const content = entry.message.content;
       const text = typeof content === "string" ? content : content.filter((block) => block.type === "text").map((block) => block.text).join("");
-      const word = entry.state === "failed" ? "Not sent" : entry.state === "queued" ? "Queued: sent when this turn is over" : entry.when === "steer" ? "Sending to the agent at work…" : "Sending…";
+      const word = entry.state === "failed" ? "Not sent" : entry.when === "steer" ? "Sending to the agent at work…" : "Sending…";
       return html`<article class=${`talk-prompt outgoing ${entry.state}`} key=${entry.id} aria-label=${`Your message: ${word}`}>
         <div class="prompt-text" dir="auto">${visibleText(text.slice(0, 4000))}</div>
         ${imagesOf(content).map((url, at) => html`<${Picture} key=${at} url=${url} alt=${`Image ${at + 1} of your message`} />`)}
-        <p class="prompt-note"><${Icon} name=${entry.state === "failed" ? "error" : entry.when === "steer" ? "steer" : entry.state === "queued" ? "queue" : "clock"} size=${14} /> ${word}${entry.error ? `: ${entry.error}` : ""}</p>
-        ${entry.state !== "sending" &&
+        <p class="prompt-note"><${Icon} name=${entry.state === "failed" ? "error" : entry.when === "steer" ? "steer" : "clock"} size=${14} /> ${word}${entry.error ? `: ${entry.error}` : ""}</p>
+        ${entry.state === "failed" &&
         html`<div class="edit-actions">
-          ${entry.state === "failed" && html`<${Button} small icon="refresh" onClick=${() => retryOutgoing(entry.id)}>Retry</${Button}>`}
+          <${Button} small icon="refresh" onClick=${() => retryOutgoing(entry.id)}>Retry</${Button}>
           <${Button} small icon="close" onClick=${() => removeOutgoing(entry.id)}>Remove</${Button}>
         </div>`}
       </article>`;
-    })}
-    ${others > 0 && html`<p class="talk-note"><${Icon} name="queue" size=${14} /><span>${others === 1 ? "One message of another window or client is queued." : `${others} messages of other windows or clients are queued.`}</span></p>`}`;
+    })}`;
 }
 
 /** What happens, for screen readers: ends of answers and what waits, not each delta. */
@@ -207,6 +205,7 @@ function Open({ session, log }) {
   const toEnd = () => list.current?.toEnd();
   // New output of another turn is for whoever has sent it: the list goes to the end.
   const outgoing = useOutgoing(id);
+  const [queue, reread] = useQueue(session);
   const sent = outgoing.length ? outgoing[outgoing.length - 1].id : 0;
   useEffect(() => {
     if (sent) toEnd();
@@ -229,13 +228,14 @@ function Open({ session, log }) {
   } else if (!log.loaded) body = html`<div class="page-loading"><${Spinner} /></div>`;
   else {
     const before = html`${log.hasOlder || log.loadingOlder ? html`<div class="talk-older">${log.loadingOlder ? html`<span class="spinner" aria-hidden="true"></span> Loading older messages…` : html`${log.olderError && html`<span class="error-text">${log.olderError}</span>`}<button type="button" class="show-more" onClick=${() => log.loadOlder()}>${log.olderError ? "Try again" : "Load older messages"}</button>`}</div>` : null}`;
-    const empty = !items.length && !outgoing.length && !log.hasOlder;
+    const empty = !items.length && !outgoing.length && !own.queued && !log.hasOlder;
     const after = html`
       ${empty && html`<div class="conversation-empty"><${Icon} name="terminal" size=${28} /><p>Nothing was said yet. Write a message to ${visibleText(session.agent.name)}.</p></div>`}
       ${own.state === "running" && !timeline.running && html`<p class="talk-note"><span class="spinner" aria-hidden="true"></span><span>The agent is starting…</span></p>`}
       ${own.state === "running" && timeline.running && !atWork(items) && html`<p class="talk-note working"><span class="spinner" aria-hidden="true"></span><span>Working…</span></p>`}
       <${Approvals} session=${session} />
-      <${Outgoing} sessionId=${id} queued=${own.queued ?? 0} busy=${busy} />
+      <${Outgoing} sessionId=${id} queue=${queue} />
+      <${Queue} session=${session} queue=${queue} reread=${reread} />
     `;
     body = html`<${VirtualList}
       ref=${list}

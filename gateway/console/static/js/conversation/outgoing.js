@@ -22,26 +22,22 @@ function drop(id) {
   outgoing.value = outgoing.value.filter((entry) => entry.id !== id);
 }
 
-/** The queued request of each session that is on its way: a browser opens six connections to a server, and each of them holds one. */
-const queues = new Map();
-
 /**
- * Sends a turn. Resolves when the daemon has taken it: its events are in the log then.
+ * Sends a turn. Resolves when the daemon has taken it: its events are in the log then, or with `queue` the message is in the queue of the session.
  * @param {object} body `messages`, and what else a turn may have (`when_busy`, `agent`, `tools`)
  * @throws {import("../api.js").ApiError} if it is refused; the message stays in `outgoing` as failed. An aborted one resolves.
  */
-export async function sendTurn(sessionId, body, key = idempotencyKey()) {
+export async function sendTurn(sessionId, body, { key = idempotencyKey(), queue = false } = {}) {
   const id = ++lastId;
   const message = (body.messages ?? []).find((one) => one.role === "user") ?? null;
   const when = body.when_busy === "queue" ? "queue" : body.when_busy === "steer" ? "steer" : "turn";
-  outgoing.value = [...outgoing.value, { id, sessionId, message, body, key, when, state: "sending", error: null }];
+  outgoing.value = [...outgoing.value, { id, sessionId, message, body, key, queue, when, state: "sending", error: null }];
   const controller = new AbortController();
   requests.set(id, controller);
   // A turn that may begin at once does so within a moment; what takes longer waits in the daemon's queue.
-  const timer = when === "queue" ? setTimeout(() => replace(id, { state: "queued" }), 400) : 0;
+  const timer = when === "queue" && !queue ? setTimeout(() => replace(id, { state: "queued" }), 400) : 0;
   try {
-    if (when === "queue") await afterQueued(sessionId, controller.signal, () => postTurn(sessionId, body, { key, signal: controller.signal }));
-    else await postTurn(sessionId, body, { key, signal: controller.signal });
+    await postTurn(sessionId, body, { key, signal: controller.signal, queue });
     drop(id);
   } catch (error) {
     if (controller.signal.aborted) return drop(id);
@@ -54,18 +50,7 @@ export async function sendTurn(sessionId, body, key = idempotencyKey()) {
   }
 }
 
-/** Calls `send` when the queued messages of the session before it are sent, removed or refused. */
-function afterQueued(sessionId, signal, send) {
-  const before = queues.get(sessionId) ?? Promise.resolve();
-  const sent = before.then(() => (signal.aborted ? undefined : send()));
-  const done = sent.catch(() => {}).then(() => {
-    if (queues.get(sessionId) === done) queues.delete(sessionId);
-  });
-  queues.set(sessionId, done);
-  return sent;
-}
-
-/** Takes a message back: a queued one leaves the queue. */
+/** Takes a message back. */
 export function removeOutgoing(id) {
   requests.get(id)?.abort();
   drop(id);
@@ -76,7 +61,7 @@ export function retryOutgoing(id) {
   const entry = outgoing.value.find((one) => one.id === id);
   if (!entry) return Promise.resolve();
   drop(id);
-  return sendTurn(entry.sessionId, entry.body, entry.key).catch(() => {});
+  return sendTurn(entry.sessionId, entry.body, { key: entry.key, queue: entry.queue }).catch(() => {});
 }
 
 export function useOutgoing(sessionId) {
