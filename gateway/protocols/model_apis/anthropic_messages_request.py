@@ -29,6 +29,7 @@ from drivers.contract.messages import (
 )
 from gateway.errors import BadRequest
 from gateway.protocols.model_apis.answer_options import required_tools, schema_of
+from gateway.protocols.model_apis.unshown_content import document_text, named_text, not_shown
 from gateway.text_limits import MAX_NAME
 
 Block = Mapping[str, Any]
@@ -38,6 +39,20 @@ REFUSED: Mapping[str, str] = {
     "container": "there are no containers and no skills of the API here",
 }
 """Fields of a request that would change what it means, and why they are refused."""
+NOT_TAKEN = frozenset(("document", "search_result", "container_upload"))
+"""Blocks of the user that agents do not take. The text of some is given as text.
+
+`tool_reference` is refused: Claude Code (2.1.332) then sends the conversation again with all its tools. A CLI gets no more tools
+in the middle of a run.
+"""
+OF_SERVERS = frozenset(
+    (
+        "server_tool_use", "web_search_tool_result", "web_fetch_tool_result", "code_execution_tool_result",
+        "bash_code_execution_tool_result", "text_editor_code_execution_tool_result", "tool_search_tool_result", "mcp_tool_use",
+        "mcp_tool_result", "container_upload", "compaction",
+    )
+)  # fmt: skip
+"""Blocks of tools that the vendor's servers run, and of its own summaries: no agent has them."""
 BILLING = re.compile(r"x-anthropic-billing-header:[^\n]*\n*")
 """What a system prompt begins with that Claude Code (2.1.329) sends for Anthropic's accounting. It is left out: it
 differs in each request, and no request would continue the conversation of the one before."""
@@ -119,6 +134,7 @@ class Conversation:
         self._ignored: dict[str, None] = {}
         self._check_fields(request)
         self.messages: tuple[Message, ...] = (*self._system(request.system, "system"), *self._messages(request.messages))
+        self._not_run: set[str] = set()
         self.tools: tuple[ToolSpec, ...] = tuple(self._tools(request.tools or ()))
         self.required = self._required(request.tool_choice, [tool.name for tool in self.tools])
         """The names of the tools of which the answer has to call one."""
@@ -173,8 +189,14 @@ class Conversation:
     def _required(self, choice: Mapping[str, Any] | None, names: Sequence[str]) -> tuple[str, ...]:
         kind = (choice or {}).get("type", "auto")
         self._ignore_others(choice, ("type", "name"), "tool_choice.")
+        if kind == "any" and self._not_run and not names:
+            self.ignore("tool_choice")
+            return ()
         if kind == "any":
             return required_tools(None, names, "tool_choice")
+        if kind == "tool" and (choice or {}).get("name") in self._not_run:
+            self.ignore("tool_choice")
+            return ()
         if kind == "tool":
             return required_tools([str((choice or {}).get("name"))], names, "tool_choice.name")
         if kind not in ("auto", "none"):
@@ -184,9 +206,10 @@ class Conversation:
     def _tools(self, tools: Sequence[ToolParam]) -> Iterable[ToolSpec]:
         for n, tool in enumerate(tools):
             if tool.type not in (None, "custom"):
-                raise BadRequest(
-                    f"tools.{n}.type: {tool.type!r} is not supported: only tools that the client runs are; send custom tools"
-                )
+                # Tools that the vendor's servers run, or that only its models know.
+                self.ignore(f"tools.{tool.type}")
+                self._not_run.add(tool.name)
+                continue
             if tool.input_schema is None:
                 raise BadRequest(f"tools.{n}.input_schema: missing; it is the JSON schema of the tool's input")
             self._ignore_others(tool.model_extra, (), "tools.")
@@ -242,6 +265,9 @@ class Conversation:
             elif kind in ("thinking", "redacted_thinking"):
                 # The agent has its own, and no CLI can be given any.
                 self.ignore(f"messages.content.{kind}")
+            elif kind in OF_SERVERS:
+                # Of tools that another model had in this conversation.
+                self.ignore(f"messages.content.{kind}")
             else:
                 raise BadRequest(f"{at}.type: {_unsupported(kind, 'the assistant', 'text, tool_use or thinking')}")
         return tuple(found)
@@ -265,6 +291,9 @@ class Conversation:
         kind = block.get("type")
         if kind == "text":
             return TextBlock(text=self._text(block, where))
+        if kind in NOT_TAKEN:
+            self.ignore(f"messages.content.{kind}")
+            return TextBlock(text=_as_text(block))
         if kind != "image":
             raise BadRequest(f"{where}.type: {_unsupported(kind, 'the user', supported)}")
         self._ignore_others(block, ("type", "source"), "messages.content.")
@@ -308,6 +337,35 @@ class Conversation:
         if not isinstance(part, dict):
             raise BadRequest(f"{where}: must be a content block")
         return self._text_or_image(part, where, "text or image")
+
+
+def _as_text(block: Block) -> str:
+    """The text of a document or a search result, or that it is not shown."""
+    title = block.get("title") if isinstance(block.get("title"), str) else None
+    source = block.get("source")
+    if isinstance(source, Mapping) and block.get("type") == "document":
+        data, kind = source.get("data"), source.get("type")
+        if isinstance(data, str):
+            media_type = str(source.get("media_type", ""))
+            return named_text(data, title) if kind == "text" else document_text(data, media_type, title)
+        source = source.get("content", source.get("url"))
+    if isinstance(source, str) and block.get("type") == "document" and "://" in source:
+        return not_shown(f"document at {source}", title)
+    content = block.get("content", source)
+    texts = (
+        [content]
+        if isinstance(content, str)
+        else [_text_member(part) for part in content if isinstance(part, Mapping)]
+        if isinstance(content, list)
+        else []
+    )
+    text = "\n".join(text for text in texts if text)
+    return named_text(text, title) if text else not_shown(str(block.get("type")).replace("_", " "), title)
+
+
+def _text_member(part: Mapping[str, Any]) -> str:
+    text = part.get("text")
+    return text if isinstance(text, str) else ""
 
 
 def _with_text(result: ToolMessage, text: str) -> ToolMessage:

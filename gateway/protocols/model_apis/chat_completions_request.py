@@ -25,6 +25,7 @@ from drivers.contract.messages import (
 )
 from gateway.errors import BadRequest
 from gateway.protocols.model_apis.answer_options import required_tools, schema_of
+from gateway.protocols.model_apis.unshown_content import file_text, not_shown
 from gateway.text_limits import MAX_NAME, Name
 
 REFUSED: Mapping[str, tuple[Sequence[Any], str]] = {
@@ -46,6 +47,8 @@ _PARTS: Mapping[str, str] = {
     "assistant": "'text' or 'refusal'",
 }
 """The content parts that messages have, by their role."""
+NOT_TAKEN = frozenset(("file", "input_audio", "video_url", "audio_url"))
+"""Parts that agents do not take. The text of a file is given as text."""
 _TEXT_ONLY = {"role", "content"}
 _PLAIN: Mapping[str, Callable[..., Message]] = {
     "system": SystemMessage,
@@ -295,6 +298,10 @@ def _part(part: Mapping[str, Any], role: str, where: str, ignored: list[str]) ->
         if not isinstance(text, str):
             raise BadRequest(f"{where}.{kind}: must be a text")
         block = TextBlock(text=text)
+    elif kind in NOT_TAKEN and role in ("user", "tool"):
+        ignored.append(f"messages.content.{kind}")
+        file = part.get("file")
+        return TextBlock(text=file_text(file) if isinstance(file, dict) else not_shown(str(kind).removeprefix("input_")))
     else:
         shown = repr(kind[:50]) if isinstance(kind, str) else "this"
         raise BadRequest(f"{where}.type: {shown} is not supported in messages with the role {role!r}; use {_PARTS[role]}")

@@ -10,7 +10,7 @@ from gateway.events.event_log import Entry
 from gateway.protocols.model_apis.answer import Answer, Part, ShowTools
 from gateway.protocols.model_apis.anthropic_messages_response import MessageView, error_frame
 from gateway.protocols.model_apis.chat_completions_response import ChunkWriter
-from gateway.protocols.model_apis.responses_output import DONE, ResponseView, frames, repeated_fields
+from gateway.protocols.model_apis.responses_output import DONE, ResponseView, frames, function_tool, repeated_fields
 from gateway.protocols.model_apis.responses_request import ResponsesRequest
 from gateway.protocols.model_apis.running_answer import failure_of
 
@@ -55,6 +55,8 @@ def _events_of_response(
     answer: Answer, parts: Sequence[Part], model: str, tools: Sequence[ToolSpec], number: int, created: float
 ) -> bytes:
     request = ResponsesRequest.model_validate({"model": model, "input": ""})
-    view = ResponseView(f"resp_{number:032}", created, repeated_fields(request, model, tools, None))
+    view = ResponseView(
+        f"resp_{number:032}", created, repeated_fields(request, model, [function_tool(tool) for tool in tools], None)
+    )
     written = frames([*view.begin(), *view.events(parts)])
     return written if answer.end is None else written + frames(view.end(answer, created + answer.duration)) + DONE

@@ -48,6 +48,7 @@ from gateway.protocols.model_apis.responses_output import (
     Json,
     ResponseView,
     as_json,
+    described_tools,
     frames,
     repeated_fields,
     response_of_item,
@@ -72,6 +73,7 @@ EVENTS = (
     "response.reasoning_summary_part.added", "response.reasoning_summary_text.delta", "response.reasoning_summary_text.done",
     "response.reasoning_summary_part.done", "response.function_call_arguments.delta", "response.function_call_arguments.done",
     "response.refusal.delta", "response.refusal.done",
+    "response.custom_tool_call_input.delta", "response.custom_tool_call_input.done",
     "response.output_item.done", "response.completed", "response.incomplete", "response.failed", "error",
 )  # fmt: skip
 RESPONSE_EXAMPLE = {
@@ -342,7 +344,8 @@ class _Responses:
             answer=answer_format(read_request.schema, read_request.required if tools else ()),
             answer_field=read_request.schema_field,
         )
-        fields = repeated_fields(request, model_id, tools, read_request.effort if effort else None)
+        repeated = described_tools(request.tools or ()) if tools else []
+        fields = repeated_fields(request, model_id, repeated, read_request.effort if effort else None)
         return _Asked(conversation, fields, read_request.ignored, bool(read_request.required))
 
     async def _previous(self, caller: Caller, request: ResponsesRequest) -> StoredResponse | None:

@@ -15,19 +15,20 @@ from drivers.contract.driver_info import ToolSpec
 from drivers.contract.events import Usage
 from gateway.protocols.model_apis.answer import Answer, Call, Part, Reasoning, Refusal, Text
 from gateway.protocols.model_apis.responses_request import ResponsesRequest
+from gateway.protocols.model_apis.tool_forms import ToolForm, tool_forms
 
 Json = dict[str, Any]
 RESPONSE, CONVERSATION = "resp_", "conv_"
 """How the ids of responses and of conversations begin."""
 TextKind = type[Text] | type[Reasoning] | type[Refusal]
 DONE = b"data: [DONE]\n\n"
-_ITEM_PREFIXES: Mapping[str, str] = {"message": "msg_", "reasoning": "rs_", "function_call": "fc_"}
+_ITEM_PREFIXES: Mapping[str, str] = {"message": "msg_", "reasoning": "rs_", "function_call": "fc_", "custom_tool_call": "ctc_"}
 _INCOMPLETE: Mapping[str, str] = {"length": "max_output_tokens", "refusal": "content_filter"}
 """Why a response is incomplete, by the reason why the answer ends."""
 
 
-def repeated_fields(request: ResponsesRequest, model: str, tools: Sequence[ToolSpec], effort: str | None) -> Json:
-    """Return what a response repeats of its request."""
+def repeated_fields(request: ResponsesRequest, model: str, tools: Sequence[Json], effort: str | None) -> Json:
+    """Return what a response repeats of its request. `tools` are those that its agent has, as the client has described them."""
     given = {**dict(request), **(request.model_extra or {})}
     number = {name: value for name, value in given.items() if isinstance(value, int | float) and not isinstance(value, bool)}
     return {
@@ -48,7 +49,7 @@ def repeated_fields(request: ResponsesRequest, model: str, tools: Sequence[ToolS
         "temperature": 1.0 if request.temperature is None else request.temperature,
         "text": {"format": (request.text or {}).get("format") or {"type": "text"}},
         "tool_choice": request.tool_choice or "auto",
-        "tools": [_tool(tool) for tool in tools],
+        "tools": [*tools],
         "top_logprobs": 0,
         "top_p": 1.0 if request.top_p is None else request.top_p,
         "presence_penalty": number.get("presence_penalty", 0),
@@ -58,9 +59,28 @@ def repeated_fields(request: ResponsesRequest, model: str, tools: Sequence[ToolS
     }
 
 
-def _tool(tool: ToolSpec) -> Json:
+def function_tool(tool: ToolSpec) -> Json:
+    """Return a tool of an application as a function of this API."""
     described = {"name": tool.name, "description": tool.description, "parameters": dict(tool.input_schema)}
     return {"type": "function", **described, "strict": False}
+
+
+def described_tools(tools: Sequence[Json]) -> list[Json]:
+    """Return the tools of a request that its client runs, as its response repeats them."""
+    found: list[Json] = []
+    for tool in tools:
+        if tool.get("type") == "namespace":
+            found.append({**tool, "tools": described_tools(tool["tools"])})
+        elif tool.get("type") == "custom":
+            found.append(dict(tool))
+        elif tool.get("type") == "function":
+            found.append(function_tool(ToolForm(tool, None, "").spec()))
+    return found
+
+
+def forms_of(fields: Mapping[str, Any]) -> dict[str, ToolForm]:
+    """Return the tools that a response repeats, by the names that its agent has for them."""
+    return {form.agent_name: form for form in tool_forms(fields["tools"]) if isinstance(form, ToolForm)}
 
 
 def frames(events: Iterable[Json]) -> bytes:
@@ -84,6 +104,7 @@ class ResponseView:
 
     def __init__(self, response_id: str, created_at: float, fields: Mapping[str, Any]) -> None:
         self._id, self._created_at, self._fields = response_id, created_at, fields
+        self._forms = forms_of(fields)
         self._output: list[Json] = []
         self._open: _OpenItem | None = None
         self._next = 0
@@ -173,15 +194,17 @@ class ResponseView:
         return [*events, self._event("response.output_item.done", output_index=index, item=self._output[-1])]
 
     def _call(self, call: Call) -> list[Json]:
-        index, item_id = len(self._output), self._item_id("function_call")
-        item = {"id": item_id, "type": "function_call", "call_id": call.id, "name": call.name}
-        begun = {**item, "arguments": "", "status": "in_progress"}
-        done = {**item, "arguments": call.arguments, "status": "completed"}
-        where = {"item_id": item_id, "output_index": index}
+        form = self._forms.get(call.name) or ToolForm({"type": "function", "name": call.name}, None, "")
+        index, item_id = len(self._output), self._item_id(form.kind)
+        done = {"id": item_id, **form.item(call), "status": "completed"}
+        begun = {**done, form.member: "", "status": "in_progress"}
+        where, text = {"item_id": item_id, "output_index": index}, form.input_of(call)
+        stem = "custom_tool_call_input" if form.is_custom else "function_call_arguments"
+        name = {} if form.is_custom else {"name": form.name}
         events = [
             self._event("response.output_item.added", output_index=index, item=begun),
-            self._event("response.function_call_arguments.delta", **where, delta=call.arguments),
-            self._event("response.function_call_arguments.done", **where, name=call.name, arguments=call.arguments),
+            self._event(f"response.{stem}.delta", **where, delta=text),
+            self._event(f"response.{stem}.done", **where, **name, **{form.member: text}),
             self._event("response.output_item.done", output_index=index, item=done),
         ]
         self._output.append(done)

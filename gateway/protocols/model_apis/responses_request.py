@@ -27,6 +27,8 @@ from drivers.contract.messages import (
 )
 from gateway.errors import BadRequest
 from gateway.protocols.model_apis.answer_options import required_tools, schema_of
+from gateway.protocols.model_apis.tool_forms import ToolForm, agent_name_of, tool_forms, unread_fields
+from gateway.protocols.model_apis.unshown_content import file_text, not_shown
 from gateway.text_limits import MAX_NAME, Metadata, Name
 
 Item = Mapping[str, Any]
@@ -58,8 +60,19 @@ USED = frozenset(
         "background", "metadata", "reasoning", "text", "prompt_cache_key", "user",
     }
 )  # fmt: skip
-_NO_PARAMETERS: Mapping[str, Any] = {"type": "object", "properties": {}}
-_TYPES = "message, function_call, function_call_output, reasoning or item_reference"
+_TYPES = "message, function_call, function_call_output, custom_tool_call, custom_tool_call_output, reasoning or item_reference"
+CALLS = frozenset(("function_call", "custom_tool_call"))
+OUTPUTS = frozenset(("function_call_output", "custom_tool_call_output"))
+NOT_SHOWN = frozenset(
+    {
+        "web_search_call", "file_search_call", "code_interpreter_call", "image_generation_call", "computer_call",
+        "computer_call_output", "local_shell_call", "local_shell_call_output", "shell_call", "shell_call_output",
+        "apply_patch_call", "apply_patch_call_output", "mcp_list_tools", "mcp_call", "mcp_approval_request",
+        "mcp_approval_response", "tool_search_call", "tool_search_output", "compaction", "compaction_summary",
+    }
+)  # fmt: skip
+"""Items of tools that the vendor's servers run, and of its own summaries: no agent has them."""
+FILES = ("input_file", "input_audio", "input_video")
 
 
 class ConversationParam(BaseModel):
@@ -150,7 +163,10 @@ class Conversation:
         self.effort = self._effort(request.reasoning or {})
         self.call_tools = request.tool_choice != "none"
         """Whether the client takes calls of its tools."""
-        self.tools: tuple[ToolSpec, ...] = tuple(self._tools(request.tools or ()))
+        self._not_run: set[str] = set()
+        self.forms: tuple[ToolForm, ...] = tuple(self._forms(request.tools or ()))
+        """The tools as the client has described them."""
+        self.tools: tuple[ToolSpec, ...] = tuple(form.spec() for form in self.forms)
         self.required = self._required(request.tool_choice, [tool.name for tool in self.tools])
         """The names of the tools of which the answer has to call one."""
         self.messages: tuple[Message, ...] = tuple(self._messages(request.items, items))
@@ -204,9 +220,10 @@ class Conversation:
             return required_tools(None, names, "tool_choice")
         kind = choice.get("type") if isinstance(choice, Mapping) else None
         if isinstance(choice, Mapping) and kind in ("function", "custom"):
-            return required_tools([str(choice.get("name"))], names, "tool_choice.name")
+            return required_tools([_agent_name(choice)], names, "tool_choice.name")
         if isinstance(choice, Mapping) and kind == "allowed_tools" and choice.get("mode") == "required":
-            allowed = [str(tool.get("name")) for tool in choice.get("tools") or () if isinstance(tool, Mapping)]
+            allowed = [_agent_name(tool) for tool in choice.get("tools") or () if isinstance(tool, Mapping)]
+            allowed = [name for name in allowed if name not in self._not_run]
             return required_tools(allowed, names, "tool_choice.tools")
         if kind is None:
             raise BadRequest(f"tool_choice: {_shown(choice)} is not one; send auto, none, required, or a function with its name")
@@ -214,23 +231,19 @@ class Conversation:
         self.ignore("tool_choice")
         return ()
 
-    def _tools(self, tools: Sequence[Item]) -> Iterator[ToolSpec]:
-        for n, tool in enumerate(tools):
-            at = f"tools.{n}"
-            if tool.get("type") != "function":
-                raise BadRequest(
-                    f"{at}.type: {_shown(tool.get('type'))} is not supported: the client runs the tools; send functions"
-                )
-            schema = tool.get("parameters")
-            if schema is not None and not isinstance(schema, Mapping):
-                raise BadRequest(f"{at}.parameters: must be a JSON schema")
-            description = tool.get("description")
-            if description is not None and not isinstance(description, str):
-                raise BadRequest(f"{at}.description: must be a string")
-            if tool.get("strict"):
+    def _forms(self, tools: Sequence[Item]) -> Iterator[ToolForm]:
+        for form in tool_forms(tools):
+            if not isinstance(form, ToolForm):
+                # Tools that only the vendor's servers run.
+                kind, name = form
+                self.ignore(f"tools.{kind}")
+                self._not_run |= {kind, name}
+                continue
+            if form.given.get("strict"):
                 self.ignore("tools.strict")
-            self._ignore_others(tool, ("type", "name", "description", "parameters", "strict"), "tools.")
-            yield ToolSpec(_text(tool, "name", at), description or "", schema or _NO_PARAMETERS)
+            for name in unread_fields(form.given):
+                self.ignore(f"tools.{name}")
+            yield form
 
     # -- items ------------------------------------------------------------------------------------------------------------
 
@@ -244,8 +257,11 @@ class Conversation:
             if kind == "reasoning":
                 # The agent has its own, and no CLI can be given any.
                 self.ignore("input.reasoning")
-            elif kind == "function_call":
-                answer.append(_call(item, at))
+            elif kind in CALLS:
+                answer.append(_call(item, at, custom=kind == "custom_tool_call"))
+            elif kind in NOT_SHOWN:
+                # Of tools that other models had in this conversation.
+                self.ignore(f"input.{kind}")
             elif kind == "message" and item.get("role") == "assistant":
                 answer += self._content(item.get("content"), f"{at}.content", ("output_text", "input_text", "refusal"))
             else:
@@ -257,7 +273,7 @@ class Conversation:
             yield AssistantMessage(content=tuple(answer))
 
     def _other(self, item: Item, kind: str, at: str) -> Message:
-        if kind == "function_call_output":
+        if kind in OUTPUTS:
             call_id = _text(item, "call_id", at)
             return ToolMessage(tool_call_id=call_id, content=self._text_and_images(item.get("output"), f"{at}.output"))
         if kind != "message":
@@ -271,7 +287,8 @@ class Conversation:
         raise BadRequest(f"{at}.role: {_shown(role)} is not one; send user, assistant, system or developer")
 
     def _text_and_images(self, content: Any, at: str) -> Content:
-        return content if isinstance(content, str) else tuple(self._content(content, at, ("input_text", "input_image")))
+        kinds = ("input_text", "input_image", *FILES)
+        return content if isinstance(content, str) else tuple(self._content(content, at, kinds))
 
     def _content(self, content: Any, at: str, kinds: Sequence[str]) -> Iterator[ContentBlock]:
         if isinstance(content, str):
@@ -285,7 +302,10 @@ class Conversation:
             kind = part.get("type") if isinstance(part, Mapping) else None
             if kind not in kinds:
                 raise BadRequest(f"{where}.type: {_shown(kind)} is not supported here; send {' or '.join(kinds)}")
-            if kind == "input_image":
+            if kind in FILES:
+                self.ignore(f"input.content.{kind}")
+                yield TextBlock(text=file_text(part) if kind == "input_file" else not_shown(kind.removeprefix("input_")))
+            elif kind == "input_image":
                 yield ImageBlock(url=self._image(part, where))
             elif text := _text(part, "refusal" if kind == "refusal" else "text", where, empty=True):
                 yield TextBlock(text=text)
@@ -306,7 +326,17 @@ def _kind(item: Item) -> str:
     return kind if isinstance(kind, str) else ""
 
 
-def _call(item: Item, at: str) -> ToolUseBlock:
+def _agent_name(item: Item) -> str:
+    """The name of a tool that an item or a choice names."""
+    namespace = item.get("namespace")
+    return agent_name_of(str(item.get("name")), namespace if isinstance(namespace, str) and namespace else None)
+
+
+def _call(item: Item, at: str, *, custom: bool) -> ToolUseBlock:
+    _text(item, "name", at)
+    if custom:
+        given: Any = {"input": _text(item, "input", at, empty=True)}
+        return ToolUseBlock(tool_call_id=_text(item, "call_id", at), name=_agent_name(item), input=given)
     arguments = _text(item, "arguments", at, empty=True)
     try:
         given = from_json(arguments or "{}", allow_inf_nan=False)
@@ -314,7 +344,7 @@ def _call(item: Item, at: str) -> ToolUseBlock:
         raise BadRequest(f"{at}.arguments: not JSON: {error}") from error
     if not isinstance(given, dict):
         raise BadRequest(f"{at}.arguments: must be a JSON object")
-    return ToolUseBlock(tool_call_id=_text(item, "call_id", at), name=_text(item, "name", at), input=given)
+    return ToolUseBlock(tool_call_id=_text(item, "call_id", at), name=_agent_name(item), input=given)
 
 
 def _text(item: Item, name: str, at: str, *, empty: bool = False) -> str:

@@ -22,7 +22,7 @@ from gateway.errors import AgentProblem, NodeAway, NoNode, NotFound, StoreUnavai
 from gateway.events.event_log import Entry
 from gateway.protocols.model_apis.answer import Answer
 from gateway.protocols.model_apis.models import agent_name
-from gateway.protocols.model_apis.responses_output import Json, ResponseView
+from gateway.protocols.model_apis.responses_output import Json, ResponseView, forms_of
 from gateway.runs.cancellation import completed
 from gateway.security.authentication import Caller
 from gateway.sessions.session import Session
@@ -63,7 +63,7 @@ class StoredResponse:
 
     def answer(self) -> Answer:
         """An answer that has read nothing yet."""
-        called = (tool["name"] for tool in self.fields["tools"] if self._call_tools)
+        called = forms_of(self.fields) if self._call_tools else ()
         structured = self.fields["text"]["format"]["type"] != "text"
         return Answer(called, self.record.body["show_tools"], merged=False, structured=structured)
 

@@ -33,6 +33,9 @@ TURNS = [
     {"when": r"\[\[waits", "steps": [{"wait_for_file": "go"}, {"text": "waited"}]},
     {"when": r"\[\[fails", "steps": [FAILURE]},
     {"when": r"\[\[late", "steps": [{"text": "half"}, FAILURE]},
+    {"when": r"read the pdf", "steps": [
+        {"app_tool": {"id": "toolu_pdf", "name": "Read", "input": {"file_path": "a.pdf"}}}, {"text": "{last_result}"},
+    ]},
     {"when": r"run the tool", "steps": [{"thinking": "Hm."}, {"text": "Looking."}, {
         "app_tool": {"id": "toolu_say", "name": "Bash", "input": {"command": "echo from-$((40 + 2))", "description": "Say it"}}
     }, {"text": "It gave {last_result}."}]},
@@ -217,3 +220,15 @@ async def test_claude_code_is_a_client(
     again = await claude_code("-p", "[[recall]]", "--continue")
     assert "run the tool" in again[-1]["result"]
     assert sessions(scripted) == [session] and session.run is not first_run
+
+
+async def test_a_pdf_that_claude_code_has_read_does_not_end_the_conversation(
+    tmp_path: Path, scripted: RunningGateway, claude_code: Callable[..., Awaitable[list[dict[str, Any]]]]
+) -> None:
+    folder = tmp_path / "claude"
+    folder.mkdir()
+    (folder / "a.pdf").write_bytes(b"%PDF-1.4\n1 0 obj<</Type/Catalog>>endobj\ntrailer<</Root 1 0 R>>\n%%EOF\n")
+    messages = await claude_code("-p", "read the pdf", "--allowedTools", "Read")
+    assert "application/pdf, which is not shown here" in messages[-1]["result"]
+    again = await claude_code("-p", "[[recall]]", "--continue")
+    assert "read the pdf" in again[-1]["result"] and len(sessions(scripted)) == 1
