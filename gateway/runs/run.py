@@ -174,6 +174,7 @@ class Run:
         self._failing: str | None = None
         self._closing: asyncio.Task[None] | None = None
         self._work: asyncio.Task[None] | None = None
+        self._ended: Callable[[Run], None] = lambda run: None
         self._not_waiting = asyncio.Event()
         self._limit_wait = MAX_LIMIT_WAIT if waits_for_limits else 0.0
         self._clock, self._waits_for_limit = log.clock, False
@@ -235,6 +236,7 @@ class Run:
 
     def start(self, ended: Callable[[Run], None] = lambda run: None) -> None:
         """Read the agent from now on; `ended` is called when the run has ended or is suspended."""
+        self._ended = ended
         self._work = asyncio.create_task(self._pump(), name=f"run {self.id}")
         self._work.add_done_callback(lambda _: ended(self))
 
@@ -286,6 +288,9 @@ class Run:
         results = client_results(replies)
         closed = [result.tool_call_id for result in results]
         seq = await self._store_answers(replies, by, results, closed, [start], key, settings, stored=stored)
+        if self.agent is None and self._work is not None and self._work.done():
+            # It has ended while they were being stored: the run was suspended then, and nobody would end it.
+            self.start(self._ended)
         await self._reply([*self._enforcer.release(replies), *replies])
         return seq
 
@@ -481,7 +486,7 @@ class Run:
                     events = self._of_ended_agent(events)
                 await self._take_or_wait(events)
                 await self.log.wait_for_capacity(self._stop_requested)
-            return
+            return self._require_over()
         except asyncio.CancelledError:
             failure = self._failing or "the run was stopped"
         except AgentGone as error:
@@ -495,6 +500,11 @@ class Run:
             self._request_stop()
             failure = self._failing or f"the gateway failed: {type(error).__name__}: {error}"
         await self._end_failed(failure)
+
+    def _require_over(self) -> None:
+        """Raise AgentGone where the run goes on without an agent, which ended while the answers for it were being stored."""
+        if self.state is RunState.RUNNING:
+            raise AgentGone("the agent had ended before it got the answers")
 
     def _of_ended_agent(self, events: Sequence[OutputEvent]) -> Sequence[OutputEvent]:
         """The events of an agent that the gateway ends, without the errors that it reports for that."""

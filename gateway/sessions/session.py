@@ -940,7 +940,11 @@ class Session:
         """The run has ended, or is suspended: see to the agent and to the queue."""
         self.used_at = self._shared.clock.monotonic()
         if run.suspended:
-            self._agent.release()
+            if self.live is not None and self.live.alive:
+                # It has only ended its prompt, and gets no other one: the answers start a fresh agent.
+                self._evict(self)
+            else:
+                self._agent.release()
         elif run.agent_failed or (self.live is not None and not self.live.alive):
             self._agent.forget()
         else:

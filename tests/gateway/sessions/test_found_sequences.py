@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from drivers.contract.events import Error
+from drivers.contract.events import Error, SessionEnd
 from drivers.contract.messages import UserMessage
 from gateway.errors import AgentProblem, LeaseLost, ShuttingDown
 from tests.gateway.sessions.machine.daemon import Choices
@@ -167,3 +167,34 @@ def test_number_of_an_event_that_a_killed_daemon_has_sent_and_not_stored_is_not_
         machine.loop.cancel_all()
         machine.loop.close()
         machine.folder.cleanup()
+
+
+def test_answers_end_the_run_whose_agent_ends_while_they_are_stored(begin: Callable[..., SessionMachine]) -> None:
+    machine = begin()
+    message(machine)
+    call(machine, "change")
+    machine.message_that_queues(n=0, settings="kept", keyed=False)
+    queued = machine.requests[-1]
+    machine.store_has_trouble(writes="*", how="are slow")
+    sent = answer(machine)
+    machine.agent_exits(n=0)
+    machine.check()
+    machine.repair_store()
+    machine.check()
+    assert sent.error is None
+    assert [event.kind for event in sent.turn_read.result()] == ["turn_start", "error", "error", "session_end"]
+    assert machine.driver.alive()[0].told[-1] == queued.mark
+
+
+@pytest.mark.parametrize("then", ["answers", "message"])
+def test_agent_that_ends_its_prompt_with_an_error_while_its_calls_wait_is_not_left_behind(
+    begin: Callable[..., SessionMachine], then: str
+) -> None:
+    machine = begin()
+    message(machine)
+    call(machine, "change")
+    machine.happens(machine.driver.alive()[0].send, Error(message="no model"), SessionEnd(exit_code=1, stop_reason="error"))
+    machine.check()
+    assert machine.slots[0].session.state == "waiting" and not machine.driver.alive()
+    assert (answer if then == "answers" else message)(machine).error is None
+    assert len(machine.driver.alive()) == 1
