@@ -10,14 +10,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import count, groupby, islice
 from typing import Any, NamedTuple, cast
 
-from drivers.contract.events import DELTAS, AgentToken, Awaiting, SessionEnd, Thinking, Usage, encode_deltas
+from drivers.contract.events import DELTAS, AgentToken, Awaiting, Event, SessionEnd, Thinking, Usage, encode_deltas
 from drivers.contract.messages import Message
 from drivers.runtime.clock import SYSTEM_CLOCK, Clock
 from gateway.errors import LeaseLost, NotFound, StoreAbandoned, StoreUnavailable
@@ -176,6 +176,7 @@ class EventLog:
         failure: FailureRecord | None = None,
         usage: Usage | None = None,
         ended: Callable[[], None],
+        still: Callable[[], bool] = lambda: True,
         stop: asyncio.Event | None = None,
     ) -> None:
         """Store the last event of a turn, the messages that it completes, and that the run waits (since `now`) or has ended.
@@ -184,10 +185,12 @@ class EventLog:
 
         Then, without an await in between, call `ended` and publish the event, even if the store fails for STORE_TIMEOUT, or for
         STOP_TIMEOUT once `stop` is set. The event is written as soon as the store works again. With `stored_first`, readers get
-        it then.
+        it then. Nothing is done where `still` is false, when the number would be reserved.
         """
         try:
             async with self._reservation:
+                if not still():
+                    return
                 entry = Entry(self.last + 1, event, event.encode())
                 self._add_messages((0, message) for message in messages)
                 self._ends[entry.seq] = _end_of_turn(self._store, run_id, event, now, failure, usage)
@@ -210,6 +213,10 @@ class EventLog:
         held, self._held = self._held, []
         for events, messages, key in held:
             self.append(events, messages, key)
+
+    def drop_held(self, kept: Collection[type[Event]]) -> None:
+        """Drop the events that wait until a number is not reserved any more, but those of these types."""
+        self._held = [([event for event in events if type(event) in kept], (), None) for events, _, _ in self._held]
 
     def row(self, entries: Sequence[Entry]) -> EventRow:
         """The row of consecutive entries."""

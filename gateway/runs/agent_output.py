@@ -182,6 +182,10 @@ class RunOutput:
             self._log.append(taken, self._take_completed())
             self._meter.record(taken)
 
+    def drop(self) -> None:
+        """Forget what was taken and is not in the log, with the messages that it completes."""
+        self._taken, self._completed = [], []
+
     def _feed(self, event: LogEvent) -> None:
         completed = self._fold.feed(event)
         if completed and self._has_history:

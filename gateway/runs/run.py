@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
@@ -435,6 +435,9 @@ class Run:
         self._request_stop()
         self._enforcer.cancelled(self.pending.calls)
         self._superseded = True
+        # What it has sent meanwhile waits for the reservation, and would be events of the next run.
+        self._output.drop()
+        self.log.drop_held(METADATA_EVENTS)
         self._set_turn_over(end, self._clock.time())
 
     async def end_prompt(self, grace: float | None = None) -> None:
@@ -444,7 +447,7 @@ class Run:
         with less time.
         """
         await completed(self._record_cancelled())
-        if self.agent is not None:
+        if self.agent is not None and self._work is not None and not self._work.done():
             with suppress(DriverError):
                 await self.agent.interrupt(grace)
             await self.wait()
@@ -478,14 +481,8 @@ class Run:
                 if self._lease is not None and not self._lease.is_fresh:
                     # This process was stopped for long: another node may have ended the run, and these events with it.
                     await self._confirm(self._lease)
-                if self._superseded:
-                    if await self._take_superseded(events):
-                        return
-                    continue
-                if self._failing is not None or self._suspending:
-                    events = self._of_ended_agent(events)
-                await self._take_or_wait(events)
-                await self.log.wait_for_capacity(self._stop_requested)
+                if await self._take_received(events):
+                    return
             return self._require_over()
         except asyncio.CancelledError:
             failure = self._failing or "the run was stopped"
@@ -500,6 +497,16 @@ class Run:
             self._request_stop()
             failure = self._failing or f"the gateway failed: {type(error).__name__}: {error}"
         await self._end_failed(failure)
+
+    async def _take_received(self, events: Sequence[OutputEvent]) -> bool:
+        """Take what was read. Returns whether that was the end of the prompt of a superseded run."""
+        if self._superseded:
+            return await self._take_superseded(events)
+        if self._failing is not None or self._suspending:
+            events = self._of_ended_agent(events)
+        await self._take_or_wait(events)
+        await self.log.wait_for_capacity(self._stop_requested)
+        return self._superseded and any(isinstance(event, SessionEnd) for event in events)
 
     def _require_over(self) -> None:
         """Raise AgentGone where the run goes on without an agent, which ended while the answers for it were being stored."""
@@ -626,7 +633,7 @@ class Run:
 
     async def _take(self, events: Sequence[OutputEvent]) -> None:
         """Log the events; the last event of a turn comes after everything that a client may ask for then is stored."""
-        for kind, group in groupby(await self._enforce(events), type):
+        for kind, group in groupby(self._unless_superseded(await self._enforce(events)), type):
             if kind in DELTAS:
                 self._output.take_deltas(cast("list[AgentToken | Thinking]", list(group)))
                 continue
@@ -649,6 +656,11 @@ class Run:
                         self._mode_changed(event.mode)
                     self._output.take(event)
         self._output.flush()
+
+    def _unless_superseded(self, events: Iterable[OutputEvent]) -> Iterator[OutputEvent]:
+        for event in events:
+            if not self._superseded or type(event) in METADATA_EVENTS:
+                yield event
 
     def _suspends(self, event: Awaiting | SessionEnd) -> bool:
         unrequested = isinstance(event, SessionEnd) and event.exit_code != 0 and not self._stopping
@@ -701,6 +713,7 @@ class Run:
                 failure=self._output.failure(event),
                 usage=self._output.usage if self._has_history else None,
                 ended=partial(self._set_turn_over, event, since),
+                still=lambda: not self._superseded,
                 stop=self._stop_requested,
             )
         finally:

@@ -179,6 +179,11 @@ class LiveAgent:
         if self._settings is not None:
             self._settings = with_mode_option(self._settings, mode)
 
+    def with_its_mode(self, settings: SessionSettings) -> SessionSettings:
+        """The settings with the mode of the process, where there is one."""
+        mode = self._settings.options.get(MODE_OPTION) if self.current is not None and self._settings is not None else None
+        return settings if mode in (None, settings.options.get(MODE_OPTION)) else with_mode_option(settings, mode)
+
     async def start(self, settings: SessionSettings, history: Sequence[Message], *, resume: bool) -> Agent:
         """A fresh process that resumes the CLI's own session, or is seeded with the history. Raises AgentProblem.
 

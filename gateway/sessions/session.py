@@ -47,7 +47,7 @@ from gateway.runs.admission_and_eviction import AdmissionControl
 from gateway.runs.answer_format import AnswerFormat
 from gateway.runs.cancellation import completed, unless_cancelled
 from gateway.runs.idempotency import IdempotencyKey
-from gateway.runs.pending_calls import PendingCalls, client_results, ids, pending_in, resolve, unanswered
+from gateway.runs.pending_calls import PendingCalls, Resolution, client_results, ids, pending_in, resolve, unanswered
 from gateway.runs.recovery import waiting_messages
 from gateway.runs.run import Run, RunEvent, RunState
 from gateway.runs.session_metadata import store_metadata
@@ -696,6 +696,8 @@ class Session:
 
     async def _store_mode(self) -> None:
         async with self.lock:
+            # The request that had the lock may have stored settings from before the change.
+            self.config = self._agent.with_its_mode(self.config)
             try:
                 # Again where the CLI has changed the mode meanwhile.
                 while self.config != self._stored_config and not self.deleted:
@@ -753,8 +755,12 @@ class Session:
                 await self._pass_answers(run, replies, self.config, by=TIME_LIMIT)
                 return
             await run.wait()
-            await run.end_unanswered(replies, resolve(await self.history.unanswered_calls(), run.pending.calls, replies))
-            self._run_over(run)
+            resolution = resolve(await self.history.unanswered_calls(), run.pending.calls, replies)
+            await completed(self._end_unanswered(run, replies, resolution))
+
+    async def _end_unanswered(self, run: Run, replies: Sequence[Reply], resolution: Resolution) -> None:
+        await run.end_unanswered(replies, resolution)
+        self._run_over(run)
 
     def _left_to_cli(self, tool: str) -> bool:
         """Whether the CLI decides about the calls of this tool."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from drivers.contract.events import Error, SessionEnd
+from drivers.contract.events import AgentToken, Error, ModeChanged, OutputEvent, SessionEnd
 from drivers.contract.messages import UserMessage
 from gateway.errors import AgentProblem, LeaseLost, ShuttingDown
 from tests.gateway.sessions.machine.daemon import Choices
@@ -198,3 +198,67 @@ def test_agent_that_ends_its_prompt_with_an_error_while_its_calls_wait_is_not_le
     assert machine.slots[0].session.state == "waiting" and not machine.driver.alive()
     assert (answer if then == "answers" else message)(machine).error is None
     assert len(machine.driver.alive()) == 1
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        [AgentToken(text="late"), SessionEnd(exit_code=0)],
+        [AgentToken(text="late"), Error(message="no model"), SessionEnd(exit_code=1, stop_reason="error")],
+    ],
+    ids=["end", "error"],
+)
+def test_agent_that_ends_its_prompt_while_a_message_is_stored_that_cancels_its_calls_does_not_end_the_new_run(
+    begin: Callable[..., SessionMachine], sent: list[OutputEvent]
+) -> None:
+    machine = begin()
+    message(machine)
+    call(machine, "change")
+    agent = machine.driver.alive()[0]
+    machine.store_has_trouble(writes="*", how="are slow")
+    second = message(machine)
+    machine.happens(agent.send, *sent)
+    machine.check()
+    machine.repair_store()
+    machine.check()
+    machine.agent_ends_turn(how="end_turn", n=0)
+    machine.check()
+    assert [event.kind for event in second.turn_read.result()] == ["turn_start", "session_end"]
+    assert [run[1:] for run in machine.stored(machine.slots[0]).runs] == [("ended", "cancelled"), ("ended", "end_turn")]
+
+
+def test_mode_that_the_agent_changes_while_other_settings_are_stored_is_kept(begin: Callable[..., SessionMachine]) -> None:
+    machine = begin()
+    message(machine)
+    machine.store_has_trouble(writes="*", how="are slow")
+    machine.configure(n=0, what="pace")
+    pace = machine.requests[-1].pace
+    machine.happens(machine.driver.alive()[0].send, ModeChanged(mode="auto"))
+    machine.check()
+    machine.repair_store()
+    machine.check()
+    assert machine.slots[0].session.config.options == {"pace": pace, "mode": "auto"}
+    assert machine.has_stored_settings(machine.slots[0])
+
+
+def test_denial_of_calls_that_were_not_answered_in_time_is_completed_if_its_request_is_cancelled(
+    begin: Callable[..., SessionMachine],
+) -> None:
+    machine = begin(answer=20.0)
+    message(machine)
+    call(machine, "change")
+    machine.agent_exits(n=0)
+    machine.check()
+    session = machine.slots[0].session
+    assert session.run is not None
+    # It was loaded after the time limit, and the request that loads it is the first to notice.
+    session.run.pending.stop_timer()
+    machine.pass_time(21.0)
+    machine.store_has_trouble(writes="*", how="are slow")
+    request = machine.loop.create_task(session.deny_overdue())
+    machine.check()
+    request.cancel()
+    machine.check()
+    machine.repair_store()
+    machine.check()
+    assert request.cancelled() and session.state == "idle"
