@@ -405,11 +405,10 @@ class Run:
         if self.state is RunState.WAITING:
             self._enforcer.cancelled(self.pending.calls)
             await self._record_cancelled()
-        if self.agent is not None and self.state is not RunState.ENDED:
-            if not self._waits_for_limit:
-                with suppress(DriverError):
-                    await self.agent.interrupt(grace)
-            await self.wait()
+        if self.agent is not None and self.state is not RunState.ENDED and not self._waits_for_limit:
+            with suppress(DriverError):
+                await self.agent.interrupt(grace)
+        await self.wait()
         if self.state is not RunState.ENDED:
             # Suspended: there is no agent whose last event would end it.
             await completed(self._take([SessionEnd(exit_code=130, stop_reason="cancelled")]))
@@ -457,6 +456,8 @@ class Run:
         if self.state is RunState.ENDED:
             return
         self._request_stop()
+        if self.agent is None:
+            await self.wait()
         if self.agent is None or self._work is None or self._work.done():
             return await self._fail(message)
         self._failing = message

@@ -606,8 +606,8 @@ class Session:
         await run.wait()
         resolution = resolve(await self.history.unanswered_calls(), run.pending.calls, request.replies)
         seed = [*await self.history.seed(), *client_results(request.replies), *resolution.results, *run.waiting_messages]
-        agent = await self._interruptibly(start, self._start_agent(settings, seed, resume=False))
         try:
+            agent = await self._interruptibly(start, self._start_agent(settings, seed, resume=False))
             answers, grants, record = _answers(request.replies), settings.tools or (), self._settings_record(settings)
             stored = partial(self._settings_stored, settings)
             resuming = run.resume(agent, grants, request.replies, resolution, answers, request.key, record, stored)
@@ -621,7 +621,8 @@ class Session:
             await self._prompt_fresh(agent, GO_ON)
         except BaseException:
             # Its history has the answers, so that it cannot take another prompt. The run waits still, unless they are stored.
-            await self._agent.discard()
+            if self.live is not None:
+                await self._agent.discard()
             if not run.suspended:
                 await run.fail("the agent did not go on")
             raise

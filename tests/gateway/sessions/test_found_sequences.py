@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from drivers.contract.events import AgentToken, Error, ModeChanged, OutputEvent, SessionEnd
-from drivers.contract.messages import UserMessage
+from drivers.contract.messages import ToolMessage, UserMessage
 from gateway.errors import AgentProblem, LeaseLost, ShuttingDown
 from tests.gateway.sessions.machine.daemon import Choices
 from tests.gateway.sessions.test_session_machine import SessionMachine, decoded
@@ -262,3 +262,35 @@ def test_denial_of_calls_that_were_not_answered_in_time_is_completed_if_its_requ
     machine.repair_store()
     machine.check()
     assert request.cancelled() and session.state == "idle"
+
+
+def test_cancel_behind_answers_whose_agent_ends_while_they_are_stored_finds_one_end(
+    begin: Callable[..., SessionMachine],
+) -> None:
+    machine = begin()
+    message(machine)
+    call(machine, "change")
+    machine.store_has_trouble(writes="*", how="are slow")
+    answer(machine)
+    machine.cancel(n=0)
+    machine.agent_exits(n=0)
+    machine.check()
+    machine.repair_store()
+    machine.check()
+    assert [event.kind for event in events(machine)].count("session_end") == 1
+
+
+def test_agent_that_knows_answers_of_a_cancelled_request_gets_no_prompt(begin: Callable[..., SessionMachine]) -> None:
+    machine = begin()
+    message(machine)
+    call(machine, "change")
+    machine.restart()
+    machine.store_has_trouble(writes="*", how="are slow")
+    answer(machine)
+    assert machine.driver.alive(), "it is started, and its native id is being stored"
+    machine.request_is_cancelled()
+    machine.check()
+    machine.repair_store()
+    assert message(machine).error is None
+    told = [one.content for one in machine.driver.alive()[0].spec.seed.history if isinstance(one, ToolMessage)]
+    assert told == ["Tool call cancelled"]
