@@ -191,7 +191,7 @@ def test_removal_of_a_deep_folder_opens_few_files(tmp_path: Path) -> None:
     try:
         tree.mkdir()
         os.chdir(tree)
-        for n in range(3000):
+        for n in range(1200):
             os.mkdir("deep-enough")
             if n % 100 == 0:
                 os.mkdir(f"beside-{n}")

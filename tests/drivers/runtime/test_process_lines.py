@@ -55,7 +55,7 @@ async def test_the_last_line_needs_no_newline(start: StartProcess) -> None:
 
 
 async def test_unread_output_blocks_the_process(start: StartProcess) -> None:
-    process = await start("for n in range(200_000): sys.stdout.write(f'{n:09d}' + 'x' * 1000 + '\\n')")
+    process = await start("for n in range(80_000): sys.stdout.write(f'{n:09d}' + 'x' * 1000 + '\\n')")
     before = psutil.Process().memory_info().rss
     # The read-ahead limit, one more read, and the capacity of the pipe.
     assert await until_it_blocks(process) < HIGH_WATER + 2 * MB
@@ -66,7 +66,7 @@ async def test_unread_output_blocks_the_process(start: StartProcess) -> None:
         for line in lines:
             assert line[:9] == b"%09d" % expected and len(line) == 1009
             expected += 1
-    assert expected == 200_000
+    assert expected == 80_000
     assert await process.exit_code() == 0
 
 

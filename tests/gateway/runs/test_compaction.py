@@ -9,7 +9,7 @@ from drivers.contract.messages import AssistantMessage, Message, SystemMessage, 
 from gateway.events.messages import message_row
 from gateway.runs.stored_history import StoredHistory
 from gateway.store import SessionRecord, Store
-from tests.daemon import Daemon, RunningGateway
+from tests.daemon import RunningGateway, gateway_config, run_gateway
 from tests.gateway.requests import create_session, execute, expect_error, get_session, send_turn, user_message
 from tests.stores import store_url
 
@@ -74,19 +74,16 @@ async def test_request_for_one_kind_of_history(portico: RunningGateway, write_sc
     assert declared["echo"] == {"full": {}} and declared["script"] == {"compacted": {}, "full": {}}
 
 
-async def test_compacted_history_is_seeded_to_a_new_agent_after_a_restart(daemon: Daemon, write_scenario: WriteScenario) -> None:
+async def test_compacted_history_is_seeded_to_a_new_agent_after_a_restart(tmp_path: Path, write_scenario: WriteScenario) -> None:
     name = write_scenario({"when": "b", "steps": [{"compact": {"summary": "So far: a, b."}}]}, [{"remember": True}])
-    await daemon.start()
-    async with daemon.client() as client:
-        session = (await create_session(client, "script", "a", options={"scenario": name}))["sessionId"]
-        await send_turn(client, session, "b")
-    await daemon.kill()
-    await daemon.start()
-    async with daemon.client() as client:
-        assert (await get_session(client, session))["history"]["compacted"] == [SUMMARY]
-        (answer,) = (await send_turn(client, session, "c"))["messages"]
+    async with run_gateway(gateway_config(tmp_path)) as portico:
+        session = (await create_session(portico.client, "script", "a", options={"scenario": name}))["sessionId"]
+        await send_turn(portico.client, session, "b")
+    async with run_gateway(gateway_config(tmp_path)) as portico:
+        assert (await get_session(portico.client, session))["history"]["compacted"] == [SUMMARY]
+        (answer,) = (await send_turn(portico.client, session, "c"))["messages"]
         assert answer["content"] == '["So far: a, b."]'
-        assert (await client.delete(f"/session/{session}")).status_code == 204
+        assert (await portico.client.delete(f"/session/{session}")).status_code == 204
 
 
 async def test_compaction_in_a_task_is_ignored(portico: RunningGateway, write_scenario: WriteScenario) -> None:

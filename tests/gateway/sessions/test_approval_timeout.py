@@ -13,8 +13,7 @@ import pytest
 
 from gateway.runs.pending_calls import PendingCalls
 from gateway.security.authentication import ADMINISTRATOR
-from tests.conftest import write_config
-from tests.daemon import Daemon, RunningGateway, gateway_config, run_gateway
+from tests.daemon import RunningGateway, gateway_config, run_gateway
 from tests.gateway.requests import create_session, expect_error, get_history, get_session, send_turn, wait_until_idle
 from tests.manual_clock import ManualClock
 from tests.stores import sql
@@ -106,21 +105,17 @@ async def test_timeout_of_a_suspended_run_starts_no_agent(
 
 @pytest.mark.parametrize("first", ["GET", "POST"])
 async def test_timeout_counts_while_the_gateway_is_down(tmp_path: Path, write_scenario: WriteScenario, first: str) -> None:
-    daemon = Daemon(write_config(tmp_path, gateway_config(tmp_path, limits={"answer": 900.0})), tmp_path)
-    await daemon.start()
-    async with daemon.client() as client:
-        session = await create_waiting_session(client, write_scenario)
-    await daemon.kill()
+    config = gateway_config(tmp_path, limits={"answer": 900.0})
+    async with run_gateway(config) as portico:
+        session = await create_waiting_session(portico.client, write_scenario)
     set_waiting_since(tmp_path, time.time() - 901)
-    await daemon.start()
-    async with daemon.client() as client:
+    async with run_gateway(config) as portico:
         if first == "POST":
-            assert "answered already" in await reject_late_replies(client, session)
-        found = await get_session(client, session)
+            assert "answered already" in await reject_late_replies(portico.client, session)
+        found = await get_session(portico.client, session)
         assert (found["state"], results(found["history"]["full"])) == ("idle", denied_results("900"))
-        assert psutil.Process(daemon.pid).children() == []
-        assert (await send_turn(client, session, "And?"))["messages"][-1]["content"] == "here"
-    assert await daemon.stop() == 0
+        assert await portico.gateway.store.processes.all() == []
+        assert (await send_turn(portico.client, session, "And?"))["messages"][-1]["content"] == "here"
 
 
 async def test_remaining_time_counts_after_a_restart(tmp_path: Path, clock: ManualClock, write_scenario: WriteScenario) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
+from httpx_sse import ServerSentEvent
 
 from tests.daemon import RunningGateway, gateway_config, run_gateway
 from tests.gateway.requests import (
@@ -20,10 +21,14 @@ from tests.gateway.requests import (
     user_message,
     wait_until_idle,
 )
+from tests.manual_clock import ManualClock
+from tests.support.sse import arriving
 from tests.waiting import wait_until
 
 WriteScenario = Callable[..., str]
 REMEMBER = [{"remember": True}]
+GRACE = 1.0
+"""`limits.grace` of gateways in tests."""
 
 
 async def live_agents(portico: RunningGateway) -> list[tuple[str, int, float]]:
@@ -169,19 +174,29 @@ async def test_agent_that_ended_is_started_again(portico: RunningGateway, write_
 
 @pytest.mark.parametrize(
     ("limits", "named"),
-    [({"idle": 1.5}, "limits.idle"), ({"total": 3.0, "idle": 0}, "limits.total")],
+    [({"idle": 90.0}, "limits.idle"), ({"total": 90.0, "idle": 0}, "limits.total")],
 )
 async def test_turn_over_a_time_limit_ends_with_the_name_of_the_limit(
-    tmp_path: Path, write_scenario: WriteScenario, limits: dict[str, float], named: str
+    tmp_path: Path, clock: ManualClock, write_scenario: WriteScenario, limits: dict[str, float], named: str
 ) -> None:
-    steps = [{"text": {"text": "x" * 600, "chunk": 1, "every": 0.05}}] if "total" in limits else [{"text": "x"}, {"hang": True}]
-    name = write_scenario({"when": "long", "steps": steps}, REMEMBER)
-    async with run_gateway(gateway_config(tmp_path, limits=limits)) as portico:
-        answer = await create_session(portico.client, "script", "long", options={"scenario": name})
-        assert answer["stopReason"] == "error"
-        assert named in answer["x-portico"]["error"]
-        assert (await get_history(portico.client, answer["sessionId"]))[1]["content"].startswith("x")
-        assert (await send_turn(portico.client, answer["sessionId"], "on"))["messages"][0]["content"] == '["long"]'
+    name = write_scenario({"when": "long", "steps": [{"text": "x"}, {"hang": True}]}, REMEMBER)
+    async with run_gateway(gateway_config(tmp_path, limits=limits), clock) as portico:
+        body = session_body("script", "long", options={"scenario": name}, stream="delta")
+        async with portico.client.stream("PUT", "/session", json=body) as response:
+            events = arriving(response)
+            session = (await anext(events)).json()["sessionId"]
+            while (await anext(events)).event != "text_delta":
+                pass
+            await clock.expire(90.0)
+            *_, stop = await clock.expire_until(_all(events), GRACE)
+        assert (stop.event, stop.json()["stopReason"]) == ("turn_stop", "error")
+        assert named in stop.json()["x-portico"]["error"]
+        assert (await get_history(portico.client, session))[1]["content"] == "x"
+        assert (await send_turn(portico.client, session, "on"))["messages"][0]["content"] == '["long"]'
+
+
+async def _all(events: AsyncIterator[ServerSentEvent]) -> list[ServerSentEvent]:
+    return [event async for event in events]
 
 
 async def test_agent_that_is_not_ready_in_time_is_ended(tmp_path: Path) -> None:
