@@ -192,9 +192,9 @@ class MessageQueue:
             if message not in self._messages:
                 await self.add(message)
             await asyncio.wait((waiter, gone), return_when=asyncio.FIRST_COMPLETED)
-            if waiter.done() or message.begins:
-                return await waiter
-            raise Conflict("the client disconnected before its message was submitted")
+            if not waiter.done() and (message.stored or not message.begins):
+                raise Conflict("the client disconnected before the turn of its message began")
+            return await waiter
         except asyncio.CancelledError:
             message.waiters.discard(waiter)
             if not message.stored and message.begins and self._beginning is not None:
@@ -314,6 +314,7 @@ class MessageQueue:
         self.stopped = why
         self._end_retry()
         self._changed()
+        self.advance()
         task = asyncio.create_task(self._store_stop())
         self._storing.add(task)
         task.add_done_callback(self._storing.discard)

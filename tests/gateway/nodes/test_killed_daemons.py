@@ -141,3 +141,27 @@ async def test_a_node_that_was_stopped_and_goes_on_writes_nothing(tmp_path: Path
         assert [event["id"] for event in page["events"]] == [number for number, _ in events]
         assert "too late" not in json.dumps(page)
         assert (await at_a.get(f"/aap/v3/sessions/{session}/log", params={"after": 0, "limit": 5000})).json() == page
+
+
+@pytest.mark.slow
+@pytest.mark.long
+async def test_queued_message_of_a_killed_node_begins_on_another_one(tmp_path: Path, write_scenario: WriteScenario) -> None:
+    steps = [{"text": "working"}, {"hang": True}]
+    scenario = write_scenario({"when": "hello", "steps": steps}, [{"text": "[{prompt}]"}])
+    async with daemons(tmp_path, "a", "b") as (a, b), a.client() as at_a, b.client() as at_b:
+        session = await begin(at_a, scenario)
+        body = {"messages": [{"role": "user", "content": "queued"}]}
+        # By way of the other node, which forwards it to the owner.
+        assert (await at_b.post(f"/aap/v3/sessions/{session}/queue", json=body)).status_code == 201
+        await a.kill()
+        silence(tmp_path, "a")
+
+        async def answered() -> bool:
+            # The list is read from the store: a request for the session itself would load it.
+            listed = (await at_b.get("/aap/v3/sessions")).json()["sessions"]
+            own = next(one["x-portico"] for one in listed if one["sessionId"] == session)
+            return (own["state"], own["queued"], own.get("stopReason")) == ("idle", 0, "end_turn")
+
+        await wait_until(answered)
+        history = (await at_b.get(f"/aap/v3/sessions/{session}/history?type=full")).json()["history"]["full"]
+        assert [one["content"] for one in history[-2:]] == ["queued", "[queued]"]

@@ -48,6 +48,12 @@ PATHS: list[tuple[str, str, Any]] = [
         ("POST", "/turns" if "v3" in base else "", {**TURN, "x-portico": {"when_busy": "steer"}}),
         ("POST", "/turns" if "v3" in base else "", {**TURN, "x-portico": {"when_busy": "queue"}}),
         ("POST", "/turns" if "v3" in base else "", ANSWER),
+        ("GET", "/queue", None),
+        ("POST", "/queue", TURN),
+        ("PUT", "/queue", {"order": []}),
+        ("POST", "/queue/continue", None),
+        ("PATCH", "/queue/x", {"message": user_message("go")}),
+        ("DELETE", "/queue/x", None),
         ("PATCH", "", {}),
         ("DELETE", "", None),
     )

@@ -150,6 +150,29 @@ async def test_refused_turn_is_the_error_of_the_client_that_waits_and_its_messag
     assert await stored(portico, session) == ([], None)
 
 
+async def test_message_stays_if_its_client_is_gone_when_its_turn_is_refused(
+    portico: RunningGateway, busy: tuple[Session, Turn], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session, _ = busy
+    starting, gone, going = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def refused(queued: QueuedMessage) -> Turn:
+        starting.set()
+        await going.wait()
+        raise AgentProblem("agent 'script' cannot start")
+
+    monkeypatch.setattr(session.queue, "_begin", refused)
+    left = asyncio.create_task(session.submit(queued("left", disconnected=gone.wait)))
+    await wait_until(lambda: len(session.queue) == 1)
+    await session.end_agent("the agent was ended")
+    await starting.wait()
+    gone.set()
+    with pytest.raises(Conflict, match="disconnected"):
+        await left
+    going.set()
+    await wait_until_stored(portico, session, (["left"], "agent 'script' cannot start"))
+
+
 async def wait_until_stored(portico: RunningGateway, session: Session, expected: tuple[list[Any], str | None]) -> None:
     async def found() -> bool:
         return await stored(portico, session) == expected
