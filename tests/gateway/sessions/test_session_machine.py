@@ -11,7 +11,8 @@ What a client may rely on, whatever happens in whatever order:
 * The stored messages are what the stored events complete, at every moment.
 * Each agent that lives belongs to a session, which has no other. There are not more than `limits.live_agents`. If nobody stops an
   agent, it is at work for a run.
-* A queue advances as soon as the session is idle.
+* A queue advances as soon as the session is idle, unless it is stopped. A stored message is once in the queue or in the log, also
+  after a kill.
 * Nothing waits for ever: when the store works, all agents start and end their turns, and the client answers all calls, then each
   request gets its answer, each reader of a turn the end of it, and the daemon shuts down and leaves no task behind.
 * A restart changes neither the history, nor the settings, nor the calls that wait for the client.
@@ -144,6 +145,10 @@ class Sent:
     cut_off: bool = False
     """Its client was cancelled, or its daemon killed: what came of it is not known."""
     checked: bool = False
+    queued: str | None = None
+    """The text of a message that waits in the queue without its client."""
+    removed: bool = False
+    """Whether a client has removed it, or has tried to."""
 
     @property
     def done(self) -> bool:
@@ -304,12 +309,16 @@ class SessionMachine(RuleBasedStateMachine):
                 self.lease_comes_back(slot)
         for _ in range(ROUNDS):
             self.go_on()
-            if all(sent.done for sent in self.requests) and all(slot.session.state == "idle" for slot in self.slots):
+            for slot in self.slots:
+                if slot.usable and slot.session.queue.stopped is not None:
+                    self.queue_goes_on(self.slots.index(slot))
+            if all(sent.done for sent in self.requests) and all(self.is_idle(slot) for slot in self.slots):
                 break
         for sent in self.requests:
             assert sent.done, f"the request {sent.kind} {sent.mark or ''} is never answered"
         for slot in self.slots:
             assert slot.session.state == "idle" or not slot.usable, f"the session stays {slot.session.state}"
+            assert slot.session.queue.empty or not slot.usable, "messages stay in the queue"
             for sent in slot.requests:
                 assert sent.turn_read is None or sent.turn_read.done(), f"a reader never gets the end of the turn of {sent.mark}"
         self.restart()
@@ -319,6 +328,10 @@ class SessionMachine(RuleBasedStateMachine):
         left = [task for task in asyncio.all_tasks(self.loop) if not task.done()]
         assert not left, f"tasks are left behind: {left}"
         assert not self.driver.alive(), "agents outlive the daemon"
+
+    @staticmethod
+    def is_idle(slot: Slot) -> bool:
+        return slot.session.state == "idle" and (slot.session.queue.empty or not slot.usable)
 
     def go_on(self) -> None:
         """Let a second pass in which all agents start, end their turns and get the answers that they wait for."""
@@ -389,6 +402,32 @@ class SessionMachine(RuleBasedStateMachine):
     @rule(n=SLOT, settings=SETTING, keyed=st.booleans())
     def message_that_queues(self, n: int, settings: str, keyed: bool) -> None:
         self.send_message(n, settings, keyed=keyed, when_busy="queue", cancel_on_disconnect=True)
+
+    @rule(n=SLOT)
+    def message_without_client(self, n: int) -> None:
+        slot = self.slots[n]
+        sent = Sent("queue", slot, queued=f"<m{next(self.number)}>")
+        submission = Submission(message=UserMessage(content=str(sent.queued)), when_busy="queue")
+        self.send(sent, partial(slot.session.enqueue, submission))
+
+    @rule(n=SLOT)
+    def queue_goes_on(self, n: int) -> None:
+        self.send(Sent("go on", self.slots[n]), self.slots[n].session.queue.go_on)
+
+    @rule(n=SLOT)
+    def queue_is_changed(self, n: int) -> None:
+        """The last message becomes the first."""
+        queue = self.slots[n].session.queue
+        ids = [message.id for message in queue.messages]
+        self.send(Sent("reorder", self.slots[n]), partial(queue.reorder, [*ids[-1:], *ids[:-1]]))
+
+    @rule(n=SLOT)
+    def queued_message_is_removed(self, n: int) -> None:
+        slot = self.slots[n]
+        for message in slot.session.queue.messages[-1:]:
+            for sent in slot.requests:
+                sent.removed |= sent.queued == message.message.content
+            self.send(Sent("remove", slot), partial(slot.session.queue.remove, message.id))
 
     @rule(n=SLOT, settings=SETTING, keyed=st.booleans())
     def message_that_steers(self, n: int, settings: str, keyed: bool) -> None:
@@ -676,7 +715,8 @@ class SessionMachine(RuleBasedStateMachine):
         """The daemon is shut down and started again."""
         self.disasters += 1
         quiet = [slot for slot in self.slots if slot.usable and self.settled(slot) and slot.session.state != "running"]
-        quiet = [slot for slot in quiet if self.has_stored_settings(slot)]
+        # The next daemon goes on with a queue.
+        quiet = [slot for slot in quiet if self.has_stored_settings(slot) and not slot.session.queue.goes_on]
         before = {slot.id: self.view(slot) for slot in quiet}
         self.daemon.shut_down()
         self.begin_again()
@@ -871,7 +911,17 @@ class SessionMachine(RuleBasedStateMachine):
     def everything(self, slot: Slot) -> dict[str, Any]:
         """All rows, by their tables, and what the session shows."""
         named = [name for _, name, *_ in self.daemon.execute("PRAGMA table_info(sessions)") if name not in UNSTORED]
-        tables = ("messages", "runs", "events", "failures", "session_usage", "idempotency_keys", "session_metadata", "audit")
+        tables = (
+            "messages",
+            "runs",
+            "events",
+            "failures",
+            "session_usage",
+            "idempotency_keys",
+            "session_metadata",
+            "audit",
+            "queued_messages",
+        )
         found: dict[str, Any] = {table: self.daemon.execute(f"SELECT * FROM {table}") for table in tables}
         session = slot.session
         found["sessions"] = self.daemon.execute(f"SELECT {', '.join(named)} FROM sessions")
@@ -962,7 +1012,7 @@ class SessionMachine(RuleBasedStateMachine):
         session = sent.slot.session
         if sent.kind == "cancel" and sent.result:
             assert session.state == "idle", "the session is not idle after a cancel"
-        elif sent.kind == "end_agent":
+        elif sent.kind == "end_agent" and not any(one.queued for one in sent.slot.requests):
             assert session.live is None, "the agent was not ended"
         elif sent.pace is not None:
             assert session.config.options["pace"] == sent.pace, "the new settings are not in force"
@@ -985,7 +1035,8 @@ class SessionMachine(RuleBasedStateMachine):
     def check_queue(self, slot: Slot) -> None:
         session = slot.session
         if session.state == "idle" and not session.lock.locked():
-            assert session.queue.empty, "messages are queued although the session is idle"
+            waits = session.queue._retry is not None
+            assert waits or not session.queue.goes_on, "messages are queued although the session is idle"
 
     def check_log(self, slot: Slot) -> None:
         """The numbers that readers have got, the stored ones, and what both tell."""
@@ -1043,7 +1094,15 @@ class SessionMachine(RuleBasedStateMachine):
         count.update(text for text in published.waiting_messages)
         config = json.dumps(dict(slot.session.config.options)) + (stored.config or "")
         keys = dict(self.daemon.execute("SELECT key, first_seq FROM idempotency_keys WHERE log_id = :id", {"id": slot.id}))
+        waiting = self.daemon.execute("SELECT message FROM queued_messages WHERE session_id = :id", {"id": slot.id})
+        count_of_queued = count + Counter(json.loads(message)["content"] for (message,) in waiting)
         for sent in slot.requests:
+            if sent.queued is not None:
+                found = count_of_queued[sent.queued]
+                assert found <= 1, f"the queued message {sent.queued} is there {found} times"
+                kept = sent.accepted and not sent.removed and not slot.disturbed and not self.choices.stored_first
+                assert found or not kept, f"the queued message {sent.queued} is lost"
+                assert not (found and sent.refused), f"the refused message {sent.queued} is there: {sent.error!r}"
             if sent.mark is not None:
                 assert count[sent.mark] <= 1, f"the message {sent.mark} is there {count[sent.mark]} times"
                 if sent.accepted and not slot.disturbed and not self.choices.stored_first:
