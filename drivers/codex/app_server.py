@@ -12,6 +12,7 @@ from drivers.codecs.asking_codec import AskingCodec
 from drivers.codecs.deduplication import Deduplicator
 from drivers.codecs.json_rpc import JsonRpcPeer, RpcError, is_response
 from drivers.codecs.tool_calls import Call
+from drivers.codex.app_tools import names_for_cli
 from drivers.codex.commands import commands_of, is_compact, with_skill
 from drivers.codex.content import user_input
 from drivers.codex.grants import NOT_CONFINED
@@ -78,7 +79,7 @@ class CodexAppCodec(AskingCodec, SupportsSteering, SupportsClientRequests, Suppo
         super().__init__()
         # Whose approval policy and sandbox the thread has. Those of another mode go to it with the next turn.
         self._session = self._applied = session
-        self._grants, self._app_tools = session.grants, frozenset(tool.name for tool in session.app_tools)
+        self._grants, self._app_tools = session.grants, names_for_cli(tool.name for tool in session.app_tools)
         self._rpc = JsonRpcPeer(self.outbox, version=None)
         self._thread = Handshake(self._rpc, session)
         self._slash_commands, self._cwd = session.slash_commands, session.thread["cwd"]

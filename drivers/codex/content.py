@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pydantic_core import to_json
@@ -42,15 +42,19 @@ def tool_output(content: Content) -> list[dict[str, Any]]:
     return parts or [{"type": "inputText", "text": ""}]
 
 
-def seed_items(history: Iterable[Message]) -> list[dict[str, Any]]:
-    """A history as Responses items. Reasoning is left out: without the model's own signature it is refused."""
+def seed_items(history: Iterable[Message], names: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
+    """A history as Responses items. Reasoning is left out: without the model's own signature it is refused.
+
+    `names` are those of application-side tools for the CLI.
+    """
     items: list[dict[str, Any]] = []
     for message in history:
         if isinstance(message, UserMessage):
             items += _message("user", message.content, "input_text")
         elif isinstance(message, AssistantMessage):
             items += _message("assistant", message.content, "output_text")
-            items += [_function_call(block) for block in blocks(message.content) if isinstance(block, ToolUseBlock)]
+            calls = [block for block in blocks(message.content) if isinstance(block, ToolUseBlock)]
+            items += [_function_call(block, (names or {}).get(block.name, block.name)) for block in calls]
         elif isinstance(message, ToolMessage):
             items.append({"type": "function_call_output", "call_id": message.tool_call_id, "output": _output(message.content)})
     return items
@@ -71,9 +75,9 @@ def _parts(content: Content, text_type: str) -> list[dict[str, Any]]:
     return parts
 
 
-def _function_call(block: ToolUseBlock) -> dict[str, Any]:
+def _function_call(block: ToolUseBlock, name: str) -> dict[str, Any]:
     arguments = to_json(block.input).decode()
-    return {"type": "function_call", "call_id": block.tool_call_id, "name": block.name, "arguments": arguments}
+    return {"type": "function_call", "call_id": block.tool_call_id, "name": name, "arguments": arguments}
 
 
 def _output(content: Content) -> str | list[dict[str, Any]]:

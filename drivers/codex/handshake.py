@@ -10,6 +10,7 @@ from typing import Any
 from pydantic_core import to_json
 
 from drivers.codecs.json_rpc import JsonRpcPeer, RpcError
+from drivers.codex.app_tools import names_for_cli
 from drivers.codex.content import seed_items
 from drivers.codex.grants import Grants, closed_modes
 from drivers.codex.mcp_servers import GRANULAR_POLICY, settings
@@ -87,7 +88,8 @@ class SessionRequest:
             thread["config"]["model_reasoning_effort"] = options["effort"]
         if tier := SERVICE_TIERS.get(options.get(FAST_OPTION, "")):
             thread["serviceTier"] = tier
-        seed = seed_items(spec.seed.history)
+        names = {name: for_cli for for_cli, name in names_for_cli(tool.name for tool in spec.app_tools).items()}
+        seed = seed_items(spec.seed.history, names)
         commands = options.get(SLASH_OPTION) == "on"
         effort = options.get("effort") or None
         return cls(
@@ -216,8 +218,9 @@ def _overrides(config: dict[str, Any], servers: Sequence[McpServer]) -> dict[str
 
 
 def _dynamic_tools(tools: Sequence[ToolSpec]) -> list[dict[str, Any]]:
+    names = {name: for_cli for for_cli, name in names_for_cli(tool.name for tool in tools).items()}
     return [
-        {"type": "function", "name": tool.name, "description": tool.description, "inputSchema": dict(tool.input_schema)}
+        {"type": "function", "name": names[tool.name], "description": tool.description, "inputSchema": dict(tool.input_schema)}
         for tool in tools
     ]
 

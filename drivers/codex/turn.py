@@ -78,7 +78,7 @@ class TurnStream:
         refusal: Why a hook has refused the prompt; None if it has not, or if the turn went on.
     """
 
-    def __init__(self, thread_id: str | None, folder: str, app_tools: frozenset[str], patch_reason: str = "") -> None:
+    def __init__(self, thread_id: str | None, folder: str, app_tools: Mapping[str, str], patch_reason: str = "") -> None:
         self.calls = CallTracker()
         self.denials: dict[str, str] = {}
         self.turn_id: str | None = None
@@ -160,6 +160,8 @@ class TurnStream:
         call = call_of(item)
         if call is None:
             return [] if item["type"] in SILENT else None
+        if item["type"] == "dynamic_tool_call":
+            call = replace(call, name=self._app_tools.get(call.name, call.name))
         if call.id in self.calls or call.id in self._unstarted or call.id in self._ended_early:
             return []
         if item["type"] == "command_execution" and item.get("source") == "agent" and not item.get("process_id"):
@@ -171,7 +173,7 @@ class TurnStream:
     def _start(self, call: Call) -> list[OutputEvent]:
         self._has_text = self._has_tokens = False
         self._started.add(call.id)
-        if call.name == "apply_patch" and self._patch_reason:
+        if call.name == "apply_patch" and self._patch_reason and "changes" in call.input:
             call = replace(call, input={**call.input, "reason": self._patch_reason})
         return self.calls.start(call)
 
@@ -195,7 +197,7 @@ class TurnStream:
             return events
         events += self.start_call(item["id"])
         call = self.calls.running[item["id"]]
-        if item["type"] == "dynamic_tool_call" and call.name in self._app_tools and call.id not in self.denials:
+        if item["type"] == "dynamic_tool_call" and item["tool"] in self._app_tools and call.id not in self.denials:
             # The client has given the result itself.
             return [*events, *self.calls.finish(call.id, failed=outcome_of(item)[1])]
         output, failed = outcome_of(item, self.denials.get(call.id))
@@ -332,7 +334,7 @@ class TurnRequests:
         self,
         rpc: JsonRpcPeer,
         grants: Grants,
-        app_tools: frozenset[str],
+        app_tools: Mapping[str, str],
         turn: TurnStream,
         client_requests: list[ClientRequest],
     ) -> None:
@@ -440,7 +442,8 @@ class TurnRequests:
             return self._turn.start_requested(call)
         if method == "item/tool/call" and params["tool"] in self._app_tools:
             arguments = params.get("arguments")
-            call = Call(params["callId"], params["tool"], arguments if isinstance(arguments, dict) else {})
+            name = self._app_tools[params["tool"]]
+            call = Call(params["callId"], name, arguments if isinstance(arguments, dict) else {})
             self.pending[call.id] = PendingRequest(request_id, "result")
             return self._turn.start_requested(call)
         return None

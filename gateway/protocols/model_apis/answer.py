@@ -94,6 +94,8 @@ class Answer:
         self.refusal = ""
         """The answer in words, if it is not the JSON value that was asked for."""
         self._own_calls: dict[str, str] = {}
+        self._named: dict[str, Call] = {}
+        """The calls with the name of an application-side tool: of the client once they wait for it, else of the agent itself."""
         self._text: list[str] = []
         self._reasoning: list[str] = []
         self._between_messages = False
@@ -161,15 +163,17 @@ class Answer:
             if isinstance(event, SessionEnd) and self._last_message:
                 # Without the value that was asked for, such as because the model's limit has cut it off.
                 _append(parts, Text(self._take_last_message()))
-            self._add_state(event)
+            self._add_state(event, parts)
 
-    def _add_state(self, event: Event) -> None:
+    def _add_state(self, event: Event, parts: list[Part]) -> None:
         if isinstance(event, Usage):
             self.usage = self.usage.plus(event)
         elif isinstance(event, Error):
             self.error, self.resets_at = event.message, event.resets_at
         elif isinstance(event, Awaiting):
             self.end = "tool_calls"
+            waiting = [call.id for call in event.calls if call.wants == "result"]
+            parts += [self._named[call_id] for call_id in waiting if call_id in self._named]
         elif isinstance(event, SessionEnd):
             self.end, self.duration = _REASONS[event.stop_reason], event.duration_ms / 1000
             self.error = (self.error or NO_REASON) if self.end == "error" else None
@@ -208,7 +212,7 @@ class Answer:
         if event.status != "started":
             return
         if event.name in self._app_tools:
-            parts.append(Call(event.id, event.name, event.input if isinstance(event.input, dict) else {}))
+            self._named[event.id] = Call(event.id, event.name, event.input if isinstance(event.input, dict) else {})
             return
         self._own_calls[event.id] = event.name
         given = "" if not event.input else " " + _short(to_json(event.input).decode())

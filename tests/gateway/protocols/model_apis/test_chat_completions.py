@@ -192,6 +192,24 @@ async def test_results_of_the_clients_tools_resume_the_run(
     assert session.run is run
 
 
+@pytest.mark.parametrize("ask", [False, True])
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_call_of_the_agents_own_is_none_of_the_clients_tool_with_its_name(
+    portico: RunningGateway, play: Callable[..., None], ask: bool, stream: bool
+) -> None:
+    """An answer that is over has no call that waits for its result."""
+    play([{"tool_call": {"id": "own", "name": "weather", "ask": ask}}, {"text": "done"}])
+    answer = await complete(portico, tools=[WEATHER], stream=stream)
+    if stream:
+        found = chunks_of(answer.text)
+        assert not any("tool_calls" in delta for delta in deltas(found))
+        assert found[-1]["choices"][0]["finish_reason"] == "stop"
+    else:
+        [choice] = answer.json()["choices"]
+        assert (choice["finish_reason"], choice["message"]["content"]) == ("stop", "done")
+        assert "tool_calls" not in choice["message"]
+
+
 async def test_tool_choice_none_refuses_calls_and_keeps_the_agent(portico: RunningGateway, play: Callable[..., None]) -> None:
     play([{"app_tool": {"id": "sky", "name": "weather"}}, {"text": "no"}])
     first = await complete(portico, tools=[WEATHER], tool_choice="none")
