@@ -5,7 +5,7 @@ Every request of the agent gets a response; an agent waits for it without a time
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import MutableMapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -37,8 +37,9 @@ from drivers.acp.permissions import (
     permission_response,
     service_output,
 )
+from drivers.acp.questions import CANCELLED, DECLINED, QUESTION_TOOL, FormField, fields_of, questions_of, response_of
 from drivers.acp.tool_calls import ToolCalls, ToolCallState
-from drivers.acp.updates import IGNORED_UPDATES, SESSION_UPDATES, RunUpdates, SessionCost, SessionUpdates
+from drivers.acp.updates import IGNORED_UPDATES, SESSION_UPDATES, RunUpdates, SessionCost, SessionUpdates, notice_of
 from drivers.codecs.asking_codec import AskingCodec
 from drivers.codecs.deduplication import Deduplicator
 from drivers.codecs.json_rpc import JsonRpcPeer, RpcError, is_response
@@ -71,6 +72,7 @@ from drivers.contract.events import (
     OutputEvent,
     SessionEnd,
     Thinking,
+    ToolCall,
     Usage,
 )
 from drivers.contract.messages import text_of
@@ -79,6 +81,9 @@ from drivers.contract.tool_server import ToolRequest, ToolResponse
 
 STREAMED_INPUT_DELAY = 0.5
 """Seconds without output after which a pending call is reported; until then the agent may be streaming its input."""
+
+ELICITATION = "elicitation/create"
+"""The request by which the agent asks its user."""
 
 RUN_RESULTS = {
     "end_turn": SessionEnd(exit_code=0),
@@ -97,6 +102,7 @@ class AcpCodec(AskingCodec, SupportsClientRequests, SupportsMcpTools, SupportsMo
         grants: The tools of the session.
         profile: What is known about the agent; by default nothing.
         task: A prompt to send as soon as the session is open. The codec then runs this task only.
+        costs: What the agent has reported of the costs of sessions, by their ids, which all codecs of a driver share.
         changes_modes: Whether the agent's mode, `request.mode` at first, can be changed, and a change by itself is reported.
     """
 
@@ -108,6 +114,7 @@ class AcpCodec(AskingCodec, SupportsClientRequests, SupportsMcpTools, SupportsMo
         task: Prompt | None = None,
         *,
         changes_modes: bool = False,
+        costs: MutableMapping[str, float] | None = None,
     ) -> None:
         super().__init__()
         self._changes_modes, self._mode = changes_modes, request.mode
@@ -123,6 +130,9 @@ class AcpCodec(AskingCodec, SupportsClientRequests, SupportsMcpTools, SupportsMo
         self._released: list[OutputEvent] = []
         self._service_calls = 0
         self._approved_services: dict[int | str, ToolCallState] = {}
+        self._questions: dict[str, tuple[int | str, list[FormField]]] = {}
+        self._asked: list[str] = []
+        self._question_calls = 0
         self._interrupted = self._task_done = False
         self._held_end: tuple[dict[str, Any] | None, RpcError | None] | None = None
         self._run_updates = RunUpdates()
@@ -130,7 +140,7 @@ class AcpCodec(AskingCodec, SupportsClientRequests, SupportsMcpTools, SupportsMo
         self._rpc = JsonRpcPeer(self.outbox)
         handshake = Handshake(self._rpc, request, self._session_ready, self._session_failed)
         self.session, self.drain, self._replay = handshake.session, handshake.drain, handshake.replay
-        self._cost = SessionCost(resumed=request.resume is not None)
+        self._cost = SessionCost({} if costs is None else costs, request.resume)
         self._session_updates = SessionUpdates(self.session, self._profile)
 
     delta_text = dict.fromkeys((AgentToken, Thinking), ("params", "update", "content", "text"))
@@ -142,6 +152,8 @@ class AcpCodec(AskingCodec, SupportsClientRequests, SupportsMcpTools, SupportsMo
         self._calls, self._run_updates, self._interrupted = self._new_calls(), RunUpdates(), False
         self._app_calls = AppToolCalls(self.tool_responses, self._app_calls.reported)
         self._approved_services.clear()
+        self._questions.clear()
+        self._asked.clear()
         self._streaming = self._held_end = None
         self.pending += self._deduplicator.changed(NativeSession(native_id=self.native_id, model=self.session.model))
         if has_image(prompt.content) and not self.session.images:
@@ -154,7 +166,9 @@ class AcpCodec(AskingCodec, SupportsClientRequests, SupportsMcpTools, SupportsMo
     def reply(self, reply: Reply) -> None:
         if reply.call_id not in self._unanswered:
             return
-        if self._approvals and self._approvals[0].call.id == reply.call_id:
+        if (question := self._questions.pop(reply.call_id, None)) is not None:
+            self.pending += self._question_answered(reply, *question)
+        elif self._approvals and self._approvals[0].call.id == reply.call_id:
             granted = isinstance(reply, PermissionReply) and reply.allowed
             reason = reply.reason if isinstance(reply, PermissionReply) else text_of(reply.content)
             self.pending += self._answered(self._approvals.pop(0), granted, reason or DENIED)
@@ -204,7 +218,7 @@ class AcpCodec(AskingCodec, SupportsClientRequests, SupportsMcpTools, SupportsMo
     def silence(self) -> float | None:
         if self._interrupted:
             return None
-        if self._approvals:
+        if self._approvals or self._questions.keys() - set(self._asked):
             # Others may follow, but it is not known how many: each is asked about in a turn of its own.
             return 0
         return STREAMED_INPUT_DELAY if self._streaming is not None else self._app_calls.announce_after()
@@ -224,6 +238,7 @@ class AcpCodec(AskingCodec, SupportsClientRequests, SupportsMcpTools, SupportsMo
             else:
                 self._rpc.respond_error(approval.request_id, INVALID_PARAMS, RUN_CANCELLED)
         self._approvals.clear()
+        self.pending += self._cancel_questions()
         self._rpc.notify("session/cancel", {"sessionId": self.native_id or ""})
         self.stop_asking()
         self.pending += [*self.release(), *self._app_calls.cancel_all()]
@@ -307,6 +322,8 @@ class AcpCodec(AskingCodec, SupportsClientRequests, SupportsMcpTools, SupportsMo
             return None
         if len(params) == 2 and (events := self._run_updates.read_text(update)) is not None:
             return events
+        if kind == "notice":
+            return [notice_of(update)]
         parsed = SessionNotification.model_validate(params).update
         if isinstance(parsed, ToolCallStart | ToolCallProgress):
             return self._tool_call(parsed)
@@ -356,7 +373,7 @@ class AcpCodec(AskingCodec, SupportsClientRequests, SupportsMcpTools, SupportsMo
         self._held_end = None
         self.phase, self._task_done = "ready", self._task is not None
         self._approvals.clear()
-        events = [*self.release(), *self._app_calls.cancel_all(), *self._calls.start_pending()]
+        events = [*self.release(), *self._cancel_questions(), *self._app_calls.cancel_all(), *self._calls.start_pending()]
         if error is not None:
             return [*events, *self._failure(f"{self.title}: {error.describe()}")]
         response = result or {}
@@ -381,10 +398,43 @@ class AcpCodec(AskingCodec, SupportsClientRequests, SupportsMcpTools, SupportsMo
     def _client_method(self, request_id: int | str, method: str, params: dict[str, Any]) -> list[OutputEvent]:
         if method == "session/request_permission":
             return self._permission(request_id, permission_request(params))
+        if method == ELICITATION:
+            return self._question(request_id, params)
         if method.startswith(("fs/", "terminal/")):
             return self._service(ClientRequest(request_id, method, params))
         self._rpc.respond_error(request_id, METHOD_NOT_FOUND, f"{method}: not a method of this client")
         return []
+
+    def _question(self, request_id: int | str, params: dict[str, Any]) -> list[OutputEvent]:
+        """The agent asks its user, by a form."""
+        if self.phase not in ("running", "waiting") or self._interrupted:
+            self._rpc.respond(request_id, CANCELLED)
+            return []
+        if self._grants.verdict(QUESTION_TOOL) == "deny" or self._task is not None:
+            self._rpc.respond(request_id, DECLINED)
+            return []
+        fields = fields_of(params)
+        self._question_calls += 1
+        call = Call(f"question_{self._question_calls}", QUESTION_TOOL, {"questions": questions_of(fields)})
+        self._questions[call.id] = request_id, fields
+        return [call.started()]
+
+    def _question_answered(self, reply: Reply, request_id: int | str, fields: list[FormField]) -> list[OutputEvent]:
+        call = Call(reply.call_id, QUESTION_TOOL, {})
+        if isinstance(reply, PermissionReply):
+            self._rpc.respond(request_id, DECLINED)
+            return call.ended(denied(reply.reason), failed=True)
+        self._rpc.respond(request_id, response_of(fields, reply.content))
+        return [ToolCall(id=call.id, name=QUESTION_TOOL, status="completed")]
+
+    def _cancel_questions(self) -> list[OutputEvent]:
+        """The run ends or is interrupted: the open questions are not answered any more."""
+        events: list[OutputEvent] = []
+        for call_id, (request_id, _) in self._questions.items():
+            self._rpc.respond(request_id, CANCELLED)
+            events += Call(call_id, QUESTION_TOOL, {}).ended(RUN_CANCELLED, failed=True)
+        self._questions.clear()
+        return events
 
     def _permission(self, request_id: int | str, request: RequestPermissionRequest) -> list[OutputEvent]:
         tool_call = self._profile.call_update(request.tool_call)
@@ -393,6 +443,9 @@ class AcpCodec(AskingCodec, SupportsClientRequests, SupportsMcpTools, SupportsMo
             self._rpc.respond(request_id, CANCELLED_OUTCOME)
             call, events = self._calls.asked(tool_call)
             return [*events, *self._denied(call)]
+        if self._interrupted:
+            self._rpc.respond(request_id, CANCELLED_OUTCOME)
+            return []
         self._streaming = None
         name = self._app_tool(call)
         if name is not None and name == self._profile.app_tools.get(call.tool):
@@ -479,7 +532,9 @@ class AcpCodec(AskingCodec, SupportsClientRequests, SupportsMcpTools, SupportsMo
         """Ask the client for the first pending approval and for the results of all pending application-side calls."""
         approvals = [approval.call for approval in self._approvals[:1]]
         started, results = self._app_calls.announce()
+        self._asked = [*self._questions]
         calls = (*(AwaitedCall(id=call.id, wants="permission") for call in approvals),
+                 *(AwaitedCall(id=call_id, wants="answer") for call_id in self._asked),
                  *(AwaitedCall(id=call_id, wants="result") for call_id in results))  # fmt: skip
         return [*(event for call in approvals for event in self._calls.start(call)), *started, Awaiting(calls=calls)]
 
@@ -491,6 +546,7 @@ class AcpCodec(AskingCodec, SupportsClientRequests, SupportsMcpTools, SupportsMo
             if not granted:
                 # The agent runs what was not granted, and there is no request to reject.
                 self._rpc.notify("session/cancel", {"sessionId": self.native_id or ""})
+                self._interrupted = True
         elif approval.service is None:
             response = permission_response(approval.options, granted=granted)
             self._rpc.respond(approval.request_id, response)
@@ -507,6 +563,7 @@ class AcpCodec(AskingCodec, SupportsClientRequests, SupportsMcpTools, SupportsMo
 
     def _session_ready(self) -> None:
         self.native_id = self.session.id
+        self._cost.opened(self.native_id)
         self.phase = "ready"
         if self._task is not None:
             self.prompt(self._task)

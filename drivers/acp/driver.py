@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from drivers.acp.catalogue import CatalogueAgent
 from drivers.acp.config_options import options_of, requested
+from drivers.acp.questions import QUESTION_TOOL
 from drivers.contract.agent import Agent, Prompt
 from drivers.contract.agent_specs import AgentSpec, Limits, SessionSpec, TaskSpec
 from drivers.contract.codec import Command, Launch
@@ -24,6 +25,7 @@ from drivers.contract.driver_info import (
     Login,
     Mcp,
     Option,
+    Permissions,
     Probe,
     Program,
     ToolKind,
@@ -51,6 +53,9 @@ KINDS: dict[ToolKind, str] = {
     "other": "Anything else.",
 }
 """The protocol's ToolKinds: all that a client knows of the tools of an arbitrary agent."""
+
+QUESTIONS = {"type": "object", "properties": {"questions": {"type": "array"}}, "required": ["questions"]}
+"""The schema of the input of a question."""
 
 OPTIONS = (
     Option("mode", "Mode", "One of the agent's modes; empty is its own default."),
@@ -84,6 +89,7 @@ class AcpDriver(CliDriver):
 
     def __init__(self, agent: CatalogueAgent | None = None) -> None:
         self._agent = agent
+        self._costs = dict[str, float]()
         if agent is not None:
             self.name = agent.agent
 
@@ -103,10 +109,14 @@ class AcpDriver(CliDriver):
             )
             if agent
             else Program("acp-agent"),
-            tools=tuple(
-                ToolSpec(kind, f"{meaning} Every tool of the agent of this kind.", schema, kind=kind)
-                for kind, meaning in KINDS.items()
+            tools=(
+                *(
+                    ToolSpec(kind, f"{meaning} Every tool of the agent of this kind.", schema, kind=kind)
+                    for kind, meaning in KINDS.items()
+                ),
+                ToolSpec(QUESTION_TOOL, "Asks the user questions; the answers are the call's result.", QUESTIONS, "Questions"),
             ),
+            permissions=Permissions(question_tools=frozenset({QUESTION_TOOL})),
             options=tuple(replace(option, default=defaults.get(option.name, option.default)) for option in OPTIONS),
             capabilities=Capabilities(image_data=True, app_tools=True, additional_directories=None),
             # The call ids of claude 2.1.329 and codex 0.169.0.
@@ -163,6 +173,7 @@ class AcpDriver(CliDriver):
             read_files=self._declares("read", grants.lists_any(("read", "search", "edit"))),
             write_files=self._declares("write", grants.lists_any(("edit",))),
             terminals=self._declares("terminal", grants.lists_any(("execute",))),
+            questions=True,
             tool_server=spec.tool_server,
             mcp_servers=spec.mcp_servers,
             additional_directories=tuple(map(str, spec.additional_directories)),
@@ -170,7 +181,8 @@ class AcpDriver(CliDriver):
         general = AgentProfile(Path(spec.program).name, app_tools=names_of([tool.name for tool in spec.app_tools]))
         profile = profile_of(self.name, general)
         command = Command(self._command_line(spec), spec.cwd, bypass_proxy(spec.env, spec.tool_server))
-        return Launch(command, AcpCodec(request, grants, profile), spec.additional_directories)
+        codec = AcpCodec(request, grants, profile, costs=self._costs)
+        return Launch(command, codec, spec.additional_directories)
 
     def home_files(self, spec: AgentSpec) -> tuple[Path, ...]:
         home = Path(spec.env.get("HOME", "~")).expanduser()

@@ -14,6 +14,8 @@ from acp.schema import (
     AuthenticateRequest,
     ClientCapabilities,
     ClientSessionCapabilities,
+    ElicitationCapabilities,
+    ElicitationFormCapabilities,
     FileSystemCapabilities,
     Implementation,
     InitializeRequest,
@@ -29,7 +31,7 @@ from acp.schema import (
 
 from drivers.acp.config_options import values_of
 from drivers.acp.mcp_servers import session_servers
-from drivers.codecs.json_rpc import JsonRpcPeer, RpcError
+from drivers.codecs.json_rpc import JsonRpcPeer, RpcError, as_json
 from drivers.contract.errors import AgentUnavailable, DriverError, ResumeFailed
 from drivers.contract.events import OutputEvent, SlashCommand
 from drivers.contract.mcp_servers import McpServer
@@ -55,6 +57,7 @@ class SessionRequest:
     auth_method: the id of the authentication method to try, once, if the agent requires a login.
     login_hint: how to log in, for the error message; by default the agent's own program and methods.
     read_files, write_files, terminals: the client methods that are declared to the agent.
+    questions: the agent may ask the user by forms.
     replays_after_load: the agent responds to `session/load` before it has replayed the session.
     tool_server: the gateway's MCP server of the application-side tools.
     mcp_servers: the MCP servers of the client.
@@ -72,6 +75,7 @@ class SessionRequest:
     read_files: bool = False
     write_files: bool = False
     terminals: bool = False
+    questions: bool = False
     replays_after_load: bool = False
     tool_server: ToolServer | None = None
     mcp_servers: tuple[McpServer, ...] = ()
@@ -149,9 +153,14 @@ class Handshake:
             fs=FileSystemCapabilities(read_text_file=request.read_files, write_text_file=request.write_files),
             terminal=request.terminals,
             session=ClientSessionCapabilities.model_validate({"configOptions": {"boolean": {}}}),
+            elicitation=ElicitationCapabilities(form=ElicitationFormCapabilities()) if request.questions else None,
         )
         client = Implementation(name="portico", title="Portico", version="1")
-        initialize = InitializeRequest(protocol_version=PROTOCOL_VERSION, client_capabilities=capabilities, client_info=client)
+        initialize = as_json(
+            InitializeRequest(protocol_version=PROTOCOL_VERSION, client_capabilities=capabilities, client_info=client)
+        )
+        # The models of the package acp (0.12.1) lack it.
+        initialize["clientCapabilities"]["session"]["notices"] = {}
         self._rpc.request("initialize", initialize, self._initialized)
 
     def drain(self, opened: Callable[[], None]) -> None:

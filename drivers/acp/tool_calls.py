@@ -142,8 +142,9 @@ class ToolCalls:
             call = self.successor(call)
             call.status = update.status or "pending"
             return call, []
-        # The title too is what a person has read.
-        if call.sent is not None and ((call.sent.title != call.title and not self._inputs_vary) or self.is_changed(call)):
+        # The title too is what a person has read, but not beside the whole diff: codex-acp (2.6.0) words it anew when it asks.
+        retitled = call.sent is not None and call.sent.title != call.title and not self._inputs_vary
+        if (retitled and not self._same_edits(call)) or self.is_changed(call):
             return self.supersede(call)
         return call, []
 
@@ -151,8 +152,20 @@ class ToolCalls:
         """Whether the call's tool or input is not what the client was sent."""
         if call.sent is None or (call.sent.name, call.sent.input) == (self.name(call), self._input_of(call)):
             return False
+        if self._same_edits(call):
+            return False
         same_scope = bool(call.sent.scope) and call.sent.scope == self._scope(call, self._input_of(call))
         return not (self._inputs_vary and same_scope and call.sent.name == self.name(call))
+
+    def _same_edits(self, call: ToolCallState) -> bool:
+        """Whether the call is described by its edits, and these are what the client was sent: the same files and texts."""
+        if call.sent is None or call.raw_input not in (None, {}) or call.sent.name != self.name(call):
+            return False
+        now = self._input_of(call)
+        changes = now.get("changes")
+        if not changes or call.sent.input.get("changes") != changes or call.sent.input.get("content") != now.get("content"):
+            return False
+        return set(now.get("paths", ())) <= {change["path"] for change in changes}
 
     def runs_something_else(self, call: ToolCallState) -> bool:
         """Whether the call's command line or files are not those that the client was sent."""

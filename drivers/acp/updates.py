@@ -3,7 +3,7 @@ title. No I/O."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from typing import Any
 
 from acp.schema import (
@@ -23,6 +23,7 @@ from drivers.contract.events import (
     Commands,
     ContextUse,
     MessageEnd,
+    Notice,
     OutputEvent,
     Plan,
     PlanEntry,
@@ -35,6 +36,9 @@ IGNORED_UPDATES = frozenset({"user_message_chunk", "current_mode_update", "confi
 """Updates without an event: the echo of the prompt, and the session's mode and config options."""
 SESSION_UPDATES = frozenset({"available_commands_update", "session_info_update"})
 """Updates about the session, which may come at any time."""
+
+MAX_KNOWN_COSTS = 10_000
+"""Sessions whose last reports are kept."""
 
 _CHUNKS: dict[Any, type[AgentToken] | type[Thinking]] = {"agent_message_chunk": AgentToken, "agent_thought_chunk": Thinking}
 _TEXT_BLOCK = {"type", "text"}
@@ -82,25 +86,38 @@ class RunUpdates:
 class SessionCost:
     """What the runs of a session cost, by the agent's reports of what the session has cost so far.
 
-    `resumed`: the session may have cost something already, so that the first report counts for no run.
+    `known` has the last reports of the sessions of all processes, by their ids: the count of claude-agent-acp (0.101) goes on
+    over restarts. The first report of a `resumed` session that is not known counts for no run.
     """
 
-    def __init__(self, *, resumed: bool) -> None:
-        self._before: float | None = None if resumed else 0.0
+    def __init__(self, known: MutableMapping[str, float], resumed: str | None) -> None:
+        self._known, self._id = known, resumed
+        self._before: float | None = known.get(resumed) if resumed is not None else 0.0
         self._now: float | None = None
+
+    def opened(self, session_id: str | None) -> None:
+        """The session has this id."""
+        self._id = session_id
 
     def report(self, update: Any) -> None:
         """Read a parsed update. Amounts in other currencies than US dollars are ignored."""
         cost = update.cost if isinstance(update, UsageUpdate) else None
         if cost is not None and cost.currency == "USD":
             self._now = cost.amount
-            self._before = cost.amount if self._before is None else self._before
+            if self._before is None or self._now < self._before:
+                # Not known, or a count that has begun anew.
+                self._before = cost.amount if self._before is None else 0.0
 
     def take(self) -> float | None:
         """The cost since the last call, in US dollars; None if the agent has reported none."""
         if self._now is None or self._before is None:
             return None
         cost, self._before, self._now = max(0.0, self._now - self._before), self._now, None
+        if self._id is not None:
+            self._known.pop(self._id, None)
+            self._known[self._id] = self._before
+            if len(self._known) > MAX_KNOWN_COSTS:
+                del self._known[next(iter(self._known))]
         return cost
 
 
@@ -119,6 +136,13 @@ class SessionUpdates:
         found = tuple(command for command in _commands(update) if self._profile.is_command(command.name))
         self._session.commands = found
         return self._deduplicator.changed(Commands(commands=found)) if self._profile.slash_commands else []
+
+
+def notice_of(update: Mapping[str, Any]) -> Notice:
+    """Read an update of the kind `notice`, which the models of the package acp (0.12.1) lack."""
+    severity = update.get("severity")
+    text = "\n".join(str(part) for part in (update.get("title"), update.get("description")) if part)
+    return Notice(severity=severity if severity in ("info", "warning", "error") else "info", text=text)
 
 
 def _plan(update: AgentPlanUpdate) -> Plan:

@@ -34,6 +34,7 @@ from drivers.contract.events import (
     MessageEnd,
     ModeChanged,
     NativeSession,
+    Notice,
     OutputEvent,
     RateLimit,
     SessionEnd,
@@ -244,9 +245,14 @@ class ClaudeCodec(AskingCodec, SupportsSteering, SupportsModes):
         return [] if subtype in REDUNDANT else None
 
     def _informational(self, message: dict[str, Any]) -> list[OutputEvent]:
-        """Read a line that the CLI shows to its user only. With `prevent_continuation` a hook has refused the prompt."""
+        """Read a line that the CLI shows to its user only. With `prevent_continuation` a hook has refused the prompt.
+
+        Lines of other levels are shown beside each command of the CLI's own interface.
+        """
         if message.get("prevent_continuation") and self.phase in IN_RUN:
             self._refusal = refusal_of(message)
+        elif message.get("level") in ("warning", "error") and self.phase in IN_RUN:
+            return [Notice(severity=message["level"], text=str(message.get("content")))]
         return []
 
     def _init(self, message: dict[str, Any]) -> list[OutputEvent]:

@@ -24,6 +24,7 @@ from drivers.contract.events import (
     Decider,
     Hook,
     MessageEnd,
+    Notice,
     OutputEvent,
     PermissionChoice,
     Plan,
@@ -264,7 +265,9 @@ class TurnStream:
         if run["eventName"] == PROMPT_HOOK and status in REFUSES:
             reason = "; ".join(entry["text"] for entry in run["entries"])
             self.refusal = f"{HOOK_REFUSED}: {reason}" if reason else HOOK_REFUSED
-        return [Hook(id=run["id"], name=run["eventName"], status=status)]
+        found = [entry["text"] for entry in run.get("entries") or () if entry["kind"] == "warning"]
+        notices = [Notice(severity="warning", text=text) for text in found]
+        return [Hook(id=run["id"], name=run["eventName"], status=status), *notices]
 
     def _message_end(self) -> list[OutputEvent]:
         if not self._has_text and not self._has_tokens:

@@ -172,6 +172,16 @@ class Hook(Event):
     """`started`, then `completed` or `failed`."""
 
 
+class Notice(Event):
+    """The CLI tells its user something that is no part of the answer, such as a warning about a limit."""
+
+    kind: Literal["notice"] = "notice"
+    severity: Literal["info", "warning", "error"] = "info"
+    """How important it is."""
+    text: str
+    """What it says, for people; the first line may be a title."""
+
+
 class Usage(Event):
     """Tokens of this run (not of the session), counted once.
 
@@ -463,6 +473,7 @@ OutputEvent = Annotated[
     | ToolOutput
     | Subagent
     | Hook
+    | Notice
     | Usage
     | RateLimit
     | Stdout

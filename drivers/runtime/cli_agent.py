@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -41,6 +42,8 @@ from drivers.runtime.local_client_services import ClientRequests
 from drivers.runtime.pipes import INPUT_HIGH_WATER
 from drivers.runtime.process import Process, Spawner
 from drivers.runtime.time_limits import Deadline, RunLimits
+
+log = logging.getLogger(__name__)
 
 INTERRUPTED = 130
 """The exit code of a run that was interrupted, as of a shell's command that got SIGINT."""
@@ -354,6 +357,10 @@ class CliAgent(Agent):
     def _read(self, lines: list[bytes]) -> None:
         self._limits.output()
         events = self._codec.receive_lines(lines)
+        if log.isEnabledFor(logging.DEBUG):
+            for event in events:
+                if isinstance(event, Stdout):
+                    log.debug("a line that the driver of %s does not know: %s", self._codec.title, excerpt(event.line.encode()))
         self._unread = events[-1].line if events and isinstance(events[-1], Stdout) else None
         self._take(events)
         self._take_pending()

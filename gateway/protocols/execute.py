@@ -17,6 +17,7 @@ from drivers.contract.events import (
     Error,
     Event,
     Hook,
+    Notice,
     RateLimit,
     SessionEnd,
     Stderr,
@@ -49,6 +50,8 @@ OMITTED_FIELDS: Mapping[type[Event], set[str]] = {
     Error: {"resets_at"},
 }
 """Fields that the endpoint's table lacks."""
+NOTICE = "x-portico.notice"
+"""The kind of the event `notice`, which the endpoint's table lacks."""
 RATE_LIMIT = "x-portico.rate_limit"
 """The kind of the event `rate_limit`, which the endpoint's table lacks: clients ignore unknown kinds."""
 KINDS = [
@@ -112,6 +115,8 @@ def event_json(event: Event, encoded: bytes) -> bytes | None:
     """Return the JSON that clients get of an event, given `event.encode()`; None for an event that is not sent."""
     if isinstance(event, RateLimit):
         return to_json({**event.model_dump(), "kind": RATE_LIMIT})
+    if isinstance(event, Notice):
+        return to_json({**event.model_dump(), "kind": NOTICE})
     omitted = OMITTED_FIELDS.get(type(event))
     if omitted is not None:
         return event.__pydantic_serializer__.to_json(event, exclude=omitted)

@@ -17,7 +17,7 @@ from drivers.contract.client_services import READ, TERMINAL_METHODS, WRITE
 from drivers.contract.driver_info import Login
 from gateway.agents.configured_agents import ConfiguredAgent
 from gateway.config import Settings
-from gateway.protocols.acp.compactions import supports_compactions
+from gateway.protocols.acp.compactions import supports
 
 PROTOCOL_VERSION = 1
 """The only supported version. A client that requested another one decides whether it continues."""
@@ -92,9 +92,10 @@ class InitializeRequest(_Model):
 
 @dataclass(frozen=True, slots=True)
 class ClientFeatures:
-    """What a client supports: the methods that it serves for agents, updates about compactions, forms for questions, and the
-    output of commands as that of a terminal, by the member of `_meta` that has it (None: not supported). And login methods that
-    it runs in a terminal, as the protocol has them (`terminal_logins`) or by a command in `_meta` (`terminal_commands`)."""
+    """What a client supports: the methods that it serves for agents, updates about compactions and notices, forms for questions,
+    and the output of commands as that of a terminal, by the member of `_meta` that has it (None: not supported). And login
+    methods that it runs in a terminal, as the protocol has them (`terminal_logins`) or by a command in `_meta`
+    (`terminal_commands`)."""
 
     methods: frozenset[str] = frozenset()
     compactions: bool = False
@@ -102,6 +103,7 @@ class ClientFeatures:
     terminal_output: str | None = None
     terminal_logins: bool = False
     terminal_commands: bool = False
+    notices: bool = False
 
 
 def client_features(params: Any) -> ClientFeatures:
@@ -115,9 +117,10 @@ def client_features(params: Any) -> ClientFeatures:
     meta = capabilities.meta if capabilities else None
     return ClientFeatures(
         frozenset([*files, *terminals]),
-        supports_compactions(params),
+        supports(params, "compaction"),
         forms,
         _output_member(meta),
+        notices=supports(params, "notices"),
         terminal_logins=bool(capabilities and capabilities.auth and capabilities.auth.terminal),
         terminal_commands=bool(meta and meta.terminal_login),
     )

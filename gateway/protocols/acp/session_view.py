@@ -25,7 +25,9 @@ from drivers.contract.events import (
     Commands,
     Compacted,
     Error,
+    Event,
     ModeChanged,
+    Notice,
     SessionEnd,
     Thinking,
     Title,
@@ -37,7 +39,7 @@ from gateway.events.event_log import Entry
 from gateway.events.log_entries import Steered, TurnStart
 from gateway.events.turn_reader import Turn
 from gateway.protocols.acp.client_files import AcpClientServices
-from gateway.protocols.acp.compactions import compaction_update
+from gateway.protocols.acp.compactions import compaction_update, notice_update
 from gateway.protocols.acp.initialization import ClientFeatures
 from gateway.protocols.acp.permission_requests import PermissionRequests
 from gateway.protocols.acp.rpc import INTERNAL_ERROR, INVALID_REQUEST, NOT_FOUND, Client, RpcError, rpc_error
@@ -96,7 +98,7 @@ class SessionView:
         self.session, self.info = session, info
         self.lost = False
         """Whether another node of a cluster has the session by now."""
-        self._compactions = features.compactions
+        self._compactions, self._notices = features.compactions, features.notices
         self._client = client
         self._cwd = str(cwd)
         self._services = AcpClientServices(session.id, client, _methods(session, features))
@@ -357,9 +359,8 @@ class SessionView:
             await self._begins(entry.seq)
         if isinstance(event, Error):
             self._error = event.message
-        if isinstance(event, Compacted) and self._compactions:
-            compaction = {"sessionId": self.session.id, "update": compaction_update(entry.seq, event)}
-            await self._client.notify("session/update", compaction)
+        if (plain := self._plain_update(entry.seq, event)) is not None:
+            await self._client.notify("session/update", {"sessionId": self.session.id, "update": plain})
         updates = self.info.of_event(event) if isinstance(event, Commands | Title) else self._updates.of_event(event)
         for update in updates:
             await self._update(update)
@@ -482,6 +483,12 @@ class SessionView:
         """Send the client the changes of settings and commands since it got them last."""
         for update in self.info.changes():
             await self._update(update)
+
+    def _plain_update(self, seq: int, event: Event) -> dict[str, Any] | None:
+        """The update of an event that only clients with a capability get, as plain data."""
+        if isinstance(event, Compacted) and self._compactions:
+            return compaction_update(seq, event)
+        return notice_update(event) if isinstance(event, Notice) and self._notices else None
 
     async def _update(self, update: Any) -> None:
         await self._client.notify("session/update", SessionNotification(session_id=self.session.id, update=update))

@@ -9,7 +9,7 @@ import pytest
 
 from drivers.claude.codec import ClaudeCodec
 from drivers.contract.agent import Prompt
-from drivers.contract.events import AgentToken, MessageEnd, OutputEvent, SessionEnd
+from drivers.contract.events import AgentToken, MessageEnd, Notice, OutputEvent, SessionEnd
 from tests.drivers.claude.cli import RESULT, Cli
 
 Json = dict[str, Any]
@@ -98,6 +98,12 @@ def test_a_turn_without_a_message_has_the_text_of_its_result(words: str) -> None
     assert told(Cli().take(INIT, {**NOTHING, "result": words})) == (words, SessionEnd(exit_code=0))
 
 
-def test_other_informational_lines_end_nothing() -> None:
-    line = {"type": "system", "subtype": "informational", "level": "info", "content": "The model has changed."}
-    assert told(Cli().take(INIT, line, RESULT)) == ("", SessionEnd(exit_code=0))
+@pytest.mark.parametrize(
+    ("level", "notices"),
+    [("info", []), ("notice", []), ("warning", [Notice(severity="warning", text="The model has changed.")])],
+)
+def test_other_informational_lines_end_nothing(level: str, notices: list[Notice]) -> None:
+    line = {"type": "system", "subtype": "informational", "level": level, "content": "The model has changed."}
+    events = Cli().take(INIT, line, RESULT)
+    assert told(events) == ("", SessionEnd(exit_code=0))
+    assert [event for event in events if isinstance(event, Notice)] == notices

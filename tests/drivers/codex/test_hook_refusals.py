@@ -9,7 +9,7 @@ import pytest
 
 from drivers.codex.exec import NO_MODEL, CodexExecCodec
 from drivers.contract.agent import Prompt
-from drivers.contract.events import AgentToken, Hook, MessageEnd, OutputEvent, SessionEnd
+from drivers.contract.events import AgentToken, Hook, MessageEnd, Notice, OutputEvent, SessionEnd
 from tests.drivers.codecs.test_protocol_errors import codex_running, feed
 
 REFUSED = SessionEnd(exit_code=1, stop_reason="refusal", prompt_kept=False)
@@ -32,7 +32,7 @@ def text_and_end(events: list[OutputEvent]) -> tuple[str, OutputEvent]:
     [
         (hook("blocked", ("feedback", "Tickets only")), "The prompt was refused by a hook: Tickets only"),
         (hook("stopped", ("stop", "Closed today")), "The prompt was refused by a hook: Closed today"),
-        (hook("blocked", ("warning", "Late"), ("feedback", "No")), "The prompt was refused by a hook: Late; No"),
+        (hook("blocked", ("feedback", "Late"), ("feedback", "No")), "The prompt was refused by a hook: Late; No"),
         (hook("blocked"), "The prompt was refused by a hook"),
     ],
 )
@@ -59,6 +59,11 @@ def task(*messages: dict[str, Any]) -> tuple[list[OutputEvent], CodexExecCodec]:
     codec = CodexExecCodec()
     events = codec.receive_lines([json.dumps(message).encode() for message in messages])
     return [*events, *codec.exited(0, ())], codec
+
+
+def test_the_warning_of_a_hook_is_a_notice() -> None:
+    line = hook("completed", ("warning", "Remember the rules"), ("context", "for the model"))
+    assert feed(codex_running(), line)[1:] == [Notice(severity="warning", text="Remember the rules")]
 
 
 STARTED = ({"type": "thread.started", "thread_id": "t"}, {"type": "turn.started"})

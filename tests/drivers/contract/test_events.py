@@ -64,7 +64,7 @@ SEED = {
 }
 ADDED_KINDS = {
     "native_session", "message_end", "awaiting", "compacted", "context_use", "plan", "commands", "title", "terminal",
-    "mode", "output", "tool_input", "tool_output", "rate_limit",
+    "mode", "output", "tool_input", "tool_output", "rate_limit", "notice",
 }  # fmt: skip
 
 text = st.text(st.characters(exclude_categories=["Cs"]))
@@ -187,7 +187,8 @@ def test_an_encoded_event_is_decoded_unchanged(event: OutputEvent) -> None:
 def test_a_seed_client_sees_the_fields_of_its_table(event: OutputEvent) -> None:
     seen = event_json(event, event.encode())
     if event.kind in ADDED_KINDS:
-        assert seen is None if event.kind != "rate_limit" else json.loads(seen or b"")["kind"] == "x-portico.rate_limit"
+        own = event.kind in ("rate_limit", "notice")
+        assert json.loads(seen or b"")["kind"] == f"x-portico.{event.kind}" if own else seen is None
         return
     assert seen is not None
     shown: dict[str, Any] = json.loads(seen)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from pathlib import Path
 
@@ -86,6 +87,19 @@ async def test_the_error_of_a_time_limit_quotes_an_object_that_was_not_read(
     reading = asyncio.create_task(to_end(agent))
     await clock.expire(20)
     assert f"its last line has an object that could not be read: {last}" in text_of_errors(await reading)
+
+
+@pytest.mark.parametrize("level", [logging.DEBUG, logging.INFO])
+async def test_the_log_has_lines_that_the_driver_does_not_know_at_debug(
+    open_agent: OpenAgent, caplog: pytest.LogCaptureFixture, level: int
+) -> None:
+    caplog.set_level(level, "drivers.runtime.cli_agent")
+    lines = ['{"kind": "novelty", "n": 1}', "a banner"]
+    code = "emit('native_session'); read()\n" + "".join(f"print({line!r}, flush=True)\n" for line in lines)
+    await ask(await open_agent(code + "emit('session_end', exit_code=0)"))
+    found = [record.getMessage() for record in caplog.records if "does not know" in record.getMessage()]
+    expected = [f"a line that the driver of the agent does not know: {line}" for line in lines]
+    assert found == (expected if level == logging.DEBUG else [])
 
 
 async def test_a_malformed_response_of_the_handshake_fails_the_start_at_once(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A stand-in for claude with stream-json: a hook refuses prompts with "blockme", and stops those with "stopme".
+"""A stand-in for claude with stream-json: hooks refuse "blockme" and stop "stopme", and "noticeme" is warned about.
 
 The lines are those of claude 2.1.332.
 """
@@ -29,6 +29,8 @@ def write(**members: Any) -> None:
 
 def turn(prompt: str) -> None:
     write(type="system", subtype="init", tools=[], mcp_servers=[], model="fake", permissionMode="default", slash_commands=[])
+    if "noticeme" in prompt:
+        write(type="system", subtype="informational", level="warning", content="Careful\nThe limit is near.")
     outcome = next((outcome for word, outcome in OUTCOMES.items() if word in prompt), None)
     if outcome is not None:
         content = f"UserPromptSubmit operation blocked by hook:\n{outcome['reason']}\n\nOriginal prompt: {prompt}"

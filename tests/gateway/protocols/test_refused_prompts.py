@@ -104,3 +104,24 @@ async def test_a_fork_and_a_search_have_what_was_kept(portico: RunningGateway) -
     assert "blockme" not in json.dumps(await history(portico, fork["sessionId"]))
     found = (await portico.client.get(f"/aap/v3/sessions/{session}/log")).text
     assert "blockme" in found and '"prompt_kept":false' in found
+
+
+@pytest.mark.parametrize("declared", [True, False])
+async def test_a_notice_is_no_part_of_the_answer(portico: RunningGateway, declared: bool) -> None:
+    async with on_websocket(portico.url, "claude", KEY) as client:
+        capabilities = {"session": {"notices": {}}} if declared else {}
+        await client.request("initialize", {"protocolVersion": 1, "clientCapabilities": capabilities})
+        session = await client.new()
+        assert (await client.prompt(session, "noticeme"))["stopReason"] == "end_turn"
+        assert client.text(session) == "You said: noticeme"
+        notices = [update for update in client.updates(session) if update["sessionUpdate"] == "notice"]
+        expected = {"sessionUpdate": "notice", "severity": "warning", "title": "Careful", "description": "The limit is near."}
+        assert notices == ([expected] if declared else [])
+
+
+async def test_a_notice_in_the_other_protocols(portico: RunningGateway) -> None:
+    chat = {"model": "claude", "messages": [message("noticeme")]}
+    [choice] = (await portico.client.post("/v1/chat/completions", json=chat)).json()["choices"]
+    assert choice["message"]["content"] == "You said: noticeme"
+    text = (await portico.client.post("/v1/execute", json={"driver": "claude", "task": "noticeme"})).text
+    assert '{"kind":"x-portico.notice","severity":"warning","text":"Careful\\nThe limit is near."}' in text

@@ -182,6 +182,7 @@ function System({ item }) {
   </section>`;
 }
 
+const NOTICE_KINDS = { warning: "warn", error: "bad" };
 const HOOK_ICONS = { completed: "check", failed: "error", started: "clock" };
 
 /** One row. `context` is what else it depends on: `{busy, retry}`. */
@@ -209,6 +210,8 @@ export function Item({ item, actions, context, folder }) {
       return html`<${Notice} icon="settings">The agent changed its mode to <strong><${SafeText} text=${item.mode} /></strong>.</${Notice}>`;
     case "hook":
       return html`<${Notice} icon=${HOOK_ICONS[item.status] ?? "info"}>Hook <strong><${SafeText} text=${item.name} /></strong>: <${SafeText} text=${item.status} /></${Notice}>`;
+    case "notice":
+      return html`<${Notice} icon=${item.severity === "info" ? "info" : "warning"} kind=${NOTICE_KINDS[item.severity] ?? ""}><${SafeText} text=${item.text} /></${Notice}>`;
     case "raw":
       return html`<${Raw} item=${item} />`;
     case "gap":

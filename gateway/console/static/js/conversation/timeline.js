@@ -5,7 +5,7 @@
  * An entry takes the same short time however many items there are.
  *
  * Items, by `type`: `user`, `text`, `thinking`, `tool` (with `children`: calls of a sub-agent), `plan`, `error`, `end` (of a run),
- * `rate_limit`, `compacted`, `mode`, `hook`, `raw`, `gap`, `paused`, `system`, `image`. Every item has a `key` that stays, `id`, the
+ * `rate_limit`, `compacted`, `mode`, `hook`, `notice`, `raw`, `gap`, `paused`, `system`, `image`. Every item has a `key` that stays, `id`, the
  * number of its first event (of a call: the id of the call), and `turn`, the number of the event that began its turn (null before the first).
  */
 
@@ -381,6 +381,9 @@ const HANDLERS = {
     const known = this._hooks.get(event.id);
     if (known !== undefined) this._change(known, { status: event.status });
     else this._hooks.set(event.id, this._add({ type: "hook", key: `hook:${entry.id}`, name: event.name, status: event.status }));
+  },
+  notice(event, entry) {
+    this._add({ type: "notice", key: `notice:${entry.id}`, severity: event.severity, text: event.text });
   },
   usage(event) {
     const used = usageOf(event);
