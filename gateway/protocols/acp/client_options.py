@@ -20,6 +20,22 @@ TEXT_OPTIONS = {"model": "model", "effort": EFFORT_OPTION}
 """The options that are read as options of the agent."""
 
 
+def with_system_prompt(meta: Mapping[str, Any] | None, prompt: Any) -> Mapping[str, Any] | None:
+    """Return `_meta` with the `systemPrompt` of the request, in the form of `_meta`. Raises BadRequest for a malformed one."""
+    if prompt is None:
+        return meta
+    mode = prompt.get("mode") if isinstance(prompt, dict) else None
+    if mode not in ("append", "override"):
+        raise BadRequest("systemPrompt.mode: must be 'append' or 'override'")
+    content = prompt.get("content", prompt.get("text"))
+    blocks = content if isinstance(content, list) else [content]
+    texts = [block.get("text") if isinstance(block, dict) and block.get("type") == "text" else block for block in blocks]
+    if not all(isinstance(text, str) for text in texts):
+        raise BadRequest("systemPrompt.content: must be a text, or blocks of the type text")
+    text = "\n\n".join(map(str, texts))
+    return {**(meta or {}), "systemPrompt": text if mode == "override" else {"append": text}}
+
+
 def system_messages(agent: ConfiguredAgent, meta: Mapping[str, Any] | None) -> list[SystemMessage]:
     """Return the system prompt as the first message of a session. Raises BadRequest for a malformed one."""
     prompt = (meta or {}).get("systemPrompt")

@@ -196,7 +196,10 @@ def initialize_response(
             "loadSession": True,
             "promptCapabilities": {"image": info.capabilities.image_data, "audio": False, "embeddedContext": True},
             "mcpCapabilities": {"http": "http" in transports, "sse": "sse" in transports, "acp": False},
-            "sessionCapabilities": {name: {} for name in sessions},
+            "sessionCapabilities": {
+                **{name: {} for name in (*sessions, "title", "status")},
+                **({"systemPrompt": {"mode": {"override": {}}}} if info.capabilities.system else {}),
+            },
             "auth": {"logout": {}} if login else {},
             # Clients look for it under this name, whichever agent it is. Without it they hold prompts themselves, or send none.
             "_meta": {"claudeCode": {"promptQueueing": True}},

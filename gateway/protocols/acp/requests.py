@@ -32,10 +32,16 @@ from gateway.app import Gateway
 from gateway.errors import BadRequest
 from gateway.protocols.acp.directories import require_string_directories
 from gateway.protocols.acp.initialization import LOGIN_ID, STEERING, ClientFeatures, has_login
-from gateway.protocols.acp.rpc import AUTH_REQUIRED, INVALID_REQUEST, METHOD_NOT_FOUND, Client, Id, RpcError
+from gateway.protocols.acp.rpc import AUTH_REQUIRED, INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, Client, Id, RpcError
 from gateway.protocols.acp.session_creation import create_session, refuse_without_login
 from gateway.protocols.acp.session_methods import OpenSessions, Reply, SetSessionModelRequest
-from gateway.protocols.acp.session_requests import ForkSessionRequest, LoadSessionRequest, ResumeSessionRequest
+from gateway.protocols.acp.session_requests import (
+    ForkSessionRequest,
+    LoadSessionRequest,
+    ResumeSessionRequest,
+    SetTitleRequest,
+    StatusRequest,
+)
 from gateway.protocols.acp.session_view import PendingPrompt
 from gateway.security.authentication import Caller
 from gateway.sessions.session import Session
@@ -163,6 +169,8 @@ class Requests:
 def _session_params(model: type[BaseModel]) -> Callable[[Any], BaseModel]:
     def validate(params: Any) -> BaseModel:
         require_string_directories(params)
+        if isinstance(params, dict) and params.get("systemPrompt") is not None:
+            raise RpcError(INVALID_PARAMS, "systemPrompt: a session keeps the one that it was created with")
         return model.model_validate(params)
 
     return validate
@@ -190,6 +198,8 @@ _REQUESTS: dict[str, tuple[Callable[[Any], Any], Callable[[Requests, Any], Await
     STEERING: (PromptRequest.model_validate, Requests._steer),
     "session/close": (CloseSessionRequest.model_validate, lambda c, r: c._sessions.close(r)),
     "session/delete": (DeleteSessionRequest.model_validate, lambda c, r: c._sessions.delete(r)),
+    "session/set_title": (SetTitleRequest.model_validate, lambda c, r: c._sessions.set_title(r)),
+    "session/status": (StatusRequest.model_validate, lambda c, r: c._sessions.status(r)),
     "session/set_mode": (_mode_params, Requests._set_mode),
     "session/set_model": (SetSessionModelRequest.model_validate, lambda c, r: c._sessions.set_model(r)),
     "session/set_config_option": (_config_option_params, lambda c, r: c._sessions.set_config_option(r)),

@@ -15,7 +15,7 @@ from gateway.agents.configured_agents import CWD, ConfiguredAgent
 from gateway.agents.folder_access import FOLDER_OF_SESSION, in_time, notice_update
 from gateway.app import Gateway
 from gateway.errors import AgentProblem
-from gateway.protocols.acp.client_options import system_messages, with_client_options
+from gateway.protocols.acp.client_options import system_messages, with_client_options, with_system_prompt
 from gateway.protocols.acp.directories import require_string_directories, with_directories
 from gateway.protocols.acp.mcp_servers import mcp_servers_for
 from gateway.protocols.acp.rpc import AUTH_REQUIRED, RpcError
@@ -46,8 +46,9 @@ async def create_session(
         mcp_servers=await checked_servers(gateway, agent, request),
         workspace_key=agent.workspace_key(caller.name),
     )
-    settings = with_client_options(agent, settings, request.field_meta)
-    prompt = system_messages(agent, request.field_meta)
+    meta = with_system_prompt(request.field_meta, request.system_prompt)
+    settings = with_client_options(agent, settings, meta)
+    prompt = system_messages(agent, meta)
     with_folders = partial(with_directories, settings, agent, request, any_folder=caller.any_folder)
     config = await in_time(with_folders, FOLDER_OF_SESSION)
     if here:

@@ -50,11 +50,17 @@ from gateway.protocols.acp.modes_and_config_options import with_mode, with_optio
 from gateway.protocols.acp.rpc import Client, RpcError
 from gateway.protocols.acp.session_creation import checked_servers
 from gateway.protocols.acp.session_info import SessionInfoUpdates
-from gateway.protocols.acp.session_requests import ForkSessionRequest, LoadSessionRequest, ResumeSessionRequest
+from gateway.protocols.acp.session_requests import (
+    ForkSessionRequest,
+    LoadSessionRequest,
+    ResumeSessionRequest,
+    SetTitleRequest,
+    StatusRequest,
+)
 from gateway.protocols.acp.session_view import PendingPrompt, SessionView
 from gateway.protocols.cursors import decode_cursor, encode_cursor
 from gateway.runs.cancellation import completed
-from gateway.runs.session_metadata import displayed_title
+from gateway.runs.session_metadata import displayed_title, one_line
 from gateway.security.authentication import Caller
 from gateway.sessions.session import Session
 from gateway.sessions.settings import SessionSettings
@@ -253,6 +259,19 @@ class OpenSessions:
             await self._drop(view)
         await completed(self._gateway.sessions.delete(self._caller, session.id))
         return Reply(DeleteSessionResponse())
+
+    async def set_title(self, request: SetTitleRequest) -> Reply:
+        """Give a session a title, which precedes that of its agent. It need not be open on this connection."""
+        title = one_line(request.title)
+        session = await self._found(request.session_id)
+        await session.rename(title)
+        return Reply({"title": title or ""})
+
+    async def status(self, request: StatusRequest) -> Reply:
+        """Return whether an agent or a run of the session is in memory."""
+        session = await self._found(request.session_id)
+        is_open = session.id in self._views or session.busy or session.has_agent
+        return Reply({"status": "open" if is_open else "saved"})
 
     async def _drop(self, view: SessionView) -> None:
         self._views.pop(view.session.id, None)

@@ -12,6 +12,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, WrapValidator
 
+from gateway.runs.session_metadata import MAX_TITLE_LENGTH
+
 
 def _none(value: Any, validate: Callable[[Any], Any]) -> Any:
     try:
@@ -86,6 +88,7 @@ class _SessionRequest(_Model):
 
 class NewSessionRequest(_SessionRequest):
     mcp_servers: _McpServers
+    system_prompt: Any = Field(default=None, alias="systemPrompt")
 
 
 class LoadSessionRequest(_SessionRequest):
@@ -101,6 +104,19 @@ class ResumeSessionRequest(_SessionRequest):
 class ForkSessionRequest(_SessionRequest):
     session_id: str = Field(alias="sessionId")
     mcp_servers: _SomeMcpServers = None
+
+
+class SetTitleRequest(_Model):
+    """The parameters of `session/set_title`, which the package acp (0.12.1) lacks."""
+
+    session_id: str = Field(alias="sessionId")
+    title: Annotated[str, Field(max_length=MAX_TITLE_LENGTH)]
+
+
+class StatusRequest(_Model):
+    """The parameters of `session/status`, which the package acp (0.12.1) lacks."""
+
+    session_id: str = Field(alias="sessionId")
 
 
 AnySessionRequest = NewSessionRequest | LoadSessionRequest | ResumeSessionRequest | ForkSessionRequest
