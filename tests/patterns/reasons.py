@@ -220,6 +220,10 @@ REASONS: Mapping[str, Mapping[str, str]] = {
         r"b'[\\\\\\x00-\\x1f]'": FIXED,
         r"""b'[^"\\\\\\x00-\\x1f]*+(?:\\\\["\\\\/bfnrt][^"\\\\\\x00-\\x1f]*+)*+'""": ONE_WAY,
     },
+    "drivers/codex/app_tools.py": {
+        "[A-Za-z0-9_-]{1,64}": FIXED,
+        "[^A-Za-z0-9_-]": FIXED,
+    },
     "drivers/codex/items.py": {
         "(?<=[a-z0-9])([A-Z])": FIXED,
         r"^Process exited with code (-?\d+)$": ONE_START,
@@ -228,6 +232,9 @@ REASONS: Mapping[str, Mapping[str, str]] = {
         r"\d+(?:\.\d+)*": ONE_CLASS,
     },
     "drivers/contract/line_splitter.py": {
+        r"b'\\x1b[\\]PX^_][^\\x07\\x1b]*(?:\\x07|\\x1b\\\\)|\\x1b\\[[0-?]*[ -/]*[@-z|}~]|\\x1b[ -/]*[0-z|}~]?|[\\x00-\\x08\\x0b\\x0c\\x0e-\\x1a\\x1c-\\x1f\\x7f]|\\xef\\xbb\\xbf'": ONE_START,  # noqa: E501
+        r'\{\s*["}]': ONE_START,
+        r"""[\s:=,>('\"`\[]\Z""": FIXED,
         r"""(?<![^\s\"',:;{}\[\]])[^\s\"',:;{}\[\]]*\Z""": ONE_START,
     },
     "drivers/contract/mcp_servers.py": {
@@ -300,7 +307,7 @@ REASONS: Mapping[str, Mapping[str, str]] = {
         "/(context (window|length)|too (many tokens|long)|maximum context|prompt is too long)/i": FIXED,
         "/(not found|no such file|ENOENT|not installed|cannot be started|could not start|does not start)/i": FIXED,
         r"/(network|connect|ECONN|ENOTFOUND|timed? ?out|timeout|dns|unreachable|\b50[0-4]\b)/i": FIXED,
-        "/(signal|killed|SIG[A-Z]+|exit code|crash|ended unexpectedly|out of memory)/i": ONE_START,
+        "/(gateway was stopped|signal|killed|SIG[A-Z]+|exit code|crash|ended unexpectedly|out of memory)/i": ONE_START,
     },
     "gateway/console/static/js/conversation/diff.js": {
         r"/\r$/": FIXED,
