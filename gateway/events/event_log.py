@@ -64,8 +64,9 @@ class EventLog:
     """`append`, `reserved`, `end_turn` and `wait_for_capacity` are for its one writer, `read` is for all readers.
 
     `last` is the number of the last event that is stored. With `stored_first`, readers get an event once it is stored; what
-    cannot be stored they get when the log is closed, or its store is abandoned. `all_written` is called when `unwritten` has
-    become 0. `lease` is the right of this node of a cluster to write the log: without it readers get LeaseLost.
+    cannot be stored they get when the log is closed, or its store is abandoned. The same holds for events after an `awaiting`:
+    after a kill, a run that waits goes on with the number after the last stored one. `all_written` is called when `unwritten`
+    has become 0. `lease` is the right of this node of a cluster to write the log: without it readers get LeaseLost.
     """
 
     def __init__(
@@ -98,6 +99,7 @@ class EventLog:
         self._held: list[tuple[list[LogEvent], Sequence[tuple[int, Message]], KeyRecord | None]] = []
         self._ends: dict[int, EndOfTurn] = {}
         self._writer: asyncio.Task[None] | None = None
+        self._awaiting: int | None = None
         self._closed = self._deleted = self._stalled = self._lost = False
 
     def append(
@@ -160,6 +162,7 @@ class EventLog:
                     if self._deleted:
                         raise NotFound(f"session {self.log_id!r} was deleted")
                     yield entries
+                self._awaiting = None
                 for entry in entries:
                     self._stored = entry.seq
                     self._publish(entry)
@@ -200,6 +203,7 @@ class EventLog:
                         log.error("the end of %s is not stored yet", run_id)
                 finally:
                     ended()
+                    self._awaiting = entry.seq if isinstance(event, Awaiting) else None
                     self._publish(entry)
         finally:
             self._append_held()
@@ -333,10 +337,11 @@ class EventLog:
     @property
     def _readable(self) -> int:
         """The number of the last event that readers get. Readers of a closed log get its end even if the end cannot be stored."""
-        if not self._stored_first or self._closed:
+        if self._closed or not (self._stored_first or self._awaiting is not None):
             return self.last
         # An event can be stored before it is published.
-        return min(self._stored, self.last)
+        stored = min(self._stored, self.last)
+        return stored if self._stored_first or self._awaiting is None else max(stored, self._awaiting)
 
     async def read(self, after: int) -> list[Entry]:
         """Events after a number, in order, as many as there are (at most READ_EVENTS); waits for the first. Safe to cancel.
@@ -418,7 +423,7 @@ class EventLog:
         except StoreAbandoned:
             if not self._lost:
                 # The readers get the rest from memory; the next start of the daemon reports it as a gap.
-                self._stored_first = False
+                self._stored_first, self._awaiting = False, None
                 self._wake()
         finally:
             self._writer = None
@@ -441,7 +446,7 @@ class EventLog:
             self._trim()
             self._stalled = False
             self._end_waits()
-            if self._stored_first:
+            if self._stored_first or self._awaiting is not None:
                 self._wake()
 
     def _end_waits(self) -> None:

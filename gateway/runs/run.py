@@ -174,8 +174,8 @@ class Run:
         self._failing: str | None = None
         self._closing: asyncio.Task[None] | None = None
         self._work: asyncio.Task[None] | None = None
-        self._ended: Callable[[Run], None] = lambda run: None
         self._not_waiting = asyncio.Event()
+        self._storing_answers = asyncio.Lock()
         self._limit_wait = MAX_LIMIT_WAIT if waits_for_limits else 0.0
         self._clock, self._waits_for_limit = log.clock, False
         self._limit_errors: Sequence[OutputEvent] = ()
@@ -236,7 +236,6 @@ class Run:
 
     def start(self, ended: Callable[[Run], None] = lambda run: None) -> None:
         """Read the agent from now on; `ended` is called when the run has ended or is suspended."""
-        self._ended = ended
         self._work = asyncio.create_task(self._pump(), name=f"run {self.id}")
         self._work.add_done_callback(lambda _: ended(self))
 
@@ -288,9 +287,6 @@ class Run:
         results = client_results(replies)
         closed = [result.tool_call_id for result in results]
         seq = await self._store_answers(replies, by, results, closed, [start], key, settings, stored=stored)
-        if self.agent is None and self._work is not None and self._work.done():
-            # It has ended while they were being stored: the run was suspended then, and nobody would end it.
-            self.start(self._ended)
         await self._reply([*self._enforcer.release(replies), *replies])
         return seq
 
@@ -375,7 +371,7 @@ class Run:
         first on. Returns the number of the first event.
         """
         log_id = self.log.log_id
-        async with self.log.reserved(*events) as entries:
+        async with self._storing_answers, self.log.reserved(*events) as entries:
             seq = entries[0].seq
             rows, row = [message_row(result, seq) for result in results], self.log.row(entries)
             rows += [message_row(message, seq + 1) for message in steered]
@@ -484,7 +480,7 @@ class Run:
                     await self._confirm(self._lease)
                 if await self._take_received(events):
                     return
-            return self._require_over()
+            return
         except asyncio.CancelledError:
             failure = self._failing or "the run was stopped"
         except AgentGone as error:
@@ -508,11 +504,6 @@ class Run:
         await self._take_or_wait(events)
         await self.log.wait_for_capacity(self._stop_requested)
         return self._superseded and any(isinstance(event, SessionEnd) for event in events)
-
-    def _require_over(self) -> None:
-        """Raise AgentGone where the run goes on without an agent, which ended while the answers for it were being stored."""
-        if self.state is RunState.RUNNING:
-            raise AgentGone("the agent had ended before it got the answers")
 
     def _of_ended_agent(self, events: Sequence[OutputEvent]) -> Sequence[OutputEvent]:
         """The events of an agent that the gateway ends, without the errors that it reports for that."""
@@ -640,7 +631,10 @@ class Run:
                 continue
             for event in group:
                 if kind in LAST and isinstance(event, Awaiting | SessionEnd):
-                    if self._suspends(event):
+                    async with self._storing_answers:
+                        # With its answers stored, the run does not wait any more, and ends with its agent.
+                        suspends = self._suspends(event)
+                    if suspends:
                         self.agent = None
                         self._move(RunState.WAITING, RunEvent.AGENT_ENDED)
                         if not self._suspending:

@@ -274,6 +274,15 @@ class Session:
         """Seconds since the last use."""
         return self._shared.clock.monotonic() - self.used_at
 
+    @property
+    def store(self) -> Store:
+        """The store for what belongs to this session. On a node of a cluster it takes writes only while the lease is held."""
+        return self._shared.store
+
+    def turn_from(self, seq: int) -> Turn:
+        """The turn whose first event has this number."""
+        return Turn(self.log, seq - 1)
+
     def announce(self) -> None:
         """What a list has of the session is different: clients that follow it are notified."""
         self._announce(self)
@@ -282,7 +291,7 @@ class Session:
         """End the agent in the background, unless a turn begins first."""
         self._evict(self)
 
-    # -- a turn -----------------------------------------------------------------------------------------------------------
+    # -- a request that begins a turn -------------------------------------------------------------------------------------
 
     async def submit(self, request: Submission) -> Turn:
         """Begin a turn: start a run on a user message, or continue the waiting run with the answers to its pending calls.
@@ -292,6 +301,8 @@ class Session:
         and then ends when its pending calls are cancelled, or before it takes the prompt, and cannot be started again. The turn
         is stored by then, and has ended with an error.
         """
+        # At once: the end of the agent has the lock.
+        self.machine.require_here()
         if self.log.is_reserved and self._shared.store.in_doubt:
             # The lock is free when the store answers, however long that takes.
             raise StoreUnavailable("the store does not answer, and may have the request before this one; try again later")
@@ -369,6 +380,10 @@ class Session:
         self._changed(self)
         self.announce()
 
+    def _is_free(self) -> bool:
+        """Whether a queued message can begin."""
+        return self.state == "idle" and self.machine.gone is None
+
     async def _take(self, start: _Start, request: Submission) -> Turn:
         if self.lease is not None:
             await self.lease.confirm()
@@ -404,15 +419,6 @@ class Session:
             raise Conflict(_waiting_text(pending))
         if request.queued is None and self.queue.goes_on and self.state == "idle":
             raise Conflict("other messages are queued for this session; send this again with when_busy: queue")
-
-    def _is_free(self) -> bool:
-        """Whether a queued message can begin."""
-        return self.state == "idle" and self.machine.gone is None
-
-    def _require_not_deleted(self) -> None:
-        """A turn that is stored is not refused because of a shutdown, which ends its run."""
-        if self.deleted:
-            self.machine.require_here()
 
     async def _refuse_repeated(self, answers: Sequence[str], pending: PendingCalls) -> None:
         unknown = {call_id for call_id in answers if call_id not in pending.calls}
@@ -472,6 +478,13 @@ class Session:
             self.machine.require_here()
         return result
 
+    def _require_not_deleted(self) -> None:
+        """A turn that is stored is not refused because of a shutdown, which ends its run."""
+        if self.deleted:
+            self.machine.require_here()
+
+    # -- a message: a run begins ------------------------------------------------------------------------------------------
+
     async def _begin(self, start: _Start, request: Submission, message: UserMessage, settings: SessionSettings) -> Turn:
         """Start a run. The agent is ready before anything changes; pending calls are cancelled only then."""
         self.used_at = self._shared.clock.monotonic()
@@ -528,27 +541,6 @@ class Session:
         self._start(run)
         return self.turn_from(run.first_seq)
 
-    async def _prompt_fresh(self, agent: Agent, prompt: Prompt) -> None:
-        """Prompt an agent that was started for it. Raises AgentProblem if its process has ended since."""
-        try:
-            await agent.prompt(prompt)
-        except AgentGone as error:
-            raise AgentProblem(self.redactor.clean(self.agent.start_error(error))) from error
-
-    async def _end_prompt(self, start: _Start, waiting: Run) -> None:
-        """Let the agent of a run that was waiting end its prompt. If the turn is cancelled meanwhile, it has less time for it."""
-        await self._interruptibly(start, waiting.end_prompt())
-        if start.cancelled:
-            await waiting.end_prompt(CANCEL_GRACE)
-
-    async def _end_cancelled(self, start: _Start, run: Run, seq: int) -> Turn:
-        """End a run that was cancelled before its agent got the prompt. The agent, if it has started, stays as it is."""
-        run.agent = None
-        with self.machine.over(State.ENDING):
-            await run.cancel()
-        start.ended = True
-        return self.turn_from(seq)
-
     async def _store_start(
         self, agent: Agent | None, message: UserMessage, request: Submission, waiting: Run | None, settings: SessionSettings
     ) -> Run:
@@ -578,6 +570,29 @@ class Session:
     async def _failed_calls(self) -> list[ToolCall]:
         calls = unanswered(await self.history.unanswered_calls()).values()
         return [ToolCall(id=call.tool_call_id, name=call.name, status="failed") for call in calls]
+
+    async def _end_prompt(self, start: _Start, waiting: Run) -> None:
+        """Let the agent of a run that was waiting end its prompt. If the turn is cancelled meanwhile, it has less time for it."""
+        await self._interruptibly(start, waiting.end_prompt())
+        if start.cancelled:
+            await waiting.end_prompt(CANCEL_GRACE)
+
+    async def _prompt_fresh(self, agent: Agent, prompt: Prompt) -> None:
+        """Prompt an agent that was started for it. Raises AgentProblem if its process has ended since."""
+        try:
+            await agent.prompt(prompt)
+        except AgentGone as error:
+            raise AgentProblem(self.redactor.clean(self.agent.start_error(error))) from error
+
+    async def _end_cancelled(self, start: _Start, run: Run, seq: int) -> Turn:
+        """End a run that was cancelled before its agent got the prompt. The agent, if it has started, stays as it is."""
+        run.agent = None
+        with self.machine.over(State.ENDING):
+            await run.cancel()
+        start.ended = True
+        return self.turn_from(seq)
+
+    # -- answers: the run goes on -----------------------------------------------------------------------------------------
 
     async def _answer(self, start: _Start, request: Submission, settings: SessionSettings) -> Turn:
         """Continue the waiting run, with all its calls answered; with a fresh agent where its own has ended."""
@@ -629,6 +644,8 @@ class Session:
         self._start(run)
         return self.turn_from(seq)
 
+    # -- a message to the agent at work -----------------------------------------------------------------------------------
+
     async def steer(self, message: UserMessage) -> bool:
         """Send a message to the agent at work. Returns False if none is at work, or it takes no message at this moment.
 
@@ -661,73 +678,60 @@ class Session:
         except InputFull as error:
             raise TooMany(f"when_busy: {error}") from error
 
-    @property
-    def store(self) -> Store:
-        """The store for what belongs to this session. On a node of a cluster it takes writes only while the lease is held."""
-        return self._shared.store
+    # -- the run ----------------------------------------------------------------------------------------------------------
 
-    def turn_from(self, seq: int) -> Turn:
-        """The turn whose first event has this number."""
-        return Turn(self.log, seq - 1)
+    def _run(self, record: RunRecord, agent: Agent | None) -> Run:
+        shared = self._shared
+        return Run(
+            record,
+            agent,
+            self.log,
+            shared.store,
+            self.redactor,
+            meter=shared.metrics.for_agent(self.agent.name).run_metrics(session=True),
+            has_history=True,
+            suspendable=True,
+            enforcer=PolicyEnforcer(self.agent.policy, self.config.tools or (), self._path_resolver(), self._left_to_cli),
+            audit=partial(shared.audit.records, self.id, record.id, self.agent.name),
+            pending=PendingCalls(shared.approval_timeout, partial(self._deny_unanswered, record.id), shared.clock),
+            mode_changed=self._mode_changed,
+            announce=self.announce,
+            moved=self.machine.on,
+            waits_for_limits=self.agent.settings.on_rate_limit == "wait",
+            lease=self.lease,
+        )
 
-    # -- settings ---------------------------------------------------------------------------------------------------------
+    def _path_resolver(self) -> PathResolver:
+        worktree = self.config.worktree
+        return PathResolver(self.working_directory, None if worktree is None else (worktree.path, worktree.base))
 
-    async def configure(self, config: SessionSettings) -> None:
-        """Replace the settings, for the session's life. Call it under the lock.
+    def _left_to_cli(self, tool: str) -> bool:
+        """Whether the CLI decides about the calls of this tool."""
+        if self.agent.mode(self.config.options) == ASK_MODE:
+            return False
+        return all(tool != app.name for app in self.config.app_tools or ())
 
-        A CLI takes its settings when it starts: the next run has a fresh process, which resumes the native session. Its mode
-        changes at once, where the CLI can do that.
-        Raises AgentProblem if the secrets of the session are lost.
-        """
-        self.machine.require(Command.CONFIGURE)
-        if config != self.config:
-            config.require_secrets()
-            if config.mcp_servers != self.config.mcp_servers:
-                await self._shared.audit_mcp_servers(self.id, self.agent.name, config.mcp_servers)
-            await completed(self._store_settings(config))
-            await self._agent.change_mode(config)
-
-    def _mode_changed(self, mode: str) -> None:
-        """The CLI has changed the mode by itself. The setting changes at once, and is stored in the background."""
-        if mode != self.config.options.get(MODE_OPTION):
-            self.config = with_mode_option(self.config, mode)
-            self._agent.mode_changed(mode)
-            if self._storing_mode is None or self._storing_mode.done():
-                self._storing_mode = asyncio.create_task(self._store_mode())
-
-    async def _store_mode(self) -> None:
-        async with self.lock:
-            # The request that had the lock may have stored settings from before the change.
-            self.config = self._agent.with_its_mode(self.config)
-            try:
-                # Again where the CLI has changed the mode meanwhile.
-                while self.config != self._stored_config and not self.deleted:
-                    await completed(self._write_settings(self.config))
-            except StoreUnavailable as error:
-                log.warning("session %s: its mode is stored with its next turn: %s", self.id, error)
+    def _start(self, run: Run) -> None:
+        """Begin to read the run's agent, which has its prompt."""
+        run.start(self._run_over)
         self._changed(self)
-
-    async def _store_settings(self, config: SessionSettings) -> None:
-        await self._write_settings(config)
-        self.config = config
-
-    async def _write_settings(self, config: SessionSettings) -> None:
-        self.redactor.register(config.hidden)
-        secrets = self._shared.encryption.encrypt(config.to_encrypt)
-        await self._shared.store.sessions.update(self.id, config=config.to_json(), secrets=secrets)
-        self._stored_config = config
         self.announce()
 
-    def _settings_record(self, config: SessionSettings) -> SettingsRecord | None:
-        """The settings of a turn, to be stored in the transaction of that; None if the store has them."""
-        if config == self._stored_config:
-            return None
-        return SettingsRecord(config.to_json(), self._shared.encryption.encrypt(config.to_encrypt))
-
-    def _settings_stored(self, config: SessionSettings) -> None:
-        """The settings of a turn are stored with it, and take effect."""
-        self.config = self._stored_config = config
-        self._agent.expect(config.answer)
+    def _run_over(self, run: Run) -> None:
+        """The run has ended, or is suspended: see to the agent and to the queue."""
+        self.used_at = self._shared.clock.monotonic()
+        if run.suspended:
+            if self.live is not None and self.live.alive:
+                # It has only ended its prompt, and gets no other one: the answers start a fresh agent.
+                self._evict(self)
+            else:
+                self._agent.release()
+        elif run.agent_failed or (self.live is not None and not self.live.alive):
+            self._agent.forget()
+        else:
+            self._agent.record_native_id()
+        self._changed(self)
+        self.queue.advance()
 
     # -- calls that wait for the client -----------------------------------------------------------------------------------
 
@@ -739,6 +743,14 @@ class Session:
         steered = await waiting_messages(self._shared.store, record)
         self.run.restore(pending, unanswered(calls), steered, record.waiting_since)
         self.machine.on(RunEvent.RESTORED)
+
+    def _runs_at_once(self, call: ToolUseBlock) -> bool:
+        """Whether a call of the agent's own tools needs no permission. False where its evaluation could take long."""
+        if self.agent.policy.is_slow(call.name, call.input):
+            return False
+        verdict = self.agent.policy.evaluate(call.name, call.input).verdict
+        trusted = any(grant.name == call.name and grant.trust for grant in self.config.tools or ())
+        return verdict == "allow" or (verdict is None and trusted)
 
     async def deny_overdue(self) -> None:
         """Deny the pending calls if their time limit has passed."""
@@ -763,35 +775,7 @@ class Session:
         await run.end_unanswered(replies, resolution)
         self._run_over(run)
 
-    def _left_to_cli(self, tool: str) -> bool:
-        """Whether the CLI decides about the calls of this tool."""
-        if self.agent.mode(self.config.options) == ASK_MODE:
-            return False
-        return all(tool != app.name for app in self.config.app_tools or ())
-
-    def working_directory(self) -> Path:
-        """The real path of its working folder. It reads the file system. Raises BadRequest if it may not work there any more."""
-        folder = self.agent.folder_without_worktree(self.config.options, self.config.workspace_key)
-        return folder if self.config.worktree is None else Path(self.config.worktree.folder)
-
-    def folders(self) -> tuple[Path, tuple[Path, ...]]:
-        """The real paths of its working folder, and of all others in which it may change files. Reads the file system.
-
-        Raises BadRequest if the session may not work there any more.
-        """
-        worktree = () if self.config.worktree is None else (Path(self.config.worktree.path),)
-        others = self.agent.additional_directories(self.config.additional_directories, self.config.workspace_key, any_folder=True)
-        return self.working_directory(), (*worktree, *others)
-
-    def _runs_at_once(self, call: ToolUseBlock) -> bool:
-        """Whether a call of the agent's own tools needs no permission. False where its evaluation could take long."""
-        if self.agent.policy.is_slow(call.name, call.input):
-            return False
-        verdict = self.agent.policy.evaluate(call.name, call.input).verdict
-        trusted = any(grant.name == call.name and grant.trust for grant in self.config.tools or ())
-        return verdict == "allow" or (verdict is None and trusted)
-
-    # -- the run ----------------------------------------------------------------------------------------------------------
+    # -- the end of a run -------------------------------------------------------------------------------------------------
 
     async def cancel(self, turn: Turn | None = None, *, waiting: bool = False) -> bool:
         """Stop the run, whether it works or waits; False if there was none. The session is idle afterwards.
@@ -826,6 +810,27 @@ class Session:
             self._changed(self)
             self.queue.advance()
             return True
+
+    async def end_agent(self, why: str) -> bool:
+        """End the live agent at once; False if there is none.
+
+        A run at work ends with this error. One that waits for its client goes on waiting; its answers start a fresh agent.
+        """
+        async with self.lock:
+            self.machine.require(Command.END_AGENT)
+            if self.live is None:
+                return False
+            if self.busy and self.run is not None:
+                with self.machine.over(State.ENDING):
+                    await self.run.fail(why)
+                await self._agent.discard()
+                self._changed(self)
+                self.queue.advance()
+            else:
+                await self.sleep(self.state)
+            return True
+
+    # -- the end of the session here --------------------------------------------------------------------------------------
 
     def leave(self, why: GatewayError) -> None:
         """Take nothing any more: requests are refused with this error, also those whose agent is being started.
@@ -912,54 +917,80 @@ class Session:
         await self._agent.end_preparation()
         await self._agent.discard()
 
-    def _run(self, record: RunRecord, agent: Agent | None) -> Run:
-        shared = self._shared
-        return Run(
-            record,
-            agent,
-            self.log,
-            shared.store,
-            self.redactor,
-            meter=shared.metrics.for_agent(self.agent.name).run_metrics(session=True),
-            has_history=True,
-            suspendable=True,
-            enforcer=PolicyEnforcer(self.agent.policy, self.config.tools or (), self._path_resolver(), self._left_to_cli),
-            audit=partial(shared.audit.records, self.id, record.id, self.agent.name),
-            pending=PendingCalls(shared.approval_timeout, partial(self._deny_unanswered, record.id), shared.clock),
-            mode_changed=self._mode_changed,
-            announce=self.announce,
-            moved=self.machine.on,
-            waits_for_limits=self.agent.settings.on_rate_limit == "wait",
-            lease=self.lease,
-        )
+    # -- settings ---------------------------------------------------------------------------------------------------------
 
-    def _path_resolver(self) -> PathResolver:
-        worktree = self.config.worktree
-        return PathResolver(self.working_directory, None if worktree is None else (worktree.path, worktree.base))
+    async def configure(self, config: SessionSettings) -> None:
+        """Replace the settings, for the session's life. Call it under the lock.
 
-    def _start(self, run: Run) -> None:
-        """Begin to read the run's agent, which has its prompt."""
-        run.start(self._run_over)
+        A CLI takes its settings when it starts: the next run has a fresh process, which resumes the native session. Its mode
+        changes at once, where the CLI can do that.
+        Raises AgentProblem if the secrets of the session are lost.
+        """
+        self.machine.require(Command.CONFIGURE)
+        if config != self.config:
+            config.require_secrets()
+            if config.mcp_servers != self.config.mcp_servers:
+                await self._shared.audit_mcp_servers(self.id, self.agent.name, config.mcp_servers)
+            await completed(self._store_settings(config))
+            await self._agent.change_mode(config)
+
+    def _mode_changed(self, mode: str) -> None:
+        """The CLI has changed the mode by itself. The setting changes at once, and is stored in the background."""
+        if mode != self.config.options.get(MODE_OPTION):
+            self.config = with_mode_option(self.config, mode)
+            self._agent.mode_changed(mode)
+            if self._storing_mode is None or self._storing_mode.done():
+                self._storing_mode = asyncio.create_task(self._store_mode())
+
+    async def _store_mode(self) -> None:
+        async with self.lock:
+            # The request that had the lock may have stored settings from before the change.
+            self.config = self._agent.with_its_mode(self.config)
+            try:
+                # Again where the CLI has changed the mode meanwhile.
+                while self.config != self._stored_config and not self.deleted:
+                    await completed(self._write_settings(self.config))
+            except StoreUnavailable as error:
+                log.warning("session %s: its mode is stored with its next turn: %s", self.id, error)
         self._changed(self)
+
+    async def _store_settings(self, config: SessionSettings) -> None:
+        await self._write_settings(config)
+        self.config = config
+
+    async def _write_settings(self, config: SessionSettings) -> None:
+        self.redactor.register(config.hidden)
+        secrets = self._shared.encryption.encrypt(config.to_encrypt)
+        await self._shared.store.sessions.update(self.id, config=config.to_json(), secrets=secrets)
+        self._stored_config = config
         self.announce()
 
-    def _run_over(self, run: Run) -> None:
-        """The run has ended, or is suspended: see to the agent and to the queue."""
-        self.used_at = self._shared.clock.monotonic()
-        if run.suspended:
-            if self.live is not None and self.live.alive:
-                # It has only ended its prompt, and gets no other one: the answers start a fresh agent.
-                self._evict(self)
-            else:
-                self._agent.release()
-        elif run.agent_failed or (self.live is not None and not self.live.alive):
-            self._agent.forget()
-        else:
-            self._agent.record_native_id()
-        self._changed(self)
-        self.queue.advance()
+    def _settings_record(self, config: SessionSettings) -> SettingsRecord | None:
+        """The settings of a turn, to be stored in the transaction of that; None if the store has them."""
+        if config == self._stored_config:
+            return None
+        return SettingsRecord(config.to_json(), self._shared.encryption.encrypt(config.to_encrypt))
 
-    # -- the agent --------------------------------------------------------------------------------------------------------
+    def _settings_stored(self, config: SessionSettings) -> None:
+        """The settings of a turn are stored with it, and take effect."""
+        self.config = self._stored_config = config
+        self._agent.expect(config.answer)
+
+    def working_directory(self) -> Path:
+        """The real path of its working folder. It reads the file system. Raises BadRequest if it may not work there any more."""
+        folder = self.agent.folder_without_worktree(self.config.options, self.config.workspace_key)
+        return folder if self.config.worktree is None else Path(self.config.worktree.folder)
+
+    def folders(self) -> tuple[Path, tuple[Path, ...]]:
+        """The real paths of its working folder, and of all others in which it may change files. Reads the file system.
+
+        Raises BadRequest if the session may not work there any more.
+        """
+        worktree = () if self.config.worktree is None else (Path(self.config.worktree.path),)
+        others = self.agent.additional_directories(self.config.additional_directories, self.config.workspace_key, any_folder=True)
+        return self.working_directory(), (*worktree, *others)
+
+    # -- the agent's process ----------------------------------------------------------------------------------------------
 
     async def process_started(self) -> None:
         """Wait until a process of its agent has been started, which may not be ready for a prompt."""
@@ -1013,54 +1044,11 @@ class Session:
         self._changed(self)
         return preparation
 
-    def _commands_listed(self, commands: Commands) -> None:
-        task = asyncio.create_task(self._store_commands(commands))
-        self._storing_commands.add(task)
-        task.add_done_callback(self._storing_commands.discard)
-
-    async def _store_commands(self, commands: Commands) -> None:
-        try:
-            changed = not self.deleted and await store_metadata(self._shared.store, self.id, commands)
-        except StoreUnavailable as error:
-            return log.warning("session %s: its slash commands are stored with its next turn: %s", self.id, error)
-        if changed:
-            self._notify_of_metadata()
-
-    def _notify_of_metadata(self) -> None:
-        for callback in list(self.metadata_changed):
-            callback()
-
-    async def rename(self, title: str | None) -> None:
-        """Give the session a title, which precedes that of its agent; None removes it. Raises NotFound."""
-        self.machine.require_here()
-        await completed(self._shared.store.session_metadata.update(self.id, chosen_title=title))
-        self._notify_of_metadata()
-        self.announce()
-
     async def sleep(self, state: str = "idle") -> None:
         """End the live agent, if the session is in this state; it is resumed when it is needed. Call it under the lock."""
         if self._agent.exists and self.state == state and not self.busy:
             await self._end_agent()
             self._changed(self)
-
-    async def end_agent(self, why: str) -> bool:
-        """End the live agent at once; False if there is none.
-
-        A run at work ends with this error. One that waits for its client goes on waiting; its answers start a fresh agent.
-        """
-        async with self.lock:
-            self.machine.require(Command.END_AGENT)
-            if self.live is None:
-                return False
-            if self.busy and self.run is not None:
-                with self.machine.over(State.ENDING):
-                    await self.run.fail(why)
-                await self._agent.discard()
-                self._changed(self)
-                self.queue.advance()
-            else:
-                await self.sleep(self.state)
-            return True
 
     async def _end_agent(self) -> None:
         """End the live agent; a run that waits for the client is suspended."""
@@ -1083,6 +1071,32 @@ class Session:
         finally:
             # The registry must hold the session from here on: otherwise the agent would never be closed.
             self._changed(self)
+
+    # -- title and slash commands -----------------------------------------------------------------------------------------
+
+    async def rename(self, title: str | None) -> None:
+        """Give the session a title, which precedes that of its agent; None removes it. Raises NotFound."""
+        self.machine.require_here()
+        await completed(self._shared.store.session_metadata.update(self.id, chosen_title=title))
+        self._notify_of_metadata()
+        self.announce()
+
+    def _commands_listed(self, commands: Commands) -> None:
+        task = asyncio.create_task(self._store_commands(commands))
+        self._storing_commands.add(task)
+        task.add_done_callback(self._storing_commands.discard)
+
+    async def _store_commands(self, commands: Commands) -> None:
+        try:
+            changed = not self.deleted and await store_metadata(self._shared.store, self.id, commands)
+        except StoreUnavailable as error:
+            return log.warning("session %s: its slash commands are stored with its next turn: %s", self.id, error)
+        if changed:
+            self._notify_of_metadata()
+
+    def _notify_of_metadata(self) -> None:
+        for callback in list(self.metadata_changed):
+            callback()
 
 
 async def _prompted(agent: Agent, message: UserMessage) -> bool:

@@ -11,6 +11,7 @@ What a client may rely on, whatever happens in whatever order:
 * The stored messages are what the stored events complete, at every moment.
 * Each agent that lives belongs to a session, which has no other. There are not more than `limits.live_agents`. If nobody stops an
   agent, it is at work for a run.
+* The state of a session is that of its run. It is starting or ending only while a request has its lock.
 * A queue advances as soon as the session is idle, unless it is stopped. A stored message is once in the queue or in the log, also
   after a kill.
 * Nothing waits for ever: when the store works, all agents start and end their turns, and the client answers all calls, then each
@@ -73,7 +74,9 @@ from gateway.events.log_entries import LogEvent, decode
 from gateway.events.turn_reader import Turn
 from gateway.runs.idempotency import IdempotencyKey
 from gateway.runs.recovery import UNSEEN
+from gateway.runs.run import RunState
 from gateway.security.authentication import ADMINISTRATOR
+from gateway.sessions.machine import State
 from gateway.sessions.session import Session, Submission
 from gateway.sessions.settings import SessionSettings, with_mode_option
 from tests.gateway.sessions.machine.daemon import SETTINGS, Choices, OneDaemon, with_pace
@@ -84,6 +87,11 @@ from tests.manual_clock import ManualClock
 
 pytestmark = pytest.mark.sqlite_only
 
+STATES_OF_RUN = {
+    RunState.RUNNING: (State.RUNNING,),
+    RunState.WAITING: (State.WAITING, State.SUSPENDED),
+    RunState.ENDED: (State.IDLE,),
+}
 EXAMPLES, STEPS = 4, 40
 """Sequences of rules for each example of hypothesis' profile, and the most rules of one: some thousands in `make test`."""
 DISASTERS = 4
@@ -990,6 +998,7 @@ class SessionMachine(RuleBasedStateMachine):
                 assert any(sent.kind == "delete" for sent in slot.requests), "a session is gone that nobody has deleted"
             elif slot.usable:
                 self.check_log(slot)
+                self.check_state(slot)
                 self.check_queue(slot)
 
     def check_answered(self, sent: Sent) -> None:
@@ -1031,6 +1040,13 @@ class SessionMachine(RuleBasedStateMachine):
             assert agent is slot.session.live, "nobody knows of an agent"
             if agent.in_turn and not agent.interrupted and slot.usable:
                 assert slot.session.state != "idle", "an agent is at work without a run"
+
+    def check_state(self, slot: Slot) -> None:
+        session, run = slot.session, slot.session.run
+        of_run = run.state if run is not None else RunState.ENDED
+        assert session.machine.of_run in STATES_OF_RUN[of_run], f"the session is {session.machine.of_run}, its run {of_run}"
+        if not session.lock.locked():
+            assert session.machine.state in (session.machine.of_run, State.GONE), f"{session.machine.state} without a request"
 
     def check_queue(self, slot: Slot) -> None:
         session = slot.session
