@@ -78,7 +78,8 @@ async def trust_hooks(home: CodexHome) -> None:
         server.stdin.write(json.dumps({"id": number, "method": method, "params": params}).encode() + b"\n")
         while (answer := json.loads(await server.stdout.readline())).get("id") != number:
             pass
-    server.kill()
+    # It ends by itself: a killed wrapper would leave the binary behind, which keeps the pipe open.
+    server.stdin.close()
     await server.wait()
     with (home.codex / "config.toml").open("a") as config:
         for hook in answer["result"]["data"][0]["hooks"]:

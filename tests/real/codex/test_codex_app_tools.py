@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from drivers.codex.app_tools import OWN_NAMES, names_for_cli
 from gateway.security.authentication import ADMINISTRATOR
 from tests.daemon import RunningGateway
 from tests.model_server.openai import OpenAIServer
@@ -139,4 +140,11 @@ async def test_tools_with_the_names_of_its_own_tools_are_there_once(portico: Run
     names = await answer_with_own_names(portico, "codex")
     sent = [tool.get("name") or tool["type"] for tool in model.bodies()[-1]["tools"]]
     assert [name for name in sent if sent.count(name) > 1] == []
-    assert set(names) <= set(sent)
+    assert set(names_for_cli(names)) <= set(sent)
+
+
+async def test_every_own_tool_of_the_cli_is_known_by_name(portico: RunningGateway, model: OpenAIServer) -> None:
+    """A new one of a release belongs to `OWN_NAMES`: an application's tool of that name would not be offered."""
+    names = await answer_with_own_names(portico, "codex")
+    sent = {tool.get("name") or tool["type"] for tool in model.bodies()[-1]["tools"]}
+    assert sent - set(names_for_cli(names)) <= OWN_NAMES
