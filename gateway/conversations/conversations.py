@@ -304,7 +304,7 @@ class Conversations:
             before, new = _divided(messages)
             _check_calls(before, new)
         else:
-            before, new = (), messages
+            before, new = (), _as_prompt(messages)
             _require_answerable(new)
         key = agent.workspace_key(caller.name)
         agent.check_options(request.options, key)
@@ -543,9 +543,23 @@ def _divided(messages: Sequence[Message]) -> tuple[Sequence[Message], Sequence[M
     at = next((n for n in range(len(messages), 0, -1) if isinstance(messages[n - 1], AssistantMessage)), None)
     if at is None:
         at = next((n for n, message in enumerate(messages) if not isinstance(message, SystemMessage)), len(messages))
-    before, new = messages[:at], messages[at:]
+    before, new = messages[:at], _as_prompt(messages[at:])
     _require_answerable(new)
     return before, new
+
+
+def _as_prompt(new: Sequence[Message]) -> Sequence[Message]:
+    """The new messages of a conversation that ends with one of the system, which a model answers and an agent needs as a prompt.
+
+    Behind results of calls it is a part of the last one: a run that waits for results takes no message beside them.
+    """
+    last = new[-1] if new else None
+    if not isinstance(last, SystemMessage) or any(isinstance(message, UserMessage) for message in new):
+        return new
+    if len(new) > 1 and isinstance(result := new[-2], ToolMessage):
+        content = (*blocks(result.content), TextBlock(text=f"\n\n{last.content}"))
+        return [*new[:-2], ToolMessage(tool_call_id=result.tool_call_id, content=content)]
+    return [*new[:-1], UserMessage(content=last.content)]
 
 
 def _require_answerable(new: Sequence[Message]) -> None:
@@ -618,7 +632,8 @@ def _without_system(messages: Sequence[Message]) -> Sequence[Message]:
             system = []
         else:
             found.append(message)
-    return found
+    # Behind the last message of the user: it is the prompt, or a part of it.
+    return [*found, *system]
 
 
 def _without_own_calls(history: Sequence[Message], app_tools: Sequence[ToolSpec]) -> list[Message]:

@@ -5,6 +5,7 @@ Other content types are rejected, because a form on any web page can send them w
 
 from __future__ import annotations
 
+import codecs
 import json
 import warnings
 from collections.abc import Callable, Coroutine
@@ -21,6 +22,11 @@ from starlette.exceptions import HTTPException
 # models with `defer_build` are built later: by the first request.
 warnings.filterwarnings("ignore", category=UnsupportedFieldAttributeWarning)
 
+_OTHER_ENCODINGS = (
+    # The mark of UTF-16 is the beginning of that of UTF-32.
+    ((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE), "UTF-32"),
+    ((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE), "UTF-16"),
+)
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
@@ -40,10 +46,27 @@ class StrictJsonRoute(APIRoute):
 
 class _StrictRequest(Request):
     async def json(self) -> Any:
+        # Some programs of Windows write a byte order mark.
+        body = (await self.body()).removeprefix(codecs.BOM_UTF8)
         try:
-            return from_json(await self.body(), allow_inf_nan=False)
+            return from_json(body, allow_inf_nan=False)
         except ValueError as error:
-            raise json.JSONDecodeError(str(error), "", 0) from error
+            raise json.JSONDecodeError(_encoding_problem(body) or str(error), "", 0) from error
+
+
+def _encoding_problem(body: bytes) -> str | None:
+    """What is wrong with the encoding of a text; None if nothing is."""
+    start = body[:4]
+    for marks, name in _OTHER_ENCODINGS:
+        if start.startswith(marks):
+            return f"it is {name}; send it as UTF-8"
+    if b"\0" in start:
+        return "it is UTF-16 or UTF-32, or no text; send it as UTF-8"
+    try:
+        body.decode()
+    except UnicodeDecodeError as error:
+        return f"it is not UTF-8, by the byte 0x{body[error.start]:02x} at position {error.start}; send it as UTF-8"
+    return None
 
 
 def _has_body(headers: Headers) -> bool:

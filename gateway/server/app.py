@@ -29,7 +29,7 @@ from gateway.protocols.acp import routes as acp
 from gateway.protocols.authenticated_routes import authenticated_router
 from gateway.protocols.authorization import authorization
 from gateway.protocols.model_apis import anthropic_messages, chat_completions, models, responses
-from gateway.protocols.model_apis.vendor_requests import VendorRequests
+from gateway.protocols.model_apis.vendor_requests import VendorRequests, base_url_hint
 from gateway.protocols.operations import (
     audit,
     diagnosis,
@@ -152,12 +152,13 @@ def _add_error_handlers(app: FastAPI, gateway: Gateway) -> None:
         return error_response(error.status_code, text, dict(error.headers or {}))
 
     async def _no_route(request: Request, problem: str) -> str:
+        base = base_url_hint(request.scope, request.headers.get("host", ""))
         try:
             await gateway.authenticated(request.scope, authorization(request.headers))
         except GatewayError:
             # Not the path: redaction would show whether it contains a secret.
-            return f"{problem} here; {versions.bases_hint(app, request.url.path) or ALL_ENDPOINTS}"
-        where = versions.base_url_hint(app, request.method, request.url.path) or ALL_ENDPOINTS
+            return f"{problem} here; {base or versions.bases_hint(app, request.url.path) or ALL_ENDPOINTS}"
+        where = base or versions.base_url_hint(app, request.method, request.url.path) or ALL_ENDPOINTS
         return f"{request.method} {request.url.path}: {problem} here; {where}"
 
     @app.exception_handler(Exception)

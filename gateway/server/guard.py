@@ -17,6 +17,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from drivers.runtime.clock import Clock
+from gateway.http.decoded_body import decoded
 from gateway.http.request_body import RequestBody
 from gateway.http.request_head import RequestHead, request_arrived
 from gateway.observability.logs import request_id, session_id
@@ -32,6 +33,8 @@ VALID_REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
 METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
 POLLED = frozenset(("/healthz", "/readyz", "/metrics"))
 """Requested every few seconds by monitoring: logged at `debug` only."""
+MAX_BODY = "server.max_body"
+"""The name of the limit of bodies, for errors."""
 UNREAD_SECONDS = 60.0
 """Seconds that a WebSocket client may read nothing while a message waits for it."""
 
@@ -73,10 +76,10 @@ class Guard:
             if refusal is not None:
                 return await JSONResponse({"error": refusal}, 403)(scope, response.receive, response.send)
             return await self._app(scope, response.receive, self._read_in_time(response, connection))
-        body = RequestBody(scope, response.receive, response.send, self._max_body, "server.max_body", self._clock)
+        body = RequestBody(scope, response.receive, response.send, self._max_body, MAX_BODY, self._clock)
         if refusal is not None:
             return await JSONResponse({"error": refusal}, 403)(scope, body.receive, body.send)
-        await self._app(scope, body.receive, body.send)
+        await self._app(scope, decoded(scope, body.receive, self._max_body, MAX_BODY), body.send)
         if connection is not None and response.status and not response.whole:
             await connection.cut_off(response.receive)
 

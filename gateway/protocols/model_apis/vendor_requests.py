@@ -21,6 +21,8 @@ _NOT_SERVED = ("/v1/completions", "/v1/embeddings", "/v1/images/", "/v1/audio/",
 """Paths of OpenAI's API that its clients may try, whose errors they can read too."""
 _OPENAI = ("/v1/chat/", "/v1/models", "/v1/responses", "/v1/conversations", *_NOT_SERVED)
 _ANTHROPIC = ("/v1/messages",)
+_OF_GATEWAY = ("/aap/", "/acp", "/console", "/session")
+"""The gateway's own paths, whose errors have its own shape."""
 _OPENAI_TYPES: Mapping[int, tuple[str, str | None]] = {
     401: ("authentication_error", "invalid_api_key"),
     403: ("permission_error", None),
@@ -100,6 +102,31 @@ openai_errors = partial(errors, models=(OpenAIErrorResponse,))
 anthropic_errors = partial(errors, models=(AnthropicErrorResponse,))
 
 
+_OF_WRONG_BASE = re.compile(
+    r"(?:/[^/]+){0,4}?/(?:(?P<openai>chat/completions|responses|models|embeddings|completions)|(?P<anthropic>messages(?:/count_tokens)?))/?"
+)
+"""Paths that a client requests whose base URL is wrong: what follows it is right."""
+
+
+def wrong_base(scope: Scope) -> Vendor | None:
+    """Return the vendor whose API a request is for that has the path of no API: its client has a wrong base URL."""
+    if scope["path"].startswith(_OF_GATEWAY):
+        return None
+    found = _OF_WRONG_BASE.fullmatch(scope["path"])
+    return None if found is None else "openai" if found["openai"] else "anthropic"
+
+
+def base_url_hint(scope: Scope, host: str) -> str | None:
+    """Return the base URL for a request without a route whose client may have another one; None if that is not known."""
+    if wrong_base(scope) is None:
+        return None
+    base = f"{scope['scheme']}://{host}"
+    return (
+        f"the client has a wrong base URL. That of clients of OpenAI is {base}/v1, that of clients of Anthropic is {base} "
+        f"(in some {base}/v1)"
+    )
+
+
 def vendor_of(scope: Scope) -> Vendor | None:
     """Return the vendor whose API a request is for; None for other requests. A client of Anthropic sends `anthropic-version`."""
     path: str = scope["path"]
@@ -107,7 +134,7 @@ def vendor_of(scope: Scope) -> Vendor | None:
         return "anthropic"
     if path.startswith(_OPENAI):
         return "anthropic" if path.startswith("/v1/models") and "anthropic-version" in Headers(scope=scope) else "openai"
-    return None
+    return wrong_base(scope)
 
 
 def error_body(vendor: Vendor, status: int, text: str, *, code: str | None = None, param: str | None = None) -> dict[str, Any]:
