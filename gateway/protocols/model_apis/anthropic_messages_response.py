@@ -22,14 +22,16 @@ STOP_REASONS: Mapping[str | None, str] = {
 }
 PING = b'event: ping\ndata: {"type":"ping"}\n\n'
 """Keeps a stream open, where other streams have a comment: some clients measure the time between events."""
+SIGNATURE = "cG9ydGljbw=="
+"""Of each block of thinking. Some clients (pydantic-ai 2.68) send blocks without one back as text."""
 Json = dict[str, Any]
 
 
 class MessageView:
     """One answer as a message of the assistant: as the events of a stream, or (`message`) whole.
 
-    Deltas of one kind in a row are one content block. Blocks of thinking are left out unless the client wants them. They have an
-    empty signature: nothing here checks what a client sends back.
+    Deltas of one kind in a row are one content block. Blocks of thinking are left out unless the client wants them. They all have
+    the same signature: nothing here checks what a client sends back.
     """
 
     def __init__(self, model: str, shows_thinking: bool) -> None:
@@ -86,7 +88,7 @@ class MessageView:
         if self._open is None:
             return b""
         opened, self._open, index = self._open, None, self._blocks - 1
-        signature = {"type": "signature_delta", "signature": ""}
+        signature = {"type": "signature_delta", "signature": SIGNATURE}
         signed = _frame("content_block_delta", index=index, delta=signature) if opened is Reasoning else b""
         return signed + _frame("content_block_stop", index=index)
 
@@ -114,7 +116,7 @@ def _block(part: Part) -> Json:
     if isinstance(part, Text | Refusal):
         return {"type": "text", "text": part.text}
     if isinstance(part, Reasoning):
-        return {"type": "thinking", "thinking": part.text, "signature": ""}
+        return {"type": "thinking", "thinking": part.text, "signature": SIGNATURE if part.text else ""}
     return {"type": "tool_use", "id": part.id, "name": part.name, "input": part.input}
 
 

@@ -20,6 +20,8 @@ from gateway.protocols.model_apis.tool_forms import ToolForm, tool_forms
 Json = dict[str, Any]
 RESPONSE, CONVERSATION = "resp_", "conv_"
 """How the ids of responses and of conversations begin."""
+ENCRYPTED = "cG9ydGljbw=="
+"""Of each reasoning. Some clients (pydantic-ai 2.68) send a reasoning without it back as text. Nothing here reads it."""
 TextKind = type[Text] | type[Reasoning] | type[Refusal]
 DONE = b"data: [DONE]\n\n"
 _ITEM_PREFIXES: Mapping[str, str] = {"message": "msg_", "reasoning": "rs_", "function_call": "fc_", "custom_tool_call": "ctc_"}
@@ -243,7 +245,8 @@ class _OpenItem:
     def item(self, status: str, *, empty: bool = False) -> Json:
         parts = [] if empty else [self.part(self.text)]
         if self.kind is Reasoning:
-            return {"id": self.id, "type": "reasoning", "summary": parts, "status": status}
+            content = {} if empty else {"encrypted_content": ENCRYPTED}
+            return {"id": self.id, "type": "reasoning", "summary": parts, **content, "status": status}
         return {"id": self.id, "type": "message", "status": status, "role": "assistant", "content": parts}
 
 

@@ -774,3 +774,28 @@ async def test_call_between_two_runs_is_denied_and_audited_although_its_tool_is_
         # The session goes on.
         again = await send_turn(running.client, made["sessionId"], {"role": "user", "content": "say more"})
         assert again["stopReason"] == "end_turn"
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"kind": "execute", "rawInput": STATUS}, {"kind": "edit", "rawInput": {"path": "/work/b.txt", "content": "c"}}],
+)
+@pytest.mark.parametrize("by", ["client", "rule"])
+def test_what_an_agent_asks_after_a_refused_change_is_cancelled(by: str, fields: Json) -> None:
+    session = executing(policy=RULES if by == "rule" else None)
+    session.call("c1", kind="execute", status="pending", rawInput={"command": "ls"})
+    session.ask(1, "c1")
+    session.answer(True)
+    # It runs another command than the one that was granted.
+    session.update("c1", status="in_progress", rawInput=REMOVE)
+    if by == "client":
+        assert session.question == ("execute", REMOVE)
+        session.answer(False)
+    assert session.cancelled
+    session.call("c2", status="pending", **fields)
+    assert session.ask(2, "c2", **fields) is not None
+    response = session.response(2)
+    assert response is not None and response["result"]["outcome"] == {"outcome": "cancelled"}
+    assert session.pending == () or by == "rule"
+    session.pass_on(session.agent.send({"id": session.prompt_id, "result": {"stopReason": "cancelled"}}))
+    assert isinstance(session.seen[-1], SessionEnd) and session.seen[-1].stop_reason == "cancelled"

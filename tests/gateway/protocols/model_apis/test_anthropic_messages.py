@@ -17,6 +17,7 @@ from drivers.contract.events import Error, SessionEnd
 from drivers.runtime.clock import SYSTEM_CLOCK, Clock
 from gateway.events.event_log import Entry
 from gateway.protocols.model_apis.answer import Answer
+from gateway.protocols.model_apis.anthropic_messages_response import SIGNATURE
 from gateway.protocols.model_apis.models import effort_options, find_model
 from gateway.protocols.model_apis.running_answer import failure_of
 from gateway.security.authentication import ADMINISTRATOR
@@ -147,7 +148,7 @@ async def test_the_events_of_a_stream(tmp_path: Path, write_scenario: WriteScena
     assert _joined(events[1:]) == [
         ("content_block_start", {"index": 0, "content_block": {"type": "thinking", "thinking": "", "signature": ""}}),
         ("content_block_delta", {"index": 0, "delta": {"type": "thinking_delta", "thinking": "Let me look."}}),
-        ("content_block_delta", {"index": 0, "delta": {"type": "signature_delta", "signature": ""}}),
+        ("content_block_delta", {"index": 0, "delta": {"type": "signature_delta", "signature": SIGNATURE}}),
         ("content_block_stop", {"index": 0}),
         ("content_block_start", {"index": 1, "content_block": {"type": "text", "text": ""}}),
         ("content_block_delta", {"index": 1, "delta": {"type": "text_delta", "text": "Looking. "}}),

@@ -240,3 +240,20 @@ async def test_files_of_the_openai_apis_are_text(portico: RunningGateway, play: 
     audio = [{"role": "user", "content": [{"type": "input_audio", "input_audio": {"data": "AA==", "format": "wav"}}]}]
     answer = await portico.client.post("/v1/chat/completions", json={"model": "script", "messages": audio})
     assert answer.json()["choices"][0]["message"]["content"] == "[audio, which is not shown here]"
+
+
+async def test_reasoning_that_is_sent_back_as_it_came_continues_the_session(
+    portico: RunningGateway, play: Callable[..., None]
+) -> None:
+    play([{"thinking": "Hm."}, {"text": "42"}], [{"text": "again"}])
+    ask = {"role": "user", "content": "q"}
+    first = await messages(portico, ask, thinking={"type": "adaptive"})
+    thought = first.json()["content"][0]
+    assert thought["type"] == "thinking" and thought["signature"]
+    said = {"role": "assistant", "content": first.json()["content"]}
+    second = await messages(portico, ask, said, ask)
+    assert second.headers["x-portico-session"] == first.headers["x-portico-session"]
+    first = await respond(portico, [user("p")])
+    assert first.json()["output"][0]["encrypted_content"]
+    second = await respond(portico, [user("p"), *first.json()["output"], user("r")])
+    assert second.headers["x-portico-session"] == first.headers["x-portico-session"]
