@@ -12,7 +12,7 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
 from textwrap import indent
@@ -38,15 +38,6 @@ PAGE = (ROOT / "docs" / "writing-a-driver.md").read_text()
 OPENCODE_SESSIONS = Path(".local/share/opencode/fake-sessions")
 PROGRAMS = {name: Path(__file__).with_name(f"fake_{name}.py") for name in ("opencode", "clerk")}
 CHECKS = 26
-BROKEN_PROJECT = """
-[project]
-name = "portico-broken"
-version = "1.0.0"
-[project.entry-points."portico.drivers"]
-broken = "portico_broken:BrokenDriver"
-[tool.setuptools]
-py-modules = ["portico_broken"]
-"""
 
 
 def block(language: str, number: int = 0) -> str:
@@ -60,42 +51,37 @@ CHECKED = [shlex.split(line)[4:] for line in block("sh", 3).splitlines()]
 """The arguments of the commands that check clerk and opencode."""
 
 
-def build_and_install(projects: Sequence[Path], target: Path) -> None:
-    """Build a wheel of each project with the installed setuptools, and install it without dependencies or network."""
-    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
-    subprocess.run(
-        [*pip, "install", "--no-deps", "--no-index", "--no-build-isolation", "--target", target, *projects], check=True
-    )
-
-
 @pytest.fixture(scope="module")
 def target(tmp_path_factory: pytest.TempPathFactory, testrun_uid: str) -> Path:
-    """A folder with the packages of the page and one package that cannot be imported, all installed from wheels.
-
-    The processes of a test run share it.
-    """
+    """A folder with the packages of the page and one package that cannot be imported. The processes of a test run share it."""
     folder = tmp_path_factory.getbasetemp().parent / f"packages-{testrun_uid}"
     folder.mkdir(exist_ok=True)
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (folder / "target").exists():
-            _write_projects(folder)
-            build_and_install([folder / name for name in ("cat", "opencode", "clerk", "broken")], folder / "target")
+            _install(folder / "cat", folder / "target")
+            for name, code in (("opencode", OPENCODE), ("clerk", CLERK), ("broken", "raise RuntimeError('half a driver')\n")):
+                _write_installed(folder / "target", name, code)
     return folder / "target"
 
 
-def _write_projects(folder: Path) -> None:
-    project = block("toml")
-    sources = {
-        "cat": (project, CAT),
-        "opencode": (project.replace("cat", "opencode").replace("Cat", "Opencode"), OPENCODE),
-        "clerk": (project.replace("cat", "clerk").replace("Cat", "Clerk"), CLERK),
-        "broken": (BROKEN_PROJECT, "raise RuntimeError('half a driver')\n"),
-    }
-    for name, (pyproject, code) in sources.items():
-        (folder / name).mkdir()
-        (folder / name / "pyproject.toml").write_text(pyproject)
-        (folder / name / f"portico_{name}.py").write_text(code)
+def _install(project: Path, target: Path) -> None:
+    """Build a wheel of the first project of the page with the installed setuptools, and install it without network."""
+    project.mkdir()
+    (project / "pyproject.toml").write_text(block("toml"))
+    (project / "portico_cat.py").write_text(CAT)
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    options = ["--no-deps", "--no-index", "--no-build-isolation", "--no-compile"]
+    subprocess.run([*pip, "install", *options, "--target", target, project], check=True)
+
+
+def _write_installed(target: Path, name: str, code: str) -> None:
+    """Write what an installation of a package with this driver leaves: its module and its entry point."""
+    (target / f"portico_{name}.py").write_text(code)
+    metadata = target / f"portico_{name}-1.0.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: portico-{name}\nVersion: 1.0.0\n")
+    (metadata / "entry_points.txt").write_text(f"[portico.drivers]\n{name} = portico_{name}:{name.title()}Driver\n")
 
 
 @pytest.fixture
