@@ -212,6 +212,51 @@ def test_text_that_the_agent_discards_is_not_in_the_history(
     assert len([block for blocks in parts for block in blocks if block[0] == "text"]) == 1 + ("end" in kinds)
 
 
+@pytest.mark.parametrize("how", ["works", "fails", "has it all the same"])
+def test_usage_of_each_turn_is_counted_once(begin: Callable[..., SessionMachine], how: str) -> None:
+    machine = begin()
+    used = 0
+    for ends in ("waits", "over", "over"):
+        if machine.slots[0].session.state == "idle":
+            message(machine)
+        machine.agent_sends(kinds=["usage", "token", "usage"], n=0)
+        machine.check()
+        used += 2
+        if how != "works":
+            machine.daemon.store.faults.fail("runs.stop", times=1, committed=how == "has it all the same")
+        if ends == "waits":
+            machine.agent_calls(["change"])
+        else:
+            machine.agent_ends_turn(how="end_turn", n=0)
+        machine.check()
+        machine.repair_store()
+        machine.pass_time(2.0)
+        machine.check()
+        if ends == "waits":
+            assert answer(machine).accepted
+    assert [output for _, output in machine.stored(machine.slots[0]).usage] == [used]
+
+
+def test_what_an_agent_sends_while_the_answers_are_stored_comes_after_them(begin: Callable[..., SessionMachine]) -> None:
+    machine = begin()
+    message(machine)
+    call(machine, "change")
+    agent = machine.driver.alive()[0]
+    machine.store_has_trouble(writes="*", how="are slow")
+    answers = answer(machine)
+    for kinds in (["line", "context"], ["plan"]):
+        machine.happens(agent.send, *(event for kind in kinds for event in machine.events_of(kind)))
+        machine.check()
+    assert not answers.done
+    machine.repair_store()
+    machine.check()
+    assert answers.accepted
+    machine.agent_ends_turn(how="end_turn", n=0)
+    machine.check()
+    kinds = [event.kind for event in events(machine) if event.kind in ("turn_start", "stdout", "context_use", "plan")]
+    assert kinds == ["turn_start", "turn_start", "stdout", "context_use", "plan"]
+
+
 @pytest.mark.parametrize("stored", [True, False])
 def test_agent_that_exits_while_the_answers_are_stored_leaves_no_run_at_work(
     begin: Callable[..., SessionMachine], stored: bool
