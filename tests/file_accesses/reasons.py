@@ -103,5 +103,6 @@ REASONS = {
     "Methods of other objects, with the names of methods of paths.": {
         "drivers/acp/codec.py": "read_text",
         "gateway/protocols/aap/session_changes.py": "rename",
+        "gateway/protocols/acp/session_methods.py": "rename",
     },
 }

@@ -143,6 +143,10 @@ REASONS: Mapping[str, Mapping[str, str]] = {
         r"[^\x20-\x7e]": FIXED,
     },
     "gateway/protocols/model_apis/vendor_requests.py": {
+        r"(?:/[^/]+){0,4}?/(?:(?P<openai>chat/completions|responses|models|embeddings|completions)"
+        r"|(?P<anthropic>messages(?:/count_tokens)?))/?": (
+            "It is tried at one place. Its repeat in front has an upper bound, and each slash begins the next part of it."
+        ),
         r"([a-z_]+(?:\.\w+)*): ": ONE_WAY,
     },
     "gateway/protocols/operations/keys.py": {

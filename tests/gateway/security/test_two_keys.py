@@ -26,6 +26,8 @@ PARAMS: dict[str, dict[str, Any]] = {
     "session/fork": {"cwd": ".", "mcpServers": []},
     "session/set_mode": {"modeId": "auto"},
     "session/set_model": {"modelId": "x"},
+    "session/set_title": {"title": "x"},
+    "session/status": {},
     "session/set_config_option": {"configId": "permissions", "value": "auto"},
     "session/prompt": {"prompt": PROMPT},
     "_session/steering": {"prompt": PROMPT},

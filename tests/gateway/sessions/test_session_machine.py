@@ -1132,7 +1132,7 @@ class SessionMachine(RuleBasedStateMachine):
                 assert sent.key in keys, f"the key of the accepted {sent.kind} {sent.mark} is not stored"
             if sent.key is not None and sent.refused and not self.began_all_the_same(sent):
                 assert sent.key not in keys, f"the key of the refused {sent.kind} {sent.mark} is stored"
-            if sent.pace is not None and sent.refused:
+            if sent.pace is not None and sent.refused and not self.began_all_the_same(sent):
                 assert f'"{sent.pace}"' not in config, f"the refused setting {sent.pace} is there: {sent.error!r}"
 
 

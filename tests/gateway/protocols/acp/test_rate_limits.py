@@ -14,6 +14,7 @@ import pytest
 from drivers.contract.messages import UserMessage
 from drivers.runtime.cli_agent import CliAgent
 from gateway.errors import Conflict
+from gateway.runs.answer_format import FormattedAgent
 from gateway.runs.run import LIMIT_MARGIN, MAX_LIMIT_WAIT
 from gateway.security.authentication import ADMINISTRATOR
 from gateway.sessions.session import Submission
@@ -112,8 +113,8 @@ async def test_waiting_run_fails_at_once_when_its_agent_ends(
     answer = await client.begin("session/prompt", {"sessionId": session, "prompt": [{"type": "text", "text": "go"}]})
     await client.until(lambda _: len(limits_of(client)) == 2)
     run = (await portico.gateway.sessions.get(ADMINISTRATOR, session)).run
-    assert run is not None and isinstance(run.agent, CliAgent)
-    os.kill(run.agent.pid, signal.SIGKILL)
+    assert run is not None and isinstance(run.agent, FormattedAgent) and isinstance(run.agent.agent, CliAgent)
+    os.kill(run.agent.agent.pid, signal.SIGKILL)
     with pytest.raises(RpcFailed, match="the agent's process has ended"):
         await asyncio.wait_for(answer, 30)
 
