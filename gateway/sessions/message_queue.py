@@ -176,6 +176,8 @@ class MessageQueue:
                 go_on = self.stopped is not None and self._free()
                 await self._store.queued_messages.add(self._session_id, self._row(message), go_on=go_on)
                 self.stopped = None if go_on else self.stopped
+                if self._closed is not None:
+                    raise self._closed
             self._messages.append(message)
         self._changed()
         self.advance()

@@ -6,12 +6,14 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from gateway.errors import NotFound
 from gateway.store.database import Database
 from gateway.store.rows import QueuedRow, SettingsRecord
 from gateway.store.sql import Connection, insert
 
 _COLUMNS = ("id", "message", "created_at", "config", "secrets", "key", "digest")
 _OF_SESSION = f"SELECT {', '.join(_COLUMNS)} FROM queued_messages WHERE session_id = :session_id ORDER BY position"
+_SESSION = "SELECT 1 FROM sessions WHERE id = :session_id"
 _LAST = "SELECT coalesce(max(position), 0) FROM queued_messages WHERE session_id = :session_id"
 _DELETE = "DELETE FROM queued_messages WHERE id = :id"
 _GO_ON = "UPDATE sessions SET queue_stopped = NULL WHERE id = :session_id"
@@ -37,7 +39,10 @@ class QueuedMessageRepository:
         return await self._database.read(lambda connection: [_row(row) for row in connection.execute(_OF_SESSION, values)])
 
     async def add(self, session_id: str, row: QueuedRow, *, go_on: bool = False) -> None:
-        """Stores a message behind the others of its session; with `go_on` also that the queue is not stopped any more."""
+        """Stores a message behind the others of its session; with `go_on` also that the queue is not stopped any more.
+
+        Raises NotFound if the session was deleted meanwhile.
+        """
         settings = row.settings
         values: dict[str, Any] = {
             "id": row.id,
@@ -51,6 +56,8 @@ class QueuedMessageRepository:
         }
 
         def transaction(connection: Connection) -> None:
+            if connection.first(_SESSION, values) is None:
+                raise NotFound(f"session {session_id!r} was deleted")
             values["position"] = connection.value(_LAST, values) + 1
             connection.execute(insert("queued_messages", sorted(values)), values)
             if go_on:

@@ -514,3 +514,14 @@ def test_events_of_a_run_that_waits_are_sent_once_they_are_stored(begin: Callabl
     machine.pass_time(1.0)
     machine.check()
     assert machine.slots[0].follower.last == before + 1
+
+
+def test_message_that_is_queued_while_its_session_is_deleted_is_refused(begin: Callable[..., SessionMachine]) -> None:
+    machine = begin()
+    machine.store_has_trouble(writes="*", how="are slow")
+    machine.delete(n=0)
+    machine.message_without_client(n=0)
+    queued = machine.requests[-1]
+    machine.repair_store()
+    machine.check()
+    assert isinstance(queued.error, NotFound)
