@@ -14,7 +14,7 @@ async def test_a_custom_provider_needs_no_login(home: Home) -> None:
         answer = (await running.client.get("/v1/drivers")).json()
         ((found,),) = [driver["agents"] for driver in answer["drivers"] if driver["driver"] == "codex"]
         assert time.monotonic() - before < 10
-        assert (found["version"], found["problem"]) == ("0.169.0", None)
+        assert (found["version"], found["problem"]) == ("0.171.0", None)
         assert "gpt-5.5" in found["models"]
         assert not processes_of(home.path)
 

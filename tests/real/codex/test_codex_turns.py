@@ -136,7 +136,7 @@ async def test_the_native_binary_is_spawned(portico: RunningGateway, home: Home)
 
 async def test_meta_lists_codex(portico: RunningGateway) -> None:
     (agent,) = [a for a in (await portico.client.get("/meta")).json()["agents"] if a["name"] == "codex"]
-    assert agent["version"] == "0.169.0"
+    assert agent["version"] == "0.171.0"
     assert [tool["name"] for tool in agent["tools"]] == [
         "shell", "apply_patch", "view_image", "web_search", "request_user_input", "implement_plan"
     ]  # fmt: skip

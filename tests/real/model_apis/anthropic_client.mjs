@@ -62,11 +62,9 @@ const cases = {
   },
   async errors() {
     const stranger = new Anthropic({ baseURL, apiKey: "wrong" })
-    const document = [{ type: "document", source: { type: "text", media_type: "text/plain", data: "x" } }]
     return {
       key: await error(() => stranger.messages.create(body("x"))),
       model: await error(() => client.messages.create({ ...body("x"), model: "nobody" })),
-      document: await error(() => client.messages.create(body(document))),
       failed: await error(() => client.messages.create(body("[[fails]]"))),
       "failed stream": await error(() => client.messages.create(body("[[fails]]", { stream: true }))),
       "failed later": await error(() => client.messages.stream(body("[[late]]")).finalMessage()),

@@ -94,12 +94,10 @@ def _read_stream() -> None:
 
 def errors() -> Any:
     stranger = anthropic.Anthropic(base_url=url, api_key="wrong")
-    document = [{"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "x"}}]
     asked = {"max_tokens": 9, "messages": [user("x")]}
     return {
         "key": _error(lambda: stranger.messages.create(model=model, **asked)),
         "model": _error(lambda: client.messages.create(model="nobody", **asked)),
-        "document": _error(lambda: create(user(document))),
         "failed": _error(lambda: create(user("[[fails]]"))),
         "failed stream": _error(lambda: create(user("[[fails]]"), stream=True)),
         "failed later": _error(_read_stream),

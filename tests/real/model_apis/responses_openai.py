@@ -153,7 +153,6 @@ def errors():
     cases = {
         "key": lambda: openai.OpenAI(base_url=f"{URL}/v1", api_key="wrong").responses.create(model="script", input="x"),
         "model": lambda: client.responses.create(model="gpt-5", input="x"),
-        "field": lambda: client.responses.create(model="script", input="x", tools=[{"type": "web_search"}]),
         "previous": lambda: client.responses.create(model="script", input="x", previous_response_id="resp_x"),
         # It would be sent three times, if the package repeated it.
         "failing": lambda: client.responses.create(model="failing", input="x"),

@@ -125,13 +125,11 @@ async def test_errors_are_the_exceptions_of_the_package(scripted: RunningGateway
     assert kinds == {
         "key": ["AuthenticationError", 401, "authentication_error"],
         "model": ["NotFoundError", 404, "not_found_error"],
-        "document": ["BadRequestError", 400, "invalid_request_error"],
         "failed": ["InternalServerError", 502, "api_error"],
         "failed stream": ["InternalServerError", 502, "api_error"],
     }
     assert in_stream[2] == "api_error"
     assert {found[name][3] for name in ("failed", "failed stream", "failed later")} == {"the model is down"}
-    assert "messages.0.content.0.type" in found["document"][3]
     # The package repeats requests that have failed with 5xx, and did not: each was one run.
     assert len(sessions(scripted)) == 3
 

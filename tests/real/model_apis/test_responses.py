@@ -114,12 +114,10 @@ async def test_python_gets_errors(scripted: RunningGateway, tmp_path: Path) -> N
     assert kinds == {
         "key": "AuthenticationError",
         "model": "NotFoundError",
-        "field": "BadRequestError",
         "previous": "NotFoundError",
         "failing": "InternalServerError",
         "failing_stream": "InternalServerError",
     }
-    assert "tools.0.type: 'web_search' is not supported" in found["field"][1]
     assert found["previous"][2:] == ["previous_response_not_found", "previous_response_id"]
     assert "the model is down" in found["failing"][1]
     assert found["later"] == ["failed", "the model is down", "half"]
