@@ -18,13 +18,13 @@ log = logging.getLogger(__name__)
 
 
 class LeaseState(Enum):
-    """What this process knows of a lease."""
+    """The state of a lease, as far as this process knows it."""
 
     HELD = "held"
     RELEASED = "released"
-    """`hold` acquires it again if nobody else had it meanwhile: what is known of the log is right then."""
+    """`hold` acquires it again if no other process had it meanwhile: what is known of the log is right then."""
     LOST = "lost"
-    """Somebody else has it, or had it."""
+    """Another process has it, or had it."""
     DELETED = "deleted"
     """It is lost because its log was deleted."""
 
@@ -32,8 +32,8 @@ class LeaseState(Enum):
 class HeldLease:
     """The lease of one log, by which its writes are fenced (`Store.fenced`).
 
-    `on_lost` is called once when it is lost. `in_use`: it is not released because nobody has asked for it lately. `ending`: the
-    runs that a dead node has left are being ended, and nobody gets the lease before that.
+    `on_lost` is called once when it is lost. `in_use`: it is not released, even if no request has asked for it lately. `ending`:
+    the runs that a dead node has left are being ended, and no request gets the lease before that.
     """
 
     def __init__(self, leases: Leases, log_id: str, token: int, since: float) -> None:
@@ -109,7 +109,7 @@ class Leases:
 
     @property
     def all(self) -> list[HeldLease]:
-        """Those that are held."""
+        """The leases that are held."""
         return list(self._held.values())
 
     def get(self, log_id: str) -> HeldLease | None:
@@ -119,8 +119,8 @@ class Leases:
     async def hold(self, log_id: str, previous: HeldLease | None = None) -> HeldLease:
         """The lease of a log, which is acquired if this node does not hold it. Raises SessionElsewhere, NodeUnknown.
 
-        It is `previous` where nobody had it since that was released; otherwise the log may have changed. NodeUnknown is also for
-        a log that this node has taken over and whose runs are not ended yet: the log changes without the caller.
+        It is `previous` if no other process had the lease since the release; otherwise the log may have changed. NodeUnknown is
+        also for a log that this node has taken over and whose runs are not ended yet: the log changes without the caller.
         """
         async with self._locks.setdefault(log_id, asyncio.Lock()):
             held = self._held.get(log_id)
@@ -198,8 +198,8 @@ class Leases:
     async def renewed(self, tokens: Mapping[str, int], since: float) -> None:
         """These leases of this node, by log, were renewed by a request that was sent at `since`.
 
-        Of those that this process held by then the others are lost. Those that it does not know are released, except for
-        `unrecovered` ones: it was cancelled while it acquired them.
+        The other leases that this process held by then are lost. A renewed lease that this process does not know was acquired
+        for a request that was cancelled meanwhile: it is released, unless it is one of `unrecovered`.
         """
         for lease in self.all:
             if tokens.get(lease.log_id) == lease.token:

@@ -24,9 +24,15 @@ PublicState = Literal["idle", "running", "waiting"]
 """The state of a session as clients see it."""
 
 
-class State(Enum):
-    """Each member has its text for the documentation. STARTING, ENDING and GONE lie over the state of the run, which events of
-    the run move meanwhile."""
+class _Described(Enum):
+    """Members with a label and a text, which the documentation shows."""
+
+    def __init__(self, label: str, text: str) -> None:
+        self.label, self.text = label, text
+
+
+class State(_Described):
+    """The states of a session. STARTING, ENDING and GONE lie over the state of the run, which its events move meanwhile."""
 
     IDLE = ("idle", "no run is under way; the next message begins one")
     STARTING = ("starting", "a request is accepted and its agent is made ready; nothing is stored, and a refusal changes nothing")
@@ -36,11 +42,8 @@ class State(Enum):
     ENDING = ("ending", "the run was cancelled, and its agent has some time to end it")
     GONE = ("gone", "the session takes nothing here: it is deleted, another node has it, or the daemon shuts down")
 
-    def __init__(self, label: str, text: str) -> None:
-        self.label, self.text = label, text
 
-
-class Command(Enum):
+class Command(_Described):
     """What is asked of a session. All but CANCEL and LEAVE are carried out under its lock."""
 
     MESSAGE = ("message", "begin a run with a user message; calls that wait are cancelled")
@@ -52,9 +55,6 @@ class Command(Enum):
     END_AGENT = ("end agent", "end the agent's process; a run at work ends with an error")
     CANCEL = ("cancel", "end the run, or the start that is under way")
     LEAVE = ("leave", "take nothing any more: deletion, shutdown, loss of the lease")
-
-    def __init__(self, label: str, text: str) -> None:
-        self.label, self.text = label, text
 
 
 _SETTLED = (State.IDLE, State.WAITING, State.SUSPENDED)
